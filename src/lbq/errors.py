@@ -1,0 +1,33 @@
+"""Complaints: each says what was expected, what came, and what to do.
+
+All are children of :class:`LBQError`, so one ``except`` catches whatever this library objects to;
+each is a ``ValueError`` or ``RuntimeError`` as well, for code that knows nothing of us.
+"""
+
+
+class LBQError(Exception):
+    """The parent of every error this library raises on purpose."""
+
+
+class ShapeError(LBQError, ValueError):
+    """A tensor has other axes than the operation needs."""
+
+
+class TimeError(LBQError, ValueError):
+    """A sequence has no timestep, or a number of timesteps other than the promised one."""
+
+
+class LevelError(LBQError, ValueError):
+    """A level is fractional or out of range, or stands where a burst or current belongs."""
+
+
+class StepError(LBQError, ValueError):
+    """A step is not a positive finite number."""
+
+
+class ParameterError(LBQError, ValueError):
+    """A coefficient of a neuron lies outside its range, or two arguments contradict each other."""
+
+
+class NonFiniteError(LBQError, RuntimeError):
+    """A NaN or an infinity reached a neuron."""

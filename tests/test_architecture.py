@@ -1,0 +1,96 @@
+"""The floors of the house: imports look down, files stay small, one owner per foreign tool."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+FLOORS = [
+    {"types", "errors"},
+    {"functional"},
+    {"kernels"},
+    {"neurons", "data"},
+    {"models"},
+    {"train", "deploy"},
+    {"export"},
+    {"cost", "analysis"},
+    {"cli"},
+]
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+OWNERS = {
+    "torch.distributed": "lbq/train/world.py",
+    "torch.fx": "lbq/deploy/capture.py",
+    "matplotlib": "lbq/analysis/figures.py",
+}
+
+CORE = {"lbq", "torch", "numpy", "safetensors", "jaxtyping"}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module
+
+
+def room(path):
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    return parts[1] if parts[0] == "lbq" else "lbq_paper"
+
+
+def named(path):
+    return str(path.relative_to(ROOT / "src"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_imports_only_go_down_the_floors(path):
+    here = room(path)
+    if here in ("__init__", "lbq_paper"):
+        return  # the roof may see everything
+    for module in imports(path):
+        assert not module.startswith("lbq_paper"), "the library never imports the paper"
+        if module.startswith("lbq.") and (there := module.split(".")[1]) != here:
+            assert FLOOR_OF[there] < FLOOR_OF[here], f"{here} looks up or sideways at {module}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_foreign_tools_have_one_owner(path):
+    for module in imports(path):
+        for tool, owner in OWNERS.items():
+            if module == tool or module.startswith(tool + "."):
+                assert named(path) == owner
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_the_core_imports_only_what_it_declares(path):
+    for module in imports(path):
+        top = module.split(".")[0]
+        assert top in CORE or top in sys.stdlib_module_names or top == "lbq_paper", module
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_files_stay_under_400_lines(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_no_file_is_named_after_nothing():
+    vague = {"utils", "helpers", "common", "misc", "base", "manager"}
+    assert not vague & {path.stem for path in SOURCES}
+
+
+MIRRORED = [
+    path for path in SOURCES if path.stem != "__init__" and room(path) in {"functional", "neurons"}
+]
+
+
+@pytest.mark.parametrize("path", MIRRORED, ids=named)
+def test_every_file_has_a_test_of_the_same_name(path):
+    inside = path.relative_to(ROOT / "src" / "lbq")
+    assert (ROOT / "tests" / inside.parent / f"test_{inside.name}").exists()

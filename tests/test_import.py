@@ -1,0 +1,43 @@
+"""Importing the library costs little and touches nothing."""
+
+import subprocess
+import sys
+
+AUDIT = """
+import sys
+seen = []
+FORBIDDEN = ("socket.", "subprocess.Popen", "os.system", "os.fork", "os.exec", "os.posix_spawn",
+             "_thread.start_new_thread")
+import torch  # what torch does at import is torch's own affair; what we add to it is ours
+sys.addaudithook(lambda event, args: event.startswith(FORBIDDEN) and seen.append(event))
+import threading
+before = threading.active_count()
+import lbq
+assert threading.active_count() == before, "import lbq started a thread"
+assert not seen, seen
+import socket
+try:
+    socket.socket()
+finally:
+    assert seen, "the audit hook does not see sockets, so it proves nothing"
+"""
+
+TIMING = "import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_opens_no_socket_and_starts_no_process_or_thread():
+    run(AUDIT)
+
+
+def test_import_takes_less_than_one_and_a_half_times_torch():
+    times = {"torch": [], "lbq": []}
+    for _ in range(5):  # interleaved, so that both see the same machine
+        for module, found in times.items():
+            found.append(float(run(TIMING.format(module=module))))
+    assert min(times["lbq"]) < 1.5 * min(times["torch"]), times
