@@ -1,0 +1,75 @@
+"""A level as bits: taking it apart, putting it together, computing with the parts (Eqs. 14-15)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lbq.errors import LevelError
+from lbq.types import Float, Level, Planes
+
+MAX_LEVEL = 255
+"""The largest level anywhere in the library: levels are stored as uint8."""
+
+
+def num_planes(max_level: int) -> int:
+    """Count the bits that hold any level up to ``max_level``: K = ceil(log2(N + 1))."""
+    return max_level.bit_length()
+
+
+def to_planes(level: Level, num: int) -> Planes:
+    """Split levels into ``num`` bit planes, least significant first (Eq. 14).
+
+    Inverse of :func:`from_planes`.
+    """
+    integers = as_integers(level, max_level=2**num - 1)
+    return torch.stack([(integers >> k) & 1 for k in range(num)])  # [K, *n]
+
+
+def from_planes(planes: Planes) -> Level:
+    """Add the planes up, each with its power of two: the inverse of :func:`to_planes`."""
+    weights = 2 ** torch.arange(len(planes), dtype=torch.int64, device=planes.device)
+    return torch.tensordot(weights, planes.to(torch.int64), dims=1).to(planes.dtype)
+
+
+def popcount(level: Level) -> Level:
+    """Count the non-zero bits of each level, 0..255: how many accumulations a synapse needs."""
+    bits = as_integers(level, max_level=MAX_LEVEL)
+    bits = bits - ((bits >> 1) & 0x55)
+    bits = (bits & 0x33) + ((bits >> 2) & 0x33)
+    return (bits + (bits >> 4)) & 0x0F
+
+
+def bit_sparse_product(
+    synapse: Callable[[Tensor], Tensor], planes: Planes, *, dtype: torch.dtype
+) -> Float[Tensor, "..."]:
+    """Accumulate the synapse's answer to each non-zero plane, times its power of two (Eq. 15).
+
+    Args:
+        synapse: a linear map without bias (a bias would be added once per plane).
+        planes: the levels' bits.
+        dtype: the dtype in which the synapse receives a plane.
+
+    Returns:
+        What ``synapse(level)`` returns, exactly if the arithmetic of ``dtype`` is exact.
+    """
+    scaled = [
+        synapse(plane.to(dtype)) * 2**k for k, plane in enumerate(planes) if bool(plane.any())
+    ]
+    return torch.stack(scaled).sum(dim=0) if scaled else synapse(planes[0].to(dtype))
+
+
+def as_integers(level: Level, *, max_level: int) -> Level:
+    """Return the levels as integers, or complain about what is no level.
+
+    uint8 comes back as it is; other integers keep their dtype; floats become uint8.
+    """
+    in_range = level.numel() == 0 or bool((level.min() >= 0) & (level.max() <= max_level))
+    fractional = level.is_floating_point() and bool((level != level.floor()).any())
+    if fractional or not in_range:
+        raise LevelError(
+            f"levels must be integers in 0..{max_level}, got values in "
+            f"[{level.min().item():g}, {level.max().item():g}]; "
+            f"pass the level, not the burst (step * level)"
+        )
+    return level.to(torch.uint8) if level.is_floating_point() else level

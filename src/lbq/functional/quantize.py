@@ -1,0 +1,58 @@
+"""From membrane to level: how many thresholds has it reached (Eqs. 2-6).
+
+There is one level formula, :func:`burst_level`. ``floor(U / step)`` and ``floor(U * (1 / step))``
+differ at thresholds, so nobody computes a level in another way.
+"""
+
+import torch
+
+from lbq.types import Burst, Level, Membrane, Step, Thresholds
+
+
+def binary_spike(membrane: Membrane, *, threshold: Step) -> Level:
+    """Emit one spike where the membrane exceeds the threshold (Eq. 2).
+
+    The comparison is strict, unlike every other one in the paper. No gradient.
+    """
+    return (membrane.detach() > threshold).to(membrane.dtype)
+
+
+def count_thresholds(membrane: Membrane, thresholds: Thresholds) -> Level:
+    """Count the thresholds that the membrane has reached (Eq. 3).
+
+    ``thresholds`` are ordered and shared by all neurons. No gradient.
+    """
+    reached = membrane.detach().unsqueeze(-1) >= thresholds  # [*n, N]
+    return reached.sum(dim=-1).to(membrane.dtype)
+
+
+def fixed_burst_level(membrane: Membrane, interval: float, *, max_level: int) -> Level:
+    """Count the whole fixed intervals in the membrane, saturated at ``max_level`` (Eq. 4)."""
+    step = torch.full((1,), interval, dtype=membrane.dtype, device=membrane.device)
+    return burst_level(membrane, step, max_level=max_level)
+
+
+def burst(membrane: Membrane, step: Step, *, max_level: int) -> Burst:
+    """Scale the level by the step: what a neuron sends on during training (Eq. 5).
+
+    This is the forward value. Training needs :func:`lbq.functional.surrogate.straight_through`,
+    which has the same value and a gradient to the membrane.
+    """
+    return step * burst_level(membrane, step, max_level=max_level)
+
+
+def burst_level(membrane: Membrane, step: Step, *, max_level: int) -> Level:
+    """Count the whole steps in the membrane, saturated at 0 and ``max_level`` (Eq. 6).
+
+    The result is integer-valued but keeps the membrane's dtype, so that it can enter a
+    convolution directly. It carries no gradient.
+    """
+    return (membrane.detach() / step.detach()).floor_().clamp_(0, max_level)
+
+
+def ternary_level(membrane: Membrane, step: Step) -> Level:
+    """Emit the sign of the membrane where its size reaches one step: -1, 0 or 1.
+
+    Not numbered in the paper, which names the ternary neuron as a baseline. No gradient.
+    """
+    return burst_level(membrane.abs(), step, max_level=1) * membrane.detach().sign()
