@@ -1,0 +1,103 @@
+"""``burst_scan``: the whole multi-step neuron as one operation, the door to its implementations.
+
+``reference.py`` is the truth, a loop over the paper's equations. ``plain.py`` runs today, on any
+device that torch knows. Which implementation runs is decided here and nowhere else.
+"""
+
+import torch
+from torch import Tensor
+
+from lbq.errors import LevelError, ParameterError, ShapeError, TimeError
+from lbq.functional.planes import MAX_LEVEL
+from lbq.kernels.plain import PlainBurstScan
+from lbq.kernels.signature import ScanOptions, ScanOutput
+from lbq.types import Carry, Currents, Scalar, Step
+
+
+def burst_scan(
+    currents: Currents,
+    step: Step,
+    *,
+    tail: Scalar | None,
+    decay: Scalar,
+    reset: Scalar,
+    options: ScanOptions,
+    carry: Carry | None = None,
+) -> ScanOutput:
+    """Map the currents of a sequence to its bursts, its levels and the state it ends in.
+
+    Half-precision currents are computed in float32 (a rounded membrane lands on other levels) and
+    the bursts come back in the currents' dtype.
+
+    Args:
+        currents: what arrives at the neurons, ``[T, B, *n]``.
+        step: spacing of the levels (gamma); broadcasts against ``[B, *n]``.
+        tail: strength of the surrogate's tails (lambda), or None for a box.
+        decay: share of the carry that survives a timestep (beta).
+        reset: share of a step that emission removes (alpha).
+        options: the choices without a gradient.
+        carry: the state to start from; None is rest.
+    """
+    _check(currents, step, carry, options)
+    dtype = torch.promote_types(currents.dtype, torch.float32)
+
+    def coefficient(value: Scalar) -> Tensor:
+        return torch.as_tensor(value, dtype=dtype, device=currents.device)
+
+    bursts, levels, last_carry, _ = PlainBurstScan.apply(
+        currents,
+        step.to(dtype),
+        None if tail is None else coefficient(tail),
+        coefficient(decay),
+        coefficient(reset),
+        None if carry is None else carry.to(dtype),
+        options,
+    )
+    return ScanOutput(bursts, levels, last_carry)
+
+
+def check_currents(currents: Tensor) -> None:
+    """Complain unless these can be the currents of a sequence, ``[T, B, *n]``."""
+    if not currents.is_floating_point():
+        raise LevelError(
+            f"a neuron takes currents, real numbers, got {currents.dtype}; send bursts "
+            f"(step * level) through the synapse in training, not integer levels"
+        )
+    if currents.dim() < 2:
+        raise ShapeError(
+            f"currents need a time and a batch axis, [T, B, *n], got shape "
+            f"{tuple(currents.shape)}; use currents.unsqueeze(0) for a single timestep"
+        )
+    if len(currents) == 0:
+        raise TimeError(
+            f"a sequence needs at least one timestep, got currents of shape "
+            f"{tuple(currents.shape)}; time is the first axis, [T, B, *n]"
+        )
+
+
+def _check(currents: Tensor, step: Tensor, carry: Tensor | None, options: ScanOptions) -> None:
+    """Complain about what could only give nonsense; values are not looked at, so nothing waits."""
+    check_currents(currents)
+    if not 1 <= options.max_level <= MAX_LEVEL:
+        raise ParameterError(
+            f"max_level must lie in 1..{MAX_LEVEL}, got {options.max_level}; "
+            f"levels are stored in one byte"
+        )
+    instant = currents.shape[1:]
+    if _broadcast(step.shape, instant) != instant:
+        raise ShapeError(
+            f"the step has shape {tuple(step.shape)}, which does not fit neurons of shape "
+            f"[B, *n] = {tuple(instant)}; use one step, or one per channel shaped [C, 1, 1]"
+        )
+    if carry is not None and carry.shape != instant:
+        raise ShapeError(
+            f"the carry has shape {tuple(carry.shape)}, but the currents need {tuple(instant)}; "
+            f"pass the carry that the previous call of this stream returned"
+        )
+
+
+def _broadcast(shape: torch.Size, other: torch.Size) -> torch.Size | None:
+    try:
+        return torch.broadcast_shapes(shape, other)
+    except RuntimeError:
+        return None

@@ -1,0 +1,183 @@
+"""``burst_scan`` against the reference over the whole matrix of its arguments; its complaints."""
+
+import random
+
+import pytest
+import torch
+
+from lbq.errors import LBQError, LevelError, ParameterError, ShapeError, TimeError
+from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference
+
+DRAWS_PER_SEED = 300
+SURROGATES = [
+    (1.0, 0.0, True),
+    (0.5, 0.5, False),
+    (1.0, 0.0, False),
+    (0.0, 0.0, False),
+    (0.5, 0.5, True),
+]
+CHANNELS = 3
+
+
+def draw_case(seed):
+    """A random point of the matrix: tensors that want a gradient, and the options."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    timesteps, n = rng.choice([1, 2, 4, 10, 16]), rng.choice([1, 2, 5, 10, 20, 255])
+    lo, margin, has_tail = rng.choice(SURROGATES)
+    step_shape = rng.choice([(1,), (CHANNELS, 1)])
+    gamma = 10 ** rng.uniform(-4, 4)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    def coefficient(shape, low, high):
+        return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+    spread = gamma * rng.choice([1.0, n / 2, 3.0 * n])
+    inputs = {
+        "currents": normal(timesteps, 2, CHANNELS, 4) * spread,
+        "step": gamma * coefficient(step_shape, 0.5, 2.0),
+        "tail": coefficient(rng.choice([(1,), (CHANNELS, 1)]), 0.05, 0.95) if has_tail else None,
+        "decay": coefficient((1,), 0.05, 1.0),
+        "reset": coefficient(rng.choice([(1,), (CHANNELS, 1)]), 0.0, 1.0),
+        "carry": normal(2, CHANNELS, 4) * gamma if rng.random() < 0.5 else None,
+    }
+    options = ScanOptions(
+        max_level=n,
+        lo=lo,
+        hi=n + margin,
+        reset_mode=rng.choice(["event", "level", "none"]),
+        detach_reset=rng.random() < 0.25,
+        detach_carry=rng.random() < 0.25,
+    )
+    weights = normal(timesteps, 2, CHANNELS, 4), normal(2, CHANNELS, 4) * rng.choice([0.0, 1.0])
+    return inputs, options, weights
+
+
+def run(scan, inputs, options, weights):
+    """Outputs and the gradients of everything that can have one."""
+    inputs = {k: None if v is None else v.clone().requires_grad_() for k, v in inputs.items()}
+    out = scan(**inputs, options=options)
+    loss = (out.bursts * weights[0]).sum() + (out.carry * weights[1]).sum()
+    wanted = {k: v for k, v in inputs.items() if v is not None}
+    grads = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    return out, {
+        k: torch.zeros_like(wanted[k]) if g is None else g
+        for k, g in zip(wanted, grads, strict=True)
+    }
+
+
+def relative_error(got, expected):
+    scale = expected.abs().max().item()
+    return (got - expected).abs().max().item() / scale if scale else got.abs().max().item()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_backward_is_what_autograd_makes_of_the_reference(seed):  # 2,400 draws
+    for draw in range(DRAWS_PER_SEED):
+        inputs, options, weights = draw_case(seed * DRAWS_PER_SEED + draw)
+        out, grads = run(burst_scan, inputs, options, weights)
+        expected, expected_grads = run(burst_scan_reference, inputs, options, weights)
+        assert torch.equal(out.levels, expected.levels)
+        assert torch.equal(out.bursts, expected.bursts)
+        assert torch.equal(out.carry, expected.carry)
+        for name, grad in expected_grads.items():
+            assert relative_error(grads[name], grad) <= 1e-10, (name, draw, options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_far_ratios_give_no_nan_in_the_backward(dtype):
+    ratios = torch.tensor([-1e4, -1.0, 0.5, 3.0, 1e4], dtype=dtype)
+    options = ScanOptions(max_level=5, lo=1.0, hi=5.0)
+    for gamma in (1e-4, 1.0, 1e4):
+        inputs = {
+            "currents": (ratios * gamma).expand(4, 2, 5),
+            "step": torch.tensor([gamma], dtype=dtype),
+            "tail": torch.tensor([0.5], dtype=dtype),
+            "decay": torch.tensor([0.5], dtype=dtype),
+            "reset": torch.tensor([1.0], dtype=dtype),
+            "carry": None,
+        }
+        weights = torch.ones(4, 2, 5, dtype=dtype), torch.ones(2, 5, dtype=dtype)
+        out, grads = run(burst_scan, inputs, options, weights)
+        assert out.bursts.isfinite().all()
+        for name, grad in grads.items():
+            assert grad.isfinite().all(), name
+
+
+def simple(currents, step=None, *, max_level=5, **arguments):
+    options = ScanOptions(max_level=max_level, lo=1.0, hi=float(max_level))
+    step = torch.tensor([0.4]) if step is None else step
+    arguments = {"tail": 0.5, "decay": 0.5, "reset": 1.0, **arguments}
+    return burst_scan(currents, step, options=options, **arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_currents_are_computed_in_float32(dtype):
+    currents = torch.randn(4, 250, 1000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    out, exact = simple(currents), simple(currents.float())
+    assert torch.equal(out.levels, exact.levels)  # 10^6 levels
+    assert torch.equal(out.carry, exact.carry)
+    assert out.bursts.dtype == dtype
+    assert torch.equal(out.bursts, exact.bursts.to(dtype))
+
+
+def test_gradients_come_back_in_the_dtype_of_their_inputs():
+    currents = torch.randn(2, 3, 8).bfloat16().requires_grad_()
+    step = torch.tensor([0.4], requires_grad=True)
+    simple(currents, step).bursts.sum().backward()
+    assert currents.grad.dtype == torch.bfloat16
+    assert step.grad.dtype == torch.float32
+
+
+def test_memory_layout_of_the_currents_is_kept():
+    currents = torch.randn(6, 4, 5, 3).to(memory_format=torch.channels_last).unflatten(0, (2, 3))
+    out = simple(currents)
+    assert out.bursts.stride() == currents.stride()
+    assert torch.equal(out.bursts, simple(currents.contiguous()).bursts)
+
+
+def test_an_expanded_or_sliced_input_gives_the_same_as_a_copy():
+    wide = torch.randn(2, 3, 4, 10)
+    assert torch.equal(simple(wide[..., ::2]).bursts, simple(wide[..., ::2].clone()).bursts)
+    still = torch.randn(3, 4).expand(5, 3, 4)
+    assert torch.equal(simple(still).bursts, simple(still.clone()).bursts)
+
+
+def test_an_empty_batch_gives_an_empty_answer():
+    currents = torch.zeros(2, 0, 4, requires_grad=True)
+    out = simple(currents)
+    out.bursts.sum().backward()
+    assert out.bursts.shape == out.levels.shape == currents.grad.shape == (2, 0, 4)
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong():
+    currents = torch.randn(2, 3, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(
+        simple(currents).bursts.square().sum(), currents, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+@pytest.mark.as_shipped  # the annotation checks of the test run would complain first
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (LevelError, "currents.*got torch.uint8.*send bursts",
+         lambda: simple(torch.ones(2, 3, 4, dtype=torch.uint8))),
+        (ShapeError, r"time and a batch axis.*\(4,\).*unsqueeze", lambda: simple(torch.ones(4))),
+        (TimeError, r"at least one timestep.*\(0, 3, 4\).*first axis",
+         lambda: simple(torch.ones(0, 3, 4))),
+        (ParameterError, r"1\.\.255, got 256.*one byte",
+         lambda: simple(torch.ones(2, 3, 4), max_level=256)),
+        (ShapeError, r"step has shape \(5, 1\).*\(3, 4, 6\).*one per channel",
+         lambda: simple(torch.ones(2, 3, 4, 6), torch.ones(5, 1))),
+        (ShapeError, r"carry has shape \(3, 5\).*\(3, 4\).*previous call",
+         lambda: simple(torch.ones(2, 3, 4), carry=torch.ones(3, 5))),
+    ],
+)  # fmt: skip
+def test_complaints_say_what_was_expected_what_came_and_what_to_do(error, message, call):
+    with pytest.raises(error, match=message) as caught:
+        call()
+    assert isinstance(caught.value, LBQError)
