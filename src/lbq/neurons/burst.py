@@ -1,0 +1,92 @@
+"""The burst neuron: leaky integration, integer levels, a fixed or learned step."""
+
+from torch import Tensor
+
+from lbq.errors import ParameterError
+from lbq.functional.planes import MAX_LEVEL
+from lbq.kernels.scan import burst_scan
+from lbq.kernels.signature import ScanOptions
+from lbq.neurons.neuron import Decay, Neuron, scalar
+from lbq.neurons.step import NeuronStep, as_step
+from lbq.neurons.surrogates import ReLSGET, Surrogate
+from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
+
+
+class BurstLIF(Neuron):
+    """A leaky neuron that emits a level 0..N per timestep and sends ``step * level`` on.
+
+    The paper's ablation is two arguments of it::
+
+        V1   BurstLIF(step=FixedStep(), surrogate=BoxET())
+        V2   BurstLIF(step=FixedStep(), surrogate=ReLSGET())
+        V3   BurstLIF(step=LearnedStep(), surrogate=BoxET())
+        LBQ  BurstLIF(step=LearnedStep(), surrogate=ReLSGET())      the default
+
+    Args:
+        max_level: the largest level (N_max), 1..255.
+        step: spacing of the levels (gamma); a number means a fixed step.
+        surrogate: the soft level that carries the gradient (B).
+        decay: share of the carry that survives a timestep (beta), 0.5 unless said.
+        tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+        reset: share of a step that emission removes (alpha), 0..1.
+        reset_mode: "event" removes it once whatever the level (the paper; docs/decisions/0003),
+            "level" once per level, as multi-spike hardware does, "none" never.
+        learn_decay: train the decay, as the sigmoid of a parameter; needs 0 < decay < 1.
+        detach_reset: keep the step inside the reset out of the gradient.
+        detach_carry: stop the gradient between timesteps.
+    """
+
+    def __init__(
+        self,
+        max_level: int = 5,
+        *,
+        step: NeuronStep | float | None = None,
+        surrogate: Surrogate | None = None,
+        decay: float | None = None,
+        tau: float | None = None,
+        reset: float = 1.0,
+        reset_mode: ResetMode = "event",
+        learn_decay: bool = False,
+        detach_reset: bool = False,
+        detach_carry: bool = False,
+    ) -> None:
+        super().__init__(max_level)
+        if not 1 <= max_level <= MAX_LEVEL:
+            raise ParameterError(f"max_level must lie in 1..{MAX_LEVEL}, got {max_level}")
+        if not 0 <= reset <= 1:
+            raise ParameterError(f"reset must lie in 0..1, got {reset}; 1 removes a whole step")
+        if reset_mode not in ("event", "level", "none"):
+            raise ParameterError(
+                f'reset_mode must be "event", "level" or "none", got {reset_mode!r}'
+            )
+        self.step = as_step(step)
+        self.surrogate = ReLSGET() if surrogate is None else surrogate
+        self.options = ScanOptions(
+            max_level=max_level,
+            lo=self.surrogate.lo,
+            hi=self.surrogate.hi(max_level),
+            reset_mode=reset_mode,
+            detach_reset=detach_reset,
+            detach_carry=detach_carry,
+        )
+        if self.options.hi <= self.options.lo and self.surrogate.tail() is None:
+            raise ParameterError(
+                f"{type(self.surrogate).__name__} has an empty plateau "
+                f"[{self.options.lo}, {self.options.hi}] and no tails at max_level={max_level}, so "
+                f"nothing would learn; take BoxET or ReLSGET"
+            )
+        self.decay = Decay(decay, tau=tau, default=0.5, learn=learn_decay)
+        self.reset: Tensor
+        self.register_buffer("reset", scalar(reset))
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Run the whole sequence as one operation."""
+        return burst_scan(
+            currents,
+            self.step.for_currents(currents, max_level=self.max_level),
+            tail=self.surrogate.tail(),
+            decay=self.decay(),
+            reset=self.reset,
+            carry=carry,
+            options=self.options,
+        )

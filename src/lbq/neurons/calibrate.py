@@ -1,0 +1,80 @@
+"""Choosing the steps from data instead of by number."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from lbq.errors import ParameterError
+from lbq.functional.membrane import integrate
+from lbq.neurons.neuron import Decay, Neuron
+from lbq.neurons.step import NeuronStep
+from lbq.neurons.watch import named_neurons
+
+
+@torch.no_grad()
+def calibrate_steps(
+    model: nn.Module, batches: Iterable[Tensor], *, percentile: float = 99.0
+) -> dict[str, Tensor]:
+    """Set each step so that the chosen percentile of its membrane just reaches ``max_level``.
+
+    The batches run through the model as it is (train or eval mode is the caller's choice). Layers
+    are set in the order in which they run, so a layer sees what its calibrated predecessors send.
+    Over several batches the estimates are averaged. The membrane is taken before any reset, since
+    a reset would depend on the step that is being chosen.
+
+    Args:
+        model: a network with neurons that have a step per layer or per channel.
+        batches: inputs of the model; a few are enough.
+        percentile: share of the membrane values that should not saturate, in percent.
+
+    Returns:
+        The step that each layer was given.
+    """
+    if not 0 < percentile <= 100:
+        raise ParameterError(f"percentile must lie in (0, 100], got {percentile}")
+    estimates: dict[str, list[Tensor]] = {}
+
+    def calibrate(layer: str, neuron: Neuron, args: tuple[Tensor, ...]) -> None:
+        step = _step_of(neuron)
+        assert step is not None  # only neurons with a step are hooked
+        reach = _membrane_percentile(neuron, args[0], step().numel(), percentile)
+        smallest = torch.full_like(reach, 1e-3)  # a silent layer still needs a positive step
+        estimates.setdefault(layer, []).append((reach / neuron.max_level).maximum(smallest))
+        step.set_(torch.stack(estimates[layer]).mean(0))
+
+    neurons = {layer: n for layer, n in named_neurons(model) if _step_of(n) is not None}
+    handles = [
+        neuron.register_forward_pre_hook(partial(calibrate, layer))
+        for layer, neuron in neurons.items()
+    ]
+    try:
+        for batch in batches:
+            model(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if neurons and not estimates:
+        raise ParameterError("calibrate_steps needs at least one batch, got none")
+    return {layer: torch.stack(found).mean(0) for layer, found in estimates.items()}
+
+
+def _step_of(neuron: Neuron) -> NeuronStep | None:
+    step = getattr(neuron, "step", None)
+    return step if isinstance(step, NeuronStep) else None
+
+
+def _membrane_percentile(
+    neuron: Neuron, currents: Tensor, num_steps: int, percentile: float
+) -> Tensor:
+    """Find the percentile of the membrane's size, for the layer or for each channel."""
+    decay = neuron.decay() if isinstance(neuron.decay, Decay) else 0.0
+    membranes: list[Tensor] = []
+    for current in currents.float().unbind(0):
+        before = membranes[-1] if membranes else torch.zeros_like(current)
+        membranes.append(integrate(before, current, decay=decay))
+    values = torch.stack(membranes).abs()  # [T, B, *n]
+    groups = values.flatten().unsqueeze(0) if num_steps == 1 else values.movedim(2, 0).flatten(1)
+    k = max(1, round(percentile / 100 * groups.shape[1]))
+    return groups.kthvalue(k, dim=1).values

@@ -1,0 +1,97 @@
+"""The contract that every neuron keeps, and the leak that most of them have."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lbq.errors import ParameterError
+from lbq.types import Bursts, Carry, Coefficient, Currents, Levels
+
+
+class Neuron(nn.Module):
+    """Maps the currents of a whole sequence, ``[T, B, *n]``, to its bursts, starting from rest.
+
+    There is no state between calls and nothing to reset. A stream passes the ``carry`` by hand:
+    ``bursts, carry = neuron.stream(currents, carry)``. The integer levels pass through ``emit``,
+    an identity, so that whoever wants to see them can hook it (:func:`lbq.watch_levels`); they
+    are never stored on the module.
+    """
+
+    max_level: int
+    """The largest level that the neuron emits (N_max)."""
+
+    def __init__(self, max_level: int) -> None:
+        super().__init__()
+        self.max_level = max_level
+        self.emit = nn.Identity()
+
+    def forward(self, currents: Currents) -> Bursts:
+        """Answer a whole sequence, from rest."""
+        bursts, levels, _ = self.scan(currents, None)
+        self.emit(levels)
+        return bursts
+
+    def stream(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Carry]:
+        """Answer a piece of a sequence, from the carry of the piece before (None: from rest)."""
+        bursts, levels, carry = self.scan(currents, carry)
+        self.emit(levels)
+        return bursts, carry
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Integrate, emit and reset over the sequence; what each kind of neuron defines."""
+        raise NotImplementedError
+
+
+class Decay(nn.Module):
+    """The share of the carry that survives a timestep (beta); calling it gives shape ``(1,)``.
+
+    Args:
+        decay: the share, 0..1.
+        tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+        default: the share if neither is given.
+        learn: train it, as the sigmoid of a parameter.
+    """
+
+    def __init__(
+        self, decay: float | None, *, tau: float | None = None, default: float, learn: bool = False
+    ) -> None:
+        super().__init__()
+        share = _share(decay, tau, default)
+        self.is_learned = learn
+        if not learn:
+            self.value: Tensor
+            self.register_buffer("value", scalar(share))
+            return
+        if not 0 < share < 1:
+            raise ParameterError(f"a learned decay must start strictly inside 0..1, got {share}")
+        self.raw_decay = nn.Parameter(scalar(math.log(share / (1 - share))))
+
+    def forward(self) -> Coefficient:
+        """Return the decay."""
+        return torch.sigmoid(self.raw_decay) if self.is_learned else self.value
+
+    def extra_repr(self) -> str:
+        """Show the decay where a person prints the model."""
+        return f"decay={self().item():.4g}"
+
+
+def scalar(value: float) -> Tensor:
+    """Make a learned or stored scalar: shape ``(1,)``, since sharding refuses 0-d parameters."""
+    return torch.full((1,), value)
+
+
+def _share(decay: float | None, tau: float | None, default: float) -> float:
+    if decay is not None and tau is not None:
+        raise ParameterError(
+            f"decay and tau say the same thing twice (decay = 1 - 1 / tau), got decay={decay} and "
+            f"tau={tau}; pass one of them"
+        )
+    if tau is not None:
+        if tau < 1:
+            raise ParameterError(f"tau must be at least one timestep, got {tau}")
+        return 1 - 1 / tau
+    share = default if decay is None else decay
+    if not 0 <= share <= 1:
+        raise ParameterError(f"decay must lie in 0..1, got {share}; it is the share that survives")
+    return share

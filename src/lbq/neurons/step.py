@@ -1,0 +1,147 @@
+"""The step between levels: fixed, or learned with the weights; one per layer or one per channel."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lbq.errors import ShapeError, StepError
+from lbq.types import Currents, Step
+
+STEP_EPS = 1e-6
+"""Added to every learned step, so that it cannot reach zero (epsilon)."""
+
+GradientScale = Literal["none", "lsq"]
+
+
+class NeuronStep(nn.Module):
+    """Calling it gives the step (gamma), always positive; ``set_`` puts other values in."""
+
+    def forward(self) -> Step:
+        """Return the step: shape ``(1,)``, or ``(C,)`` for one step per channel."""
+        raise NotImplementedError
+
+    def set_(self, value: Tensor) -> None:
+        """Take these steps from now on."""
+        raise NotImplementedError
+
+    def for_currents(self, currents: Currents, *, max_level: int) -> Step:
+        """Return the step shaped to broadcast against one instant of ``currents``."""
+        del max_level
+        step = self()
+        if step.numel() == 1:
+            return step
+        if currents.dim() < 3 or currents.shape[2] != step.numel():
+            raise ShapeError(
+                f"this neuron has one step for each of {step.numel()} channels, so currents must "
+                f"be [T, B, {step.numel()}, ...], got {tuple(currents.shape)}; build the step with "
+                f"channels= the channels that arrive here"
+            )
+        return step.reshape(-1, *[1] * (currents.dim() - 3))  # [C, 1, 1]
+
+
+class FixedStep(NeuronStep):
+    """A step that training leaves alone (Delta_b): a buffer, not a parameter.
+
+    Args:
+        value: the step.
+        channels: number of channels for one step each; None for one step for the layer.
+    """
+
+    def __init__(self, value: float = 1.0, *, channels: int | None = None) -> None:
+        super().__init__()
+        self.value: Tensor
+        self.register_buffer("value", _filled(value, channels))
+
+    def forward(self) -> Step:
+        """Return the stored step."""
+        return self.value
+
+    @torch.no_grad()
+    def set_(self, value: Tensor) -> None:
+        """Store other values."""
+        self.value.copy_(check_step(value))
+
+    def extra_repr(self) -> str:
+        """Show the step where a person prints the model."""
+        return _describe(self.value)
+
+
+class LearnedStep(NeuronStep):
+    """A step learned with the weights: gamma = softplus(rho) + eps.
+
+    Args:
+        init: the step to start from (docs/decisions/0001).
+        channels: number of channels for one step each; None for one step for the layer (paper).
+        gradient_scale: "none" (the paper; docs/decisions/0004), or "lsq" to multiply the step's
+            gradient by 1 / sqrt(numel * max_level).
+        eps: smallest distance of the step from zero (epsilon).
+    """
+
+    def __init__(
+        self,
+        init: float = 1.0,
+        *,
+        channels: int | None = None,
+        gradient_scale: GradientScale = "none",
+        eps: float = STEP_EPS,
+    ) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gradient_scale: GradientScale = gradient_scale
+        self.raw_step = nn.Parameter(_inverse_softplus(_filled(init, channels) - eps))
+
+    def forward(self) -> Step:
+        """Compute the step from its unconstrained parameter (rho), in float32 or better."""
+        dtype = torch.promote_types(self.raw_step.dtype, torch.float32)
+        return F.softplus(self.raw_step.to(dtype)) + self.eps
+
+    def for_currents(self, currents: Currents, *, max_level: int) -> Step:
+        """Return the step shaped for ``currents``, its gradient scaled if that was asked for."""
+        step = super().for_currents(currents, max_level=max_level)
+        if self.gradient_scale == "none":
+            return step
+        scale = 1 / math.sqrt(currents.numel() * max_level)
+        return (step - step * scale).detach() + step * scale
+
+    @torch.no_grad()
+    def set_(self, value: Tensor) -> None:
+        """Move the parameter to where the step has these values."""
+        self.raw_step.copy_(_inverse_softplus(check_step(value) - self.eps))
+
+    def extra_repr(self) -> str:
+        """Show the step where a person prints the model."""
+        return _describe(self())
+
+
+def as_step(step: NeuronStep | float | None) -> NeuronStep:
+    """Read a constructor's ``step``: a number is a fixed step, None the paper's learned one."""
+    if step is None:
+        return LearnedStep()
+    return step if isinstance(step, NeuronStep) else FixedStep(step)
+
+
+def _filled(value: float, channels: int | None) -> Tensor:
+    return check_step(torch.full((1 if channels is None else channels,), float(value)))
+
+
+def check_step(value: Tensor) -> Tensor:
+    """Return the steps, or complain about one that is not a positive finite number."""
+    if not bool((torch.isfinite(value) & (value > STEP_EPS)).all()):
+        raise StepError(
+            f"a step must be a finite number above {STEP_EPS:g}, got values in "
+            f"[{value.min().item():g}, {value.max().item():g}]; it is the spacing of the levels"
+        )
+    return value
+
+
+def _inverse_softplus(value: Tensor) -> Tensor:
+    return value + (-torch.expm1(-value)).log()
+
+
+def _describe(step: Tensor) -> str:
+    if step.numel() == 1:
+        return f"step={step.item():.4g}"
+    return f"step={step.min().item():.4g}..{step.max().item():.4g}, channels={step.numel()}"

@@ -1,0 +1,116 @@
+"""The contract, kept by every neuron of the library."""
+
+import pytest
+import torch
+
+from lbq.errors import LBQError, ParameterError
+from lbq.neurons import BurstLIF, Decay
+
+
+def test_bursts_have_the_shape_of_the_currents(build_neuron, currents):
+    assert build_neuron()(currents).shape == currents.shape
+
+
+def test_nothing_is_remembered_between_calls(build_neuron):  # 10,000 sequences, bit for bit
+    generator = torch.Generator().manual_seed(2)
+    used, fresh = build_neuron(), build_neuron()
+    before = {name: value.clone() for name, value in used.state_dict().items()}
+    for _ in range(10):
+        used(2 * torch.randn(3, 37, 4, 2, generator=generator))  # another batch size
+        sequences = 2 * torch.randn(3, 1000, 4, 2, generator=generator)
+        assert torch.equal(used(sequences), fresh(sequences))
+    after = used.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_two_neurons_do_not_meet(build_neuron, currents):
+    one, other, alone = build_neuron(), build_neuron(), build_neuron()
+    one_first = one(currents)
+    other(-currents)
+    assert torch.equal(one(currents), one_first)
+    assert torch.equal(alone(currents), one_first)
+
+
+def test_permuting_the_batch_permutes_the_answer(build_neuron, currents):
+    neuron, order = build_neuron(), torch.randperm(currents.shape[1])
+    assert torch.equal(neuron(currents[:, order]), neuron(currents)[:, order])
+
+
+def test_a_stream_gives_the_same_bits_as_the_whole_sequence(build_streaming_neuron, currents):
+    neuron, carry, pieces = build_streaming_neuron(), None, []
+    for t in range(len(currents)):
+        piece, carry = neuron.stream(currents[t : t + 1], carry)
+        pieces.append(piece)
+    assert torch.equal(torch.cat(pieces), neuron(currents))
+
+
+def test_every_parameter_has_a_finite_gradient_after_one_step(build_neuron, currents):
+    neuron = build_neuron()
+    neuron(currents.requires_grad_()).square().mean().backward()
+    for name, parameter in neuron.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.dim() >= 1, f"{name}: sharding refuses 0-d parameters"
+
+
+def test_the_gradient_reaches_the_currents(build_neuron, currents):
+    leaf = currents.clone().requires_grad_()
+    build_neuron()(leaf).square().sum().backward()
+    assert leaf.grad.isfinite().all()
+    assert (leaf.grad != 0).float().mean() > 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_flips_no_level(build_neuron, dtype):  # 10^6 levels
+    neuron, seen = build_neuron(), []
+    neuron.emit.register_forward_hook(lambda module, args, levels: seen.append(levels))
+    currents = 2 * torch.randn(3, 84, 4, 1000, generator=torch.Generator().manual_seed(3))
+    neuron(currents.to(dtype).float())
+    with torch.autocast("cpu", dtype=dtype):
+        bursts = neuron(currents.to(dtype))
+    assert torch.equal(seen[0], seen[1])
+    assert seen[0].numel() > 1_000_000
+    assert bursts.dtype == dtype
+
+
+def test_levels_lie_in_their_range(build_neuron, currents):
+    neuron, seen = build_neuron(), []
+    neuron.emit.register_forward_hook(lambda module, args, levels: seen.append(levels))
+    neuron(100 * currents)
+    assert seen[0].max() == neuron.max_level
+    assert seen[0].min() >= (-1 if seen[0].dtype == torch.int8 else 0)
+
+
+def test_a_state_dict_carries_the_whole_neuron(build_neuron, currents):
+    trained, restored = build_neuron(), build_neuron()
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(0.2)
+    restored.load_state_dict(trained.state_dict())
+    assert torch.equal(trained(currents), restored(currents))
+
+
+def test_float64_networks_compute_in_float64(build_neuron, currents):
+    assert build_neuron().double()(currents.double()).dtype == torch.float64
+
+
+def test_tau_and_decay_are_two_names_of_one_thing():
+    assert Decay(None, tau=4.0, default=0.1)().item() == Decay(0.75, default=0.1)().item() == 0.75
+    learned = Decay(0.75, default=0.5, learn=True)
+    assert learned().item() == pytest.approx(0.75)
+    assert [name for name, _ in learned.named_parameters()] == ["raw_decay"]
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("decay and tau say the same thing", {"decay": 0.5, "tau": 2.0}),
+        ("at least one timestep, got 0.5", {"tau": 0.5}),
+        (r"decay must lie in 0\.\.1, got 1.5", {"decay": 1.5}),
+        ("strictly inside", {"decay": 1.0, "learn_decay": True}),
+    ],
+)
+def test_a_wrong_decay_is_refused(message, arguments):
+    with pytest.raises(ParameterError, match=message) as caught:
+        BurstLIF(**arguments)
+    assert isinstance(caught.value, LBQError)

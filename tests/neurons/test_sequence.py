@@ -1,0 +1,26 @@
+import pytest
+import torch
+
+from lbq.errors import TimeError
+from lbq.neurons import BinaryLIF, IntegerLIF
+from lbq.neurons.sequence import Instant, run_instants
+
+
+def test_instants_are_called_in_order_with_the_carry_of_the_one_before():
+    seen = []
+
+    def instant(carry, current):
+        seen.append((carry.item(), current.item()))
+        return Instant(current, current, carry + current)
+
+    bursts, levels, carry = run_instants(instant, torch.tensor([1.0, 2.0]).reshape(2, 1, 1), None)
+    assert seen == [(0.0, 1.0), (1.0, 2.0)]
+    assert bursts.flatten().tolist() == [1.0, 2.0]
+    assert levels.dtype == torch.uint8
+    assert carry.item() == 3.0
+
+
+@pytest.mark.parametrize("neuron", [BinaryLIF(), IntegerLIF()])
+def test_a_sequence_without_timesteps_is_refused(neuron):
+    with pytest.raises(TimeError, match="at least one timestep"):
+        neuron(torch.zeros(0, 2, 3))

@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch import nn
+
+import lbq
+from lbq.errors import NonFiniteError
+from lbq.neurons import named_neurons
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), lbq.BurstLIF(step=0.3), nn.Linear(8, 4), lbq.BurstLIF())
+
+
+def test_every_level_of_every_layer_and_timestep_is_shown(currents):
+    model, seen = network(), {}
+    inputs = torch.randn(2, 6, 5)
+    with lbq.watch_levels(model, lambda layer, t, level: seen.update({(layer, t): level.clone()})):
+        bursts = model(inputs)
+    assert set(seen) == {("1", 0), ("1", 1), ("3", 0), ("3", 1)}
+    assert seen["1", 0].shape == (6, 8)
+    assert seen["3", 1].dtype == torch.uint8
+    step = model[3].step().detach()
+    for t in range(2):
+        assert torch.equal(step * seen["3", t], bursts[t])
+
+
+def test_nothing_stays_behind():
+    model, seen = network(), []
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    with lbq.watch_levels(model, lambda *shown: seen.append(shown)):
+        model(torch.randn(2, 6, 5))
+    count = len(seen)
+    model(torch.randn(2, 6, 5))
+    assert len(seen) == count
+    assert before == {name: set(vars(module)) for name, module in model.named_modules()}
+    assert not any(neuron.emit._forward_hooks for _, neuron in named_neurons(model))
+
+
+def test_a_watch_that_raises_is_removed_too():
+    model = network()
+
+    def refuse(layer, t, level):
+        raise KeyError(layer)
+
+    with pytest.raises(KeyError), lbq.watch_levels(model, refuse):
+        model(torch.randn(2, 6, 5))
+    model(torch.randn(2, 6, 5))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_non_finite_current_names_its_layer(bad):
+    model = network()
+    with torch.no_grad():
+        model[2].weight[0, 0] = bad
+    inputs = torch.full((2, 6, 5), 3.0)
+    message = r"^3 \(BurstLIF\) received \d+ non-finite of 48 currents"
+    with pytest.raises(NonFiniteError, match=message), lbq.check_currents_finite(model):
+        model(inputs)
+    model(inputs)  # silent again outside the block
