@@ -53,6 +53,14 @@ Thresholds = Float[Tensor, "N"]
 """The ordered thresholds of a burst neuron."""
 Weight = Float[Tensor, "out in *kernel"]
 """The weights of a synapse."""
+Images = Float[Tensor, "B C H W"]
+"""Still images, or the current of one instant behind a convolution."""
+Frames = Float[Tensor, "T B C H W"]
+"""A sequence of images, of frames of events, or of what a convolution makes of them."""
+Sequence = Float[Tensor, "T B ..."]
+"""Anything that has a time and a batch axis."""
+Logits = Float[Tensor, "B classes"]
+"""What a classifier answers."""
 Planes = Integer[Tensor, "K *n"]
 """b_k: zeros and ones, least significant first."""
 FanOut = Integer[Tensor, "..."]

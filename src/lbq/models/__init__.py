@@ -1,0 +1,27 @@
+"""Blocks and ResNets built from neurons."""
+
+from lbq.models.blocks import BasicBlock, BlockKind, MSBlock, NeuronBuilder, SEWBlock
+from lbq.models.build import NamedResNet, resnet18, resnet19, resnet20, resnet34
+from lbq.models.resnet import Form, ResNetShape, SpikingResNet
+from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, OverTime, RepeatOverTime
+
+__all__ = [
+    "BasicBlock",
+    "BlockKind",
+    "Form",
+    "FramesIn",
+    "ImagesIn",
+    "MSBlock",
+    "MeanOverTime",
+    "NamedResNet",
+    "NeuronBuilder",
+    "OverTime",
+    "RepeatOverTime",
+    "ResNetShape",
+    "SEWBlock",
+    "SpikingResNet",
+    "resnet18",
+    "resnet19",
+    "resnet20",
+    "resnet34",
+]

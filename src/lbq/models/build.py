@@ -1,0 +1,89 @@
+"""The only door to the models: the paper's networks by name.
+
+The widths of resnet20 are those that reproduce the paper's MAC count; the others are those of the
+code lines that the paper names (docs/paper-notes.md).
+"""
+
+from dataclasses import dataclass
+
+from lbq.models.blocks import BlockKind, NeuronBuilder
+from lbq.models.resnet import Form, ResNetShape, SpikingResNet
+from lbq.neurons.burst import BurstLIF
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedResNet:
+    """One of the paper's networks: its shape, and the form of input it is used with there.
+
+    Calling it builds the network: ``lbq.resnet20(num_classes=10, timesteps=2, max_level=5)``.
+    """
+
+    shape: ResNetShape
+    form: Form
+
+    def __call__(
+        self,
+        num_classes: int,
+        *,
+        timesteps: int = 2,
+        max_level: int = 5,
+        neuron: NeuronBuilder | None = None,
+        width: float = 1.0,
+        form: Form | None = None,
+        block: BlockKind = "basic",
+        input_channels: int | None = None,
+        first_stage_stride: int | None = None,
+    ) -> SpikingResNet:
+        """Build the network.
+
+        Args:
+            num_classes: number of logits.
+            timesteps: number of timesteps (T).
+            max_level: largest level of the default neuron (N_max); unused if ``neuron`` is given.
+            neuron: builds a neuron for a number of channels; LBQ unless said.
+            width: factor on every number of channels, so that small machines can train the shape.
+            form: "cifar", "imagenet" or "events"; the paper's unless said.
+            block: "basic" (the paper), "sew" or "ms".
+            input_channels: 3 for images, 2 for events unless said.
+            first_stage_stride: 1 for images, 2 for events unless said.
+        """
+
+        def burst_neuron(channels: int) -> BurstLIF:
+            del channels
+            return BurstLIF(max_level)
+
+        return SpikingResNet(
+            self.shape.scaled(width),
+            num_classes=num_classes,
+            timesteps=timesteps,
+            neuron=burst_neuron if neuron is None else neuron,
+            form=self.form if form is None else form,
+            block=block,
+            input_channels=input_channels,
+            first_stage_stride=first_stage_stride,
+        )
+
+
+resnet18 = NamedResNet(
+    shape=ResNetShape(blocks=(2, 2, 2, 2), channels=(64, 128, 256, 512), stem_channels=64),
+    form="imagenet",
+)
+"""ResNet-18, for ImageNet in the paper."""
+
+resnet19 = NamedResNet(
+    shape=ResNetShape(blocks=(3, 3, 2), channels=(128, 256, 512), stem_channels=64, hidden=256),
+    form="events",
+)
+"""ResNet-19, for DVS128-Gesture in the paper; its classifier has a hidden spiking layer."""
+
+resnet20 = NamedResNet(
+    shape=ResNetShape(blocks=(3, 3, 3), channels=(128, 256, 512), stem_channels=128),
+    form="cifar",
+)
+"""The paper's wide ResNet-20, for CIFAR; ``form="events"`` for CIFAR10-DVS."""
+
+resnet34 = NamedResNet(
+    shape=ResNetShape(blocks=(3, 4, 6, 3), channels=(64, 128, 256, 512), stem_channels=64),
+    form="imagenet",
+)
+"""ResNet-34, for ImageNet in the paper."""

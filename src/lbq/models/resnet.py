@@ -1,0 +1,140 @@
+"""The spiking ResNet: one class, its shape given as data."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from lbq.errors import ParameterError
+from lbq.models.blocks import BLOCKS, BlockKind, NeuronBuilder, conv_norm
+from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, OverTime, RepeatOverTime
+from lbq.types import Logits, Sequence
+
+Form = Literal["cifar", "imagenet", "events"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetShape:
+    """What distinguishes one ResNet from another."""
+
+    blocks: tuple[int, ...]
+    """Number of blocks in each stage."""
+    channels: tuple[int, ...]
+    """Channels of each stage."""
+    stem_channels: int
+    """Channels behind the first convolution."""
+    hidden: int | None = None
+    """Width of a hidden classifier layer with its own neuron; None for a single linear layer."""
+
+    def scaled(self, width: float) -> "ResNetShape":
+        """Multiply every number of channels by ``width``, at least one each."""
+        if width <= 0:
+            raise ParameterError(f"width must be positive, got {width}; 0.25 is a quarter")
+
+        def scale(channels: int) -> int:
+            return max(1, round(channels * width))
+
+        return ResNetShape(
+            blocks=self.blocks,
+            channels=tuple(scale(c) for c in self.channels),
+            stem_channels=scale(self.stem_channels),
+            hidden=None if self.hidden is None else scale(self.hidden),
+        )
+
+
+class SpikingResNet(nn.Module):
+    """A residual network of burst neurons, or of any other neuron, or of ReLUs.
+
+    Still images (forms "cifar" and "imagenet") pass the stem's convolution and batch norm once and
+    their current is shown at every timestep; event frames pass it one by one. The logits are the
+    mean of the classifier's answers over time.
+
+    Args:
+        shape: blocks and channels.
+        num_classes: number of logits.
+        timesteps: number of timesteps (T).
+        neuron: builds a neuron for a number of channels; ``lambda channels: nn.ReLU()`` at
+            ``timesteps=1`` is the ANN reference.
+        form: "cifar" (3x3 stem), "imagenet" (7x7 stem of stride 2, max-pool behind its neuron) or
+            "events" (3x3 stem at every frame, first stage of stride 2).
+        block: "basic" (the paper), "sew" or "ms".
+        input_channels: 3 for images, 2 for events unless said.
+        first_stage_stride: 1 for images, 2 for events unless said.
+    """
+
+    def __init__(
+        self,
+        shape: ResNetShape,
+        *,
+        num_classes: int,
+        timesteps: int,
+        neuron: NeuronBuilder,
+        form: Form = "cifar",
+        block: BlockKind = "basic",
+        input_channels: int | None = None,
+        first_stage_stride: int | None = None,
+    ) -> None:
+        super().__init__()
+        if form not in ("cifar", "imagenet", "events"):
+            raise ParameterError(f'form must be "cifar", "imagenet" or "events", got {form!r}')
+        if block not in BLOCKS:
+            raise ParameterError(f"block must be one of {', '.join(BLOCKS)}, got {block!r}")
+        is_events, is_large = form == "events", form == "imagenet"
+        channels = (2 if is_events else 3) if input_channels is None else input_channels
+        conv, norm = conv_norm(
+            channels, shape.stem_channels, kernel=7 if is_large else 3, stride=2 if is_large else 1
+        )
+        if is_events:
+            self.stem = nn.Sequential(FramesIn(timesteps), OverTime(conv, norm))
+        else:
+            self.stem = nn.Sequential(ImagesIn(), conv, norm, RepeatOverTime(timesteps))
+        starts_real = block == "ms"  # its blocks begin with a neuron and end without
+        self.stem_neuron = nn.Identity() if starts_real else neuron(shape.stem_channels)
+        self.stem_pool = OverTime(nn.MaxPool2d(3, 2, 1)) if is_large else nn.Identity()
+        stride = (2 if is_events else 1) if first_stage_stride is None else first_stage_stride
+        self.stages = _stages(shape, block, stride, neuron)
+        self.classifier = _classifier(shape, num_classes, neuron)
+        self.mean = MeanOverTime()
+        _initialise(self)
+
+    def forward(self, inputs: Tensor) -> Logits:
+        """Classify images ``[B, C, H, W]`` or frames ``[T, B, C, H, W]``."""
+        return self.mean(self.logits_over_time(inputs))
+
+    def logits_over_time(self, inputs: Tensor) -> Sequence:
+        """Return the classifier's answer at every timestep, before they are averaged."""
+        bursts = self.stem_pool(self.stem_neuron(self.stem(inputs)))
+        return self.classifier(self.stages(bursts))
+
+
+def _stages(
+    shape: ResNetShape, block: BlockKind, first_stride: int, neuron: NeuronBuilder
+) -> nn.Sequential:
+    stages: list[nn.Module] = []
+    inputs = shape.stem_channels
+    for stage, (count, outputs) in enumerate(zip(shape.blocks, shape.channels, strict=True)):
+        blocks: list[nn.Module] = []
+        for index in range(count):
+            stride = 1 if index else (2 if stage else first_stride)
+            blocks.append(BLOCKS[block](inputs, outputs, stride=stride, neuron=neuron))
+            inputs = outputs
+        stages.append(nn.Sequential(*blocks))
+    return nn.Sequential(*stages)
+
+
+def _classifier(shape: ResNetShape, num_classes: int, neuron: NeuronBuilder) -> nn.Sequential:
+    pool, flatten, features = nn.AdaptiveAvgPool2d(1), nn.Flatten(), shape.channels[-1]
+    if shape.hidden is None:
+        return nn.Sequential(OverTime(pool, flatten, nn.Linear(features, num_classes)))
+    return nn.Sequential(
+        OverTime(pool, flatten, nn.Linear(features, shape.hidden)),
+        neuron(shape.hidden),
+        OverTime(nn.Linear(shape.hidden, num_classes)),
+    )
+
+
+def _initialise(model: nn.Module) -> None:
+    """Draw convolutions as He does, by fan-out; batch norm and linear layers keep torch's start."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

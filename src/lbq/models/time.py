@@ -1,0 +1,100 @@
+"""The one place where time meets the batch: folding T into B, repeating and averaging over T."""
+
+from torch import Tensor, nn
+
+from lbq.errors import ShapeError, TimeError
+from lbq.types import Frames, Images, Sequence
+
+
+class OverTime(nn.Sequential):
+    """Modules that know nothing of time, applied to every instant: ``[T, B, ...]`` in and out.
+
+    T folds into B for the whole sequence of modules, so batch statistics are taken over time as
+    well, and unfolds behind it.
+    """
+
+    def forward(self, input: Sequence) -> Sequence:  # noqa: A002 -- torch's own name
+        """Fold, apply, unfold."""
+        timesteps, batch = input.shape[:2]
+        return super().forward(input.flatten(0, 1)).unflatten(0, (timesteps, batch))
+
+
+class RepeatOverTime(nn.Module):
+    """Shows the current of a still image at every timestep: ``[B, ...]`` to ``[T, B, ...]``.
+
+    The repetition is a view: nothing is copied.
+
+    Args:
+        timesteps: how often (T).
+    """
+
+    def __init__(self, timesteps: int) -> None:
+        super().__init__()
+        self.timesteps = check_timesteps(timesteps)
+
+    def forward(self, current: Images) -> Frames:
+        """Repeat."""
+        return current.unsqueeze(0).expand(self.timesteps, *[-1] * 4)
+
+    def extra_repr(self) -> str:
+        """Show the number of timesteps."""
+        return f"timesteps={self.timesteps}"
+
+
+class ImagesIn(nn.Module):
+    """Lets still images pass and refuses anything else."""
+
+    def forward(self, images: Images) -> Images:
+        """Check."""
+        if images.dim() != 4:
+            raise ShapeError(
+                f"this network takes still images, [B, C, H, W], got shape {tuple(images.shape)}; "
+                f'build it with form="events" for sequences of frames'
+            )
+        return images
+
+
+class FramesIn(nn.Module):
+    """Lets sequences of ``T`` frames pass and refuses anything else.
+
+    Args:
+        timesteps: length of the sequences (T).
+    """
+
+    def __init__(self, timesteps: int) -> None:
+        super().__init__()
+        self.timesteps = check_timesteps(timesteps)
+
+    def forward(self, frames: Frames) -> Frames:
+        """Check."""
+        if frames.dim() != 5:
+            raise ShapeError(
+                f"this network takes frames, [T, B, C, H, W], got shape {tuple(frames.shape)}; "
+                f'build it with form="cifar" or form="imagenet" for still images'
+            )
+        if len(frames) != self.timesteps:
+            raise TimeError(
+                f"this network was built for {self.timesteps} timesteps, got {len(frames)} frames "
+                f"(time is the first axis); cut the recording into {self.timesteps} frames, or "
+                f"build it with timesteps={len(frames)}"
+            )
+        return frames
+
+    def extra_repr(self) -> str:
+        """Show the number of timesteps."""
+        return f"timesteps={self.timesteps}"
+
+
+class MeanOverTime(nn.Module):
+    """Averages over the timesteps: ``[T, B, ...]`` to ``[B, ...]``."""
+
+    def forward(self, sequence: Sequence) -> Tensor:
+        """Average."""
+        return sequence.mean(0)
+
+
+def check_timesteps(timesteps: int) -> int:
+    """Return the number of timesteps, or complain about one that is no number of timesteps."""
+    if timesteps < 1:
+        raise TimeError(f"a network needs at least one timestep, got timesteps={timesteps}")
+    return timesteps

@@ -1,0 +1,33 @@
+import torch
+from torch import nn
+
+from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+
+
+def test_folding_applies_the_modules_to_every_instant():
+    conv = nn.Conv2d(2, 3, 3, padding=1)
+    sequence = torch.randn(4, 5, 2, 6, 6)
+    by_instant = torch.stack([conv(instant) for instant in sequence])
+    torch.testing.assert_close(OverTime(conv)(sequence), by_instant)
+
+
+def test_batch_norm_sees_all_timesteps_at_once():
+    sequence = torch.randn(4, 5, 2, 6, 6) + torch.arange(4).reshape(4, 1, 1, 1, 1)
+    norm, oracle = OverTime(nn.BatchNorm2d(2)), nn.BatchNorm2d(2)
+    torch.testing.assert_close(norm(sequence).flatten(0, 1), oracle(sequence.flatten(0, 1)))
+    torch.testing.assert_close(norm[0].running_mean, oracle.running_mean)
+
+
+def test_a_fold_keeps_channels_last():
+    sequence = torch.randn(20, 2, 6, 6).to(memory_format=torch.channels_last).unflatten(0, (4, 5))
+    conv = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+    out = OverTime(conv)(sequence).flatten(0, 1)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_repeating_copies_nothing():
+    current = torch.randn(2, 3, 4, 4)
+    repeated = RepeatOverTime(5)(current)
+    assert repeated.shape == (5, 2, 3, 4, 4)
+    assert repeated.data_ptr() == current.data_ptr()
+    torch.testing.assert_close(MeanOverTime()(repeated), current)
