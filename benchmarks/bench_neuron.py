@@ -54,16 +54,16 @@ def scan(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
 
 def bytes_kept(run: Scan, inputs: tuple[Tensor, ...]) -> float:
     """Bytes per neuron-step that wait for the backward, each storage counted once."""
-    kept: dict[int, int] = {}
+    kept: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        kept[storage.data_ptr()] = storage  # held, so that no address is used twice
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         run(*inputs)
-    return sum(kept.values()) / inputs[0].numel()
+    return sum(storage.nbytes() for storage in kept.values()) / inputs[0].numel()
 
 
 def measure(

@@ -86,7 +86,9 @@ def test_no_file_is_named_after_nothing():
 
 
 MIRRORED = [
-    path for path in SOURCES if path.stem != "__init__" and room(path) in {"functional", "neurons"}
+    path
+    for path in SOURCES
+    if path.stem != "__init__" and room(path) in {"cost", "functional", "models", "neurons"}
 ]
 
 

@@ -1,10 +1,13 @@
 """Spiking networks that speak in bursts: learnable burst quantization, from training to integers.
 
 The names below are the promise; everything else may move. ``lbq.functional`` holds the paper's
-equations, ``lbq.neurons`` every neuron, step and surrogate.
+equations, ``lbq.neurons`` every neuron, step and surrogate, ``lbq.models`` the blocks, ``lbq.cost``
+the meters.
 """
 
+from lbq.cost import EnergyModel, Tally, count_macs
 from lbq.errors import LBQError
+from lbq.models import SpikingResNet, resnet18, resnet19, resnet20, resnet34
 from lbq.neurons import (
     BoxET,
     BurstLIF,
@@ -21,11 +24,19 @@ __version__ = "0.1.0"
 __all__ = [
     "BoxET",
     "BurstLIF",
+    "EnergyModel",
     "FixedStep",
     "LBQError",
     "LearnedStep",
     "ReLSGET",
+    "SpikingResNet",
+    "Tally",
     "calibrate_steps",
     "check_currents_finite",
+    "count_macs",
+    "resnet18",
+    "resnet19",
+    "resnet20",
+    "resnet34",
     "watch_levels",
 ]

@@ -31,3 +31,7 @@ class ParameterError(LBQError, ValueError):
 
 class NonFiniteError(LBQError, RuntimeError):
     """A NaN or an infinity reached a neuron."""
+
+
+class FormatError(LBQError, ValueError):
+    """A file is not what it is said to be."""

@@ -1,0 +1,96 @@
+"""What counting costs: a pass over the CIFAR-10 test images with and without a tally.
+
+    LBQ_DATA=<folder> python benchmarks/bench_tally.py            all 10,000 images
+    LBQ_DATA=<folder> python benchmarks/bench_tally.py --images 200
+
+``$LBQ_DATA/cifar10`` holds the Hugging Face parquet files of uoft-cs/cifar10; reading them needs
+pyarrow and pillow. Batches alternate between the two ways, so that both see the same machine.
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import lbq
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
+
+def read_images(folder: Path, count: int) -> torch.Tensor:
+    """Decode the first test images and normalise them as the paper's recipe does."""
+    from PIL import Image  # noqa: PLC0415 -- only this script reads images
+    from pyarrow import parquet  # noqa: PLC0415
+
+    files = sorted(folder.rglob("test*.parquet"))
+    column = parquet.read_table(files[0], columns=["img"]).column("img").slice(0, count)
+    pixels = np.stack(
+        [np.asarray(Image.open(io.BytesIO(row["bytes"]))) for row in column.to_pylist()]
+    )
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    return (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+
+
+@torch.no_grad()
+def measure(images: torch.Tensor, width: float, batch_size: int) -> dict[str, float]:
+    torch.manual_seed(0)
+    model = lbq.resnet20(10, width=width)
+    for batch in images[: 20 * batch_size].split(batch_size):
+        model(batch)  # untrained, but batch norm knows the data, so that deep layers fire
+    model.eval()
+    tally = lbq.Tally(model, images[:1])
+    without = counted = 0.0
+    for index, batch in enumerate(images.split(batch_size)):
+        for turn in (0, 1):
+            start = time.perf_counter()
+            if (index + turn) % 2:
+                with lbq.watch_levels(model, tally):
+                    model(batch)
+                counted += time.perf_counter() - start
+            else:
+                model(batch)
+                without += time.perf_counter() - start
+    table = tally.table()
+    print(table)
+    return {
+        "images": table.num_images,
+        "seconds_without": without,
+        "seconds_counted": counted,
+        "ratio": counted / without,
+        "bit_sparse_acs": table.total().bit_sparse_acs,
+        "unary_acs": table.total().unary_acs,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--width", type=float, default=0.25)
+    parser.add_argument("--batch-size", type=int, default=100)
+    parser.add_argument("--out", type=Path, help="write the record there as JSON")
+    arguments = parser.parse_args()
+    if "LBQ_DATA" not in os.environ:
+        sys.exit(
+            "set LBQ_DATA to the folder that holds cifar10/ (parquet files of uoft-cs/cifar10)"
+        )
+    images = read_images(Path(os.environ["LBQ_DATA"]) / "cifar10", arguments.images)
+    found = measure(images, arguments.width, arguments.batch_size)
+    print(
+        f"{found['images']} images: {found['seconds_without']:.1f} s without, "
+        f"{found['seconds_counted']:.1f} s with the tally, ratio {found['ratio']:.3f}"
+    )
+    if arguments.out:
+        record = {"command": "bench_tally", "width": arguments.width, "machine": platform.machine()}
+        record |= {"torch": torch.__version__, "threads": torch.get_num_threads(), **found}
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""What counts cost in energy, and what that figure means: always more than one convention.
+
+A ratio of energies says as much about the two prices as about the two networks. The paper prices
+its ANN in float32 MACs and its own network in float32 adds; an int8 ANN of the same shape is
+cheaper than that. So a report shows the paper's ratio *and* those in which both sides compute in
+the same narrower numbers, and memory traffic apart, since moving a byte costs more than adding it.
+"""
+
+from dataclasses import dataclass, replace
+
+from lbq.cost.table import CountTable
+from lbq.cost.traffic import Traffic, ann_traffic, burst_traffic
+from lbq.functional.cost import arithmetic_energy_pj
+
+_PJ_PER_MJ = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Technology:
+    """Published energies of single operations, in picojoules."""
+
+    name: str
+    source: str
+    fp32_add: float
+    fp32_multiply: float
+    fp16_add: float
+    fp16_multiply: float
+    int8_add: float
+    int8_multiply: float
+    int32_add: float
+    sram_byte: float
+    """One byte to or from a memory on the chip."""
+    sram: str
+    """Which memory that is."""
+    dram_byte: float
+    """One byte to or from DRAM."""
+
+
+HOROWITZ_2014 = Technology(
+    name="45 nm",
+    source='Horowitz, "Computing\'s energy problem", ISSCC 2014',
+    fp32_add=0.9,
+    fp32_multiply=3.7,
+    fp16_add=0.4,
+    fp16_multiply=1.1,
+    int8_add=0.03,
+    int8_multiply=0.2,
+    int32_add=0.1,
+    sram_byte=100 / 8,  # published per 64 bits
+    sram="1 MB SRAM",
+    dram_byte=1300 / 8,  # published per 64 bits, the lower of 1.3 and 2.6 nJ
+)
+"""The paper's constants: 4.6 pJ per float32 MAC, 0.9 per float32 add, 0.1 per int32 add."""
+
+HAN_2016 = replace(
+    HOROWITZ_2014,
+    source='arithmetic: Horowitz 2014; memory: Han et al., "EIE", ISCA 2016, Table I',
+    sram_byte=5 / 4,  # published per 32 bits
+    sram="32 KB SRAM",
+    dram_byte=640 / 4,  # published per 32 bits
+)
+"""The same arithmetic in front of a small memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyRow:
+    """One convention: the same network as an ANN, and as it was counted, per image."""
+
+    name: str
+    convention: str
+    ann_mj: float
+    burst_mj: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times the ANN costs."""
+        return self.ann_mj / self.burst_mj if self.burst_mj else float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyReport:
+    """Prices of one table of counts, each with the convention that it uses."""
+
+    technology: Technology
+    arithmetic: tuple[EnergyRow, ...]
+    memory: tuple[EnergyRow, ...]
+    ann_traffic: Traffic
+    burst_traffic: Traffic
+
+    def __getitem__(self, name: str) -> EnergyRow:
+        """Return the row with that name."""
+        return {row.name: row for row in (*self.arithmetic, *self.memory)}[name]
+
+    def __str__(self) -> str:
+        unit, scale = ("mJ", 1.0) if self.arithmetic[0].ann_mj >= 1 else ("uJ", 1e3)
+        heading = f"energy per image, {self.technology.name}"
+        rows = [f"{heading:30}{'ANN, ' + unit:>12}{'this, ' + unit:>12}{'ANN / this':>12}"]
+        for group, members in (("arithmetic", self.arithmetic), ("memory traffic", self.memory)):
+            rows.append(group)
+            rows += [
+                f"  {row.name:28}{row.ann_mj * scale:12.3f}{row.burst_mj * scale:12.3f}"
+                f"{row.ratio:12.2f}"
+                for row in members
+            ]
+        rows.append("conventions")
+        rows += [f"  {row.name}: {row.convention}" for row in (*self.arithmetic, *self.memory)]
+        rows.append(f"  prices: {self.technology.source}")
+        return "\n".join(rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyModel:
+    """Prices a table of counts; the paper's 45 nm constants unless said."""
+
+    technology: Technology = HOROWITZ_2014
+
+    def price(self, table: CountTable) -> EnergyReport:
+        """Price the counted network and the ANN of the same shape, per image."""
+        tech = self.technology
+        ann, burst = ann_traffic(table), burst_traffic(table)
+        arithmetic = (
+            self._arithmetic(
+                table,
+                "paper",
+                "float32 MAC in the ANN and the stem, float32 add per bit-sparse AC",
+                mac_pj=tech.fp32_multiply + tech.fp32_add,
+                ac_pj=tech.fp32_add,
+            ),
+            self._arithmetic(
+                table,
+                "float16",
+                "float16 MAC in the ANN and the stem, float16 add per bit-sparse AC",
+                mac_pj=tech.fp16_multiply + tech.fp16_add,
+                ac_pj=tech.fp16_add,
+            ),
+            self._arithmetic(
+                table,
+                "int8, 32-bit sums",
+                "int8 multiply + int32 add per MAC on both sides, int32 add per bit-sparse AC",
+                mac_pj=tech.int8_multiply + tech.int32_add,
+                ac_pj=tech.int32_add,
+            ),
+            self._arithmetic(
+                table,
+                "int8, 8-bit sums",
+                "int8 multiply + int8 add per MAC on both sides, int8 add per bit-sparse AC",
+                mac_pj=tech.int8_multiply + tech.int8_add,
+                ac_pj=tech.int8_add,
+            ),
+        )
+        memory = tuple(
+            EnergyRow(
+                name=name,
+                convention=f"{ann.total / 1e6:.2f} MB against {burst.total / 1e6:.2f} MB moved; "
+                f"int8 weights and activations; {pj:g} pJ per byte",
+                ann_mj=ann.total * pj / _PJ_PER_MJ,
+                burst_mj=burst.total * pj / _PJ_PER_MJ,
+            )
+            for name, pj in ((tech.sram, tech.sram_byte), ("DRAM", tech.dram_byte))
+        )
+        return EnergyReport(
+            technology=tech,
+            arithmetic=arithmetic,
+            memory=memory,
+            ann_traffic=ann,
+            burst_traffic=burst,
+        )
+
+    def _arithmetic(
+        self, table: CountTable, name: str, convention: str, *, mac_pj: float, ac_pj: float
+    ) -> EnergyRow:
+        images = max(1, table.num_images)
+        burst_pj = arithmetic_energy_pj(
+            fp_macs=table.fp_macs() / images,
+            acs=table.total().bit_sparse_acs / images,
+            plane_formations=table.plane_formations() / images,
+            mac_pj=mac_pj,
+            ac_pj=ac_pj,
+            formation_pj=self.technology.int32_add,
+        )
+        ann_pj = arithmetic_energy_pj(fp_macs=table.ann_macs(), acs=0, mac_pj=mac_pj)
+        return EnergyRow(
+            name=name,
+            convention=convention + "; int32 add per plane formation",
+            ann_mj=ann_pj / _PJ_PER_MJ,
+            burst_mj=burst_pj / _PJ_PER_MJ,
+        )

@@ -1,0 +1,21 @@
+"""Dense multiply-accumulates, the usual way: padded positions counted, batch norm and adds not."""
+
+from torch import Tensor, nn
+
+from lbq.cost.wiring import trace_wiring
+
+
+def count_macs(model: nn.Module, example: Tensor) -> dict[str, int]:
+    """Count the MACs of every convolution and linear layer for one sample, all timesteps.
+
+    This is the convention of the paper's ANN row. Accumulations (:class:`lbq.Tally`) use exact
+    fan-out instead.
+
+    Args:
+        model: any network.
+        example: input of the model for a batch of one.
+    """
+    found: dict[str, int] = {}
+    for synapse in trace_wiring(model, example).synapses:
+        found[synapse.name] = found.get(synapse.name, 0) + synapse.macs
+    return found

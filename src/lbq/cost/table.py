@@ -1,0 +1,213 @@
+"""The counts of a run as plain data: exact integers per edge and timestep, to question or save."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from lbq.errors import FormatError
+
+FORMAT = "lbq-counts-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What levels cost behind synapses; counts add up."""
+
+    unary_acs: int = 0
+    """Accumulations if a level S is sent as S unit events (Eq. 16)."""
+    bit_sparse_acs: int = 0
+    """Accumulations if only its non-zero bits are sent (Eq. 17)."""
+    unit_event_acs: int = 0
+    """Accumulations if every non-zero level counts once, as binary and ternary events do."""
+    explicit_shifts: int = 0
+    """Shifts of a backend that scales by powers of two at run time (Eq. 18)."""
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeCounts:
+    """The counts of one edge at one timestep, summed over all images."""
+
+    source: str
+    target: str
+    t: int
+    is_identity: bool
+    counts: Counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCounts:
+    """What happened in one layer of neurons at one timestep, summed over all images."""
+
+    layer: str
+    t: int
+    neurons: int
+    """Neurons in the layer (of one image)."""
+    active: int
+    """Non-zero levels."""
+    plane_formations: int
+    """Non-zero bits, once however many synapses follow (Eq. 17)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynapseSize:
+    """The size of one synapse, for one image."""
+
+    name: str
+    macs: int
+    """Dense multiply-accumulates over all timesteps."""
+    instants: int
+    """How often it runs: once, or at every timestep."""
+    num_weights: int
+    inputs: int
+    """Input values of one instant."""
+    is_real: bool
+    """Its input is real-valued, so it costs MACs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountTable:
+    """Everything that was counted: exact fan-out, identity shortcuts apart, all timesteps summed.
+
+    Example:
+        >>> table = tally.table()
+        >>> table.total().bit_sparse_acs / table.num_images
+    """
+
+    num_images: int
+    timesteps: int
+    synapses: tuple[SynapseSize, ...]
+    edges: tuple[EdgeCounts, ...]
+    layers: tuple[LayerCounts, ...]
+    untracked: tuple[str, ...] = field(default=())
+    """Operations on bursts that could not be followed; synapses behind them cost MACs."""
+
+    def total(self) -> Counts:
+        """Sum over edges and timesteps, without identity shortcuts."""
+        return _sum(edge.counts for edge in self.edges if not edge.is_identity)
+
+    def identities(self) -> Counts:
+        """Sum what identity shortcuts add; the paper does not count it."""
+        return _sum(edge.counts for edge in self.edges if edge.is_identity)
+
+    def by_edge(self) -> dict[tuple[str, str], Counts]:
+        """Sum over timesteps for every (source, target), without identity shortcuts."""
+        found: dict[tuple[str, str], Counts] = {}
+        for edge in self.edges:
+            if not edge.is_identity:
+                key = edge.source, edge.target
+                found[key] = found.get(key, Counts()) + edge.counts
+        return found
+
+    def by_timestep(self) -> tuple[Counts, ...]:
+        """Sum over edges for every timestep, without identity shortcuts."""
+        return tuple(
+            _sum(edge.counts for edge in self.edges if edge.t == t and not edge.is_identity)
+            for t in range(self.timesteps)
+        )
+
+    def plane_formations(self) -> int:
+        """Sum the non-zero bits of all layers."""
+        return sum(layer.plane_formations for layer in self.layers)
+
+    def fp_macs(self) -> int:
+        """Sum the MACs of synapses with a real-valued input, for all images."""
+        return self.num_images * sum(s.macs for s in self.synapses if s.is_real)
+
+    def ann_macs(self) -> int:
+        """Sum the MACs of the same network as an ANN: every synapse once, for one image."""
+        return sum(synapse.macs // synapse.instants for synapse in self.synapses)
+
+    def active_ratios(self) -> dict[str, float]:
+        """Say for every layer which share of its neurons emits, over images and timesteps."""
+        active, seen = dict[str, int](), dict[str, int]()
+        for layer in self.layers:
+            active[layer.layer] = active.get(layer.layer, 0) + layer.active
+            seen[layer.layer] = seen.get(layer.layer, 0) + layer.neurons * self.num_images
+        return {name: active[name] / max(1, seen[name]) for name in active}
+
+    def active_ratio(self) -> float:
+        """Average the layers' active ratios, each layer counting once, as the paper does."""
+        ratios = self.active_ratios().values()
+        return sum(ratios) / max(1, len(ratios))
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as JSON."""
+        Path(path).write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "CountTable":
+        """Read a table that :meth:`save` wrote."""
+        data: dict[str, Any] = json.loads(Path(path).read_text())
+        found = data.pop("format", None)
+        if found != FORMAT:
+            raise FormatError(f"{path} is no table of counts: format {found!r}, not {FORMAT!r}")
+        edges: list[dict[str, Any]] = data["edges"]
+        for edge in edges:
+            edge["counts"] = Counts(**edge["counts"])
+        return cls(
+            num_images=data["num_images"],
+            timesteps=data["timesteps"],
+            synapses=tuple(SynapseSize(**synapse) for synapse in data["synapses"]),
+            edges=tuple(EdgeCounts(**edge) for edge in edges),
+            layers=tuple(LayerCounts(**layer) for layer in data["layers"]),
+            untracked=tuple(data["untracked"]),
+        )
+
+    def compare(self, other: "CountTable") -> str:
+        """Print this table beside another one, per image, with the ratio of the two."""
+        rows = [f"{'per image':24}{'this':>14}{'other':>14}{'ratio':>9}"]
+        for (name, mine), (_, theirs) in zip(self._lines(), other._lines(), strict=True):
+            ratio = f"{mine / theirs:9.3f}" if theirs else f"{'-':>9}"
+            rows.append(f"{name:24}{mine:14.3f}{theirs:14.3f}{ratio}")
+        return "\n".join(rows)
+
+    def __str__(self) -> str:
+        scale, active = 1e6 * max(1, self.num_images), self.active_ratios()
+        rows = [
+            f"{'from':22}{'into':26}{'active':>8}{'unary ACs':>12}{'bit-sparse':>12}{'saved':>8}"
+        ]
+
+        def row(source: str, target: str, share: float, counts: Counts) -> str:
+            saved = 1 - counts.bit_sparse_acs / counts.unary_acs if counts.unary_acs else 0.0
+            return (
+                f"{source:22}{target:26}{share:8.1%}{counts.unary_acs / scale:12.3f}"
+                f"{counts.bit_sparse_acs / scale:12.3f}{saved:8.1%}"
+            )
+
+        for (source, target), counts in self.by_edge().items():
+            rows.append(row(source, target, active[source], counts))
+        rows.append(row("total", "", self.active_ratio(), self.total()))
+        rows += [f"{name:56}{value:12.3f}" for name, value in self._lines()[2:]]
+        rows.append(
+            f"millions per image, mean of {self.num_images} image(s), {self.timesteps} timestep(s) "
+            f"summed; exact fan-out:\nsynapses into padding are not counted"
+        )
+        rows += [f"not followed, so its synapses count as MACs: {what}" for what in self.untracked]
+        return "\n".join(rows)
+
+    def _lines(self) -> list[tuple[str, float]]:
+        """Millions per image."""
+        total, scale = self.total(), 1e6 * max(1, self.num_images)
+        return [
+            ("unary ACs", total.unary_acs / scale),
+            ("bit-sparse ACs", total.bit_sparse_acs / scale),
+            ("unit-event ACs", total.unit_event_acs / scale),
+            ("explicit shifts", total.explicit_shifts / scale),
+            ("plane formations", self.plane_formations() / scale),
+            ("FP MACs", self.fp_macs() / scale),
+            ("identity adds (unary)", self.identities().unary_acs / scale),
+        ]
+
+
+def _sum(counts: Iterable[Counts]) -> Counts:
+    total = Counts()
+    for count in counts:
+        total = total + count
+    return total

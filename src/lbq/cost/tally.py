@@ -1,0 +1,150 @@
+"""Counting accumulations while a network runs: a watch that adds up bits, exactly.
+
+The counts of Eqs. 16-18 are all sums over the bits of the levels. So the tally first counts, for
+every bit and every position, how often it is set over the batch, in eight-lane integer words; what
+remains is small and multiplies those counts by the exact fan-out of each edge.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts
+from lbq.cost.wiring import Edge, Wiring, trace_wiring
+from lbq.errors import LevelError
+from lbq.functional.planes import num_planes
+from lbq.types import FanOut
+
+_LANES = 0x0101010101010101
+_ROWS = 255
+"""Rows that may be added before a lane of eight bits could overflow."""
+_WORDS = 1 << 17
+"""Words that are looked at in one go: 1 MiB, so that what is made of them stays in the cache."""
+
+
+class Tally:
+    """Counts what the levels of a model cost; use it as a watch.
+
+    Counting starts at zero and goes on over any number of batches.
+
+    Example:
+        >>> tally = lbq.Tally(model, images[:1])
+        >>> with lbq.watch_levels(model, tally):
+        ...     model(images)
+        >>> print(tally)
+
+    Args:
+        model: the network whose neurons will be watched.
+        example: input of the model for a batch of one, to find out which neuron feeds what.
+    """
+
+    def __init__(self, model: nn.Module, example: Tensor) -> None:
+        self._wiring: Wiring = trace_wiring(model, example)
+        self._leaving = {layer: list[Edge]() for layer in self._wiring.neurons}
+        for edge in self._wiring.edges:
+            self._leaving[edge.source].append(edge)
+        self._edges: dict[tuple[int, int], Counts] = {}
+        self._layers: dict[tuple[str, int], LayerCounts] = {}
+        self._images: dict[tuple[str, int], int] = {}
+        self._index = {id(edge): i for i, edge in enumerate(self._wiring.edges)}
+
+    def __call__(self, layer: str, t: int, level: Tensor) -> None:
+        """Add one instant of one layer: ``level`` is ``[B, *n]`` in small integers."""
+        if layer not in self._leaving:
+            known = ", ".join(self._leaving) or "none"
+            raise LevelError(
+                f"levels of {layer!r} arrived, but the model that this tally was made for has no "
+                f"such neuron (it has {known}); make the tally from the model that is watched"
+            )
+        magnitude = level.abs() if level.dtype == torch.int8 else level  # the sign costs nothing
+        whole = _BitCounts(magnitude.to(torch.uint8))
+        self._count_layer(layer, t, level, whole)
+        for edge in self._leaving[layer]:
+            entering = magnitude
+            for pool in edge.max_pools:
+                entering = pool.apply(entering)
+            bits = _BitCounts(entering.to(torch.uint8)) if edge.max_pools else whole
+            key = self._index[id(edge)], t
+            self._edges[key] = self._edges.get(key, Counts()) + bits.weighted(edge.fan_out)
+
+    def table(self) -> CountTable:
+        """Return what was counted so far."""
+        edges = self._wiring.edges
+        return CountTable(
+            num_images=max(self._images.values(), default=0),
+            timesteps=self._wiring.timesteps,
+            synapses=tuple(self._wiring.synapses),
+            edges=tuple(
+                EdgeCounts(
+                    source=edges[index].source,
+                    target=edges[index].target,
+                    t=t,
+                    is_identity=edges[index].is_identity,
+                    counts=counts,
+                )
+                for (index, t), counts in sorted(self._edges.items())
+            ),
+            layers=tuple(self._layers.values()),
+            untracked=tuple(self._wiring.untracked),
+        )
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _count_layer(self, layer: str, t: int, level: Tensor, bits: "_BitCounts") -> None:
+        before = self._layers.get((layer, t))
+        self._images[layer, t] = self._images.get((layer, t), 0) + len(level)
+        self._layers[layer, t] = LayerCounts(
+            layer=layer,
+            t=t,
+            neurons=self._wiring.neurons[layer],
+            active=bits.num_active() + (before.active if before else 0),
+            plane_formations=bits.num_bits() + (before.plane_formations if before else 0),
+        )
+
+
+class _BitCounts:
+    """How often each bit of each position is set in a batch of levels."""
+
+    def __init__(self, level: Tensor) -> None:
+        batch, shape = len(level), level.shape[1:]
+        flat = level.reshape(batch, -1)  # [B, n]
+        width = flat.shape[1]
+        padded = F.pad(flat, (0, -width % 8)) if width % 8 else flat.contiguous()
+        words = padded.view(torch.int64)  # [B, n / 8], eight lanes of one level each
+        bits = num_planes(int(level.max()) if level.numel() else 0)
+        chunk = max(1, _WORDS // max(1, words.shape[1]))
+        counts = torch.zeros(bits + 1, words.shape[1] * 8, dtype=torch.int64)
+        for rows in words.split(_ROWS):
+            lanes = torch.zeros(bits + 1, words.shape[1], dtype=torch.int64)
+            for some in rows.split(chunk):
+                _add_bits(some, lanes)
+            counts += lanes.view(torch.uint8).to(torch.int64)
+        counts = counts[:, :width].reshape(bits + 1, *shape)
+        self.planes, self.active = counts[:-1], counts[-1]  # [K, *n], [*n]
+
+    def weighted(self, fan_out: FanOut) -> Counts:
+        """Multiply by the fan-out and add up."""
+        by_plane = [int((plane * fan_out).sum()) for plane in self.planes]
+        return Counts(
+            unary_acs=sum(count << k for k, count in enumerate(by_plane)),
+            bit_sparse_acs=sum(by_plane),
+            unit_event_acs=int((self.active * fan_out).sum()),
+            explicit_shifts=sum(by_plane[1:]),
+        )
+
+    def num_active(self) -> int:
+        return int(self.active.sum())
+
+    def num_bits(self) -> int:
+        return int(self.planes.sum())
+
+
+def _add_bits(words: Tensor, lanes: Tensor) -> None:
+    """Add every bit of every lane to its plane's lanes, and whether any is set to the last ones."""
+    any_bit = torch.zeros_like(words)
+    for k in range(len(lanes) - 1):
+        lowest = (words >> k).bitwise_and_(_LANES)
+        any_bit.bitwise_or_(lowest)
+        lanes[k] += lowest.sum(0)
+    lanes[-1] += any_bit.sum(0)

@@ -1,0 +1,86 @@
+import pytest
+
+from lbq.cost import (
+    HAN_2016,
+    HOROWITZ_2014,
+    Counts,
+    CountTable,
+    EdgeCounts,
+    EnergyModel,
+    LayerCounts,
+    SynapseSize,
+)
+from lbq_paper.tables_as_printed import ENERGIES
+
+ANN_MACS, STEM_MACS, NEURONS = 2_587_235_328, 3_538_944, 1_507_328
+
+
+def table(acs, formations):
+    """The paper's ResNet-20 at T=2 with these counts for one image."""
+    body = {"instants": 2, "num_weights": 17_000_000, "inputs": NEURONS, "is_real": False}
+    stem = {"instants": 1, "num_weights": 3456, "inputs": 3072, "is_real": True}
+    return CountTable(
+        num_images=1,
+        timesteps=2,
+        synapses=(
+            SynapseSize(name="stem", macs=STEM_MACS, **stem),
+            SynapseSize(name="body", macs=2 * (ANN_MACS - STEM_MACS), **body),
+        ),
+        edges=(
+            EdgeCounts(
+                source="a",
+                target="body",
+                t=0,
+                is_identity=False,
+                counts=Counts(unary_acs=2 * acs, bit_sparse_acs=acs),
+            ),
+        ),
+        layers=(
+            LayerCounts(layer="a", t=0, neurons=NEURONS, active=1, plane_formations=formations),
+            LayerCounts(layer="a", t=1, neurons=NEURONS, active=1, plane_formations=0),
+        ),
+    )
+
+
+SPIKING = [claim for claim in ENERGIES if claim.acs_m is not None]
+
+
+@pytest.mark.parametrize("claim", SPIKING, ids=lambda claim: claim.method)
+def test_the_papers_convention_gives_the_papers_energies_and_ratios(claim):
+    formations = 0 if claim.plane_formations_m is None else int(claim.plane_formations_m * 10**6)
+    row = EnergyModel().price(table(int(claim.acs_m * 10**6), formations))["paper"]
+    assert f"{row.burst_mj:.2f}" == str(claim.energy_mj)
+    assert f"{row.ratio:.2f}" == str(claim.ratio)
+    assert f"{row.ann_mj:.2f}" == "11.90"
+
+
+def test_like_for_like_prices_both_sides_in_the_same_integers():
+    report = EnergyModel().price(table(945_690_000, 695_000))
+    narrow, wide = report["int8, 8-bit sums"], report["int8, 32-bit sums"]
+    assert narrow.ann_mj == pytest.approx(0.23 * ANN_MACS / 1e9)
+    assert narrow.burst_mj == pytest.approx(
+        (0.23 * STEM_MACS + 0.03 * 945_690_000 + 0.1 * 695_000) / 1e9
+    )
+    assert wide.ann_mj == pytest.approx(0.3 * ANN_MACS / 1e9)
+    assert wide.burst_mj == pytest.approx(
+        (0.3 * STEM_MACS + 0.1 * 945_690_000 + 0.1 * 695_000) / 1e9
+    )
+    # the honest point: the paper's float32 network costs more than an int8 ANN
+    assert report["paper"].burst_mj > narrow.ann_mj
+
+
+def test_memory_is_priced_apart():
+    report = EnergyModel().price(table(1, 1))
+    assert report["DRAM"].ann_mj == pytest.approx(report.ann_traffic.total * 162.5 / 1e9)
+    assert report["1 MB SRAM"].burst_mj == pytest.approx(report.burst_traffic.total * 12.5 / 1e9)
+    small = EnergyModel(technology=HAN_2016).price(table(1, 1))
+    assert small["32 KB SRAM"].ann_mj == pytest.approx(report.ann_traffic.total * 1.25 / 1e9)
+
+
+def test_every_printed_row_says_its_convention_and_the_source_of_its_prices():
+    report = EnergyModel().price(table(945_690_000, 695_000))
+    text = str(report)
+    for row in (*report.arithmetic, *report.memory):
+        assert f"{row.name}: {row.convention}" in text
+    assert HOROWITZ_2014.source in text
+    assert "13.72" in text

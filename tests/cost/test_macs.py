@@ -1,0 +1,67 @@
+"""The figures by which the paper's networks are recognised."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import lbq
+
+
+def relu(channels):
+    return nn.ReLU()
+
+
+IMAGE_32, IMAGE_224 = torch.zeros(1, 3, 32, 32), torch.zeros(1, 3, 224, 224)
+FRAME_128 = torch.zeros(1, 1, 2, 128, 128)
+
+
+def ann(build, classes, **arguments):
+    return build(classes, timesteps=1, neuron=relu, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "example", "macs", "stem"),
+    [
+        ("resnet20", ann(lbq.resnet20, 10), IMAGE_32, 2_587_235_328, 3_538_944),
+        ("resnet18", ann(lbq.resnet18, 1000), IMAGE_224, 1_814_073_344, 118_013_952),
+        ("resnet34", ann(lbq.resnet34, 1000), IMAGE_224, 3_663_761_408, 118_013_952),
+        ("resnet18 cifar", ann(lbq.resnet18, 10, form="cifar"), IMAGE_32, 555_422_720, 1_769_472),
+        ("resnet19 cifar", ann(lbq.resnet19, 10, form="cifar"), IMAGE_32, 2_216_495_616, 1_769_472),
+        ("resnet19 events", ann(lbq.resnet19, 11), FRAME_128, 8_877_378_304, 18_874_368),
+        ("resnet20 events", ann(lbq.resnet20, 10, form="events"),
+         FRAME_128, 10_439_627_776, 37_748_736),
+        ("resnet20 events, stride 1", ann(lbq.resnet20, 10, form="events", first_stage_stride=1),
+         FRAME_128, 41_376_814_080, 37_748_736),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_the_networks_have_the_published_macs(name, model, example, macs, stem):
+    found = lbq.count_macs(model, example)
+    assert sum(found.values()) == macs
+    assert next(iter(found.values())) == stem
+
+
+def test_torchs_own_counter_agrees():
+    model = ann(lbq.resnet20, 10, width=1 / 8).eval()
+    with FlopCounterMode(display=False) as counter:
+        model(IMAGE_32)
+    assert 2 * sum(lbq.count_macs(model, IMAGE_32).values()) == counter.get_total_flops()
+
+
+def test_the_stem_of_a_still_image_is_counted_once_whatever_the_timesteps():
+    once, often = (
+        lbq.count_macs(lbq.resnet20(10, width=1 / 8, timesteps=t), IMAGE_32) for t in (1, 4)
+    )
+    assert often["stem.1"] == once["stem.1"]
+    assert all(often[name] == 4 * macs for name, macs in once.items() if name != "stem.1")
+
+
+def test_exact_synapses_of_the_papers_network():  # docs/decisions/0006
+    wiring = lbq.cost.trace_wiring(lbq.resnet20(10), IMAGE_32)
+    convolutions = [e for e in wiring.edges if not e.is_identity and e.fan_out.dim() > 1]
+    exact = sum(
+        int(e.fan_out.sum()) * wiring.neurons[e.source] // e.fan_out.numel() for e in convolutions
+    )
+    assert exact == 2_354_872_320
+    assert round((exact + 512 * 10) / 1e6, 2) == 2354.88  # with the classifier behind its pool

@@ -1,0 +1,66 @@
+import pytest
+
+from lbq.cost import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
+from lbq.errors import FormatError
+
+
+def table(scale=1):
+    counts = Counts(
+        unary_acs=40 * scale,
+        bit_sparse_acs=30 * scale,
+        unit_event_acs=20 * scale,
+        explicit_shifts=10 * scale,
+    )
+    identity = Counts(unary_acs=7, bit_sparse_acs=6, unit_event_acs=5)
+    return CountTable(
+        num_images=2,
+        timesteps=2,
+        synapses=(
+            SynapseSize(name="stem", macs=100, instants=1, num_weights=9, inputs=4, is_real=True),
+            SynapseSize(name="conv", macs=600, instants=2, num_weights=9, inputs=4, is_real=False),
+        ),
+        edges=(
+            EdgeCounts(source="a", target="conv", t=0, is_identity=False, counts=counts),
+            EdgeCounts(source="a", target="conv", t=1, is_identity=False, counts=counts),
+            EdgeCounts(source="a", target="block", t=0, is_identity=True, counts=identity),
+        ),
+        layers=(
+            LayerCounts(layer="a", t=0, neurons=10, active=4, plane_formations=6),
+            LayerCounts(layer="a", t=1, neurons=10, active=6, plane_formations=8),
+        ),
+        untracked=("relu in 1",),
+    )
+
+
+def test_totals_leave_identities_apart():
+    assert table().total() == Counts(
+        unary_acs=80, bit_sparse_acs=60, unit_event_acs=40, explicit_shifts=20
+    )
+    assert table().identities().unary_acs == 7
+    assert table().by_edge() == {("a", "conv"): table().total()}
+    assert [c.unary_acs for c in table().by_timestep()] == [40, 40]
+
+
+def test_macs_of_the_stem_and_of_the_ann():
+    assert table().fp_macs() == 2 * 100
+    assert table().ann_macs() == 100 + 300
+    assert table().plane_formations() == 14
+    assert table().active_ratio() == 0.25
+
+
+def test_the_printed_table_names_its_convention_and_what_it_could_not_follow():
+    text = str(table())
+    assert "exact fan-out" in text
+    assert "mean of 2 image(s), 2 timestep(s)" in text
+    assert "relu in 1" in text
+
+
+def test_comparing_two_tables_prints_their_ratio():
+    line = next(row for row in table(2).compare(table()).splitlines() if row.startswith("unary"))
+    assert line.split()[-1] == "2.000"
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    (tmp_path / "other.json").write_text('{"format": "something"}')
+    with pytest.raises(FormatError, match="no table of counts"):
+        CountTable.load(tmp_path / "other.json")

@@ -1,0 +1,182 @@
+"""The tally against a loop that really performs every accumulation."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import lbq
+from lbq.cost import CountTable
+from lbq.errors import LevelError
+from lbq.models import OverTime
+from lbq.neurons import TernaryLIF
+
+
+def convolve_by_hand(level, conv, performed):
+    """Add up a convolution event by event, in integers, noting every accumulation performed."""
+    weight = conv.weight.detach().long()
+    (_, height, width), (outs, per_group, kh, kw) = level.shape, weight.shape
+    oh = (height + 2 * conv.padding[0] - conv.dilation[0] * (kh - 1) - 1) // conv.stride[0] + 1
+    ow = (width + 2 * conv.padding[1] - conv.dilation[1] * (kw - 1) - 1) // conv.stride[1] + 1
+    out = torch.zeros(outs, oh, ow, dtype=torch.int64)
+    for o, y, x, c, i, j in itertools.product(*map(range, (outs, oh, ow, per_group, kh, kw))):
+        source = (o // (outs // conv.groups)) * per_group + c
+        row = y * conv.stride[0] - conv.padding[0] + i * conv.dilation[0]
+        column = x * conv.stride[1] - conv.padding[1] + j * conv.dilation[1]
+        if 0 <= row < height and 0 <= column < width:
+            level_here = int(level[source, row, column])
+            for k in range(level_here.bit_length()):
+                if level_here >> k & 1:
+                    out[o, y, x] += int(weight[o, c, i, j]) << k
+                    performed["bit_sparse"] += 1
+                    performed["shifts"] += k > 0
+            performed["unary"] += level_here
+            performed["events"] += level_here > 0
+    return out
+
+
+def random_conv(rng, channels):
+    groups = rng.choice([g for g in (1, 2) if channels % g == 0])
+    conv = nn.Conv2d(
+        channels,
+        groups * rng.randint(1, 2),
+        (rng.randint(1, 3), rng.randint(1, 3)),
+        stride=(rng.randint(1, 2), rng.randint(1, 2)),
+        padding=(rng.randint(0, 1), rng.randint(0, 2)),
+        dilation=rng.randint(1, 2),
+        groups=groups,
+        bias=False,
+    ).double()
+    with torch.no_grad():
+        conv.weight.copy_(torch.randint(-9, 10, conv.weight.shape).double())
+    return conv
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_counts_are_the_accumulations_that_a_loop_performs(seed):  # 500 random networks
+    for draw in range(50):
+        rng = random.Random(seed * 50 + draw)
+        torch.manual_seed(seed * 50 + draw)
+        channels, max_level = rng.randint(1, 2), rng.choice([1, 2, 5, 20, 255])
+        conv = random_conv(rng, channels)
+        with_linear = rng.random() < 0.5
+        size, batch, timesteps = (rng.randint(3, 5), rng.randint(3, 5)), rng.randint(1, 2), 2
+        frames = max_level * torch.rand(timesteps, batch, channels, *size, dtype=torch.float64)
+        layers = [lbq.BurstLIF(max_level).double(), OverTime(conv)]
+        try:
+            outputs = conv(frames[0]).shape
+        except RuntimeError:
+            continue  # a kernel larger than its input
+        if with_linear:
+            features = outputs[1:].numel()
+            layers += [
+                lbq.BurstLIF(5).double(),
+                OverTime(nn.Flatten(), nn.Linear(features, 3).double()),
+            ]
+        model = nn.Sequential(*layers).double()
+        levels = {}
+        tally = lbq.Tally(model, frames[:, :1])
+
+        def watch(layer, t, level, seen=levels, count=tally):
+            seen[layer, t] = level.clone()
+            count(layer, t, level)
+
+        with lbq.watch_levels(model, watch):
+            model(frames)
+        performed = dict.fromkeys(("unary", "bit_sparse", "shifts", "events"), 0)
+        for t, b in itertools.product(range(timesteps), range(batch)):
+            summed = convolve_by_hand(levels["0", t][b], conv, performed)
+            assert torch.equal(summed.double(), conv(levels["0", t][b : b + 1].double())[0])
+            for level in levels["2", t][b].flatten().tolist() if with_linear else ():
+                for _ in range(3):
+                    performed["unary"] += level
+                    performed["bit_sparse"] += level.bit_count()
+                    performed["shifts"] += (level >> 1).bit_count()
+                    performed["events"] += level > 0
+        total = tally.table().total()
+        assert performed == {
+            "unary": total.unary_acs,
+            "bit_sparse": total.bit_sparse_acs,
+            "shifts": total.explicit_shifts,
+            "events": total.unit_event_acs,
+        }
+        assert tally.table().plane_formations() == sum(
+            int(level).bit_count() for found in levels.values() for level in found.flatten()
+        )
+
+
+def run(model, inputs, tally=None):
+    tally = tally or lbq.Tally(model, inputs[:1])
+    with torch.no_grad(), lbq.watch_levels(model, tally):
+        model(inputs)
+    return tally
+
+
+@pytest.fixture(scope="module")
+def small():
+    torch.manual_seed(0)
+    model = lbq.resnet20(10, width=1 / 16, max_level=5)
+    images = torch.randn(6, 3, 16, 16)
+    model(images)  # batch norm sees some data, so that deep layers are not silent
+    return model.eval(), images
+
+
+def test_large_batches_and_levels_do_not_overflow_a_lane():
+    model = nn.Sequential(lbq.BurstLIF(255, step=1.0), nn.Linear(3, 2))
+    tally = lbq.Tally(model, torch.zeros(1, 1, 3))
+    with lbq.watch_levels(model, tally):
+        model(torch.full((1, 700, 3), 255.5))
+    total = tally.table().total()
+    assert total.unary_acs == 700 * 3 * 2 * 255
+    assert total.bit_sparse_acs == 700 * 3 * 2 * 8
+
+
+def test_batches_add_up_to_the_whole(small):
+    model, images = small
+    whole, parts = run(model, images).table(), run(model, images[:1])
+    run(model, images[1:], parts)
+    assert parts.table() == whole
+    assert whole.num_images == 6
+
+
+def test_edges_and_timesteps_add_up_to_the_total(small):
+    model, images = small
+    table = run(model, images).table()
+    total = table.total()
+    assert sum(c.bit_sparse_acs for c in table.by_edge().values()) == total.bit_sparse_acs
+    assert sum(c.unary_acs for c in table.by_timestep()) == total.unary_acs
+    assert 0 < total.unit_event_acs <= total.bit_sparse_acs <= total.unary_acs
+    assert 0 < table.active_ratio() < 1
+    assert table.fp_macs() == 6 * 27 * 8 * 16 * 16
+    assert table.identities().unary_acs > 0
+
+
+def test_a_max_pool_is_counted_on_what_it_lets_through():
+    model = nn.Sequential(lbq.BurstLIF(step=1.0), OverTime(nn.MaxPool2d(2), nn.Conv2d(1, 3, 1)))
+    frames = torch.tensor([[1.5, 2.5, 0, 0], [3.5, 0, 0, 0]]).reshape(1, 1, 1, 2, 4)
+    table = run(model, frames, lbq.Tally(model, frames)).table()
+    assert table.total().unary_acs == 3 * 3  # one pooled level of 3, three outputs
+    assert table.plane_formations() == 1 + 1 + 2  # formed before the pool: levels 1, 2, 3
+
+
+def test_ternary_events_count_once_whatever_their_sign():
+    model = nn.Sequential(TernaryLIF(), nn.Linear(4, 5))
+    frames = torch.tensor([[[-3.0, 0.0, 3.0, 0.5]]])
+    total = run(model, frames, lbq.Tally(model, frames)).table().total()
+    assert total.unary_acs == total.bit_sparse_acs == total.unit_event_acs == 2 * 5
+    assert total.explicit_shifts == 0
+
+
+def test_levels_of_a_stranger_are_refused(small):
+    model, images = small
+    with pytest.raises(LevelError, match=r"no such neuron.*make the tally from the model"):
+        lbq.Tally(model, images[:1])("elsewhere", 0, torch.zeros(1, 4, dtype=torch.uint8))
+
+
+def test_a_table_survives_saving(small, tmp_path):
+    model, images = small
+    table = run(model, images).table()
+    table.save(tmp_path / "counts.json")
+    assert CountTable.load(tmp_path / "counts.json") == table

@@ -1,0 +1,145 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lbq
+from lbq.cost import trace_wiring
+from lbq.errors import ShapeError
+from lbq.models import OverTime
+
+
+def wires(wiring, *, identities=False):
+    return [(e.source, e.target) for e in wiring.edges if e.is_identity == identities]
+
+
+def test_a_chain_is_wired_in_order():
+    model = nn.Sequential(nn.Linear(4, 5), lbq.BurstLIF(), nn.Linear(5, 6), lbq.BurstLIF())
+    wiring = trace_wiring(model, torch.randn(3, 1, 4))
+    assert wires(wiring) == [("1", "2")]
+    assert wiring.neurons == {"1": 5, "3": 6}
+    assert wiring.timesteps == 3
+    assert [(s.name, s.macs, s.instants, s.is_real) for s in wiring.synapses] == [
+        ("0", 3 * 20, 3, True),
+        ("2", 3 * 30, 3, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block", "spiking", "real"),
+    [("basic", 19, ["stem.1"]), ("sew", 21, ["stem.1"]), ("ms", 18, ["stem.1", "classifier.0.2"])],
+)
+def test_every_synapse_of_a_resnet_is_found_whatever_its_blocks(block, spiking, real):
+    model = lbq.resnet20(10, width=1 / 16, block=block)
+    wiring = trace_wiring(model, torch.randn(1, 3, 16, 16))
+    synapses = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert sorted(s.name for s in wiring.synapses) == sorted(synapses)
+    assert [s.name for s in wiring.synapses if s.is_real] == real
+    assert {target for _, target in wires(wiring)} == set(synapses) - set(real)
+    assert len(wiring.neurons) == spiking
+    assert not wiring.untracked
+
+
+def test_identity_shortcuts_are_edges_of_their_own():
+    wiring = trace_wiring(lbq.resnet20(10, width=1 / 16), torch.randn(1, 3, 16, 16))
+    identities = wires(wiring, identities=True)
+    assert len(identities) == 7  # nine blocks, two of them with a 1x1 synapse
+    assert identities[0] == ("stem_neuron", "stages.0.0")
+
+
+def test_a_sum_of_bursts_enters_a_synapse_branch_by_branch():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.out = lbq.BurstLIF(), lbq.BurstLIF(), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.a(x) + self.b(-x))
+
+    assert wires(trace_wiring(Sum(), torch.randn(2, 1, 4))) == [("a", "out"), ("b", "out")]
+
+
+def test_pools_are_followed():
+    model = nn.Sequential(
+        lbq.BurstLIF(),
+        OverTime(nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2), nn.Conv2d(3, 5, 3, padding=1)),
+        lbq.BurstLIF(),
+        OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 7)),
+    )
+    wiring = trace_wiring(model, torch.randn(2, 1, 3, 16, 16))
+    first, second = wiring.edges
+    assert len(first.max_pools) == 1
+    assert first.fan_out.shape == (1, 8, 8)  # behind the max-pool, before the average
+    assert first.fan_out[0, 0].tolist() == [20, 20, 30, 30, 30, 30, 20, 20]
+    assert second.fan_out.tolist() == [7]
+
+
+def test_what_cannot_be_followed_is_listed_and_counted_in_macs():
+    class Squared(nn.Module):
+        def forward(self, x):
+            return F.relu(x)
+
+    model = nn.Sequential(lbq.BurstLIF(), Squared(), nn.Linear(4, 2))
+    wiring = trace_wiring(model, torch.randn(2, 1, 4))
+    assert wiring.untracked == ["relu in 1"]
+    assert not wiring.edges
+    assert wiring.synapses[0].is_real
+
+
+class Join(nn.Module):
+    """Two neurons whose bursts are joined in some way before a linear layer."""
+
+    def __init__(self, join, features=4):
+        super().__init__()
+        self.a, self.b, self.join = lbq.BurstLIF(), lbq.BurstLIF(), join
+        self.out = nn.Linear(features, 2)
+
+    def forward(self, x):
+        return self.out(self.join(self.a(x), self.b(-x)))
+
+
+def test_concatenated_channels_are_followed():
+    wiring = trace_wiring(Join(lambda a, b: torch.cat([a, b], dim=2), 8), torch.randn(2, 1, 4))
+    assert wires(wiring) == [("a", "out"), ("b", "out")]
+    assert not wiring.untracked
+
+
+def joined_in_place(a, b):
+    a += b
+    return a
+
+
+def test_sums_in_place_are_followed():
+    wiring = trace_wiring(Join(joined_in_place), torch.randn(2, 1, 4))
+    assert wires(wiring) == [("a", "out"), ("b", "out")]
+
+
+@pytest.mark.parametrize(
+    ("name", "join"),
+    [
+        ("stack", lambda a, b: torch.stack([a, b])),
+        ("cat", lambda a, b: torch.cat([a, b], dim=1)),
+        ("relu_", lambda a, b: a.relu_()),
+        ("mul", lambda a, b: a * b),
+    ],
+)
+def test_a_join_that_cannot_be_followed_is_never_silent(name, join):
+    wiring = trace_wiring(Join(join), torch.randn(2, 1, 4))
+    assert not wiring.edges
+    assert wiring.synapses[0].is_real
+    assert wiring.untracked == [f"{name} in the model"]
+
+
+def test_tracing_leaves_the_model_as_it_was():
+    model = lbq.resnet20(10, width=1 / 16).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trace_wiring(model, torch.randn(1, 3, 8, 8))
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_batch_is_no_example():
+    model = nn.Sequential(lbq.BurstLIF(), nn.Linear(4, 2))
+    with pytest.raises(ShapeError, match="batch of 3; pass a batch of one"):
+        trace_wiring(model, torch.randn(2, 3, 4))

@@ -1,0 +1,17 @@
+"""Every example runs, and is short."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_fits_on_a_page(path):
+    assert len(path.read_text().splitlines()) <= 60
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
