@@ -1,0 +1,318 @@
+"""Our accumulation counts against the counters of other libraries, to the last integer.
+
+The other libraries count binary events. So a synapse is run plane by plane, each plane a call of
+its own: NeuroBench and SpikingJelly then count what we predict from the levels alone, over bit
+planes the bit-sparse accumulations (Eq. 17), over thermometer planes the unary ones (Eq. 16).
+
+The counters bring many packages, so they live in an environment of their own: ``.ci/external``.
+"""
+
+import copy
+import itertools
+import os
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import lbq
+import lbq.functional as lbqf
+from lbq.models.time import OverTime
+
+if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing counter is an error, here a skip
+    for package in ("neurobench", "spikingjelly"):
+        pytest.importorskip(package, reason=f"{package} lives in the environment of .ci/external")
+
+from neurobench.metrics.workload import SynapticOperations
+from neurobench.models import TorchModel
+from spikingjelly.activation_based.op_counter import DispatchCounterMode, SynOpCounter
+
+STEP = 0.25
+T, B = 2, 3
+
+
+class Counts(NamedTuple):
+    unary_acs: int
+    bit_sparse_acs: int
+    unit_event_acs: int
+
+
+def our_counts(model, x):
+    tally = lbq.Tally(model, x[:, :1])
+    with torch.no_grad(), lbq.watch_levels(model, tally):
+        model(x)
+    total = tally.table().total()
+    return Counts(total.unary_acs, total.bit_sparse_acs, total.unit_event_acs)
+
+
+# --- the network: every way in which a position's fan-out can differ from its neighbour's
+
+
+class Fork(nn.Module):
+    """Two synapses that read the same neuron, as at the downsampling of a ResNet."""
+
+    def __init__(self, *branches):
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, burst):
+        left, right = self.branches
+        return left(burst) + right(burst)
+
+
+def network(max_level):
+    """Convolutions of all kinds and a linear layer, a neuron before each of them.
+
+    The first module is a neuron too: then every synapse receives levels, and no real-valued stem
+    has to be left out on either side.
+    """
+
+    def neuron():
+        return lbq.BurstLIF(max_level, step=lbq.FixedStep(STEP))
+
+    model = nn.Sequential(
+        neuron(),  # [T, B, 4, 11, 9]
+        OverTime(nn.Conv2d(4, 6, 3, padding=1)),
+        neuron(),  # [T, B, 6, 11, 9]
+        OverTime(nn.Conv2d(6, 8, 3, padding=2, dilation=2, groups=2, bias=False)),
+        neuron(),  # [T, B, 8, 11, 9]
+        OverTime(
+            Fork(
+                nn.Conv2d(8, 12, 3, stride=2, padding=1, groups=4),
+                nn.Conv2d(8, 12, 1, stride=2, bias=False),  # most positions reach nothing
+            )
+        ),
+        neuron(),  # [T, B, 12, 6, 5]
+        OverTime(nn.Conv2d(12, 12, (5, 2), stride=(1, 2), padding=(3, 1), groups=12)),
+        neuron(),  # [T, B, 12, 8, 3]
+        OverTime(
+            nn.MaxPool2d(2, padding=1),  # [T * B, 12, 5, 2]
+            nn.Conv2d(12, 10, (2, 1), padding=(0, 2), dilation=(3, 1), groups=2),
+        ),
+        neuron(),  # [T, B, 10, 2, 6]
+        OverTime(nn.Flatten(), nn.Linear(120, 7)),
+    )
+    return fill_weights(model).double().eval()
+
+
+def fill_weights(model):
+    """Set weights that are random, dense and dyadic.
+
+    Products and sums of dyadic numbers are exact in float64, so every way of running the network
+    must give the same levels and the same output, bit for bit.
+    """
+    generator = torch.Generator().manual_seed(3)
+    for synapse in synapses(model):
+        weight = synapse.weight.data
+        magnitude = torch.randint(1, 9, weight.shape, generator=generator)
+        sign = 2 * torch.randint(0, 2, weight.shape, generator=generator) - 1
+        exponent = round(0.5 * torch.tensor(weight[0].numel()).log2().item()) + 1
+        weight.copy_(sign * magnitude * 2.0**-exponent)  # levels stay in range, layer after layer
+        if synapse.bias is not None:
+            synapse.bias.data.copy_(torch.randint(1, 5, synapse.bias.shape, generator=generator))
+            synapse.bias.data.mul_(STEP)
+    return model
+
+
+def synapses(model):
+    return [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+
+
+# --- the network again, one plane at a time
+
+
+class PlaneByPlane(nn.Module):
+    """A synapse that answers its levels' planes one by one, each in a call of its own."""
+
+    def __init__(self, synapse, split, max_level):
+        super().__init__()
+        self.bias, synapse.bias = synapse.bias, None  # added once, not once per plane
+        self.synapse = synapse
+        self.split, self.max_level = split, max_level
+
+    def forward(self, burst):
+        planes = self.split(burst / STEP, self.max_level)
+        current = sum(weight * STEP * self.synapse(plane) for weight, plane in planes)
+        if self.bias is None:
+            return current
+        return current + self.bias.view(-1, *[1] * (current.dim() - 2))
+
+
+def bit_planes(level, max_level):
+    planes = lbqf.to_planes(level, lbqf.num_planes(max_level))
+    return [(2**k, plane.to(level.dtype)) for k, plane in enumerate(planes)]
+
+
+def thermometer_planes(level, max_level):
+    return [(1, (level >= rung).to(level.dtype)) for rung in range(1, max_level + 1)]
+
+
+def in_planes(model, split, max_level):
+    """Return a copy of the model that runs every synapse plane by plane."""
+    planes = copy.deepcopy(model)
+    for name, module in list(planes.named_modules()):
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            planes.set_submodule(name, PlaneByPlane(module, split, max_level))
+    return planes
+
+
+# --- the counters
+
+
+def neurobench_counts(model, x):
+    """Return NeuroBench's Effective_ACs and Effective_MACs, summed over the batch."""
+    hooked, metric = TorchModel(model), SynapticOperations()
+    hooked.register_hooks()
+    # The metric divides by the number of samples: with one "sample" its mean is the exact sum.
+    counted = metric(hooked, hooked(x), (x.unsqueeze(0), None))
+    hooked.cleanup_hooks()
+    return counted["Effective_ACs"], counted["Effective_MACs"]
+
+
+def spikingjelly_synops(model, x):
+    counter = SynOpCounter()
+    with DispatchCounterMode([counter]):
+        model(x)
+    return counter.get_total()
+
+
+def sinabs_synops(model, x):
+    """Sum level times fan-out as sinabs does, without sinabs, whose import installs packages.
+
+    Its connection map is a transposed convolution of ones. sinabs divides by the instants; here
+    they are summed.
+    """
+    found = []
+
+    def count(synapse, args, output):
+        level = args[0] / STEP
+        if isinstance(synapse, nn.Linear):
+            found.append(level.sum() * synapse.out_features)
+            return
+        deconvolve = nn.ConvTranspose2d(
+            synapse.out_channels,
+            synapse.in_channels,
+            synapse.kernel_size,
+            stride=synapse.stride,
+            padding=synapse.padding,
+            dilation=synapse.dilation,
+            groups=synapse.groups,
+            bias=False,
+            dtype=level.dtype,
+        )
+        nn.init.ones_(deconvolve.weight)
+        connections = deconvolve(torch.ones_like(output[:1]), output_size=level.shape[-2:])
+        found.append((level * connections).sum())
+
+    run_with_hooks(model, x, count)
+    return int(sum(found))
+
+
+def counts_by_hand(model, x):
+    """Visit every output position and every tap of the kernel: the slow clear version."""
+    found = []
+
+    def count(synapse, args, output):
+        level = args[0] / STEP
+        reached = fan_out_by_hand(synapse, level.shape[1:], output.shape[2:])
+        rules = lbqf.unary_acs, lbqf.bit_sparse_acs, lbqf.unit_event_acs
+        found.append([rule(level, reached) for rule in rules])
+
+    run_with_hooks(model, x, count)
+    return Counts(*map(sum, zip(*found, strict=True)))
+
+
+def fan_out_by_hand(synapse, shape, outputs):
+    reached = torch.zeros(shape, dtype=torch.int64)
+    if isinstance(synapse, nn.Linear):
+        return reached + synapse.out_features
+    height, width = shape[1:]
+    for i, j in itertools.product(*map(range, outputs)):
+        for k, m in itertools.product(*map(range, synapse.kernel_size)):
+            row = i * synapse.stride[0] - synapse.padding[0] + k * synapse.dilation[0]
+            column = j * synapse.stride[1] - synapse.padding[1] + m * synapse.dilation[1]
+            if 0 <= row < height and 0 <= column < width:
+                reached[:, row, column] += synapse.out_channels // synapse.groups
+    return reached
+
+
+def run_with_hooks(model, x, hook):
+    handles = [synapse.register_forward_hook(hook) for synapse in synapses(model)]
+    model(x)
+    for handle in handles:
+        handle.remove()
+
+
+# --- the laws
+
+
+@pytest.fixture(params=[5, 255], ids=lambda max_level: f"{max_level} levels")
+def max_level(request):
+    return request.param
+
+
+@pytest.fixture
+def model(max_level):
+    return network(max_level).requires_grad_(False)
+
+
+@pytest.fixture
+def x(max_level):
+    """Currents that drive the first neurons through all of their levels."""
+    generator = torch.Generator().manual_seed(7)
+    currents = torch.randn(T, B, 4, 11, 9, generator=generator, dtype=torch.float64)
+    return currents * max_level * STEP / 2
+
+
+def test_the_network_uses_the_whole_range_of_levels_in_every_layer(model, x, max_level):
+    highest, lowest = {}, {}
+
+    def watch(layer, t, level):
+        highest[layer] = max(highest.get(layer, 0), int(level.max()))
+        lowest[layer] = min(lowest.get(layer, max_level), int(level.min()))
+
+    with lbq.watch_levels(model, watch):
+        model(x)
+    assert len(highest) == 6
+    assert set(lowest.values()) == {0}
+    assert set(highest.values()) == {max_level}
+    assert all((synapse.weight != 0).all() for synapse in synapses(model))
+
+
+def test_our_counts_are_those_of_visiting_every_synapse(model, x):
+    assert our_counts(model, x) == counts_by_hand(model, x)
+
+
+def test_neurobench_counts_our_bit_sparse_acs_over_bit_planes(model, x, max_level):
+    planes = in_planes(model, bit_planes, max_level)
+    assert torch.equal(planes(x), model(x))
+    assert neurobench_counts(planes, x) == (our_counts(model, x).bit_sparse_acs, 0)
+
+
+def test_neurobench_counts_our_unary_acs_over_thermometer_planes(model, x, max_level):
+    planes = in_planes(model, thermometer_planes, max_level)
+    assert torch.equal(planes(x), model(x))
+    assert neurobench_counts(planes, x) == (our_counts(model, x).unary_acs, 0)
+
+
+def test_spikingjelly_counts_our_bit_sparse_acs_over_bit_planes(model, x, max_level):
+    planes = in_planes(model, bit_planes, max_level)
+    assert spikingjelly_synops(planes, x) == our_counts(model, x).bit_sparse_acs
+
+
+def test_spikingjelly_counts_our_unary_acs_over_thermometer_planes(model, x, max_level):
+    planes = in_planes(model, thermometer_planes, max_level)
+    assert spikingjelly_synops(planes, x) == our_counts(model, x).unary_acs
+
+
+def test_the_rule_of_sinabs_gives_our_unary_acs(model, x):
+    assert sinabs_synops(model, x) == our_counts(model, x).unary_acs
+
+
+def test_levels_sent_whole_are_macs_to_neurobench_and_nothing_to_spikingjelly(model, x):
+    # Their counts over an undivided burst are none of ours: they see that it came, not how big.
+    ours = our_counts(model, x)
+    assert neurobench_counts(model, x) == (0, ours.unit_event_acs)
+    assert spikingjelly_synops(model, x) == 0
+    assert ours.unit_event_acs < ours.bit_sparse_acs < ours.unary_acs
