@@ -1,0 +1,94 @@
+/* lbq: kernels for networks that speak in bursts. Plain C, no torch, no threads of its own.
+ *
+ * A caller cuts the work into blocks and hands ranges of blocks to as many threads as it likes. What a
+ * block computes, and the order in which blocks are summed, do not depend on who runs them: the same
+ * bits come out of one thread and of many.
+ */
+#ifndef LBQ_H
+#define LBQ_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  LBQ_OK = 0,
+  LBQ_BAD_ARGUMENT = 1, /* a size, level or range that no scan can have */
+} lbq_status;
+
+typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
+
+typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2 } lbq_reset_mode;
+
+/* One multi-step burst neuron over a dense instant of `size` values, repeated `timesteps` times.
+ *
+ * Values are numbered in memory order. Steps come in one of three ways:
+ *   run = size, num_steps = 1          one step for the layer
+ *   run = height * width               channels first: consecutive runs of values share a step
+ *   run = 1                            channels last: consecutive values cycle through the steps
+ */
+typedef struct {
+  int64_t timesteps;
+  int64_t size;
+  int64_t current_stride; /* values between two timesteps of the currents: size, or 0 if repeated */
+  int64_t run;
+  int64_t num_steps;
+  const float* step;  /* gamma */
+  const float* tail;  /* lambda, one value; NULL for a box */
+  float decay;        /* beta */
+  float reset;        /* alpha */
+  float lo, hi;       /* the surrogate's plateau, in steps */
+  int32_t max_level;  /* N, 1..255 */
+  lbq_dtype dtype;    /* of currents, bursts and their gradients; everything else is float32 */
+  lbq_reset_mode reset_mode;
+  int32_t detach_reset, detach_carry;
+} lbq_scan;
+
+typedef struct {
+  const void* currents; /* [T, size] */
+  const float* carry;   /* [size] or NULL: rest */
+  void* bursts;         /* [T, size] */
+  uint8_t* levels;      /* [T, size] */
+  float* membranes;     /* [T, size], or NULL if no backward follows */
+  float* last_carry;    /* [size] */
+} lbq_forward_buffers;
+
+/* What a block adds to the gradients of the coefficients; num_steps of them lie behind each other in
+ * `step_sums`, for every block. */
+typedef struct {
+  const void* grad_bursts;      /* [T, size] */
+  const float* grad_last_carry; /* [size] or NULL: zero */
+  const float* membranes;       /* [T, size] */
+  const float* carry;           /* [size] or NULL: rest */
+  void* grad_currents;          /* [T, size] */
+  float* grad_carry;            /* [size] or NULL: not wanted */
+  double* step_sums;            /* [blocks, lbq_block_steps] */
+  double* other_sums;           /* [blocks, 3]: tail, decay, reset */
+} lbq_backward_buffers;
+
+/* How many blocks the work falls into, and how many steps a block touches. */
+int64_t lbq_num_blocks(const lbq_scan* scan);
+int64_t lbq_block_steps(const lbq_scan* scan);
+/* The first step that block `block` touches. */
+int64_t lbq_block_first_step(const lbq_scan* scan, int64_t block);
+
+lbq_status lbq_burst_forward(const lbq_scan* scan, const lbq_forward_buffers* buffers, int64_t first_block,
+                             int64_t last_block);
+lbq_status lbq_burst_backward(const lbq_scan* scan, const lbq_backward_buffers* buffers,
+                              int64_t first_block, int64_t last_block);
+
+/* Add up the blocks' sums, in block order: step [num_steps], other [3]. */
+void lbq_sum_blocks(const lbq_scan* scan, const lbq_backward_buffers* buffers, double* step,
+                    double* other);
+
+/* The instruction set in use: "scalar", "avx2", "avx512" or "neon". LBQ_ISA caps it at load time. */
+const char* lbq_isa(void);
+/* Use this one from now on, for tests; LBQ_BAD_ARGUMENT if the machine or the build lacks it. */
+lbq_status lbq_set_isa(const char* name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

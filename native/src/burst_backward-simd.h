@@ -1,0 +1,82 @@
+// The backward pass on vectors. Nothing here decides a level by more than a division, so the compiler
+// may fuse multiplications and additions.
+#include "vectors.h"
+
+namespace lbq {
+namespace {
+
+struct Sums {
+  Floats step{}, tail{}, decay{}, reset{};
+};
+
+template <class Value>
+void backward_lanes(const lbq_scan& scan, const Spread& c, const lbq_backward_buffers& b, int64_t i,
+                    Floats step, Sums& sums) {
+  const Value* grads = static_cast<const Value*>(b.grad_bursts) + i;
+  Value* grad_currents = static_cast<Value*>(b.grad_currents) + i;
+  const float* membranes = b.membranes + i;
+  Floats state = b.grad_last_carry && !scan.detach_carry ? load(b.grad_last_carry + i) : Floats{};
+  Floats ratio = load(membranes + (scan.timesteps - 1) * scan.size) / step;
+  Floats level = __builtin_convertvector(level_of(ratio, c.max_level), Floats);
+  for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
+    const Floats grad = load(grads + t * scan.size);
+    const Floats excess = ratio - least(most(ratio, all(c.lo)), all(c.hi));
+    const Floats fade = exp_of(excess < 0 ? excess : -excess);
+    const Floats slope = excess == 0 ? all(1.0f) : c.tail * fade;
+    const Floats bend = excess < 0 ? fade - 1 : 1 - fade;
+    const Floats removed = state * c.removed(level);
+    sums.step += grad * (level - ratio * slope);
+    sums.tail += grad * step * bend;
+    if (!scan.detach_reset) sums.step -= c.reset * removed;
+    sums.reset -= step * removed;
+    const Floats grad_membrane = grad * slope + state;
+    store(grad_currents + t * scan.size, grad_membrane);
+    state = scan.detach_carry ? Floats{} : c.decay * grad_membrane;
+    if (t > 0) {  // the timestep before: its carry for the decay's gradient, the rest for the next turn
+      const Floats membrane = load(membranes + (t - 1) * scan.size);
+      ratio = membrane / step;
+      level = __builtin_convertvector(level_of(ratio, c.max_level), Floats);
+      sums.decay += grad_membrane * c.carry(membrane, level, step);
+    } else {
+      if (b.carry) sums.decay += grad_membrane * load(b.carry + i);
+      if (b.grad_carry) store(b.grad_carry + i, c.decay * grad_membrane);
+    }
+  }
+}
+
+template <class Value>
+void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
+  const Block block = block_at(scan, index);
+  const Spread coefficients(scan);
+  double* step_sums = buffers.step_sums + index * lbq_block_steps(&scan);
+  double* other = buffers.other_sums + index * 3;
+  const int64_t whole = block.count - block.count % kLanes;
+  Sums sums;
+  for (int64_t j = 0; j < whole; j += kLanes) {  // down the columns, so that their sums stay in registers
+    const Floats step = block.step_per_column ? load(block.step + j) : all(*block.step);
+    for (int64_t row = 0; row < block.rows; ++row)
+      backward_lanes<Value>(scan, coefficients, buffers, block.first + row * block.count + j, step, sums);
+    if (block.step_per_column) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) step_sums[j + lane] += sums.step[lane];
+      sums.step = Floats{};
+    }
+  }
+  if (!block.step_per_column) step_sums[0] += add_up(sums.step);
+  other[0] += add_up(sums.tail);
+  other[1] += add_up(sums.decay);
+  other[2] += add_up(sums.reset);
+  for (int64_t row = 0; row < block.rows; ++row)
+    for (int64_t j = whole; j < block.count; ++j) {
+      const int64_t column = block.step_per_column ? j : 0;
+      backward_value(scan, buffers, block.first + row * block.count + j, block.step[column],
+                     step_sums[column], other);
+    }
+}
+
+void backward(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
+  scan.dtype == LBQ_F32 ? backward_block<float>(scan, buffers, index)
+                        : backward_block<uint16_t>(scan, buffers, index);
+}
+
+}  // namespace
+}  // namespace lbq
