@@ -2,13 +2,16 @@
 
 import torch
 
-from lbq.kernels import ScanOptions, burst_scan, plain
+from lbq.kernels import ScanOptions, ScanOutput, plain
 
 OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
 
 
 def scan(currents, step, tail):
-    return burst_scan(currents, step, tail=tail, decay=0.5, reset=1.0, options=OPTIONS)
+    """Call the plain implementation itself; the door may choose another one."""
+    decay, reset = torch.tensor([0.5]), torch.tensor([1.0])
+    out = plain.PlainBurstScan.apply(currents, step, tail, decay, reset, None, OPTIONS)
+    return ScanOutput(*out[:3])
 
 
 def saved_bytes(call):

@@ -1,7 +1,8 @@
 """``burst_scan``: the whole multi-step neuron as one operation, the door to its implementations.
 
-``reference.py`` is the truth, a loop over the paper's equations. ``plain.py`` runs today, on any
-device that torch knows. Which implementation runs is decided here and nowhere else.
+``reference.py`` is the truth, a loop over the paper's equations. ``native.py`` runs on CPUs where
+it was built, ``plain.py`` everywhere else: on any device and dtype that torch knows. Which one runs
+is decided here and nowhere else.
 """
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from lbq.errors import LevelError, ParameterError, ShapeError, TimeError
 from lbq.functional.planes import MAX_LEVEL
+from lbq.kernels.native import NativeBurstScan
+from lbq.kernels.native import can_run as native_can_run
 from lbq.kernels.plain import PlainBurstScan
 from lbq.kernels.signature import ScanOptions, ScanOutput
 from lbq.types import Carry, Currents, Scalar, Step
@@ -44,15 +47,15 @@ def burst_scan(
     def coefficient(value: Scalar) -> Tensor:
         return torch.as_tensor(value, dtype=dtype, device=currents.device)
 
-    bursts, levels, last_carry, _ = PlainBurstScan.apply(
-        currents,
+    coefficients = (
         step.to(dtype),
         None if tail is None else coefficient(tail),
         coefficient(decay),
         coefficient(reset),
-        None if carry is None else carry.to(dtype),
-        options,
     )
+    scan = NativeBurstScan if native_can_run(currents, *coefficients) else PlainBurstScan
+    start = None if carry is None else carry.to(dtype)
+    bursts, levels, last_carry, _ = scan.apply(currents, *coefficients, start, options)
     return ScanOutput(bursts, levels, last_carry)
 
 

@@ -1,0 +1,75 @@
+"""Builds the native kernels where that is possible; without them everything runs on plain torch.
+
+They need a C++ compiler and torch's headers, so build without isolation, in an environment that has
+torch: ``pip install --no-build-isolation .``
+"""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+NATIVE = Path("native")
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
+ISA_FLAGS = {"avx2": ["-mavx2", "-mfma"], "avx512": AVX512, "neon": []}
+ISAS = {"x86_64": ["avx2", "avx512"], "aarch64": ["neon"]}.get(platform.machine(), [])
+TORCH_2_10 = "0x020a000000000000"
+
+
+def flags_for(source: str) -> list[str]:
+    """Give a file the flags of the instruction set in its name; only backward passes may fuse."""
+    stem = Path(source).stem
+    contract = "fast" if stem.startswith("burst_backward") else "off"
+    return [f"-ffp-contract={contract}", *ISA_FLAGS.get(stem.rpartition("-")[2], [])]
+
+
+class BuildNative(build_ext):
+    """Compiles every file with its own flags."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile with per-file flags."""
+        compile_one = self.compiler._compile
+
+        def with_own_flags(obj: str, src: str, *rest: Any) -> None:
+            extension, cc_args, extra, pp_opts = rest
+            compile_one(obj, src, extension, cc_args, [*extra, *flags_for(src)], pp_opts)
+
+        self.compiler._compile = with_own_flags
+        try:
+            super().build_extension(ext)
+        finally:
+            self.compiler._compile = compile_one
+
+
+def native_extension() -> list[Extension]:
+    """Describe the extension, or nothing where torch cannot be imported."""
+    try:
+        from torch.utils.cpp_extension import include_paths, library_paths  # noqa: PLC0415
+    except ImportError:
+        return []
+    vectors = [f"burst_{way}-{isa}.cc" for isa in ISAS for way in ("forward", "backward")]
+    sources = [NATIVE / "src" / name for name in ("burst_scan-scalar.cc", *vectors, "dispatch.cc")]
+    return [
+        Extension(
+            "lbq._native",
+            sources=[str(path) for path in (*sources, NATIVE / "torch" / "binding.cc")],
+            include_dirs=[str(NATIVE / "include"), str(NATIVE / "src"), *include_paths()],
+            library_dirs=library_paths(),
+            libraries=["torch", "torch_cpu", "c10"],
+            extra_compile_args=FLAGS,
+            define_macros=[("TORCH_TARGET_VERSION", TORCH_2_10), ("Py_LIMITED_API", "0x030b0000")],
+            language="c++",
+            py_limited_api=True,
+            optional=True,  # no compiler: a warning, and plain torch
+        )
+    ]
+
+
+setup(
+    ext_modules=native_extension(),
+    cmdclass={"build_ext": BuildNative},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -1,0 +1,188 @@
+"""The multi-step neuron as native CPU code: the binding of ``native/``.
+
+The kernels walk all timesteps of a few values at a time, so that a membrane never leaves the
+registers; only the membranes are kept for the backward (4 bytes per neuron and timestep). They see
+values in memory order, so channels first and channels last both run without a copy.
+"""
+
+import logging
+import math
+from functools import cache
+from importlib import util
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lbq.kernels.signature import ScanOptions
+
+_log = logging.getLogger(__name__)
+
+_RESET_MODES = {"event": 0, "level": 1, "none": 2}
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+@cache
+def isa() -> str | None:
+    """Load the native library once; return its instruction set, or None if it was not built."""
+    spec = util.find_spec("lbq._native")
+    if spec is None or spec.origin is None:
+        _log.warning(
+            "lbq's native kernels are not built, so neurons on CPUs run on plain torch, several "
+            "times slower; build them in an environment with torch and a C++ compiler: "
+            "pip install --no-build-isolation ."
+        )
+        return None
+    torch.ops.load_library(spec.origin)
+    return torch.ops.lbq.isa()
+
+
+class Layout(NamedTuple):
+    """How the kernels see a sequence: its strides with time outermost, and how steps repeat."""
+
+    strides: tuple[int, ...]
+    run: int
+
+
+def layout_for(currents: Tensor, step: Tensor) -> Layout | None:
+    """Work out the memory order of a sequence; None if it is not dense or the step does not fit."""
+    instant = currents[0]
+    size = instant.numel()
+    if len(currents) > 1 and currents.stride(0) not in (0, size):
+        return None
+    is_last = instant.dim() == 4 and instant.is_contiguous(memory_format=torch.channels_last)
+    if not (is_last or instant.is_contiguous()):
+        return None
+    strides = (size, *instant.stride())
+    if step.numel() == 1:
+        return Layout(strides, max(1, size))
+    if step.shape != (currents.shape[2], *[1] * (currents.dim() - 3)):
+        return None
+    # where an instant is contiguous both ways (1x1 images), both readings are right
+    return Layout(strides, 1 if is_last else math.prod(currents.shape[3:]))
+
+
+def can_run(
+    currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor
+) -> bool:
+    """Say whether the native kernels take these arguments; what they do not take runs elsewhere."""
+    if torch.compiler.is_compiling() or currents.device.type != "cpu" or isa() is None:
+        return False
+    coefficients = [c for c in (tail, decay, reset) if c is not None]
+    return (
+        currents.dtype in _DTYPES
+        and currents.numel() > 0
+        and all(c.numel() == 1 for c in coefficients)
+        and layout_for(currents, step) is not None
+    )
+
+
+class NativeBurstScan(torch.autograd.Function):
+    """``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``."""
+
+    @staticmethod
+    def forward(
+        currents: Tensor,
+        step: Tensor,
+        tail: Tensor | None,
+        decay: Tensor,
+        reset: Tensor,
+        carry: Tensor | None,
+        options: ScanOptions,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Walk the sequence forward."""
+        del tail  # shapes the gradient only
+        layout = _known_layout(currents, step)
+
+        def sequence(dtype: torch.dtype) -> Tensor:
+            return torch.empty_strided(currents.shape, layout.strides, dtype=dtype)
+
+        bursts, levels = sequence(currents.dtype), sequence(torch.uint8)
+        membranes = sequence(torch.float32)
+        last_carry = torch.empty_like(membranes[0])
+        torch.ops.lbq.burst_forward(
+            currents,
+            step.contiguous(),
+            decay,
+            reset,
+            _ordered(carry, last_carry),
+            layout.run,
+            options.max_level,
+            _RESET_MODES[options.reset_mode],
+            bursts,
+            levels,
+            membranes,
+            last_carry,
+        )
+        return bursts, levels, last_carry, membranes
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep the membranes, and nothing else of their size."""
+        currents, *tensors, options = inputs
+        _, levels, _, membranes = output
+        ctx.mark_non_differentiable(levels, membranes)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(membranes, *tensors)
+        ctx.options, ctx.dtype = options, currents.dtype
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] -- the decorator hides names
+        ctx: Any, *grads: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Walk the sequence backward."""
+        grad_bursts, _, grad_last_carry, _ = grads
+        membranes, step, tail, decay, reset, carry = ctx.saved_tensors
+        options: ScanOptions = ctx.options
+        layout = _known_layout(membranes, step)
+        grad_currents = torch.empty_like(membranes, dtype=ctx.dtype)
+        if grad_bursts is None:
+            grad_bursts = torch.zeros_like(grad_currents)
+        grad_carry = None if carry is None else torch.empty_like(membranes[0])
+        grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
+        torch.ops.lbq.burst_backward(
+            _ordered(grad_bursts, grad_currents),
+            _ordered(grad_last_carry, membranes[0]),
+            membranes,
+            step.contiguous(),
+            tail,
+            decay,
+            reset,
+            _ordered(carry, membranes[0]),
+            layout.run,
+            options.max_level,
+            _RESET_MODES[options.reset_mode],
+            options.lo,
+            options.hi,
+            options.detach_reset,
+            options.detach_carry,
+            grad_currents,
+            grad_carry,
+            grad_step,
+            grad_other,
+        )
+        for_tail, for_decay, for_reset = grad_other.unbind(0)
+        return (
+            grad_currents,
+            grad_step,
+            None if tail is None else for_tail.reshape(tail.shape),
+            for_decay.reshape(decay.shape),
+            for_reset.reshape(reset.shape),
+            grad_carry,
+            None,
+        )
+
+
+def _known_layout(sequence: Tensor, step: Tensor) -> Layout:
+    layout = layout_for(sequence, step)
+    assert layout is not None  # can_run asked
+    return layout
+
+
+def _ordered(values: Tensor | None, like: Tensor) -> Tensor | None:
+    """Bring values into the memory order and dtype of ``like``; usually they are."""
+    if values is None or (values.stride() == like.stride() and values.dtype == like.dtype):
+        return values
+    return torch.empty_like(like).copy_(values)
