@@ -35,3 +35,7 @@ class NonFiniteError(LBQError, RuntimeError):
 
 class FormatError(LBQError, ValueError):
     """A file is not what it is said to be."""
+
+
+class CountError(LBQError, RuntimeError):
+    """A network does something that cannot be counted, and a wrong count would be worse."""

@@ -1,5 +1,8 @@
 import pytest
+import torch
+from torch import nn
 
+import lbq
 from lbq.cost import (
     HAN_2016,
     HOROWITZ_2014,
@@ -10,6 +13,8 @@ from lbq.cost import (
     LayerCounts,
     SynapseSize,
 )
+from lbq.functional.cost import AC_PJ, FORMATION_PJ, MAC_PJ
+from lbq.neurons import BinaryLIF, TernaryLIF
 from lbq_paper.tables_as_printed import ENERGIES
 
 ANN_MACS, STEM_MACS, NEURONS = 2_587_235_328, 3_538_944, 1_507_328
@@ -36,8 +41,10 @@ def table(acs, formations):
             ),
         ),
         layers=(
-            LayerCounts(layer="a", t=0, neurons=NEURONS, active=1, plane_formations=formations),
-            LayerCounts(layer="a", t=1, neurons=NEURONS, active=1, plane_formations=0),
+            LayerCounts(
+                layer="a", t=0, neurons=NEURONS, active=1, max_level=5, plane_formations=formations
+            ),
+            LayerCounts(layer="a", t=1, neurons=NEURONS, active=1, max_level=5, plane_formations=0),
         ),
     )
 
@@ -67,6 +74,22 @@ def test_like_for_like_prices_both_sides_in_the_same_integers():
     )
     # the honest point: the paper's float32 network costs more than an int8 ANN
     assert report["paper"].burst_mj > narrow.ann_mj
+
+
+@pytest.mark.parametrize("neuron", [BinaryLIF, TernaryLIF])
+def test_binary_and_ternary_networks_form_no_planes(neuron):
+    model, frames = nn.Sequential(neuron(), nn.Linear(4, 5)), torch.full((1, 1, 4), 3.0)
+    tally = lbq.Tally(model, frames)
+    with lbq.watch_levels(model, tally):
+        model(frames)
+    assert tally.table().total().unit_event_acs == 20
+    price = EnergyModel().price(tally.table())["paper"]
+    assert price.burst_mj == pytest.approx(0.9 * 20 / 1e9)
+
+
+def test_the_papers_prices_have_one_value():
+    assert HOROWITZ_2014.fp32_multiply + HOROWITZ_2014.fp32_add == pytest.approx(MAC_PJ)
+    assert (HOROWITZ_2014.fp32_add, HOROWITZ_2014.int32_add) == (AC_PJ, FORMATION_PJ)
 
 
 def test_memory_is_priced_apart():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from lbq.cost import conv_fan_out, linear_fan_out, pooled_fan_out
+from lbq.cost import conv_reach, linear_reach
 from lbq.errors import ShapeError
 
 
@@ -36,7 +36,7 @@ axis = st.tuples(
 @given(st.lists(axis, min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 4))
 def test_every_position_reaches_what_a_loop_over_the_taps_says(axes, groups, outs):
     size, kernel, stride, padding, dilation = map(tuple, zip(*axes, strict=True))
-    got = conv_fan_out(
+    reach = conv_reach(
         size,
         (outs * groups, 2, *kernel),
         stride=stride,
@@ -44,41 +44,61 @@ def test_every_position_reaches_what_a_loop_over_the_taps_says(axes, groups, out
         dilation=dilation,
         groups=groups,
     )
-    assert torch.equal(got[0], outs * reached_by_loop(size, kernel, stride, padding, dilation))
+    assert torch.equal(
+        reach.fan_out()[0], outs * reached_by_loop(size, kernel, stride, padding, dilation)
+    )
 
 
 def test_it_is_the_gradient_of_a_convolution_with_ones():  # another road to the same numbers
     inputs = torch.zeros(1, 4, 9, 7, dtype=torch.float64, requires_grad=True)
     weight = torch.ones(6, 2, 3, 3, dtype=torch.float64)
     F.conv2d(inputs, weight, stride=2, padding=1, groups=2).sum().backward()
-    got = conv_fan_out(
+    reach = conv_reach(
         (9, 7), (6, 2, 3, 3), stride=(2, 2), padding=(1, 1), dilation=(1, 1), groups=2
     )
-    assert torch.equal(got.expand(4, 9, 7), inputs.grad[0].long())
+    assert torch.equal(reach.fan_out().expand(4, 9, 7), inputs.grad[0].long())
 
 
 def test_a_linear_input_reaches_every_output():
-    assert linear_fan_out(10).tolist() == [10]
+    assert linear_reach(10).fan_out().tolist() == [10]
 
 
-@given(st.integers(4, 9), st.integers(1, 3), st.integers(1, 3), st.integers(0, 1))
-def test_an_average_pool_belongs_to_the_synapse_behind_it(size, kernel, stride, padding):
-    padding = min(padding, kernel // 2)
-    inputs = torch.zeros(1, 1, size, size, dtype=torch.float64, requires_grad=True)
-    pooled = F.avg_pool2d(inputs, kernel, stride, padding, divisor_override=1)
-    behind = torch.randint(0, 9, pooled.shape)
-    (pooled * behind).sum().backward()
-    got = pooled_fan_out(
-        behind[0], (size, size), kernel=(kernel,) * 2, stride=(stride,) * 2, padding=(padding,) * 2
+def outputs_reached(linear_map, size):
+    """Feed one position after the other and count the outputs that it moves."""
+    counts = torch.zeros(size, size, dtype=torch.int64)
+    for y in range(size):
+        for x in range(size):
+            one = torch.zeros(1, 1, size, size, dtype=torch.float64)
+            one[0, 0, y, x] = 1
+            counts[y, x] = (linear_map(one) != 0).sum()
+    return counts
+
+
+@pytest.mark.parametrize("kernel", [2, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_an_average_pool_and_the_synapse_behind_it_are_one_linear_map(kernel, stride, padding):
+    pool = {"kernel": (kernel,) * 2, "stride": (stride,) * 2, "padding": (padding,) * 2}
+    weight = torch.ones(5, 1, 3, 3, dtype=torch.float64)
+
+    def pooled(x):
+        return F.avg_pool2d(x, kernel, stride, padding)
+
+    size = 8
+    cells = pooled(torch.zeros(1, 1, size, size)).shape[-1]
+    conv = conv_reach(
+        (cells, cells), weight.shape, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1
     )
-    assert torch.equal(got, inputs.grad[0].long())
-
-
-def test_a_constant_behind_a_pool_stays_constant_where_windows_tile():
-    got = pooled_fan_out(linear_fan_out(7), (4, 6), kernel=(2, 2), stride=(2, 2), padding=(0, 0))
-    assert torch.equal(got, torch.full((1, 4, 6), 7))
+    expected = outputs_reached(lambda x: F.conv2d(pooled(x), weight, padding=1), size)
+    assert torch.equal(conv.behind_pool((size, size), **pool).fan_out()[0], expected)
+    linear = linear_reach(7).behind_pool((size, size), **pool).fan_out()[0]
+    matrix = torch.ones(7, cells * cells, dtype=torch.float64)
+    assert torch.equal(linear, outputs_reached(lambda x: pooled(x).flatten(1) @ matrix.T, size))
 
 
 def test_mismatched_axes_are_refused():
     with pytest.raises(ShapeError, match="kernel of 2 axes"):
-        conv_fan_out((8,), (4, 4, 3, 3), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+        conv_reach((8,), (4, 4, 3, 3), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+    behind = conv_reach((3,), (4, 4, 3), stride=(1,), padding=(0,), dilation=(1,), groups=1)
+    with pytest.raises(ShapeError, match=r"\[4\] cells"):
+        behind.behind_pool((8,), kernel=(2,), stride=(2,), padding=(0,))

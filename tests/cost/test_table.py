@@ -25,8 +25,8 @@ def table(scale=1):
             EdgeCounts(source="a", target="block", t=0, is_identity=True, counts=identity),
         ),
         layers=(
-            LayerCounts(layer="a", t=0, neurons=10, active=4, plane_formations=6),
-            LayerCounts(layer="a", t=1, neurons=10, active=6, plane_formations=8),
+            LayerCounts(layer="a", t=0, neurons=10, active=4, max_level=5, plane_formations=6),
+            LayerCounts(layer="a", t=1, neurons=10, active=6, max_level=5, plane_formations=8),
         ),
         untracked=("relu in 1",),
     )
@@ -61,6 +61,7 @@ def test_comparing_two_tables_prints_their_ratio():
 
 
 def test_a_foreign_file_is_refused(tmp_path):
-    (tmp_path / "other.json").write_text('{"format": "something"}')
-    with pytest.raises(FormatError, match="no table of counts"):
-        CountTable.load(tmp_path / "other.json")
+    for text in ('{"format": "something"}', "not json", "[1]", '{"format": "lbq-counts-1"}'):
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(FormatError, match="no table of counts"):
+            CountTable.load(tmp_path / "other.json")

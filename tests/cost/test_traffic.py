@@ -13,7 +13,7 @@ def table(timesteps):
         ),
         edges=(),
         layers=tuple(
-            LayerCounts(layer=name, t=t, neurons=20, active=0, plane_formations=0)
+            LayerCounts(layer=name, t=t, neurons=20, active=0, max_level=5, plane_formations=0)
             for name in ("one", "two")
             for t in range(timesteps)
         ),

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 import lbq
 from lbq.cost import trace_wiring
-from lbq.errors import ShapeError
+from lbq.errors import CountError, ShapeError
 from lbq.models import OverTime
 
 
@@ -130,11 +130,85 @@ def test_a_join_that_cannot_be_followed_is_never_silent(name, join):
     assert wiring.untracked == [f"{name} in the model"]
 
 
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("unbind", lambda b: b.unbind(0)[0].unsqueeze(0)),
+        ("split", lambda b: b.split(1)[0]),
+        ("chunk", lambda b: b.chunk(2)[0]),
+        ("expand", lambda b: b[..., :1].expand(-1, -1, 4)),
+        ("mul", lambda b: b * -1.0),
+        ("add", lambda b: b + 1.0),
+    ],
+)
+def test_pieces_of_bursts_are_never_dropped_in_silence(name, pieces):
+    wiring = trace_wiring(Join(lambda a, b: pieces(a)), torch.randn(2, 1, 4))
+    assert not wiring.edges
+    assert wiring.synapses[0].is_real
+    assert wiring.untracked
+
+
+def test_adding_nothing_changes_nothing():
+    assert wires(trace_wiring(Join(lambda a, b: 0 + a), torch.randn(2, 1, 4))) == [("a", "out")]
+
+
+def test_a_sum_of_bursts_and_currents_into_a_synapse_is_listed():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.neuron, self.one, self.two = lbq.BurstLIF(), nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            bursts = self.neuron(x)
+            return self.two(bursts + self.one(bursts))
+
+    wiring = trace_wiring(Mixed(), torch.randn(2, 1, 4))
+    assert wiring.untracked == ["sum of bursts and currents into two"]
+    assert [s.is_real for s in wiring.synapses] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda a, b: a @ torch.ones(4, 4),
+        lambda a, b: torch.einsum("tbi,ij->tbj", a, torch.ones(4, 4)),
+    ],
+)
+def test_other_products_are_said_to_be_uncounted(product):
+    model = Join(product)
+    assert trace_wiring(model, torch.randn(2, 1, 4)).uncounted
+    with pytest.raises(CountError, match="only convolutions and linear layers"):
+        lbq.count_macs(model, torch.randn(2, 1, 4))
+
+
+def test_a_neuron_in_two_places_is_refused():
+    neuron = lbq.BurstLIF()
+    model = nn.Sequential(neuron, nn.Linear(4, 4), neuron, nn.Linear(4, 2))
+    with pytest.raises(CountError, match="runs twice"):
+        trace_wiring(model, torch.randn(2, 1, 4))
+
+
+def test_levels_rearranged_in_space_are_refused():
+    model = nn.Sequential(
+        lbq.BurstLIF(), OverTime(nn.Unflatten(1, (1, 6, 1)), nn.Conv2d(1, 2, (3, 1)))
+    )
+    with pytest.raises(CountError, match="rearranged in space"):
+        trace_wiring(model, torch.randn(2, 1, 6))
+
+
+def test_tokens_are_not_taken_for_timesteps():
+    model = nn.Sequential(lbq.BurstLIF(), nn.Linear(8, 8))
+    (synapse,) = trace_wiring(model, torch.randn(2, 1, 16, 8)).synapses
+    assert (synapse.instants, synapse.inputs, synapse.macs) == (2, 16 * 8, 2 * 16 * 64)
+
+
 def test_tracing_leaves_the_model_as_it_was():
     model = lbq.resnet20(10, width=1 / 16).train()
+    model.stages[0][0].synapse1[1].eval()  # a frozen batch norm
+    modes = [module.training for module in model.modules()]
     before = {name: value.clone() for name, value in model.state_dict().items()}
     trace_wiring(model, torch.randn(1, 3, 8, 8))
-    assert model.training
+    assert modes == [module.training for module in model.modules()]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 

@@ -8,7 +8,7 @@ from lbq.cost.energy import (
     EnergyRow,
     Technology,
 )
-from lbq.cost.fan_out import conv_fan_out, linear_fan_out, pooled_fan_out
+from lbq.cost.fan_out import Reach, conv_reach, linear_reach
 from lbq.cost.macs import count_macs
 from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
 from lbq.cost.tally import Tally
@@ -26,6 +26,7 @@ __all__ = [
     "EnergyReport",
     "EnergyRow",
     "LayerCounts",
+    "Reach",
     "SynapseSize",
     "Tally",
     "Technology",
@@ -33,9 +34,8 @@ __all__ = [
     "Wiring",
     "ann_traffic",
     "burst_traffic",
-    "conv_fan_out",
+    "conv_reach",
     "count_macs",
-    "linear_fan_out",
-    "pooled_fan_out",
+    "linear_reach",
     "trace_wiring",
 ]

@@ -2,11 +2,12 @@
 
 A position near a border reaches fewer outputs than one in the middle, and a strided synapse reads
 some positions more often than others. Multiplying a mean rate by MACs ignores that
-(docs/decisions/0006).
+(docs/decisions/0006). An average pool is a linear map, so it belongs to the synapse behind it: a
+position reaches what the cells that contain it reach, each output once (docs/decisions/0010).
 """
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,12 +16,52 @@ from lbq.errors import ShapeError
 from lbq.types import FanOut
 
 
-def linear_fan_out(out_features: int) -> FanOut:
-    """Return the fan-out of a linear synapse: every input reaches every output."""
-    return torch.tensor([out_features], dtype=torch.int64)
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What the positions of a synapse's input reach, axis by axis."""
+
+    axes: tuple[Tensor, ...]
+    """For every spatial axis ``[positions, outputs]``: true where one reaches the other."""
+    width: int
+    """Outputs at one place: output channels of a position's group, or all of a linear layer."""
+
+    def behind_pool(
+        self,
+        size: Sequence[int],
+        *,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+    ) -> "Reach":
+        """Return the reach of the input of an average pool in front of this synapse."""
+        cells = [
+            _windows(n, k, stride=s, padding=p, dilation=1)
+            for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
+        ]
+        if not self.axes:  # a linear layer: any cell reaches all outputs
+            return Reach(axes=tuple(c.any(1, keepdim=True) for c in cells), width=self.width)
+        if [len(axis) for axis in self.axes] != [c.shape[1] for c in cells]:
+            raise ShapeError(
+                f"a pool of {[c.shape[1] for c in cells]} cells cannot stand in front of a synapse "
+                f"that reads {[len(axis) for axis in self.axes]} positions"
+            )
+        joined = ((c.long() @ axis.long()) > 0 for c, axis in zip(cells, self.axes, strict=True))
+        return Reach(axes=tuple(joined), width=self.width)
+
+    def fan_out(self) -> FanOut:
+        """Count the outputs that each position reaches: ``[1, *size]``, or ``[1]`` if all alike."""
+        counts = torch.full((1,), self.width, dtype=torch.int64)
+        for axis in self.axes:
+            counts = counts.unsqueeze(-1) * axis.sum(1)
+        return counts
 
 
-def conv_fan_out(
+def linear_reach(out_features: int) -> Reach:
+    """Return the reach of a linear synapse: every input reaches every output."""
+    return Reach(axes=(), width=out_features)
+
+
+def conv_reach(
     size: Sequence[int],
     weight_shape: Sequence[int],
     *,
@@ -28,8 +69,8 @@ def conv_fan_out(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-) -> FanOut:
-    """Count, for every position of a convolution's input, the outputs that it reaches.
+) -> Reach:
+    """Return the reach of a convolution.
 
     Args:
         size: spatial size of the input.
@@ -38,9 +79,6 @@ def conv_fan_out(
         padding: zeros added on both sides, per axis.
         dilation: distance of the kernel's taps, per axis.
         groups: number of channel groups.
-
-    Returns:
-        ``[1, *size]``: the count is the same for every channel.
     """
     kernel = weight_shape[2:]
     if not len(size) == len(kernel) == len(stride) == len(padding) == len(dilation):
@@ -48,54 +86,16 @@ def conv_fan_out(
             f"a convolution with a kernel of {len(kernel)} axes needs as many sizes, strides, "
             f"paddings and dilations, got {size=}, {stride=}, {padding=}, {dilation=}"
         )
-    counts = torch.ones(1, dtype=torch.int64)
-    for axis in range(len(size)):
-        along = _reached_along_axis(
-            size[axis], kernel[axis], stride[axis], padding[axis], dilation[axis]
-        )
-        counts = counts.unsqueeze(-1) * along  # positions are reached axis by axis
-    return counts * (weight_shape[0] // groups)
+    axes = (
+        _windows(n, k, stride=s, padding=p, dilation=d)
+        for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
+    )
+    return Reach(axes=tuple(axes), width=weight_shape[0] // groups)
 
 
-def pooled_fan_out(
-    behind: FanOut,
-    size: Sequence[int],
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-) -> FanOut:
-    """Carry the fan-out of an average pool's output back to its input positions.
-
-    An average is a linear map, so it belongs to the synapse behind it: a position reaches what the
-    cells that contain it reach.
-    """
-    if math.prod(behind.shape) == 1:
-        cells = [
-            (s + 2 * p - k) // d + 1
-            for s, p, k, d in zip(size, padding, kernel, stride, strict=True)
-        ]
-        behind = behind.reshape(1, *[1] * len(size)).expand(1, *cells)
-    for axis in range(len(size)):
-        reach = _membership(
-            size[axis], behind.shape[axis + 1], kernel[axis], stride[axis], padding[axis]
-        )
-        behind = (behind.movedim(axis + 1, -1) @ reach).movedim(-1, axis + 1)
-    return behind
-
-
-def _reached_along_axis(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
-    """Count the outputs along one axis that read each input position."""
-    outputs = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-    counts = torch.zeros(size, dtype=torch.int64)
-    for tap in range(kernel):
-        read = torch.arange(outputs) * stride - padding + tap * dilation
-        inside = read[(read >= 0) & (read < size)]
-        counts[inside] += 1  # positions read through one tap are distinct
-    return counts
-
-
-def _membership(size: int, cells: int, kernel: int, stride: int, padding: int) -> Tensor:
-    """Say which input position belongs to which cell of a pool: ``[cells, size]``, 0 or 1."""
-    offset = torch.arange(size) - (torch.arange(cells) * stride - padding).unsqueeze(1)
-    return ((offset >= 0) & (offset < kernel)).to(torch.int64)
+def _windows(size: int, kernel: int, *, stride: int, padding: int, dilation: int) -> Tensor:
+    """Say which position along an axis lies in which window: ``[positions, windows]``."""
+    count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    starts = torch.arange(count) * stride - padding
+    offset = torch.arange(size).unsqueeze(1) - starts  # [positions, windows]
+    return (offset >= 0) & (offset < dilation * kernel) & (offset % dilation == 0)

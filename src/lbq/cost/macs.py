@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from lbq.cost.wiring import trace_wiring
+from lbq.errors import CountError
 
 
 def count_macs(model: nn.Module, example: Tensor) -> dict[str, int]:
@@ -16,6 +17,12 @@ def count_macs(model: nn.Module, example: Tensor) -> dict[str, int]:
         example: input of the model for a batch of one.
     """
     found: dict[str, int] = {}
-    for synapse in trace_wiring(model, example).synapses:
+    wiring = trace_wiring(model, example)
+    if wiring.uncounted:
+        raise CountError(
+            f"only convolutions and linear layers are counted, but the model also does "
+            f"{', '.join(wiring.uncounted)}"
+        )
+    for synapse in wiring.synapses:
         found[synapse.name] = found.get(synapse.name, 0) + synapse.macs
     return found

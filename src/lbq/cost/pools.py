@@ -20,6 +20,13 @@ class Pool(NamedTuple):
     stride: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
 
+    def output_size(self) -> tuple[int, ...]:
+        """Return the spatial size behind the pool."""
+        if self.kernel is None:
+            return (1,) * len(self.size)
+        axes = zip(self.size, self.kernel, self.stride, self.padding, strict=True)
+        return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in axes)
+
     def apply(self, level: Tensor) -> Tensor:
         """Take the largest level of each window; the result keeps its dtype."""
         assert self.kernel is not None  # only means have none

@@ -51,6 +51,8 @@ class LayerCounts:
     """Neurons in the layer (of one image)."""
     active: int
     """Non-zero levels."""
+    max_level: int
+    """Largest level of the layer's neurons."""
     plane_formations: int
     """Non-zero bits, once however many synapses follow (Eq. 17)."""
 
@@ -87,6 +89,8 @@ class CountTable:
     layers: tuple[LayerCounts, ...]
     untracked: tuple[str, ...] = field(default=())
     """Operations on bursts that could not be followed; synapses behind them cost MACs."""
+    uncounted: tuple[str, ...] = field(default=())
+    """Products other than convolutions and linear layers: they are in no count."""
 
     def total(self) -> Counts:
         """Sum over edges and timesteps, without identity shortcuts."""
@@ -113,8 +117,8 @@ class CountTable:
         )
 
     def plane_formations(self) -> int:
-        """Sum the non-zero bits of all layers."""
-        return sum(layer.plane_formations for layer in self.layers)
+        """Sum the non-zero bits of all layers; binary and ternary ones have no planes to form."""
+        return sum(layer.plane_formations for layer in self.layers if layer.max_level > 1)
 
     def fp_macs(self) -> int:
         """Sum the MACs of synapses with a real-valued input, for all images."""
@@ -144,24 +148,27 @@ class CountTable:
     @classmethod
     def load(cls, path: str | Path) -> "CountTable":
         """Read a table that :meth:`save` wrote."""
-        data: dict[str, Any] = json.loads(Path(path).read_text())
-        found = data.pop("format", None)
-        if found != FORMAT:
-            raise FormatError(f"{path} is no table of counts: format {found!r}, not {FORMAT!r}")
-        edges: list[dict[str, Any]] = data["edges"]
-        for edge in edges:
-            edge["counts"] = Counts(**edge["counts"])
-        return cls(
-            num_images=data["num_images"],
-            timesteps=data["timesteps"],
-            synapses=tuple(SynapseSize(**synapse) for synapse in data["synapses"]),
-            edges=tuple(EdgeCounts(**edge) for edge in edges),
-            layers=tuple(LayerCounts(**layer) for layer in data["layers"]),
-            untracked=tuple(data["untracked"]),
-        )
+        try:
+            data: dict[str, Any] = json.loads(Path(path).read_text())
+            if data["format"] != FORMAT:
+                raise ValueError(f"format {data['format']!r} instead of {FORMAT!r}")
+            edges: list[dict[str, Any]] = data["edges"]
+            for edge in edges:
+                edge["counts"] = Counts(**edge["counts"])
+            return cls(
+                num_images=data["num_images"],
+                timesteps=data["timesteps"],
+                synapses=tuple(SynapseSize(**synapse) for synapse in data["synapses"]),
+                edges=tuple(EdgeCounts(**edge) for edge in edges),
+                layers=tuple(LayerCounts(**layer) for layer in data["layers"]),
+                untracked=tuple(data["untracked"]),
+                uncounted=tuple(data["uncounted"]),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise FormatError(f"{path} is no table of counts: {error!r}") from error
 
     def compare(self, other: "CountTable") -> str:
-        """Print this table beside another one, per image, with the ratio of the two."""
+        """Return this table beside another one as text, per image, with the ratio of the two."""
         rows = [f"{'per image':24}{'this':>14}{'other':>14}{'ratio':>9}"]
         for (name, mine), (_, theirs) in zip(self._lines(), other._lines(), strict=True):
             ratio = f"{mine / theirs:9.3f}" if theirs else f"{'-':>9}"
@@ -170,26 +177,28 @@ class CountTable:
 
     def __str__(self) -> str:
         scale, active = 1e6 * max(1, self.num_images), self.active_ratios()
-        rows = [
-            f"{'from':22}{'into':26}{'active':>8}{'unary ACs':>12}{'bit-sparse':>12}{'saved':>8}"
-        ]
+        edges = self.by_edge()
+        wide = max((len(source) for source, _ in edges), default=0) + 2
+        wider = max((len(target) for _, target in edges), default=0) + 2
 
         def row(source: str, target: str, share: float, counts: Counts) -> str:
             saved = 1 - counts.bit_sparse_acs / counts.unary_acs if counts.unary_acs else 0.0
             return (
-                f"{source:22}{target:26}{share:8.1%}{counts.unary_acs / scale:12.3f}"
+                f"{source:{wide}}{target:{wider}}{share:8.1%}{counts.unary_acs / scale:12.3f}"
                 f"{counts.bit_sparse_acs / scale:12.3f}{saved:8.1%}"
             )
 
-        for (source, target), counts in self.by_edge().items():
-            rows.append(row(source, target, active[source], counts))
+        heading = f"{'active':>8}{'unary ACs':>12}{'bit-sparse':>12}{'saved':>8}"
+        rows = [f"{'from':{wide}}{'into':{wider}}{heading}"]
+        rows += [row(a, b, active[a], counts) for (a, b), counts in edges.items()]
         rows.append(row("total", "", self.active_ratio(), self.total()))
-        rows += [f"{name:56}{value:12.3f}" for name, value in self._lines()[2:]]
+        rows += [f"{name:{wide + wider + 8}}{value:12.3f}" for name, value in self._lines()[2:]]
         rows.append(
             f"millions per image, mean of {self.num_images} image(s), {self.timesteps} timestep(s) "
             f"summed; exact fan-out:\nsynapses into padding are not counted"
         )
         rows += [f"not followed, so its synapses count as MACs: {what}" for what in self.untracked]
+        rows += [f"NOT counted at all: {what}" for what in self.uncounted]
         return "\n".join(rows)
 
     def _lines(self) -> list[tuple[str, float]]:

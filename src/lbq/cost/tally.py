@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts
 from lbq.cost.wiring import Edge, Wiring, trace_wiring
-from lbq.errors import LevelError
+from lbq.errors import CountError, LevelError
 from lbq.functional.planes import num_planes
 from lbq.types import FanOut
 
@@ -40,6 +40,11 @@ class Tally:
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         self._wiring: Wiring = trace_wiring(model, example)
+        if not self._wiring.neurons:
+            raise CountError(
+                "no neuron of this model answered the example, so there are no levels to count (an "
+                "ANN, or neurons that are streamed instead of called); lbq.count_macs counts MACs"
+            )
         self._leaving = {layer: list[Edge]() for layer in self._wiring.neurons}
         for edge in self._wiring.edges:
             self._leaving[edge.source].append(edge)
@@ -56,14 +61,13 @@ class Tally:
                 f"levels of {layer!r} arrived, but the model that this tally was made for has no "
                 f"such neuron (it has {known}); make the tally from the model that is watched"
             )
-        magnitude = level.abs() if level.dtype == torch.int8 else level  # the sign costs nothing
-        whole = _BitCounts(magnitude.to(torch.uint8))
+        whole = _BitCounts(level)
         self._count_layer(layer, t, level, whole)
         for edge in self._leaving[layer]:
-            entering = magnitude
+            entering = level
             for pool in edge.max_pools:
                 entering = pool.apply(entering)
-            bits = _BitCounts(entering.to(torch.uint8)) if edge.max_pools else whole
+            bits = _BitCounts(entering) if edge.max_pools else whole
             key = self._index[id(edge)], t
             self._edges[key] = self._edges.get(key, Counts()) + bits.weighted(edge.fan_out)
 
@@ -86,6 +90,7 @@ class Tally:
             ),
             layers=tuple(self._layers.values()),
             untracked=tuple(self._wiring.untracked),
+            uncounted=tuple(self._wiring.uncounted),
         )
 
     def __str__(self) -> str:
@@ -98,38 +103,45 @@ class Tally:
             layer=layer,
             t=t,
             neurons=self._wiring.neurons[layer],
+            max_level=self._wiring.max_levels[layer],
             active=bits.num_active() + (before.active if before else 0),
             plane_formations=bits.num_bits() + (before.plane_formations if before else 0),
         )
 
 
 class _BitCounts:
-    """How often each bit of each position is set in a batch of levels."""
+    """How often each bit is set at each place in a batch of levels; their sign costs nothing.
+
+    Places are spatial: fan-out is the same for all channels, so they are added up.
+    """
 
     def __init__(self, level: Tensor) -> None:
-        batch, shape = len(level), level.shape[1:]
-        flat = level.reshape(batch, -1)  # [B, n]
+        channels, *space = level.shape[1:] if level.dim() > 1 else (1,)
+        size = level.abs() if level.dtype == torch.int8 else level
+        flat = size.to(torch.uint8).flatten(1)  # [B, n]
         width = flat.shape[1]
         padded = F.pad(flat, (0, -width % 8)) if width % 8 else flat.contiguous()
         words = padded.view(torch.int64)  # [B, n / 8], eight lanes of one level each
-        bits = num_planes(int(level.max()) if level.numel() else 0)
+        bits = num_planes(int(flat.max()) if flat.numel() else 0)
         chunk = max(1, _WORDS // max(1, words.shape[1]))
-        counts = torch.zeros(bits + 1, words.shape[1] * 8, dtype=torch.int64)
+        counts = torch.zeros(bits + 1, *space, dtype=torch.int64, device=level.device)
         for rows in words.split(_ROWS):
-            lanes = torch.zeros(bits + 1, words.shape[1], dtype=torch.int64)
+            lanes = words.new_zeros(bits + 1, words.shape[1])
             for some in rows.split(chunk):
                 _add_bits(some, lanes)
-            counts += lanes.view(torch.uint8).to(torch.int64)
-        counts = counts[:, :width].reshape(bits + 1, *shape)
-        self.planes, self.active = counts[:-1], counts[-1]  # [K, *n], [*n]
+            by_value = lanes.view(torch.uint8)[:, :width].reshape(bits + 1, channels, *space)
+            counts += by_value.sum(1, dtype=torch.int64)
+        counts = counts.cpu()
+        self.planes, self.active = counts[:-1], counts[-1]  # [K, *space], [*space]
 
     def weighted(self, fan_out: FanOut) -> Counts:
-        """Multiply by the fan-out and add up."""
-        by_plane = [int((plane * fan_out).sum()) for plane in self.planes]
+        """Multiply by the fan-out of every place and add up."""
+        at_place = fan_out[0]  # the first axis of a fan-out stands for all channels
+        by_plane = [int((plane * at_place).sum()) for plane in self.planes]
         return Counts(
             unary_acs=sum(count << k for k, count in enumerate(by_plane)),
             bit_sparse_acs=sum(by_plane),
-            unit_event_acs=int((self.active * fan_out).sum()),
+            unit_event_acs=int((self.active * at_place).sum()),
             explicit_shifts=sum(by_plane[1:]),
         )
 

@@ -7,26 +7,32 @@ burst makes it an ordinary real number, and the synapse behind it is counted in 
 guessed: such operations are listed in :attr:`Wiring.untracked`.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lbq.cost.fan_out import conv_fan_out, linear_fan_out, pooled_fan_out
+from lbq.cost.fan_out import Reach, conv_reach, linear_reach
 from lbq.cost.pools import Pool, bind, per_axis, read_pool
 from lbq.cost.table import SynapseSize
-from lbq.errors import ShapeError
+from lbq.errors import CountError, ShapeError
 from lbq.neurons.neuron import Neuron
 from lbq.types import FanOut
 
 _RESHAPES = {
     "clone", "contiguous", "detach", "dropout", "expand", "flatten", "reshape", "squeeze", "to",
     "unflatten", "unsqueeze", "view",
+}  # fmt: skip
+_ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
+_SCALINGS = {"mul", "div", "mul_", "div_"}
+_PRODUCTS = {
+    "addbmm", "addmm", "baddbmm", "bilinear", "bmm", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "einsum", "__matmul__", "matmul", "mm", "multi_head_attention_forward",
+    "mv", "scaled_dot_product_attention", "tensordot",
 }  # fmt: skip
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _LINEAR = ("input", "weight", "bias")
@@ -64,9 +70,13 @@ class Wiring:
     synapses: list[SynapseSize] = field(default_factory=list[SynapseSize])
     neurons: dict[str, int] = field(default_factory=dict[str, int])
     """Neurons in each layer, in running order."""
+    max_levels: dict[str, int] = field(default_factory=dict[str, int])
+    """Largest level of each layer."""
     timesteps: int = 1
     untracked: list[str] = field(default_factory=list[str])
     """Operations on bursts that were not followed, with the module that made them."""
+    uncounted: list[str] = field(default_factory=list[str])
+    """Products that are neither convolutions nor linear layers: nothing counts them."""
 
 
 @torch.no_grad()
@@ -78,7 +88,7 @@ def trace_wiring(model: nn.Module, example: Tensor) -> Wiring:
         example: input of the model for a batch of one.
     """
     tracer = _Tracer()
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     with ExitStack() as stack:
         for name, module in model.named_modules():
             handles = (
@@ -87,11 +97,11 @@ def trace_wiring(model: nn.Module, example: Tensor) -> Wiring:
             )
             for handle in handles:
                 stack.callback(handle.remove)
-        stack.callback(model.train, was_training)
+        stack.callback(_restore, modes)
         model.eval()
         stack.enter_context(tracer)
         model(example)
-    return tracer.wiring
+    return tracer.finished()
 
 
 class _Tracer(TorchFunctionMode):
@@ -103,6 +113,17 @@ class _Tracer(TorchFunctionMode):
         self._stack: list[str] = []
         self._inside_neuron = 0
         self._routes: dict[int, tuple[Tensor, tuple[Route, ...]]] = {}
+        self._mixed: dict[int, Tensor] = {}  # sums of bursts and currents
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def finished(self) -> Wiring:
+        """Return the wiring, now that the number of timesteps is known."""
+        steps = self.wiring.timesteps
+        for index, synapse in enumerate(self.wiring.synapses):
+            instants = steps if synapse.instants == steps else 1
+            inputs = synapse.inputs // instants
+            self.wiring.synapses[index] = replace(synapse, instants=instants, inputs=inputs)
+        return self.wiring
 
     def entering(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
@@ -117,24 +138,35 @@ class _Tracer(TorchFunctionMode):
             if isinstance(module, Neuron):
                 self._inside_neuron -= 1
                 if isinstance(output, Tensor):
-                    self._emitted(name, output)
+                    self._emitted(name, output, module.max_level)
 
         return hook
 
-    def _emitted(self, layer: str, bursts: Tensor) -> None:
+    def _emitted(self, layer: str, bursts: Tensor, max_level: int) -> None:
         if bursts.shape[1] != 1:
             raise ShapeError(
                 f"the example must be one sample, but {layer} emitted a batch of "
                 f"{bursts.shape[1]}; pass a batch of one, time first if the model takes frames"
             )
+        if layer in self.wiring.neurons:
+            raise CountError(
+                f"the neuron {layer} runs twice in one pass, so its levels cannot be told apart; "
+                f"give every place in the network a neuron of its own"
+            )
         self.wiring.neurons[layer] = bursts[0].numel()
+        self.wiring.max_levels[layer] = max_level
         self.wiring.timesteps = max(self.wiring.timesteps, len(bursts))
+        self._shapes[layer] = tuple(bursts.shape[2:])
         self._tag(bursts, (Route(layer),))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        if not self._inside_neuron and isinstance(output, Tensor):
-            self._follow(getattr(func, "__name__", str(func)), args, kwargs or {}, output)
+        if not self._inside_neuron:
+            name = getattr(func, "__name__", str(func))
+            if isinstance(output, Tensor):
+                self._follow(name, args, kwargs or {}, output)
+            else:
+                self._note_untracked(name, args)  # several tensors, or none
         return output
 
     def _follow(self, name: str, args: Any, kwargs: dict[str, Any], output: Tensor) -> None:
@@ -146,25 +178,34 @@ class _Tracer(TorchFunctionMode):
             self._convolution(bind(_CONV, args, kwargs), output)
         elif name == "linear":
             self._linear(bind(_LINEAR, args, kwargs), output)
-        elif name in ("add", "add_", "__add__", "__radd__", "__iadd__"):
-            self._addition(routes, self._routes_of(args[1]), output)
+        elif name in _ADDITIONS:
+            self._addition(routes, bind(("input", "other"), args, kwargs), output)
         elif name == "cat":
             self._concatenation(bind(("tensors", "dim"), args, kwargs), output)
-        elif not routes:
-            self._note_untracked(name, (*args, *kwargs.values()))
-        elif name in _RESHAPES or (name in ("mul", "div") and isinstance(args[1], int | float)):
+        elif name in _PRODUCTS:
+            self.wiring.uncounted.append(self._here(name))
+        elif name in _RESHAPES and isinstance(first, Tensor) and output.numel() == first.numel():
             self._tag(output, routes)
-        elif (pool := read_pool(name, args, kwargs)) and _can_follow(routes, pool):
+            if id(first) in self._mixed:
+                self._mixed[id(output)] = output
+        elif name in _SCALINGS and _is_positive(bind(("input", "other"), args, kwargs)["other"]):
+            self._tag(output, routes)
+        elif routes and (pool := read_pool(name, args, kwargs)) and _can_follow(routes, pool):
             self._tag(output, tuple(r._replace(pools=(*r.pools, pool)) for r in routes))
         else:
-            self._note_untracked(name, args, known=True)
+            self._note_untracked(name, (*args, *kwargs.values()), known=bool(routes))
 
-    def _addition(self, mine: tuple[Route, ...], other: tuple[Route, ...], output: Tensor) -> None:
-        if mine and other:
+    def _addition(self, mine: tuple[Route, ...], call: dict[str, Any], output: Tensor) -> None:
+        added = call["other"]
+        other = self._routes_of(added)
+        if (mine and other) or (mine and isinstance(added, int | float) and added == 0):
             self._tag(output, mine + other)  # a sum of bursts enters a synapse branch by branch
-            return
-        for route in mine or other:  # a burst added to a current: an identity shortcut
-            self._add_edges((route,), torch.ones(1, dtype=torch.int64), is_identity=True)
+        elif mine and not isinstance(added, Tensor):
+            self.wiring.untracked.append(self._here("add"))
+        elif mine or other:  # a burst added to a current: an identity shortcut
+            self._mixed[id(output)] = output
+            for route in mine or other:
+                self._add_edge(route, Reach(axes=(), width=1), is_identity=True)
 
     def _concatenation(self, call: dict[str, Any], output: Tensor) -> None:
         """Follow channels side by side: fan-out is the same for every channel."""
@@ -177,77 +218,110 @@ class _Tracer(TorchFunctionMode):
 
     def _note_untracked(self, name: str, values: Any, *, known: bool = False) -> None:
         """List an operation that loses track of bursts; harmless questions are not listed."""
-        nested = [
+        nested = (
             v for value in values for v in (value if isinstance(value, list | tuple) else [value])
-        ]
+        )
         if name not in _INNOCENT and (known or any(self._routes_of(value) for value in nested)):
-            self.wiring.untracked.append(f"{name} in {self._stack[-1] or 'the model'}")
+            self.wiring.untracked.append(self._here(name))
+
+    def _here(self, name: str) -> str:
+        return f"{name} in {self._stack[-1] or 'the model'}"
 
     def _convolution(self, call: dict[str, Any], output: Tensor) -> None:
         weight = cast(Tensor, call["weight"])
-        size = call["input"].shape[-(weight.dim() - 2) :]
-        fan_out = conv_fan_out(
-            size,
-            weight.shape,
-            stride=per_axis(call.get("stride", 1), size),
-            padding=_paddings(call.get("padding", 0), weight, call.get("dilation", 1), size),
-            dilation=per_axis(call.get("dilation", 1), size),
-            groups=call.get("groups", 1),
-        )
-        self._synapse(call["input"], weight, output.numel(), fan_out)
+        if self._synapse(call["input"], weight, output.numel()):
+            size = call["input"].shape[-(weight.dim() - 2) :]
+            reach = conv_reach(
+                size,
+                weight.shape,
+                stride=per_axis(call.get("stride", 1), size),
+                padding=_paddings(call.get("padding", 0), weight, call.get("dilation", 1), size),
+                dilation=per_axis(call.get("dilation", 1), size),
+                groups=call.get("groups", 1),
+            )
+            for route in self._routes_of(call["input"]):
+                self._add_edge(route, reach, is_identity=False)
 
     def _linear(self, call: dict[str, Any], output: Tensor) -> None:
         weight = cast(Tensor, call["weight"])
-        self._synapse(call["input"], weight, output.numel(), linear_fan_out(len(weight)))
+        if self._synapse(call["input"], weight, output.numel()):
+            for route in self._routes_of(call["input"]):
+                self._add_edge(route, linear_reach(len(weight)), is_identity=False)
 
-    def _synapse(self, inputs: Tensor, weight: Tensor, outputs: int, fan_out: FanOut) -> None:
+    def _synapse(self, inputs: Tensor, weight: Tensor, outputs: int) -> bool:
+        """Write a synapse down; say whether levels enter it."""
         routes = self._routes_of(inputs)
-        instants = math.prod(inputs.shape[: 1 - weight.dim()])  # one sample: these are timesteps
+        if id(inputs) in self._mixed:
+            self.wiring.untracked.append(f"sum of bursts and currents into {self._stack[-1]}")
         self.wiring.synapses.append(
             SynapseSize(
                 name=self._stack[-1],
                 macs=outputs * weight[0].numel(),
-                instants=instants,
+                instants=len(inputs),  # one sample: T, or something else; see finished()
                 num_weights=weight.numel(),
-                inputs=inputs.numel() // instants,
+                inputs=inputs.numel(),
                 is_real=not routes,
             )
         )
-        self._add_edges(routes, fan_out, is_identity=False)
+        return bool(routes)
 
-    def _add_edges(self, routes: tuple[Route, ...], fan_out: FanOut, *, is_identity: bool) -> None:
-        for route in routes:
-            reached = fan_out
-            for pool in (p for p in reversed(route.pools) if not p.is_max):
-                if pool.kernel is None and reached.numel() > 1:
-                    raise ShapeError(
-                        f"{self._stack[-1]} is a convolution behind a mean over part of the axes "
-                        f"of {route.layer}, which cannot be counted; use a pool of fixed size"
-                    )
-                if pool.kernel is not None:
-                    reached = pooled_fan_out(
-                        reached,
-                        pool.size,
-                        kernel=pool.kernel,
-                        stride=pool.stride,
-                        padding=pool.padding,
-                    )
-            self.wiring.edges.append(
-                Edge(
-                    source=route.layer,
-                    target=self._stack[-1],
-                    is_identity=is_identity,
-                    max_pools=tuple(pool for pool in route.pools if pool.is_max),
-                    fan_out=reached,
+    def _add_edge(self, route: Route, reach: Reach, *, is_identity: bool) -> None:
+        for pool in (p for p in reversed(route.pools) if not p.is_max):
+            if pool.kernel is not None:
+                reach = reach.behind_pool(
+                    pool.size, kernel=pool.kernel, stride=pool.stride, padding=pool.padding
                 )
+            elif reach.fan_out().unique().numel() > 1:
+                raise CountError(
+                    f"{self._stack[-1]} is a convolution behind a mean over part of the axes of "
+                    f"{route.layer}, which cannot be counted; use a pool of fixed size"
+                )
+            else:  # everything is averaged into one place
+                reach = Reach(axes=(), width=int(reach.fan_out().max()))
+        max_pools = tuple(pool for pool in route.pools if pool.is_max)
+        self._check_fit(route.layer, max_pools, reach)
+        self.wiring.edges.append(
+            Edge(
+                source=route.layer,
+                target=self._stack[-1],
+                is_identity=is_identity,
+                max_pools=max_pools,
+                fan_out=reach.fan_out(),
+            )
+        )
+
+    def _check_fit(self, layer: str, max_pools: tuple[Pool, ...], reach: Reach) -> None:
+        """Complain if levels were reshaped so that positions no longer mean what they did."""
+        shape = self._shapes[layer]
+        for pool in max_pools:
+            shape = (*shape[: -len(pool.size)], *pool.output_size())
+        if reach.axes and (len(shape), *shape[1:]) != (
+            len(reach.axes) + 1,
+            *(len(axis) for axis in reach.axes),
+        ):
+            raise CountError(
+                f"{self._stack[-1]} reads positions {[len(axis) for axis in reach.axes]}, but the "
+                f"levels of {layer} have shape {list(shape)}; levels that are rearranged in space "
+                f"before a convolution cannot be counted"
             )
 
     def _tag(self, tensor: Tensor, routes: tuple[Route, ...]) -> None:
+        if not routes:
+            return
         self._routes[id(tensor)] = tensor, routes  # the tensor is held, so its id stays its own
 
     def _routes_of(self, value: Any) -> tuple[Route, ...]:
         _, routes = self._routes.get(id(value), (None, ()))
         return routes
+
+
+def _restore(modes: dict[nn.Module, bool]) -> None:
+    for module, training in modes.items():
+        module.training = training
+
+
+def _is_positive(factor: Any) -> bool:
+    return isinstance(factor, int | float) and factor > 0
 
 
 def _can_follow(routes: tuple[Route, ...], pool: Pool) -> bool:
@@ -266,8 +340,8 @@ def _paddings(
         return per_axis(padding, size)
     spans = [d * (k - 1) for k, d in zip(weight.shape[2:], per_axis(dilation, size), strict=True)]
     if any(span % 2 for span in spans):
-        raise ShapeError(
+        raise CountError(
             f'padding="same" with an even kernel {tuple(weight.shape[2:])} pads one side more than '
-            f"the other, which is not counted; pad by hand"
+            f"the other, which is not counted; use an odd kernel or a number"
         )
     return tuple(span // 2 for span in spans)
