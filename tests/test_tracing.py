@@ -5,24 +5,34 @@ import torch
 from torch import nn
 
 import lbq
+from lbq import neurons
 
 pytestmark = pytest.mark.as_shipped
 
 
 class SmallNetwork(nn.Module):
-    """Two convolutions, two neurons, a readout; time folded into the batch by hand."""
+    """Two convolutions, every kind of neuron, a readout; time folded into the batch by hand."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2)
         self.neuron1 = lbq.BurstLIF(step=lbq.LearnedStep(0.3, channels=4))
         self.neuron2 = lbq.BurstLIF(step=0.2, surrogate=lbq.BoxET(), reset_mode="level")
+        self.relatives = nn.Sequential(
+            neurons.IntegerLIF(),
+            neurons.MultiLevelLIF(first_threshold=0.3),
+            neurons.LMHT(3),
+            neurons.TernaryLIF(step=neurons.LearnedStep(0.2)),
+            neurons.OriginalTernaryLIF(),
+            neurons.BinaryLIF(threshold=0.2),
+        )
         self.readout = nn.Linear(4, 3)
 
     def forward(self, frames):
         timesteps, batch = frames.shape[:2]
         x = self.neuron1(self.conv1(frames.flatten(0, 1)).unflatten(0, (timesteps, batch)))
         x = self.neuron2(self.conv2(x.flatten(0, 1)).unflatten(0, (timesteps, batch)))
+        x = x + sum(neuron(x) for neuron in self.relatives)
         return self.readout(x.mean(dim=(3, 4))).mean(0)
 
 
@@ -61,6 +71,21 @@ def test_the_compiled_neuron_emits_the_same_levels_bit_for_bit(frames):
     compiled = torch.compile(neuron.scan, fullgraph=True)
     for got, expected in zip(compiled(frames, None), neuron.scan(frames, None), strict=True):
         assert torch.equal(got, expected)
+
+
+def test_a_model_compiled_before_it_is_watched_still_shows_its_levels():
+    model = torch.nn.Sequential(lbq.BurstLIF(), nn.Linear(4, 2))
+    frames, seen = torch.randn(2, 3, 4), []
+    compiled = torch.compile(model)
+    compiled(frames)
+    tally = lbq.Tally(model, frames[:, :1])
+    with lbq.watch_levels(model, lambda *shown: seen.append(shown)), lbq.watch_levels(model, tally):
+        compiled(frames)
+    assert len(seen) == 2
+    assert tally.table().num_images == 3
+    frames[0, 0, 0] = float("nan")
+    with pytest.raises(lbq.LBQError, match="non-finite"), lbq.check_currents_finite(model):
+        compiled(frames)
 
 
 def test_exports_and_runs_for_another_batch_size(network, frames, tmp_path):

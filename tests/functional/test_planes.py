@@ -24,6 +24,11 @@ def test_every_level_survives_the_round_trip(dtype):  # Eq. 14
     assert torch.equal(lbqf.from_planes(planes).long(), ALL_LEVELS)
 
 
+def test_more_planes_than_a_byte_holds_survive_too():
+    level = torch.tensor([300.0, 511.0])
+    assert lbqf.from_planes(lbqf.to_planes(level, 9)).tolist() == [300, 511]
+
+
 def test_popcount_is_the_number_of_non_zero_planes():
     planes = lbqf.to_planes(ALL_LEVELS, 8)
     assert torch.equal(lbqf.popcount(ALL_LEVELS), planes.sum(0))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lbq import neurons
 from lbq.errors import LBQError, ParameterError
 from lbq.neurons import BurstLIF, Decay
 
@@ -92,6 +93,33 @@ def test_a_state_dict_carries_the_whole_neuron(build_neuron, currents):
 
 def test_float64_networks_compute_in_float64(build_neuron, currents):
     assert build_neuron().double()(currents.double()).dtype == torch.float64
+
+
+def test_half_precision_parameters_flip_no_level(build_neuron):
+    exact, rounded, seen = build_neuron(), build_neuron().bfloat16(), []
+    exact.load_state_dict({k: v.float() for k, v in rounded.state_dict().items()})
+    for neuron in (exact, rounded):
+        neuron.emit.register_forward_hook(lambda module, args, levels: seen.append(levels))
+    currents = 2 * torch.randn(3, 50, 4, 100, generator=torch.Generator().manual_seed(3))
+    exact(currents)
+    rounded(currents)
+    assert (seen[0] != seen[1]).float().mean() == 0
+
+
+def test_neurons_can_be_built_and_printed_without_memory(build_neuron):
+    with torch.device("meta"):
+        neuron = build_neuron()
+    assert type(neuron).__name__ in repr(neuron)
+    assert "meta" in str(neuron(torch.randn(3, 2, 4, 2, device="meta")).device)
+
+
+@pytest.mark.parametrize(
+    "build", [neurons.IntegerLIF, neurons.MultiLevelLIF, lambda n: neurons.LMHT(2, n), BurstLIF]
+)
+def test_levels_that_fit_no_byte_are_refused(build):
+    for wrong in (0, 256):
+        with pytest.raises(ParameterError, match=r"1\.\.255"):
+            build(wrong)
 
 
 def test_tau_and_decay_are_two_names_of_one_thing():

@@ -4,7 +4,7 @@ from torch import nn
 
 import lbq
 from lbq.errors import NonFiniteError
-from lbq.neurons import named_neurons
+from lbq.neurons import named_neurons, neuron_parameters
 
 
 def network():
@@ -46,6 +46,22 @@ def test_a_watch_that_raises_is_removed_too():
     with pytest.raises(KeyError), lbq.watch_levels(model, refuse):
         model(torch.randn(2, 6, 5))
     model(torch.randn(2, 6, 5))
+
+
+def test_streams_are_checked_too():
+    neuron = lbq.BurstLIF()
+    with pytest.raises(NonFiniteError), lbq.check_currents_finite(neuron):
+        neuron.stream(torch.full((1, 2, 3), float("nan")), None)
+
+
+def test_neuron_parameters_are_those_of_the_neurons_each_once():
+    tail = lbq.ReLSGET()
+    model = nn.Sequential(
+        nn.Linear(4, 4), lbq.BurstLIF(surrogate=tail), lbq.BurstLIF(surrogate=tail)
+    )
+    found = neuron_parameters(model)
+    assert len(found) == 3  # two steps, one shared tail
+    assert {id(p) for p in found}.isdisjoint(id(p) for p in model[0].parameters())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

@@ -5,6 +5,7 @@ reset *after* the decay; in Eqs. 7-8 the burst neuron subtracts it *before*, so 
 multiplied by the decay of the next timestep. Each is kept as printed.
 """
 
+from lbq.errors import ParameterError
 from lbq.types import Carry, Current, Level, Membrane, ResetMode, Scalar, Step
 
 
@@ -56,4 +57,8 @@ def steps_removed(level: Level, *, mode: ResetMode) -> Level:
     """
     if mode == "event":
         return level.sign()
-    return level if mode == "level" else level.new_zeros(level.shape)
+    if mode == "level":
+        return level
+    if mode == "none":
+        return level.new_zeros(level.shape)
+    raise ParameterError(f'reset_mode must be "event", "level" or "none", got {mode!r}')

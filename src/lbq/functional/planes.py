@@ -5,11 +5,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lbq.errors import LevelError
+from lbq.errors import LevelError, ParameterError
 from lbq.types import Float, Level, Planes
 
 MAX_LEVEL = 255
 """The largest level anywhere in the library: levels are stored as uint8."""
+
+
+def check_max_level(max_level: int) -> int:
+    """Return the largest level, or complain about one that no byte can hold."""
+    if not 1 <= max_level <= MAX_LEVEL:
+        raise ParameterError(
+            f"max_level must lie in 1..{MAX_LEVEL}, got {max_level}; levels are stored in one byte"
+        )
+    return max_level
 
 
 def num_planes(max_level: int) -> int:
@@ -28,8 +37,9 @@ def to_planes(level: Level, num: int) -> Planes:
 
 def from_planes(planes: Planes) -> Level:
     """Add the planes up, each with its power of two: the inverse of :func:`to_planes`."""
-    weights = 2 ** torch.arange(len(planes), dtype=torch.int64, device=planes.device)
-    return torch.tensordot(weights, planes.to(torch.int64), dims=1).to(planes.dtype)
+    powers = 2 ** torch.arange(len(planes), dtype=torch.int64, device=planes.device)
+    shaped = powers.reshape(-1, *[1] * (planes.dim() - 1))  # [K, 1, ...]
+    return (shaped * planes).sum(0).to(planes.dtype)
 
 
 def popcount(level: Level) -> Level:
@@ -62,7 +72,7 @@ def bit_sparse_product(
 def as_integers(level: Level, *, max_level: int) -> Level:
     """Return the levels as integers, or complain about what is no level.
 
-    uint8 comes back as it is; other integers keep their dtype; floats become uint8.
+    Integers keep their dtype; floats become the smallest integers that hold ``max_level``.
     """
     in_range = level.numel() == 0 or bool((level.min() >= 0) & (level.max() <= max_level))
     fractional = level.is_floating_point() and bool((level != level.floor()).any())
@@ -72,4 +82,6 @@ def as_integers(level: Level, *, max_level: int) -> Level:
             f"[{level.min().item():g}, {level.max().item():g}]; "
             f"pass the level, not the burst (step * level)"
         )
-    return level.to(torch.uint8) if level.is_floating_point() else level
+    if not level.is_floating_point():
+        return level
+    return level.to(torch.uint8 if max_level <= MAX_LEVEL else torch.int64)

@@ -1,7 +1,7 @@
 """From membrane to level: how many thresholds has it reached (Eqs. 2-6).
 
-There is one level formula, :func:`burst_level`. ``floor(U / step)`` and ``floor(U * (1 / step))``
-differ at thresholds, so nobody computes a level in another way.
+There is one formula for the level of a burst neuron, :func:`burst_level`. ``floor(U / step)`` and
+``floor(U * (1 / step))`` differ at thresholds, so nobody computes it in another way.
 """
 
 import torch

@@ -8,8 +8,7 @@ is decided here and nowhere else.
 import torch
 from torch import Tensor
 
-from lbq.errors import LevelError, ParameterError, ShapeError, TimeError
-from lbq.functional.planes import MAX_LEVEL
+from lbq.errors import LevelError, ShapeError, TimeError
 from lbq.kernels.native import NativeBurstScan
 from lbq.kernels.native import can_run as native_can_run
 from lbq.kernels.plain import PlainBurstScan
@@ -30,18 +29,20 @@ def burst_scan(
     """Map the currents of a sequence to its bursts, its levels and the state it ends in.
 
     Half-precision currents are computed in float32 (a rounded membrane lands on other levels) and
-    the bursts come back in the currents' dtype.
+    the bursts come back in the currents' dtype. It can be differentiated once; ``torch.func.vmap``
+    is not supported.
 
     Args:
         currents: what arrives at the neurons, ``[T, B, *n]``.
-        step: spacing of the levels (gamma); broadcasts against ``[B, *n]``.
+        step: spacing of the levels (gamma); like all coefficients one number, or broadcasting
+            against the neurons ``[*n]``.
         tail: strength of the surrogate's tails (lambda), or None for a box.
         decay: share of the carry that survives a timestep (beta).
         reset: share of a step that emission removes (alpha).
         options: the choices without a gradient.
         carry: the state to start from; None is rest.
     """
-    _check(currents, step, carry, options)
+    _check(currents, {"step": step, "tail": tail, "decay": decay, "reset": reset}, carry)
     dtype = torch.promote_types(currents.dtype, torch.float32)
 
     def coefficient(value: Scalar) -> Tensor:
@@ -78,29 +79,30 @@ def check_currents(currents: Tensor) -> None:
         )
 
 
-def _check(currents: Tensor, step: Tensor, carry: Tensor | None, options: ScanOptions) -> None:
+def _check(currents: Tensor, coefficients: dict[str, Scalar | None], carry: Tensor | None) -> None:
     """Complain about what could only give nonsense; values are not looked at, so nothing waits."""
     check_currents(currents)
-    if not 1 <= options.max_level <= MAX_LEVEL:
-        raise ParameterError(
-            f"max_level must lie in 1..{MAX_LEVEL}, got {options.max_level}; "
-            f"levels are stored in one byte"
-        )
-    instant = currents.shape[1:]
-    if _broadcast(step.shape, instant) != instant:
+    neurons = currents.shape[2:]
+    for name, value in coefficients.items():
+        if isinstance(value, Tensor) and not _fits(value.shape, neurons):
+            raise ShapeError(
+                f"the {name} has shape {tuple(value.shape)}, which does not fit neurons of shape "
+                f"{tuple(neurons)} (the currents are {tuple(currents.shape)}); use one number, or "
+                f"one per channel shaped [C, 1, 1]"
+            )
+    if carry is not None and carry.shape != currents.shape[1:]:
         raise ShapeError(
-            f"the step has shape {tuple(step.shape)}, which does not fit neurons of shape "
-            f"[B, *n] = {tuple(instant)}; use one step, or one per channel shaped [C, 1, 1]"
-        )
-    if carry is not None and carry.shape != instant:
-        raise ShapeError(
-            f"the carry has shape {tuple(carry.shape)}, but the currents need {tuple(instant)}; "
-            f"pass the carry that the previous call of this stream returned"
+            f"the carry has shape {tuple(carry.shape)}, but the currents need "
+            f"{tuple(currents.shape[1:])}; pass the carry that the previous call of this stream "
+            f"returned"
         )
 
 
-def _broadcast(shape: torch.Size, other: torch.Size) -> torch.Size | None:
+def _fits(shape: torch.Size, neurons: torch.Size) -> bool:
+    """Say whether a coefficient broadcasts against the neurons: one number always does."""
+    if shape.numel() == 1 and len(shape) <= 1:
+        return True
     try:
-        return torch.broadcast_shapes(shape, other)
+        return torch.broadcast_shapes(shape, neurons) == neurons
     except RuntimeError:
-        return None
+        return False

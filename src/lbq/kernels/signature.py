@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lbq.errors import ParameterError
+from lbq.functional.planes import check_max_level
 from lbq.types import Bursts, Carry, Levels, ResetMode
 
 
@@ -22,6 +24,13 @@ class ScanOptions:
     """Keep the step inside the reset out of the gradient."""
     detach_carry: bool = False
     """Stop the gradient between timesteps (no back-propagation through time)."""
+
+    def __post_init__(self) -> None:
+        check_max_level(self.max_level)
+        if self.reset_mode not in ("event", "level", "none"):
+            raise ParameterError(
+                f'reset_mode must be "event", "level" or "none", got {self.reset_mode!r}'
+            )
 
 
 class ScanOutput(NamedTuple):

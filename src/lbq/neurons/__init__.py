@@ -10,7 +10,12 @@ from lbq.neurons.neuron import Decay, Neuron
 from lbq.neurons.step import FixedStep, LearnedStep, NeuronStep
 from lbq.neurons.surrogates import BoxET, ClipBox, MatchedBox, ReLSGET, Surrogate, TailedBox
 from lbq.neurons.ternary import OriginalTernaryLIF, TernaryLIF
-from lbq.neurons.watch import check_currents_finite, named_neurons, watch_levels
+from lbq.neurons.watch import (
+    check_currents_finite,
+    named_neurons,
+    neuron_parameters,
+    watch_levels,
+)
 
 __all__ = [
     "LMHT",
@@ -34,5 +39,6 @@ __all__ = [
     "calibrate_steps",
     "check_currents_finite",
     "named_neurons",
+    "neuron_parameters",
     "watch_levels",
 ]

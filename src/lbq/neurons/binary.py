@@ -6,9 +6,9 @@ from torch import Tensor
 from lbq.functional.membrane import lif_membrane
 from lbq.functional.quantize import binary_spike
 from lbq.functional.surrogate import arctan_soft_spike, straight_through
-from lbq.neurons.neuron import Decay, Neuron, scalar
+from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.sequence import Instant, run_instants
-from lbq.neurons.step import check_step
+from lbq.neurons.step import check_step_value
 from lbq.types import Bursts, Carry, Currents, Levels
 
 
@@ -40,8 +40,8 @@ class BinaryLIF(Neuron):
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.threshold: Tensor
         self.reset: Tensor
-        self.register_buffer("threshold", check_step(scalar(threshold)))
-        self.register_buffer("reset", scalar(reset))
+        self.register_buffer("threshold", scalar(check_step_value(threshold)))
+        self.register_buffer("reset", scalar(check_reset(reset)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
         """Loop over the timesteps in plain torch."""

@@ -3,10 +3,9 @@
 from torch import Tensor
 
 from lbq.errors import ParameterError
-from lbq.functional.planes import MAX_LEVEL
 from lbq.kernels.scan import burst_scan
 from lbq.kernels.signature import ScanOptions
-from lbq.neurons.neuron import Decay, Neuron, scalar
+from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import NeuronStep, as_step
 from lbq.neurons.surrogates import ReLSGET, Surrogate
 from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
@@ -51,14 +50,6 @@ class BurstLIF(Neuron):
         detach_carry: bool = False,
     ) -> None:
         super().__init__(max_level)
-        if not 1 <= max_level <= MAX_LEVEL:
-            raise ParameterError(f"max_level must lie in 1..{MAX_LEVEL}, got {max_level}")
-        if not 0 <= reset <= 1:
-            raise ParameterError(f"reset must lie in 0..1, got {reset}; 1 removes a whole step")
-        if reset_mode not in ("event", "level", "none"):
-            raise ParameterError(
-                f'reset_mode must be "event", "level" or "none", got {reset_mode!r}'
-            )
         self.step = as_step(step)
         self.surrogate = ReLSGET() if surrogate is None else surrogate
         self.options = ScanOptions(
@@ -77,7 +68,7 @@ class BurstLIF(Neuron):
             )
         self.decay = Decay(decay, tau=tau, default=0.5, learn=learn_decay)
         self.reset: Tensor
-        self.register_buffer("reset", scalar(reset))
+        self.register_buffer("reset", scalar(check_reset(reset)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
         """Run the whole sequence as one operation."""

@@ -10,7 +10,7 @@ from lbq.errors import ParameterError
 from lbq.functional.membrane import integrate
 from lbq.neurons.neuron import Decay, Neuron
 from lbq.neurons.step import NeuronStep
-from lbq.neurons.watch import named_neurons
+from lbq.neurons.watch import named_neurons, removing
 
 
 @torch.no_grad()
@@ -18,6 +18,9 @@ def calibrate_steps(
     model: nn.Module, batches: Iterable[Tensor], *, percentile: float = 99.0
 ) -> dict[str, Tensor]:
     """Set each step so that the chosen percentile of its membrane just reaches ``max_level``.
+
+    For neurons with negative levels it is the percentile of the membrane's size. Neurons whose step
+    does not set the levels (an amplitude) are left alone.
 
     The batches run through the model as it is (train or eval mode is the caller's choice). Layers
     are set in the order in which they run, so a layer sees what its calibrated predecessors send.
@@ -36,7 +39,7 @@ def calibrate_steps(
         raise ParameterError(f"percentile must lie in (0, 100], got {percentile}")
     estimates: dict[str, list[Tensor]] = {}
 
-    def calibrate(layer: str, neuron: Neuron, args: tuple[Tensor, ...]) -> None:
+    def calibrate(layer: str, neuron: Neuron, receive: nn.Module, args: tuple[Tensor, ...]) -> None:
         step = _step_of(neuron)
         assert step is not None  # only neurons with a step are hooked
         reach = _membrane_percentile(neuron, args[0], step().numel(), percentile)
@@ -45,16 +48,15 @@ def calibrate_steps(
         step.set_(torch.stack(estimates[layer]).mean(0))
 
     neurons = {layer: n for layer, n in named_neurons(model) if _step_of(n) is not None}
-    handles = [
-        neuron.register_forward_pre_hook(partial(calibrate, layer))
+    if any(hasattr(p, "placements") for n in neurons.values() for p in n.parameters()):
+        raise ParameterError("the model is sharded, so its steps cannot be set; calibrate first")
+    hooks = [
+        neuron.receive.register_forward_pre_hook(partial(calibrate, layer, neuron))
         for layer, neuron in neurons.items()
     ]
-    try:
+    with removing(hooks):
         for batch in batches:
             model(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
     if neurons and not estimates:
         raise ParameterError("calibrate_steps needs at least one batch, got none")
     return {layer: torch.stack(found).mean(0) for layer, found in estimates.items()}
@@ -62,19 +64,20 @@ def calibrate_steps(
 
 def _step_of(neuron: Neuron) -> NeuronStep | None:
     step = getattr(neuron, "step", None)
-    return step if isinstance(step, NeuronStep) else None
+    return step if isinstance(step, NeuronStep) and neuron.step_sets_levels else None
 
 
 def _membrane_percentile(
     neuron: Neuron, currents: Tensor, num_steps: int, percentile: float
 ) -> Tensor:
-    """Find the percentile of the membrane's size, for the layer or for each channel."""
+    """Find the percentile of the membrane (or its size), for the layer or for each channel."""
     decay = neuron.decay() if isinstance(neuron.decay, Decay) else 0.0
     membranes: list[Tensor] = []
     for current in currents.float().unbind(0):
         before = membranes[-1] if membranes else torch.zeros_like(current)
         membranes.append(integrate(before, current, decay=decay))
-    values = torch.stack(membranes).abs()  # [T, B, *n]
+    values = torch.stack(membranes)  # [T, B, *n]
+    values = values.abs() if neuron.is_signed else values
     groups = values.flatten().unsqueeze(0) if num_steps == 1 else values.movedim(2, 0).flatten(1)
     k = max(1, round(percentile / 100 * groups.shape[1]))
     return groups.kthvalue(k, dim=1).values

@@ -29,6 +29,8 @@ class LMHT(Neuron):
 
     def __init__(self, timesteps: int, max_level: int = 2) -> None:
         super().__init__(max_level)
+        if timesteps < 1:
+            raise TimeError(f"LMHT needs at least one timestep, got timesteps={timesteps}")
         self.timesteps = timesteps
         self.raw_leak = nn.Parameter(scalar(0.0))
         self.raw_mixture = nn.Parameter(torch.zeros(timesteps, timesteps))
@@ -43,17 +45,19 @@ class LMHT(Neuron):
                 f"that length, got {len(currents)}{' and a carry' if carry is not None else ''}; "
                 f"build it with timesteps={len(currents)}, or stream with BurstLIF"
             )
-        leak = torch.sigmoid(self.raw_leak) + 0.5
-        mixture = 2 * torch.sigmoid(self.raw_mixture) / self.timesteps
-        with torch.autocast(currents.device.type, enabled=False):  # a product of matrices
-            mixed = torch.tensordot(mixture, currents.to(mixture.dtype), dims=1)  # [T, B, *n]
-        lo, hi = 0.5, self.max_level + 0.5
+        dtype = torch.promote_types(currents.dtype, torch.float32)
+        leak = torch.sigmoid(self.raw_leak.to(dtype)) + 0.5
+        mixture = 2 * torch.sigmoid(self.raw_mixture.to(dtype)) / self.timesteps
+        flat = currents.to(dtype).flatten(1)  # [T, B n]
+        rows = [(row.unsqueeze(1) * flat).sum(0) for row in mixture]  # a product autocast ignores
+        mixed = torch.stack(rows).reshape(currents.shape)  # [T, B, *n]
+        step, lo, hi = self.step.to(dtype), 0.5, self.max_level + 0.5
 
         def instant(state: Tensor, current: Tensor) -> Instant:
             membrane = leak * state.detach() + current
-            level = burst_level(membrane, self.step, max_level=self.max_level)
-            soft = soft_level(membrane / self.step, lo=lo, hi=hi)
-            burst = straight_through(level, soft, self.step)
+            level = burst_level(membrane, step, max_level=self.max_level)
+            soft = soft_level(membrane / step, lo=lo, hi=hi)
+            burst = straight_through(level, soft, step)
             return Instant(burst, level, membrane - burst.detach())
 
         bursts, levels, carry = run_instants(instant, mixed, None)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.errors import ParameterError
+from lbq.functional.planes import check_max_level
 from lbq.types import Bursts, Carry, Coefficient, Currents, Levels
 
 
@@ -13,28 +14,32 @@ class Neuron(nn.Module):
     """Maps the currents of a whole sequence, ``[T, B, *n]``, to its bursts, starting from rest.
 
     There is no state between calls and nothing to reset. A stream passes the ``carry`` by hand:
-    ``bursts, carry = neuron.stream(currents, carry)``. The integer levels pass through ``emit``,
-    an identity, so that whoever wants to see them can hook it (:func:`lbq.watch_levels`); they
-    are never stored on the module.
+    ``bursts, carry = neuron.stream(currents, carry)``. The currents pass through ``receive`` and
+    the integer levels through ``emit``, both identities, so that whoever wants to see them can
+    hook them (:func:`lbq.watch_levels`); they are never stored on the module.
     """
 
     max_level: int
     """The largest level that the neuron emits (N_max)."""
+    is_signed: bool = False
+    """Whether it emits negative levels too."""
+    step_sets_levels: bool = True
+    """Whether its step, if it has one, is the spacing of the levels and not their size alone."""
 
     def __init__(self, max_level: int) -> None:
         super().__init__()
-        self.max_level = max_level
+        self.max_level = check_max_level(max_level)
+        self.receive = nn.Identity()
         self.emit = nn.Identity()
 
     def forward(self, currents: Currents) -> Bursts:
         """Answer a whole sequence, from rest."""
-        bursts, levels, _ = self.scan(currents, None)
-        self.emit(levels)
+        bursts, _ = self.stream(currents, None)
         return bursts
 
     def stream(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Carry]:
         """Answer a piece of a sequence, from the carry of the piece before (None: from rest)."""
-        bursts, levels, carry = self.scan(currents, carry)
+        bursts, levels, carry = self.scan(self.receive(currents), carry)
         self.emit(levels)
         return bursts, carry
 
@@ -73,7 +78,23 @@ class Decay(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the decay where a person prints the model."""
-        return f"decay={self().item():.4g}"
+        return f"decay={shown(self())}"
+
+
+def check_reset(reset: float) -> float:
+    """Return the reset, or complain about one that is no share."""
+    if not 0 <= reset <= 1:
+        raise ParameterError(f"reset must lie in 0..1, got {reset}; 1 removes a whole step")
+    return reset
+
+
+def shown(values: Tensor) -> str:
+    """Write a coefficient for people; "?" where it has no value here (meta or sharded tensors)."""
+    if values.is_meta or hasattr(values, "placements") or values.numel() == 0:
+        return "?"
+    if values.numel() == 1:
+        return f"{values.item():.4g}"
+    return f"{values.min().item():.4g}..{values.max().item():.4g}"
 
 
 def scalar(value: float) -> Tensor:

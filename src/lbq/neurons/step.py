@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.errors import ShapeError, StepError
+from lbq.errors import ParameterError, ShapeError, StepError
+from lbq.neurons.neuron import shown
 from lbq.types import Currents, Step
 
 STEP_EPS = 1e-6
@@ -89,6 +90,10 @@ class LearnedStep(NeuronStep):
         eps: float = STEP_EPS,
     ) -> None:
         super().__init__()
+        if init <= eps:
+            raise StepError(f"a learned step must start above its eps={eps:g}, got {init:g}")
+        if gradient_scale not in ("none", "lsq"):
+            raise ParameterError(f'gradient_scale must be "none" or "lsq", got {gradient_scale!r}')
         self.eps = eps
         self.gradient_scale: GradientScale = gradient_scale
         self.raw_step = nn.Parameter(_inverse_softplus(_filled(init, channels) - eps))
@@ -104,7 +109,7 @@ class LearnedStep(NeuronStep):
         if self.gradient_scale == "none":
             return step
         scale = 1 / math.sqrt(currents.numel() * max_level)
-        return (step - step * scale).detach() + step * scale
+        return step.detach() + (step - step.detach()) * scale  # the same bits, a smaller gradient
 
     @torch.no_grad()
     def set_(self, value: Tensor) -> None:
@@ -123,18 +128,25 @@ def as_step(step: NeuronStep | float | None) -> NeuronStep:
     return step if isinstance(step, NeuronStep) else FixedStep(step)
 
 
-def _filled(value: float, channels: int | None) -> Tensor:
-    return check_step(torch.full((1 if channels is None else channels,), float(value)))
+def check_step_value(value: float) -> float:
+    """Return the step, or complain about one that is not a positive finite number."""
+    if not (math.isfinite(value) and value > STEP_EPS):
+        raise StepError(
+            f"a step must be a finite number above {STEP_EPS:g}, got {value:g}; it is the spacing "
+            f"of the levels"
+        )
+    return value
 
 
 def check_step(value: Tensor) -> Tensor:
     """Return the steps, or complain about one that is not a positive finite number."""
-    if not bool((torch.isfinite(value) & (value > STEP_EPS)).all()):
-        raise StepError(
-            f"a step must be a finite number above {STEP_EPS:g}, got values in "
-            f"[{value.min().item():g}, {value.max().item():g}]; it is the spacing of the levels"
-        )
+    for extreme in (value.min().item(), value.max().item()):
+        check_step_value(extreme)
     return value
+
+
+def _filled(value: float, channels: int | None) -> Tensor:
+    return torch.full((1 if channels is None else channels,), check_step_value(value))
 
 
 def _inverse_softplus(value: Tensor) -> Tensor:
@@ -142,6 +154,5 @@ def _inverse_softplus(value: Tensor) -> Tensor:
 
 
 def _describe(step: Tensor) -> str:
-    if step.numel() == 1:
-        return f"step={step.item():.4g}"
-    return f"step={step.min().item():.4g}..{step.max().item():.4g}, channels={step.numel()}"
+    channels = "" if step.numel() == 1 else f", channels={step.numel()}"
+    return f"step={shown(step)}{channels}"

@@ -6,10 +6,11 @@ Guo et al., "Ternary Spike: Learning Ternary Spikes for Spiking Neural Networks"
 import torch
 from torch import Tensor
 
+from lbq.errors import ParameterError
 from lbq.functional.membrane import integrate, soft_reset
 from lbq.functional.quantize import ternary_level
 from lbq.functional.surrogate import soft_level, straight_through
-from lbq.neurons.neuron import Decay, Neuron, scalar
+from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.sequence import Instant, run_instants
 from lbq.neurons.step import FixedStep, NeuronStep, as_step
 from lbq.neurons.surrogates import BoxET, Surrogate
@@ -32,6 +33,8 @@ class TernaryLIF(Neuron):
         reset_mode: "event" (one step) or "none"; "level" is the same as "event" here.
     """
 
+    is_signed = True
+
     def __init__(
         self,
         *,
@@ -43,12 +46,16 @@ class TernaryLIF(Neuron):
         reset_mode: ResetMode = "event",
     ) -> None:
         super().__init__(max_level=1)
+        if reset_mode not in ("event", "level", "none"):
+            raise ParameterError(
+                f'reset_mode must be "event", "level" or "none", got {reset_mode!r}'
+            )
         self.step = FixedStep() if step is None else as_step(step)
         self.surrogate = BoxET() if surrogate is None else surrogate
         self.reset_mode: ResetMode = reset_mode
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.reset: Tensor
-        self.register_buffer("reset", scalar(reset))
+        self.register_buffer("reset", scalar(check_reset(reset)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
         """Loop over the timesteps in plain torch."""
@@ -80,6 +87,8 @@ class OriginalTernaryLIF(Neuron):
     """
 
     THRESHOLD = 0.5
+    is_signed = True
+    step_sets_levels = False
 
     def __init__(
         self,

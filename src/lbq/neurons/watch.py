@@ -1,12 +1,14 @@
 """Seeing what passes through a network's neurons, without storing anything on them."""
 
+import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from lbq.errors import NonFiniteError
 from lbq.neurons.neuron import Neuron
@@ -29,26 +31,23 @@ def watch_levels(model: nn.Module, watch: Watch) -> Generator[None]:
         for t, level in enumerate(levels.unbind(0)):
             watch(layer, t, level)
 
-    handles = [
+    hooks = [
         neuron.emit.register_forward_hook(partial(show, layer))
         for layer, neuron in named_neurons(model)
     ]
-    try:
+    with removing(hooks):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
 def check_currents_finite(model: nn.Module) -> Generator[None]:
     """Raise :class:`NonFiniteError`, naming the layer, when a NaN or infinity reaches a neuron.
 
-    Without it a NaN becomes level 0 in silence. It waits for the device at every layer, so it is
-    for finding a fault, not for every step.
+    Without it a NaN is emitted as level 0, in silence. It waits for the device at every layer, so
+    it is for finding a fault, not for every step.
     """
 
-    def check(layer: str, neuron: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def check(layer: str, neuron: Neuron, receive: nn.Module, args: tuple[Tensor, ...]) -> None:
         currents = args[0]
         bad = int((~torch.isfinite(currents)).sum())
         if bad:
@@ -58,15 +57,27 @@ def check_currents_finite(model: nn.Module) -> Generator[None]:
                 f"learning rate, and the inputs"
             )
 
-    handles = [
-        neuron.register_forward_pre_hook(partial(check, layer))
+    hooks = [
+        neuron.receive.register_forward_pre_hook(partial(check, layer, neuron))
         for layer, neuron in named_neurons(model)
     ]
-    try:
+    with removing(hooks):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+@contextmanager
+def removing(hooks: list[RemovableHandle]) -> Generator[None]:
+    """Remove the hooks when the block ends; inside it, compiled models run uncompiled.
+
+    A compiled model does not see hooks that came after its compilation.
+    """
+    dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
+    with torch.compiler.set_stance("force_eager") if dynamo else nullcontext():
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def named_neurons(model: nn.Module) -> Iterator[tuple[str, Neuron]]:
@@ -74,3 +85,12 @@ def named_neurons(model: nn.Module) -> Iterator[tuple[str, Neuron]]:
     for name, module in model.named_modules():
         if isinstance(module, Neuron):
             yield name, module
+
+
+def neuron_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """List the parameters of the neurons themselves: steps, tails, decays, mixtures.
+
+    They want an optimizer group of their own, without weight decay (docs/decisions/0005).
+    """
+    found = {id(p): p for _, neuron in named_neurons(model) for p in neuron.parameters()}
+    return list(found.values())
