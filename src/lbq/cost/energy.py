@@ -118,35 +118,22 @@ class EnergyModel:
         """Price the counted network and the ANN of the same shape, per image."""
         tech = self.technology
         ann, burst = ann_traffic(table), burst_traffic(table)
-        arithmetic = (
+        conventions = (
+            ("paper", "float32 multiply", tech.fp32_multiply, "float32 add", tech.fp32_add),
+            ("float16", "float16 multiply", tech.fp16_multiply, "float16 add", tech.fp16_add),
+            ("int8, 32-bit sums", "int8 multiply", tech.int8_multiply, "int32 add", tech.int32_add),
+            ("int8, 8-bit sums", "int8 multiply", tech.int8_multiply, "int8 add", tech.int8_add),
+        )
+        arithmetic = tuple(
             self._arithmetic(
                 table,
-                "paper",
-                "float32 MAC in the ANN and the stem, float32 add per bit-sparse AC",
-                mac_pj=tech.fp32_multiply + tech.fp32_add,
-                ac_pj=tech.fp32_add,
-            ),
-            self._arithmetic(
-                table,
-                "float16",
-                "float16 MAC in the ANN and the stem, float16 add per bit-sparse AC",
-                mac_pj=tech.fp16_multiply + tech.fp16_add,
-                ac_pj=tech.fp16_add,
-            ),
-            self._arithmetic(
-                table,
-                "int8, 32-bit sums",
-                "int8 multiply + int32 add per MAC on both sides, int32 add per bit-sparse AC",
-                mac_pj=tech.int8_multiply + tech.int32_add,
-                ac_pj=tech.int32_add,
-            ),
-            self._arithmetic(
-                table,
-                "int8, 8-bit sums",
-                "int8 multiply + int8 add per MAC on both sides, int8 add per bit-sparse AC",
-                mac_pj=tech.int8_multiply + tech.int8_add,
-                ac_pj=tech.int8_add,
-            ),
+                name,
+                f"{multiply} + {add} per MAC of the ANN and the stem, {add} per bit-sparse AC, "
+                f"int32 add per plane formation",
+                mac_pj=multiply_pj + add_pj,
+                ac_pj=add_pj,
+            )
+            for name, multiply, multiply_pj, add, add_pj in conventions
         )
         memory = tuple(
             EnergyRow(
@@ -181,7 +168,7 @@ class EnergyModel:
         ann_pj = arithmetic_energy_pj(fp_macs=table.ann_macs(), acs=0, mac_pj=mac_pj)
         return EnergyRow(
             name=name,
-            convention=convention + "; int32 add per plane formation",
+            convention=convention,
             ann_mj=ann_pj / _PJ_PER_MJ,
             burst_mj=burst_pj / _PJ_PER_MJ,
         )
