@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lbq.kernels.signature import ScanOptions
+from lbq.kernels.signature import ScanOptions, with_known_signature
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ def can_run(
     )
 
 
+@with_known_signature
 class NativeBurstScan(torch.autograd.Function):
     """``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``."""
 

@@ -1,7 +1,10 @@
 """What every implementation of the multi-step neuron takes and returns."""
 
+import inspect
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from torch.autograd import Function
 
 from lbq.errors import ParameterError
 from lbq.functional.planes import check_max_level
@@ -42,3 +45,15 @@ class ScanOutput(NamedTuple):
     """The integer levels, uint8, without gradient."""
     carry: Carry
     """The state after the last timestep, to be passed to the next call of a stream."""
+
+
+F = TypeVar("F", bound=type[Function])
+
+
+def with_known_signature(function: F) -> F:
+    """Note down the signature of an autograd function's forward.
+
+    torch looks it up at every call, which costs a small network more than the neuron itself.
+    """
+    function.forward.__signature__ = inspect.signature(function.forward)  # pyright: ignore[reportFunctionMemberAccess]
+    return function
