@@ -17,7 +17,7 @@ void forward_lanes(const lbq_scan& scan, const Spread& c, const lbq_forward_buff
     const Ints whole = level_of(membrane / step, c.max_level);
     const Floats level = __builtin_convertvector(whole, Floats);
     const Bytes bytes = __builtin_convertvector(whole, Bytes);
-    store(bursts + t * scan.size, step * level);
+    store(bursts + t * scan.size, membrane == membrane ? step * level : membrane);  // a NaN stays one
     std::memcpy(b.levels + t * scan.size + i, &bytes, sizeof bytes);
     if (b.membranes) store(b.membranes + t * scan.size + i, membrane);
     carry = c.carry(membrane, level, step);

@@ -66,7 +66,8 @@ void forward_value(const lbq_scan& scan, const lbq_forward_buffers& b, int64_t i
     const float current = load(b.currents, scan.dtype, t * scan.current_stride + i);
     const float membrane = t == 0 && !b.carry ? current : scan.decay * carry + current;  // Eq. 7
     const float level = level_of(membrane / step, scan.max_level);
-    store(b.bursts, scan.dtype, t * scan.size + i, step * level);  // Eq. 5
+    const float burst = std::isnan(membrane) ? membrane : step * level;  // Eq. 5; a NaN stays one
+    store(b.bursts, scan.dtype, t * scan.size + i, burst);
     b.levels[t * scan.size + i] = static_cast<uint8_t>(level);
     if (b.membranes) b.membranes[t * scan.size + i] = membrane;
     carry = carry_of(scan, membrane, level, step);

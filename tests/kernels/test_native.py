@@ -169,6 +169,17 @@ def test_far_ratios_give_no_nan(isa, dtype):
     assert step.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_finite_comes_out_as_in_plain_torch(isa, dtype):
+    bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.7] * 5, dtype=dtype)
+    currents, step = bad.expand(1, 2, 20).contiguous(), torch.tensor([0.3])
+    out, one = scan(currents, step), torch.tensor([1.0])
+    plain = PlainBurstScan.apply(currents, step, None, one, one, None, options_for())
+    assert torch.equal(out.bursts.isnan(), currents.isnan())
+    torch.testing.assert_close(out.bursts, plain[0], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(out.levels[~currents.isnan()], plain[1][~currents.isnan()])
+
+
 def test_channels_last_runs_without_a_copy():
     folded = sequence(6, 4, 5, 3).contiguous(memory_format=torch.channels_last)
     currents = folded.unflatten(0, (2, 3)).requires_grad_()
