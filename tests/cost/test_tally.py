@@ -182,6 +182,12 @@ def test_a_max_pool_lets_negative_levels_lose():
     assert run(model, -frames, lbq.Tally(model, frames)).table().total().unit_event_acs == 3
 
 
+def test_a_layer_of_one_neuron_without_an_axis_is_counted():
+    model, frames = nn.Sequential(lbq.BurstLIF(step=1.0)), torch.full((2, 5), 3.5)
+    layers = run(model, frames, lbq.Tally(model, frames[:, :1])).table().layers
+    assert [layer.active for layer in layers] == [5, 5]
+
+
 def test_an_empty_batch_counts_nothing(small):
     model, images = small
     tally = run(model, images[:0], lbq.Tally(model, images[:1]))

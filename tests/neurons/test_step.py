@@ -46,6 +46,13 @@ def test_set_puts_other_values_in(kind):
         step.set_(torch.tensor([0.1, -1.0, 10.0]))
 
 
+def test_a_learned_step_cannot_be_put_below_its_own_eps():
+    with pytest.raises(StepError, match=r"above 0\.1"):
+        LearnedStep(0.05, eps=0.1)
+    with pytest.raises(StepError, match=r"above 0\.1"):
+        LearnedStep(eps=0.1).set_(torch.tensor([0.05]))
+
+
 def test_the_lsq_scale_shrinks_the_gradient_and_nothing_else(currents):
     plain, scaled = (
         BurstLIF(step=LearnedStep(0.4, gradient_scale=scale)) for scale in ("none", "lsq")

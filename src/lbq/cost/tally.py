@@ -116,7 +116,9 @@ class _BitCounts:
     """
 
     def __init__(self, level: Tensor) -> None:
-        channels, *space = level.shape[1:] if level.dim() > 1 else (1,)
+        if level.dim() == 1:  # one neuron per sample
+            level = level.unsqueeze(1)
+        channels, *space = level.shape[1:]
         size = level.abs() if level.dtype == torch.int8 else level
         flat = size.to(torch.uint8).flatten(1)  # [B, n]
         width = flat.shape[1]

@@ -59,6 +59,12 @@ def steps_removed(level: Level, *, mode: ResetMode) -> Level:
         return level.sign()
     if mode == "level":
         return level
-    if mode == "none":
-        return level.new_zeros(level.shape)
-    raise ParameterError(f'reset_mode must be "event", "level" or "none", got {mode!r}')
+    check_reset_mode(mode)
+    return level.new_zeros(level.shape)
+
+
+def check_reset_mode(mode: ResetMode) -> ResetMode:
+    """Return the mode, or complain about one that does not exist."""
+    if mode not in ("event", "level", "none"):
+        raise ParameterError(f'reset_mode must be "event", "level" or "none", got {mode!r}')
+    return mode

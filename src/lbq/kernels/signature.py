@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from torch.autograd import Function
 
-from lbq.errors import ParameterError
+from lbq.functional.membrane import check_reset_mode
 from lbq.functional.planes import check_max_level
 from lbq.types import Bursts, Carry, Levels, ResetMode
 
@@ -30,10 +30,7 @@ class ScanOptions:
 
     def __post_init__(self) -> None:
         check_max_level(self.max_level)
-        if self.reset_mode not in ("event", "level", "none"):
-            raise ParameterError(
-                f'reset_mode must be "event", "level" or "none", got {self.reset_mode!r}'
-            )
+        check_reset_mode(self.reset_mode)
 
 
 class ScanOutput(NamedTuple):

@@ -12,6 +12,9 @@ from lbq.neurons.neuron import Decay, Neuron
 from lbq.neurons.step import NeuronStep
 from lbq.neurons.watch import named_neurons, removing
 
+_SMALLEST_STEP = 1e-4
+"""What a silent layer gets: it still needs a positive step."""
+
 
 @torch.no_grad()
 def calibrate_steps(
@@ -43,7 +46,7 @@ def calibrate_steps(
         step = _step_of(neuron)
         assert step is not None  # only neurons with a step are hooked
         reach = _membrane_percentile(neuron, args[0], step().numel(), percentile)
-        smallest = torch.full_like(reach, 1e-3)  # a silent layer still needs a positive step
+        smallest = torch.full_like(reach, _SMALLEST_STEP)
         estimates.setdefault(layer, []).append((reach / neuron.max_level).maximum(smallest))
         step.set_(torch.stack(estimates[layer]).mean(0))
 

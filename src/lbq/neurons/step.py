@@ -90,8 +90,7 @@ class LearnedStep(NeuronStep):
         eps: float = STEP_EPS,
     ) -> None:
         super().__init__()
-        if init <= eps:
-            raise StepError(f"a learned step must start above its eps={eps:g}, got {init:g}")
+        check_step_value(init, above=eps)
         if gradient_scale not in ("none", "lsq"):
             raise ParameterError(f'gradient_scale must be "none" or "lsq", got {gradient_scale!r}')
         self.eps = eps
@@ -114,7 +113,7 @@ class LearnedStep(NeuronStep):
     @torch.no_grad()
     def set_(self, value: Tensor) -> None:
         """Move the parameter to where the step has these values."""
-        self.raw_step.copy_(_inverse_softplus(check_step(value) - self.eps))
+        self.raw_step.copy_(_inverse_softplus(check_step(value, above=self.eps) - self.eps))
 
     def extra_repr(self) -> str:
         """Show the step where a person prints the model."""
@@ -128,20 +127,20 @@ def as_step(step: NeuronStep | float | None) -> NeuronStep:
     return step if isinstance(step, NeuronStep) else FixedStep(step)
 
 
-def check_step_value(value: float) -> float:
+def check_step_value(value: float, *, above: float = STEP_EPS) -> float:
     """Return the step, or complain about one that is not a positive finite number."""
-    if not (math.isfinite(value) and value > STEP_EPS):
+    if not (math.isfinite(value) and value > above):
         raise StepError(
-            f"a step must be a finite number above {STEP_EPS:g}, got {value:g}; it is the spacing "
-            f"of the levels"
+            f"a step must be a finite number above {above:g}, got {value:g}; it is the spacing of "
+            f"the levels"
         )
     return value
 
 
-def check_step(value: Tensor) -> Tensor:
+def check_step(value: Tensor, *, above: float = STEP_EPS) -> Tensor:
     """Return the steps, or complain about one that is not a positive finite number."""
     for extreme in (value.min().item(), value.max().item()):
-        check_step_value(extreme)
+        check_step_value(extreme, above=above)
     return value
 
 

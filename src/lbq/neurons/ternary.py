@@ -6,8 +6,7 @@ Guo et al., "Ternary Spike: Learning Ternary Spikes for Spiking Neural Networks"
 import torch
 from torch import Tensor
 
-from lbq.errors import ParameterError
-from lbq.functional.membrane import integrate, soft_reset
+from lbq.functional.membrane import check_reset_mode, integrate, soft_reset
 from lbq.functional.quantize import ternary_level
 from lbq.functional.surrogate import soft_level, straight_through
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
@@ -46,13 +45,9 @@ class TernaryLIF(Neuron):
         reset_mode: ResetMode = "event",
     ) -> None:
         super().__init__(max_level=1)
-        if reset_mode not in ("event", "level", "none"):
-            raise ParameterError(
-                f'reset_mode must be "event", "level" or "none", got {reset_mode!r}'
-            )
         self.step = FixedStep() if step is None else as_step(step)
         self.surrogate = BoxET() if surrogate is None else surrogate
-        self.reset_mode: ResetMode = reset_mode
+        self.reset_mode: ResetMode = check_reset_mode(reset_mode)
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.reset: Tensor
         self.register_buffer("reset", scalar(check_reset(reset)))
