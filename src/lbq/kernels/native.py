@@ -6,15 +6,15 @@ values in memory order, so channels first and channels last both run without a c
 """
 
 import logging
-import math
 from functools import cache
 from importlib import util
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lbq.kernels.layout import known_layout, layout_for, ordered
 from lbq.kernels.signature import ScanOptions, with_known_signature
 
 _log = logging.getLogger(__name__)
@@ -36,31 +36,6 @@ def isa() -> str | None:
         return None
     torch.ops.load_library(spec.origin)
     return torch.ops.lbq.isa()
-
-
-class Layout(NamedTuple):
-    """How the kernels see a sequence: its strides with time outermost, and how steps repeat."""
-
-    strides: tuple[int, ...]
-    run: int
-
-
-def layout_for(currents: Tensor, step: Tensor) -> Layout | None:
-    """Work out the memory order of a sequence; None if it is not dense or the step does not fit."""
-    instant = currents[0]
-    size = instant.numel()
-    if len(currents) > 1 and currents.stride(0) not in (0, size):
-        return None
-    is_last = instant.dim() == 4 and instant.is_contiguous(memory_format=torch.channels_last)
-    if not (is_last or instant.is_contiguous()):
-        return None
-    strides = (size, *instant.stride())
-    if step.numel() == 1:
-        return Layout(strides, max(1, size))
-    if step.shape != (currents.shape[2], *[1] * (currents.dim() - 3)):
-        return None
-    # where an instant is contiguous both ways (1x1 images), both readings are right
-    return Layout(strides, 1 if is_last else math.prod(currents.shape[3:]))
 
 
 def can_run(
@@ -94,7 +69,7 @@ class NativeBurstScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Walk the sequence forward."""
         del tail  # shapes the gradient only
-        layout = _known_layout(currents, step)
+        layout = known_layout(currents, step)
 
         def sequence(dtype: torch.dtype) -> Tensor:
             return torch.empty_strided(currents.shape, layout.strides, dtype=dtype)
@@ -107,7 +82,7 @@ class NativeBurstScan(torch.autograd.Function):
             step.contiguous(),
             decay,
             reset,
-            _ordered(carry, last_carry),
+            ordered(carry, last_carry),
             layout.run,
             options.max_level,
             _RESET_MODES[options.reset_mode],
@@ -137,21 +112,21 @@ class NativeBurstScan(torch.autograd.Function):
         grad_bursts, _, grad_last_carry, _ = grads
         membranes, step, tail, decay, reset, carry = ctx.saved_tensors
         options: ScanOptions = ctx.options
-        layout = _known_layout(membranes, step)
+        layout = known_layout(membranes, step)
         grad_currents = torch.empty_like(membranes, dtype=ctx.dtype)
         if grad_bursts is None:
             grad_bursts = torch.zeros_like(grad_currents)
         grad_carry = None if carry is None else torch.empty_like(membranes[0])
         grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
         torch.ops.lbq.burst_backward(
-            _ordered(grad_bursts, grad_currents),
-            _ordered(grad_last_carry, membranes[0]),
+            ordered(grad_bursts, grad_currents),
+            ordered(grad_last_carry, membranes[0]),
             membranes,
             step.contiguous(),
             tail,
             decay,
             reset,
-            _ordered(carry, membranes[0]),
+            ordered(carry, membranes[0]),
             layout.run,
             options.max_level,
             _RESET_MODES[options.reset_mode],
@@ -174,16 +149,3 @@ class NativeBurstScan(torch.autograd.Function):
             grad_carry,
             None,
         )
-
-
-def _known_layout(sequence: Tensor, step: Tensor) -> Layout:
-    layout = layout_for(sequence, step)
-    assert layout is not None  # can_run asked
-    return layout
-
-
-def _ordered(values: Tensor | None, like: Tensor) -> Tensor | None:
-    """Bring values into the memory order and dtype of ``like``; usually they are."""
-    if values is None or (values.stride() == like.stride() and values.dtype == like.dtype):
-        return values
-    return torch.empty_like(like).copy_(values)
