@@ -1,0 +1,100 @@
+"""The matrix of arguments that compiled kernels share, and the reference as their judge."""
+
+import random
+
+import torch
+
+from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference
+
+SURROGATES = [(1.0, 0.0, True), (0.5, 0.5, False), (0.0, 0.0, False), (0.5, 0.5, True)]
+
+
+def draw_case(seed, device="cpu"):
+    """A random point of the matrix in float32, steps per layer or per channel, odd sizes."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    timesteps, n = rng.choice([1, 2, 4, 10, 16]), rng.choice([1, 2, 5, 10, 20, 255])
+    lo, margin, has_tail = rng.choice(SURROGATES)
+    shape = rng.choice([(3, 5), (2, 7, 3, 3), (1, 16, 5, 1), (2, 33, 2, 2), (1, 1, 70, 70), (0, 4)])
+    gamma = 10 ** rng.uniform(-4, 4)
+
+    def normal(*size):
+        return torch.randn(*size, generator=generator).to(device)
+
+    def uniform(*size):
+        return torch.rand(*size, generator=generator).to(device)
+
+    currents = normal(timesteps, *shape) * gamma * rng.choice([1.0, n / 2, 3.0 * n])
+    layout = rng.choice(["first", "last", "repeated", "strided"])
+    if layout == "last" and len(shape) == 4:
+        folded = currents.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        currents = folded.unflatten(0, (timesteps, shape[0]))
+    elif layout == "repeated":
+        currents = currents[:1].expand(timesteps, *shape)
+    elif layout == "strided":
+        currents = torch.stack([currents, currents], dim=-1)[..., 0]
+    per_channel = rng.random() < 0.5
+    step = gamma * (
+        0.5 + uniform(shape[1], *[1] * (len(shape) - 2)) if per_channel else uniform(1) + 0.5
+    )
+    inputs = {
+        "currents": currents,
+        "step": step,
+        "tail": 0.05 + 0.9 * uniform(1) if has_tail else None,
+        "decay": uniform(1),
+        "reset": uniform(1),
+        "carry": normal(*shape) * gamma if rng.random() < 0.5 else None,
+    }
+    options = ScanOptions(
+        max_level=n,
+        lo=lo,
+        hi=n + margin,
+        reset_mode=rng.choice(["event", "level", "none"]),
+        detach_reset=rng.random() < 0.25,
+        detach_carry=rng.random() < 0.25,
+    )
+    weights = normal(timesteps, *shape), normal(*shape) * rng.choice([0.0, 1.0])
+    return inputs, options, weights
+
+
+def run(scan, inputs, options, weights):
+    leaves = {k: None if v is None else v.detach().requires_grad_() for k, v in inputs.items()}
+    out = scan(**leaves, options=options)
+    loss = (out.bursts * weights[0]).sum() + (out.carry * weights[1]).sum()
+    wanted = {k: v for k, v in leaves.items() if v is not None}
+    grads = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    return out, {
+        k: torch.zeros_like(wanted[k]) if g is None else g
+        for k, g in zip(wanted, grads, strict=True)
+    }
+
+
+def spread(inputs):
+    """Give every neuron its own coefficients, so that their gradients are the terms of the sums."""
+    instant = inputs["currents"].shape[1:]
+    return {
+        k: v if v is None or k in ("currents", "carry") else v.expand(instant)
+        for k, v in inputs.items()
+    }
+
+
+def check_against_the_reference(seed, device="cpu"):
+    """Levels bit for bit; gradients to 1e-5 of what was summed up for them."""
+    inputs, options, weights = draw_case(seed, device)
+    out, grads = run(burst_scan, inputs, options, weights)
+    expected, terms = run(burst_scan_reference, spread(inputs), options, weights)
+    assert torch.equal(out.levels, expected.levels), seed
+    assert torch.equal(out.bursts, expected.bursts), seed
+    assert torch.equal(out.carry, expected.carry), seed
+    check_gradients(grads, terms, options, weights)
+
+
+def check_gradients(grads, terms, options, weights):
+    for name, term in terms.items():
+        error = (grads[name] - term.sum_to_size(grads[name].shape)).abs()
+        limit = 1e-5 * term.abs().sum_to_size(grads[name].shape)
+        if name == "step":  # level - ratio cancels: its rounding is that of numbers up to N
+            rounding = 3e-7 * options.max_level * weights[0].abs().sum(0)
+            limit = limit + rounding.sum_to_size(limit.shape)
+        if name in ("currents", "carry"):  # no sum: relative to the largest
+            limit = 1e-5 * term.abs().max() if term.numel() else limit
+        assert (error <= limit).all(), (name, options)
