@@ -17,14 +17,13 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lbq
-from lbq.kernels import native, scan
+from lbq.kernels import forcing, native
 
 Step = Callable[[], None]
 
@@ -52,7 +51,7 @@ def step_of(
         model.zero_grad()
 
     def plain_step() -> None:
-        with mock.patch.object(scan, "native_can_run", return_value=False):
+        with forcing("plain"):
             step()
 
     return plain_step if neuron == "LBQ, plain torch" else step

@@ -39,3 +39,7 @@ class FormatError(LBQError, ValueError):
 
 class CountError(LBQError, RuntimeError):
     """A network does something that cannot be counted, and a wrong count would be worse."""
+
+
+class ImplementationError(LBQError, RuntimeError):
+    """An implementation was asked for by name and cannot run these arguments."""

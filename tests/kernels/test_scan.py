@@ -1,12 +1,21 @@
 """``burst_scan`` against the reference over the whole matrix of its arguments; its complaints."""
 
+import contextvars
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from lbq.errors import LBQError, LevelError, ParameterError, ShapeError, TimeError
-from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference
+from lbq.errors import (
+    ImplementationError,
+    LBQError,
+    LevelError,
+    ParameterError,
+    ShapeError,
+    TimeError,
+)
+from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference, forcing, native
 
 DRAWS_PER_SEED = 300
 SURROGATES = [
@@ -160,6 +169,104 @@ def test_a_second_derivative_is_refused_rather_than_wrong():
         grad.sum().backward()
 
 
+def what_ran(output):
+    """The implementation that wrote these bursts, read from autograd's graph."""
+    names = {
+        "NativeBurstScanBackward": "native",
+        "PlainBurstScanBackward": "plain",
+        "StackBackward0": "reference",
+    }
+    return names[output.bursts.grad_fn.name()]
+
+
+def leaf(*shape, dtype=torch.float32):
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+needs_native = pytest.mark.skipif(native.isa() is None, reason="the native kernels are not built")
+
+
+@pytest.mark.parametrize("name", ["reference", "plain", pytest.param("native", marks=needs_native)])
+def test_a_forced_implementation_runs_and_only_inside(name):
+    chosen = what_ran(simple(leaf(2, 3, 4)))
+    with forcing(name):
+        assert what_ran(simple(leaf(2, 3, 4))) == name
+        with forcing("reference"):
+            assert what_ran(simple(leaf(2, 3, 4))) == "reference"
+        assert what_ran(simple(leaf(2, 3, 4))) == name
+    assert what_ran(simple(leaf(2, 3, 4))) == chosen
+
+
+def test_nothing_stays_forced_behind_an_exception():
+    with pytest.raises(ZeroDivisionError), forcing("reference"):
+        1 / 0  # noqa: B018
+    assert what_ran(simple(leaf(2, 3, 4))) != "reference"
+
+
+def test_forcing_holds_for_one_thread_and_follows_its_context():
+    with ThreadPoolExecutor(1) as other, forcing("reference"):
+        unaware = other.submit(lambda: what_ran(simple(leaf(2, 3, 4)))).result()
+        context = contextvars.copy_context()
+        told = other.submit(context.run, lambda: what_ran(simple(leaf(2, 3, 4)))).result()
+    assert unaware != "reference"
+    assert told == "reference"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_backward_belongs_to_the_implementation_that_ran_forward(dtype):
+    currents = leaf(4, 16, 33, dtype=dtype)
+
+    def gradient(inside, outside):
+        with forcing(inside):
+            out = simple(currents)
+        with forcing(outside):
+            return torch.autograd.grad(out.bursts.square().sum() + out.carry.sum(), currents)[0]
+
+    for name in ("reference", "plain"):
+        assert torch.equal(gradient(name, "plain"), gradient(name, "reference"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_forced_reference_answers_in_the_dtypes_of_the_others(dtype):
+    currents = leaf(4, 16, 33, dtype=dtype)
+    with forcing("reference"):
+        expected = simple(currents)
+    with forcing("plain"):
+        out = simple(currents)
+    for got, want in zip(out, expected, strict=True):
+        assert got.dtype == want.dtype
+        assert torch.equal(got, want)
+
+
+@pytest.mark.as_shipped
+def test_a_function_compiled_inside_keeps_what_was_forced():
+    torch.compiler.reset()
+    currents = leaf(2, 3, 4)
+    with forcing("reference"):
+        compiled = torch.compile(lambda x: simple(x).bursts, fullgraph=True, backend="eager")
+        assert compiled(currents).grad_fn.name() == "StackBackward0"
+    assert compiled(currents).grad_fn.name() == "StackBackward0"
+
+
+@needs_native
+@pytest.mark.as_shipped
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_tracer_refuses_forced_native_kernels_rather_than_running_others(strict):
+    class Neuron(torch.nn.Module):
+        def forward(self, currents):
+            return simple(currents).bursts
+
+    with forcing("native"), pytest.raises(Exception, match="no tracer at work"):
+        torch.export.export(Neuron(), (torch.randn(2, 3, 4),), strict=strict)
+    with forcing("plain"):
+        torch.export.export(Neuron(), (torch.randn(2, 3, 4),), strict=strict)
+
+
+def forced_native(*arguments, **keywords):
+    with forcing("native"):
+        return simple(*arguments, **keywords)
+
+
 @pytest.mark.as_shipped  # the annotation checks of the test run would complain first
 @pytest.mark.parametrize(
     ("error", "message", "call"),
@@ -177,6 +284,12 @@ def test_a_second_derivative_is_refused_rather_than_wrong():
          lambda: simple(torch.ones(2, 3, 4, 6), torch.ones(5, 1))),
         (ShapeError, r"carry has shape \(3, 5\).*\(3, 4\).*previous call",
          lambda: simple(torch.ones(2, 3, 4), carry=torch.ones(3, 5))),
+        (ImplementationError, r"float32 or bfloat16.*got torch.float64 on cpu.*force .plain.",
+         lambda: forced_native(torch.ones(2, 3, 4, dtype=torch.float64))),
+        (ImplementationError, r"one step or one per channel.*step of shape \(3, 4\)",
+         lambda: forced_native(torch.ones(2, 5, 3, 4), torch.ones(3, 4))),
+        (ParameterError, r"'reference', 'plain', 'native', got 'fast'",
+         lambda: forcing("fast").__enter__()),
     ],
 )  # fmt: skip
 def test_complaints_say_what_was_expected_what_came_and_what_to_do(error, message, call):

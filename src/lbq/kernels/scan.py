@@ -2,18 +2,55 @@
 
 ``reference.py`` is the truth, a loop over the paper's equations. ``native.py`` runs on CPUs where
 it was built, ``plain.py`` everywhere else: on any device and dtype that torch knows. Which one runs
-is decided here and nowhere else.
+is decided here and nowhere else; :func:`forcing` is how a caller has a say in it.
 """
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from lbq.errors import LevelError, ShapeError, TimeError
+from lbq.errors import ImplementationError, LevelError, ParameterError, ShapeError, TimeError
 from lbq.kernels.native import NativeBurstScan
 from lbq.kernels.native import can_run as native_can_run
 from lbq.kernels.plain import PlainBurstScan
+from lbq.kernels.reference import burst_scan_reference
 from lbq.kernels.signature import ScanOptions, ScanOutput
 from lbq.types import Carry, Currents, Scalar, Step
+
+Implementation = Literal["reference", "plain", "native"]
+
+_NATIVE_NEEDS = (
+    "the built library (pip install --no-build-isolation .), dense and not empty float32 or "
+    "bfloat16 currents on a CPU, one step or one per channel, one tail, decay and reset, and no "
+    "tracer at work"
+)
+
+_forced: ContextVar[Implementation | None] = ContextVar("forced", default=None)
+
+
+@contextmanager
+def forcing(name: Implementation) -> Generator[None]:
+    """Let every ``burst_scan`` called inside run this implementation, or complain that it cannot.
+
+    For benchmarks, tests and doubts: without it the fastest one that takes the arguments runs. It
+    holds for this thread (or asyncio task) only. A backward belongs to the implementation that ran
+    forward, wherever it is called; a compiled function keeps the one that it was traced with.
+
+    Args:
+        name: "reference", "plain" or "native".
+    """
+    if name not in get_args(Implementation):
+        names = ", ".join(map(repr, get_args(Implementation)))
+        raise ParameterError(f"the implementation to force must be one of {names}, got {name!r}")
+    token = _forced.set(name)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
 
 
 def burst_scan(
@@ -54,8 +91,11 @@ def burst_scan(
         coefficient(decay),
         coefficient(reset),
     )
-    scan = NativeBurstScan if native_can_run(currents, *coefficients) else PlainBurstScan
     start = None if carry is None else carry.to(dtype)
+    name = _implementation(currents, *coefficients)
+    if name == "reference":
+        return _run_reference(currents, *coefficients, start, options)
+    scan = NativeBurstScan if name == "native" else PlainBurstScan
     bursts, levels, last_carry, _ = scan.apply(currents, *coefficients, start, options)
     return ScanOutput(bursts, levels, last_carry)
 
@@ -77,6 +117,53 @@ def check_currents(currents: Tensor) -> None:
             f"a sequence needs at least one timestep, got currents of shape "
             f"{tuple(currents.shape)}; time is the first axis, [T, B, *n]"
         )
+
+
+def _implementation(
+    currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor
+) -> Implementation:
+    """Choose the forced implementation, or else the fastest one that takes these arguments."""
+    forced: Implementation | None = _forced_name()
+    if forced is None:
+        return "native" if native_can_run(currents, step, tail, decay, reset) else "plain"
+    if forced == "native" and not native_can_run(currents, step, tail, decay, reset):
+        raise ImplementationError(
+            f'forcing("native") needs {_NATIVE_NEEDS}; got {currents.dtype} on {currents.device}, '
+            f"shape {tuple(currents.shape)}, strides {currents.stride()}, a step of shape "
+            f'{tuple(step.shape)}; force "plain", which takes everything, or force nothing'
+        )
+    return forced
+
+
+def _forced_name() -> Implementation | None:
+    return _forced.get()
+
+
+# torch.compile cannot read a context variable, so it takes the value that it finds when it traces.
+# This is all that torch.compiler.assume_constant_result does, once it has imported the compiler.
+_forced_name._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _run_reference(
+    currents: Tensor,
+    step: Tensor,
+    tail: Tensor | None,
+    decay: Tensor,
+    reset: Tensor,
+    carry: Tensor | None,
+    options: ScanOptions,
+) -> ScanOutput:
+    """Give the reference what the others are promised: it computes in the dtype that it gets."""
+    out = burst_scan_reference(
+        currents.to(step.dtype),
+        step,
+        tail=tail,
+        decay=decay,
+        reset=reset,
+        carry=carry,
+        options=options,
+    )
+    return out._replace(bursts=out.bursts.to(currents.dtype))
 
 
 def _check(currents: Tensor, coefficients: dict[str, Scalar | None], carry: Tensor | None) -> None:
