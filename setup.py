@@ -16,14 +16,17 @@ FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
 ISA_FLAGS = {"avx2": ["-mavx2", "-mfma"], "avx512": AVX512, "neon": []}
 ISAS = {"x86_64": ["avx2", "avx512"], "aarch64": ["neon"]}.get(platform.machine(), [])
+KERNELS = ["burst_forward", "burst_backward", "normed_scan"]
+FUSING = ["burst_backward", "normed_scan"]  # what decides a level is rounded by hand there
+COMMON = ["burst_scan", "burst_scan-scalar", "normed_scan", "normed_scan-scalar", "dispatch"]
 TORCH_2_10 = "0x020a000000000000"
 
 
 def flags_for(source: str) -> list[str]:
-    """Give a file the flags of the instruction set in its name; only backward passes may fuse."""
-    stem = Path(source).stem
-    contract = "fast" if stem.startswith("burst_backward") else "off"
-    return [f"-ffp-contract={contract}", *ISA_FLAGS.get(stem.rpartition("-")[2], [])]
+    """Give a file the flags of the instruction set in its name; some may fuse what they add."""
+    kernel, _, isa = Path(source).stem.rpartition("-")
+    contract = "fast" if isa in ISA_FLAGS and kernel in FUSING else "off"
+    return [f"-ffp-contract={contract}", *ISA_FLAGS.get(isa, [])]
 
 
 class BuildNative(build_ext):
@@ -50,8 +53,8 @@ def native_extension() -> list[Extension]:
         from torch.utils.cpp_extension import include_paths, library_paths  # noqa: PLC0415
     except ImportError:
         return []
-    vectors = [f"burst_{way}-{isa}.cc" for isa in ISAS for way in ("forward", "backward")]
-    sources = [NATIVE / "src" / name for name in ("burst_scan-scalar.cc", *vectors, "dispatch.cc")]
+    vectors = [f"{kernel}-{isa}" for isa in ISAS for kernel in KERNELS]
+    sources = [NATIVE / "src" / f"{name}.cc" for name in (*COMMON, *vectors)]
     return [
         Extension(
             "lbq._native",

@@ -22,6 +22,10 @@ typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
 
 typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2 } lbq_reset_mode;
 
+/* What waits for the backward: float32 membranes, or int16 ratios in 1/1024 of a step. The levels read
+ * from a residue are exact, its gradients within 1e-3; it needs max_level <= 20. */
+typedef enum { LBQ_KEEP_MEMBRANES = 0, LBQ_KEEP_RESIDUES = 1 } lbq_keep;
+
 /* One multi-step burst neuron over a dense instant of `size` values, repeated `timesteps` times.
  *
  * Values are numbered in memory order. Steps come in one of three ways:
@@ -43,6 +47,7 @@ typedef struct {
   int32_t max_level;  /* N, 1..255 */
   lbq_dtype dtype;    /* of currents, bursts and their gradients; everything else is float32 */
   lbq_reset_mode reset_mode;
+  lbq_keep keep;
   int32_t detach_reset, detach_carry;
 } lbq_scan;
 
@@ -51,7 +56,7 @@ typedef struct {
   const float* carry;   /* [size] or NULL: rest */
   void* bursts;         /* [T, size] */
   uint8_t* levels;      /* [T, size] */
-  float* membranes;     /* [T, size], or NULL if no backward follows */
+  void* kept;           /* [T, size], or NULL if no backward follows */
   float* last_carry;    /* [size] */
 } lbq_forward_buffers;
 
@@ -60,7 +65,7 @@ typedef struct {
 typedef struct {
   const void* grad_bursts;      /* [T, size] */
   const float* grad_last_carry; /* [size] or NULL: zero */
-  const float* membranes;       /* [T, size] */
+  const void* kept;             /* [T, size] */
   const float* carry;           /* [size] or NULL: rest */
   void* grad_currents;          /* [T, size] */
   float* grad_carry;            /* [size] or NULL: not wanted */
@@ -82,6 +87,67 @@ lbq_status lbq_burst_backward(const lbq_scan* scan, const lbq_backward_buffers* 
 /* Add up the blocks' sums, in block order: step [num_steps], other [3]. */
 void lbq_sum_blocks(const lbq_scan* scan, const lbq_backward_buffers* buffers, double* step,
                     double* other);
+
+/* Batch norm, an added shortcut and a burst neuron in one, channels last, from rest. The currents before
+ * the norm are all that waits for the backward: membranes are computed again.
+ *
+ * `scan.size` is rows * channels; `scan.num_steps` is 1 or channels; `scan.run` and the stride of the
+ * currents are not looked at. */
+enum { LBQ_MAX_NORMED_TIMESTEPS = 32 };
+
+typedef struct {
+  lbq_scan scan;
+  int64_t channels;
+  const void* currents;              /* [T, rows, channels], before the norm */
+  const void* shortcut;              /* the same, added behind the norm; or NULL */
+  const float *mean, *scale, *shift; /* [channels]; the norm is currents * scale + shift */
+} lbq_normed_scan;
+
+typedef struct {
+  const void* grad_bursts; /* [T, rows, channels] */
+  void* grad_normed;       /* [T, rows, channels], behind the norm: the shortcut's gradient too */
+  double* norm_sums;       /* [blocks, 2, channels]: of grad_normed, and of it times currents - mean */
+  double* step_sums;       /* [blocks, num_steps] */
+  double* other_sums;      /* [blocks, 3]: tail, decay, reset */
+} lbq_normed_grads;
+
+int64_t lbq_normed_num_blocks(const lbq_normed_scan* normed);
+
+/* Sums of (currents - first row) and of its square: sums [blocks, 2, channels]. Needs no norm yet. */
+lbq_status lbq_moment_sums(const lbq_normed_scan* normed, double* sums, int64_t first_block,
+                           int64_t last_block);
+/* The mean and the (biased) variance of every channel from these sums. */
+void lbq_moments(const lbq_normed_scan* normed, const double* sums, float* mean, float* variance);
+
+/* Batch norm itself: how it looks at a channel. NULL weights are ones, NULL biases zeros. */
+typedef struct {
+  const float *mean, *variance, *weight, *bias; /* [channels] */
+  double eps;
+  int32_t is_of_batch; /* the statistics were taken from these currents, so gradients pass through them */
+} lbq_norm;
+
+/* The norm as scale and shift, [channels] each. */
+void lbq_norm_line(const lbq_norm* norm, int64_t channels, float* scale, float* shift);
+
+lbq_status lbq_normed_forward(const lbq_normed_scan* normed, void* bursts, uint8_t* levels_or_null,
+                              int64_t first_block, int64_t last_block);
+lbq_status lbq_normed_backward(const lbq_normed_scan* normed, const lbq_normed_grads* grads,
+                               int64_t first_block, int64_t last_block);
+/* Add up `count` sums of every block, in block order. */
+void lbq_add_blocks(const double* sums, int64_t blocks, int64_t count, double* total);
+
+/* grad_currents = of_grad * grad_normed + of_current * (currents - mean) + constant, per channel;
+ * grad_currents may be grad_normed. */
+typedef struct {
+  float *of_grad, *of_current, *constant; /* [channels] */
+} lbq_norm_slope;
+
+/* The slope, and the gradients of weight and bias, from the sums of all blocks [2, channels]. */
+void lbq_norm_gradients(const lbq_normed_scan* normed, const lbq_norm* norm, const double* sums,
+                        lbq_norm_slope* slope, float* grad_weight, float* grad_bias);
+lbq_status lbq_norm_backward(const lbq_normed_scan* normed, const lbq_norm_slope* slope,
+                             const void* grad_normed, void* grad_currents, int64_t first_block,
+                             int64_t last_block);
 
 /* The instruction set in use: "scalar", "avx2", "avx512" or "neon". LBQ_ISA caps it at load time. */
 const char* lbq_isa(void);

@@ -5,38 +5,39 @@
 namespace lbq {
 namespace {
 
-struct Sums {
-  Floats step{}, tail{}, decay{}, reset{};
+struct Kept {
+  Floats ratio, membrane, level;
 };
 
-template <class Value>
+template <lbq_keep kKeep>
+inline Kept kept_at(const Spread& c, const void* kept, int64_t at, Floats step) {
+  Kept k;
+  if (kKeep == LBQ_KEEP_MEMBRANES) {
+    k.membrane = load(static_cast<const float*>(kept) + at);
+    k.ratio = k.membrane / step;
+  } else {
+    k.ratio = ratios_of(load_raw<Shorts>(static_cast<const int16_t*>(kept) + at));
+    k.membrane = k.ratio * step;
+  }
+  k.level = __builtin_convertvector(level_of(k.ratio, c.max_level), Floats);
+  return k;
+}
+
+template <class Value, lbq_keep kKeep>
 void backward_lanes(const lbq_scan& scan, const Spread& c, const lbq_backward_buffers& b, int64_t i,
                     Floats step, Sums& sums) {
   const Value* grads = static_cast<const Value*>(b.grad_bursts) + i;
   Value* grad_currents = static_cast<Value*>(b.grad_currents) + i;
-  const float* membranes = b.membranes + i;
   Floats state = b.grad_last_carry && !scan.detach_carry ? load(b.grad_last_carry + i) : Floats{};
-  Floats ratio = load(membranes + (scan.timesteps - 1) * scan.size) / step;
-  Floats level = __builtin_convertvector(level_of(ratio, c.max_level), Floats);
+  Kept kept = kept_at<kKeep>(c, b.kept, (scan.timesteps - 1) * scan.size + i, step);
   for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
     const Floats grad = load(grads + t * scan.size);
-    const Floats excess = ratio - least(most(ratio, all(c.lo)), all(c.hi));
-    const Floats fade = exp_of(excess < 0 ? excess : -excess);
-    const Floats slope = excess == 0 ? all(1.0f) : c.tail * fade;
-    const Floats bend = excess < 0 ? fade - 1 : 1 - fade;
-    const Floats removed = state * c.removed(level);
-    sums.step += grad * (level - ratio * slope);
-    sums.tail += grad * step * bend;
-    if (!scan.detach_reset) sums.step -= c.reset * removed;
-    sums.reset -= step * removed;
-    const Floats grad_membrane = grad * slope + state;
+    const Floats grad_membrane = step_back(scan, c, step, kept.ratio, kept.level, grad, state, sums);
     store(grad_currents + t * scan.size, grad_membrane);
     state = scan.detach_carry ? Floats{} : c.decay * grad_membrane;
     if (t > 0) {  // the timestep before: its carry for the decay's gradient, the rest for the next turn
-      const Floats membrane = load(membranes + (t - 1) * scan.size);
-      ratio = membrane / step;
-      level = __builtin_convertvector(level_of(ratio, c.max_level), Floats);
-      sums.decay += grad_membrane * c.carry(membrane, level, step);
+      kept = kept_at<kKeep>(c, b.kept, (t - 1) * scan.size + i, step);
+      sums.decay += grad_membrane * c.carry(kept.membrane, kept.level, step);
     } else {
       if (b.carry) sums.decay += grad_membrane * load(b.carry + i);
       if (b.grad_carry) store(b.grad_carry + i, c.decay * grad_membrane);
@@ -44,7 +45,7 @@ void backward_lanes(const lbq_scan& scan, const Spread& c, const lbq_backward_bu
   }
 }
 
-template <class Value>
+template <class Value, lbq_keep kKeep>
 void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
   const Block block = block_at(scan, index);
   const Spread coefficients(scan);
@@ -55,7 +56,7 @@ void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, i
   for (int64_t j = 0; j < whole; j += kLanes) {  // down the columns, so that their sums stay in registers
     const Floats step = block.step_per_column ? load(block.step + j) : all(*block.step);
     for (int64_t row = 0; row < block.rows; ++row)
-      backward_lanes<Value>(scan, coefficients, buffers, block.first + row * block.count + j, step, sums);
+      backward_lanes<Value, kKeep>(scan, coefficients, buffers, block.first + row * block.count + j, step, sums);
     if (block.step_per_column) {
       for (int64_t lane = 0; lane < kLanes; ++lane) step_sums[j + lane] += sums.step[lane];
       sums.step = Floats{};
@@ -73,9 +74,15 @@ void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, i
     }
 }
 
+template <class Value>
+void backward_of(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
+  scan.keep == LBQ_KEEP_MEMBRANES ? backward_block<Value, LBQ_KEEP_MEMBRANES>(scan, buffers, index)
+                                  : backward_block<Value, LBQ_KEEP_RESIDUES>(scan, buffers, index);
+}
+
 void backward(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
-  scan.dtype == LBQ_F32 ? backward_block<float>(scan, buffers, index)
-                        : backward_block<uint16_t>(scan, buffers, index);
+  scan.dtype == LBQ_F32 ? backward_of<float>(scan, buffers, index)
+                        : backward_of<uint16_t>(scan, buffers, index);
 }
 
 }  // namespace

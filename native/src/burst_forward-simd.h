@@ -5,6 +5,12 @@
 namespace lbq {
 namespace {
 
+inline void keep(lbq_keep what, void* kept, int64_t at, Floats membrane, Floats ratio) {
+  if (what == LBQ_KEEP_MEMBRANES) return store(static_cast<float*>(kept) + at, membrane);
+  const Shorts residues = residues_of(ratio);
+  std::memcpy(static_cast<int16_t*>(kept) + at, &residues, sizeof residues);
+}
+
 template <class Value>
 void forward_lanes(const lbq_scan& scan, const Spread& c, const lbq_forward_buffers& b, int64_t i,
                    Floats step) {
@@ -14,12 +20,13 @@ void forward_lanes(const lbq_scan& scan, const Spread& c, const lbq_forward_buff
   for (int64_t t = 0; t < scan.timesteps; ++t) {
     const Floats current = load(currents + t * scan.current_stride);
     const Floats membrane = t == 0 && !b.carry ? current : c.decay * carry + current;
-    const Ints whole = level_of(membrane / step, c.max_level);
+    const Floats ratio = membrane / step;
+    const Ints whole = level_of(ratio, c.max_level);
     const Floats level = __builtin_convertvector(whole, Floats);
     const Bytes bytes = __builtin_convertvector(whole, Bytes);
     store(bursts + t * scan.size, membrane == membrane ? step * level : membrane);  // a NaN stays one
     std::memcpy(b.levels + t * scan.size + i, &bytes, sizeof bytes);
-    if (b.membranes) store(b.membranes + t * scan.size + i, membrane);
+    if (b.kept) keep(scan.keep, b.kept, t * scan.size + i, membrane, ratio);
     carry = c.carry(membrane, level, step);
   }
   store(b.last_carry + i, carry);

@@ -32,8 +32,16 @@ T* write(const Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-void check(lbq_status status) {
-  if (status != LBQ_OK) throw std::runtime_error("lbq: sizes that no burst scan can have");
+// Spread blocks over torch's threads.
+template <class Run>
+void for_blocks(int64_t blocks, Run run) {
+  torch::stable::parallel_for(0, blocks, kBlocksPerTask, [&](int64_t first, int64_t last) {
+    if (run(first, last) != LBQ_OK) throw std::runtime_error("lbq: sizes that no burst scan can have");
+  });
+}
+
+void put(const std::vector<double>& values, const Tensor& to) {
+  for (size_t i = 0; i < values.size(); ++i) write<float>(to)[i] = static_cast<float>(values[i]);
 }
 
 lbq_scan describe(const Tensor& sequence, const Tensor& step, const std::optional<Tensor>& tail,
@@ -43,7 +51,7 @@ lbq_scan describe(const Tensor& sequence, const Tensor& step, const std::optiona
   scan.timesteps = sequence.size(0);
   scan.size = sequence.numel() / scan.timesteps;
   scan.current_stride = scan.timesteps > 1 ? sequence.stride(0) : scan.size;
-  scan.run = run;
+  scan.run = run > 0 ? run : (scan.size > 0 ? scan.size : 1);  // 0: one step for the layer
   scan.num_steps = step.numel();
   scan.step = static_cast<const float*>(step.const_data_ptr());
   scan.tail = read<float>(tail);
@@ -57,22 +65,26 @@ lbq_scan describe(const Tensor& sequence, const Tensor& step, const std::optiona
   return scan;
 }
 
+lbq_keep keep_of(const Tensor& kept) {
+  return kept.scalar_type() == Scalar::Short ? LBQ_KEEP_RESIDUES : LBQ_KEEP_MEMBRANES;
+}
+
 void burst_forward(const Tensor currents, const Tensor step, const Tensor decay, const Tensor reset,
                    const std::optional<Tensor> carry, int64_t run, int64_t max_level,
-                   int64_t reset_mode, const Tensor bursts, const Tensor levels, const Tensor membranes,
-                   const Tensor last_carry) {
-  const lbq_scan scan =
-      describe(currents, step, std::nullopt, decay, reset, run, max_level, reset_mode, 0, 0);
+                   int64_t reset_mode, const Tensor bursts, const Tensor levels,
+                   const std::optional<Tensor> kept, const Tensor last_carry) {
+  lbq_scan scan = describe(currents, step, std::nullopt, decay, reset, run, max_level, reset_mode, 0, 0);
+  if (kept) scan.keep = keep_of(*kept);
   const lbq_forward_buffers buffers{currents.const_data_ptr(), read<float>(carry),
                                     bursts.mutable_data_ptr(), write<uint8_t>(levels),
-                                    write<float>(membranes),   write<float>(last_carry)};
-  torch::stable::parallel_for(0, lbq_num_blocks(&scan), kBlocksPerTask, [&](int64_t first, int64_t last) {
-    check(lbq_burst_forward(&scan, &buffers, first, last));
+                                    kept ? kept->mutable_data_ptr() : nullptr, write<float>(last_carry)};
+  for_blocks(lbq_num_blocks(&scan), [&](int64_t first, int64_t last) {
+    return lbq_burst_forward(&scan, &buffers, first, last);
   });
 }
 
 void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_last_carry,
-                    const Tensor membranes, const Tensor step, const std::optional<Tensor> tail,
+                    const Tensor kept, const Tensor step, const std::optional<Tensor> tail,
                     const Tensor decay, const Tensor reset, const std::optional<Tensor> carry, int64_t run,
                     int64_t max_level, int64_t reset_mode, double lo, double hi, bool detach_reset,
                     bool detach_carry, const Tensor grad_currents, const std::optional<Tensor> grad_carry,
@@ -80,24 +92,106 @@ void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_l
   lbq_scan scan = describe(grad_bursts, step, tail, decay, reset, run, max_level, reset_mode, lo, hi);
   scan.detach_reset = detach_reset;
   scan.detach_carry = detach_carry;
+  scan.keep = keep_of(kept);
   const int64_t blocks = lbq_num_blocks(&scan);
   std::vector<double> step_sums(blocks * lbq_block_steps(&scan)), other_sums(blocks * 3);
   const lbq_backward_buffers buffers{grad_bursts.const_data_ptr(),
                                      read<float>(grad_last_carry),
-                                     static_cast<const float*>(membranes.const_data_ptr()),
+                                     kept.const_data_ptr(),
                                      read<float>(carry),
                                      grad_currents.mutable_data_ptr(),
                                      grad_carry ? write<float>(*grad_carry) : nullptr,
                                      step_sums.data(),
                                      other_sums.data()};
-  torch::stable::parallel_for(0, blocks, kBlocksPerTask, [&](int64_t first, int64_t last) {
-    check(lbq_burst_backward(&scan, &buffers, first, last));
+  for_blocks(blocks, [&](int64_t first, int64_t last) {
+    return lbq_burst_backward(&scan, &buffers, first, last);
   });
-  std::vector<double> steps(scan.num_steps);
-  double other[3];
-  lbq_sum_blocks(&scan, &buffers, steps.data(), other);
-  for (int64_t i = 0; i < scan.num_steps; ++i) write<float>(grad_step)[i] = static_cast<float>(steps[i]);
-  for (int64_t i = 0; i < 3; ++i) write<float>(grad_other)[i] = static_cast<float>(other[i]);
+  std::vector<double> steps(scan.num_steps), other(3);
+  lbq_sum_blocks(&scan, &buffers, steps.data(), other.data());
+  put(steps, grad_step);
+  put(other, grad_other);
+}
+
+// Batch norm as scale and shift, with the scan behind it.
+struct Normed {
+  std::vector<float> line;
+  lbq_norm norm;
+  lbq_normed_scan scan;
+
+  Normed(const lbq_scan& burst, const Tensor& currents, const std::optional<Tensor>& shortcut,
+         const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, const Tensor& mean,
+         const Tensor& variance, double eps, bool is_of_batch) {
+    norm = {read<float>(mean), read<float>(variance), read<float>(weight), read<float>(bias), eps, is_of_batch};
+    const int64_t channels = currents.size(2);
+    line.resize(2 * channels);
+    scan = {burst,
+            channels,
+            currents.const_data_ptr(),
+            shortcut ? shortcut->const_data_ptr() : nullptr,
+            norm.mean,
+            line.data(),
+            line.data() + channels};
+  }
+  int64_t num_blocks() const { return lbq_normed_num_blocks(&scan); }
+  void draw_line() { lbq_norm_line(&norm, scan.channels, line.data(), line.data() + scan.channels); }
+};
+
+void normed_forward(const Tensor currents, const std::optional<Tensor> shortcut,
+                    const std::optional<Tensor> weight, const std::optional<Tensor> bias, double eps,
+                    bool is_of_batch, const Tensor step, const Tensor decay, const Tensor reset,
+                    int64_t max_level, int64_t reset_mode, const Tensor mean, const Tensor variance,
+                    const Tensor bursts, const std::optional<Tensor> levels) {
+  const lbq_scan burst = describe(currents, step, std::nullopt, decay, reset, 1, max_level, reset_mode, 0, 0);
+  Normed normed(burst, currents, shortcut, weight, bias, mean, variance, eps, is_of_batch);
+  const int64_t blocks = normed.num_blocks();
+  if (is_of_batch) {
+    std::vector<double> sums(2 * blocks * normed.scan.channels);
+    for_blocks(blocks, [&](int64_t first, int64_t last) {
+      return lbq_moment_sums(&normed.scan, sums.data(), first, last);
+    });
+    lbq_moments(&normed.scan, sums.data(), write<float>(mean), write<float>(variance));
+  }
+  normed.draw_line();
+  uint8_t* levels_or_null = levels ? write<uint8_t>(*levels) : nullptr;
+  for_blocks(blocks, [&](int64_t first, int64_t last) {
+    return lbq_normed_forward(&normed.scan, bursts.mutable_data_ptr(), levels_or_null, first, last);
+  });
+}
+
+void normed_backward(const Tensor grad_bursts, const Tensor currents, const std::optional<Tensor> shortcut,
+                     const std::optional<Tensor> weight, const std::optional<Tensor> bias, const Tensor mean,
+                     const Tensor variance, double eps, bool is_of_batch, const Tensor step,
+                     const std::optional<Tensor> tail, const Tensor decay, const Tensor reset,
+                     int64_t max_level, int64_t reset_mode, double lo, double hi, bool detach_reset,
+                     bool detach_carry, const Tensor grad_normed, const Tensor grad_currents,
+                     const Tensor grad_norm, const Tensor grad_step, const Tensor grad_other) {
+  lbq_scan burst = describe(currents, step, tail, decay, reset, 1, max_level, reset_mode, lo, hi);
+  burst.detach_reset = detach_reset;
+  burst.detach_carry = detach_carry;
+  Normed normed(burst, currents, shortcut, weight, bias, mean, variance, eps, is_of_batch);
+  normed.draw_line();
+  const int64_t blocks = normed.num_blocks(), channels = normed.scan.channels;
+  std::vector<double> norm_sums(2 * blocks * channels), step_sums(blocks * burst.num_steps),
+      other_sums(3 * blocks);
+  const lbq_normed_grads grads{grad_bursts.const_data_ptr(), grad_normed.mutable_data_ptr(),
+                               norm_sums.data(), step_sums.data(), other_sums.data()};
+  for_blocks(blocks, [&](int64_t first, int64_t last) {
+    return lbq_normed_backward(&normed.scan, &grads, first, last);
+  });
+  std::vector<double> sums(2 * channels), steps(burst.num_steps), other(3);
+  lbq_add_blocks(norm_sums.data(), blocks, 2 * channels, sums.data());
+  lbq_add_blocks(step_sums.data(), blocks, burst.num_steps, steps.data());
+  lbq_add_blocks(other_sums.data(), blocks, 3, other.data());
+  std::vector<float> lines(3 * channels);
+  lbq_norm_slope slope{lines.data(), lines.data() + channels, lines.data() + 2 * channels};
+  lbq_norm_gradients(&normed.scan, &normed.norm, sums.data(), &slope, write<float>(grad_norm),
+                     write<float>(grad_norm) + channels);
+  for_blocks(blocks, [&](int64_t first, int64_t last) {
+    return lbq_norm_backward(&normed.scan, &slope, grad_normed.const_data_ptr(),
+                             grad_currents.mutable_data_ptr(), first, last);
+  });
+  put(steps, grad_step);
+  put(other, grad_other);
 }
 
 std::string isa() { return lbq_isa(); }
@@ -109,13 +203,23 @@ bool set_isa(std::string name) { return lbq_set_isa(name.c_str()) == LBQ_OK; }
 STABLE_TORCH_LIBRARY(lbq, m) {
   m.def(
       "burst_forward(Tensor currents, Tensor step, Tensor decay, Tensor reset, Tensor? carry, int run, "
-      "int max_level, int reset_mode, Tensor(a!) bursts, Tensor(b!) levels, Tensor(c!) membranes, "
+      "int max_level, int reset_mode, Tensor(a!) bursts, Tensor(b!) levels, Tensor(c!)? kept, "
       "Tensor(d!) last_carry) -> ()");
   m.def(
-      "burst_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor membranes, Tensor step, "
+      "burst_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor kept, Tensor step, "
       "Tensor? tail, Tensor decay, Tensor reset, Tensor? carry, int run, int max_level, int reset_mode, "
       "float lo, float hi, bool detach_reset, bool detach_carry, Tensor(a!) grad_currents, "
       "Tensor(b!)? grad_carry, Tensor(c!) grad_step, Tensor(d!) grad_other) -> ()");
+  m.def(
+      "normed_forward(Tensor currents, Tensor? shortcut, Tensor? weight, Tensor? bias, float eps, "
+      "bool is_of_batch, Tensor step, Tensor decay, Tensor reset, int max_level, int reset_mode, "
+      "Tensor(a!) mean, Tensor(b!) variance, Tensor(c!) bursts, Tensor(d!)? levels) -> ()");
+  m.def(
+      "normed_backward(Tensor grad_bursts, Tensor currents, Tensor? shortcut, Tensor? weight, Tensor? bias, "
+      "Tensor mean, Tensor variance, float eps, bool is_of_batch, Tensor step, Tensor? tail, Tensor decay, "
+      "Tensor reset, int max_level, int reset_mode, float lo, float hi, bool detach_reset, "
+      "bool detach_carry, Tensor(a!) grad_normed, Tensor(b!) grad_currents, Tensor(c!) grad_norm, "
+      "Tensor(d!) grad_step, Tensor(e!) grad_other) -> ()");
   m.def("isa() -> str");
   m.def("set_isa(str name) -> bool");
 }
@@ -123,6 +227,8 @@ STABLE_TORCH_LIBRARY(lbq, m) {
 STABLE_TORCH_LIBRARY_IMPL(lbq, CPU, m) {
   m.impl("burst_forward", TORCH_BOX(&burst_forward));
   m.impl("burst_backward", TORCH_BOX(&burst_backward));
+  m.impl("normed_forward", TORCH_BOX(&normed_forward));
+  m.impl("normed_backward", TORCH_BOX(&normed_backward));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(lbq, CompositeExplicitAutograd, m) {

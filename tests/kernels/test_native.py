@@ -1,31 +1,18 @@
 """The native kernels against the reference: every instruction set, layout and number of threads."""
 
-import os
-
 import pytest
 import torch
 from kernels.cases import check_against_the_reference
+from kernels.isas import require_native
+from torch._inductor.compile_fx import compile_fx
+from torch.library import opcheck
 
-from lbq.kernels import ScanOptions, burst_scan, native
+from lbq.errors import ParameterError
+from lbq.kernels import ScanOptions, burst_scan
 from lbq.kernels.native import NativeBurstScan, can_run
 from lbq.kernels.plain import PlainBurstScan
 
-if native.isa() is None:
-    message = "the native kernels are not built: pip install --no-build-isolation -e ."
-    if os.environ.get("LBQ_REQUIRE_NATIVE"):
-        pytest.fail(message)
-    pytest.skip(message, allow_module_level=True)
-
-BEST = native.isa()
-ISAS = [isa for isa in ("avx512", "avx2", "neon", "scalar") if torch.ops.lbq.set_isa(isa)]
-torch.ops.lbq.set_isa(BEST)
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    assert torch.ops.lbq.set_isa(request.param)
-    yield request.param
-    torch.ops.lbq.set_isa(BEST)
+require_native()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -143,3 +130,70 @@ def test_both_implementations_are_used_through_the_same_door():
     }
     for function, out in functions.items():
         assert type(out.bursts.grad_fn).__name__ == f"{function.__name__}Backward"
+
+
+def test_residues_take_two_bytes_and_give_nearly_the_same_gradients(isa):
+    currents = (3 * sequence(4, 2, 8, 16, 17)).requires_grad_()
+    step, decay = (torch.tensor([v], requires_grad=True) for v in (0.4, 0.5))
+    found = {}
+    for keep in ("membranes", "residues"):
+        options, sizes = ScanOptions(max_level=5, lo=1.0, hi=5.0, keep=keep), []
+
+        def pack(tensor, sizes=sizes):
+            sizes.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            out = burst_scan(currents, step, tail=0.5, decay=decay, reset=1.0, options=options)
+        grads = torch.autograd.grad(out.bursts.square().sum(), (currents, step, decay))
+        found[keep] = out, grads, sum(sizes) / currents.numel()
+    out, grads, size = found["residues"]
+    expected, exact, _ = found["membranes"]
+    assert size < 2.01
+    assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
+    for grad, truth in zip(grads, exact, strict=True):
+        assert (grad - truth).abs().max() <= 1e-3 * truth.abs().max()
+
+
+def test_residues_are_refused_where_they_would_saturate():
+    with pytest.raises(ParameterError, match=r"max_level <= 20, got 21.*membranes"):
+        ScanOptions(max_level=21, lo=1.0, hi=21.0, keep="residues")
+
+
+@pytest.mark.as_shipped
+def test_a_compiled_network_calls_the_native_kernels_and_gets_the_same_bits():
+    def answers(run, batch):
+        leaf = torch.randn(2, batch, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        step = torch.tensor([0.3], requires_grad=True)
+        bursts, levels, carry = run(leaf, step)
+        grads = torch.autograd.grad(bursts.square().sum() + carry.sum(), (leaf, step))
+        return bursts, levels, carry, *grads
+
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph.print_readable(print_output=False))
+        return compile_fx(graph, inputs)
+
+    compiled = torch.compile(scan, fullgraph=True, backend=backend)
+    for batch in (3, 5):
+        for got, expected in zip(answers(compiled, batch), answers(scan, batch), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    assert all("burst_forward" in graph for graph in graphs)
+
+
+def test_torchs_own_checks_of_registered_operators_pass():
+    currents, step, decay = torch.randn(2, 3, 4), torch.tensor([0.3]), torch.tensor([0.5])
+    outputs = torch.empty(2, 3, 4), torch.empty(2, 3, 4, dtype=torch.uint8)
+    kept, carry = torch.empty(2, 3, 4), torch.empty(3, 4)
+    opcheck(
+        torch.ops.lbq.burst_forward.default,
+        (currents, step, decay, decay, None, 12, 5, 0, *outputs, kept, carry),
+    )
+    kept.normal_()
+    gradients = torch.empty(2, 3, 4), None, torch.empty(1), torch.empty(3)
+    options = 12, 5, 0, 1.0, 5.0, False, False
+    opcheck(
+        torch.ops.lbq.burst_backward.default,
+        (currents, None, kept, step, None, decay, decay, None, *options, *gradients),
+    )

@@ -3,6 +3,7 @@
 import contextvars
 import random
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -251,15 +252,20 @@ def test_a_function_compiled_inside_keeps_what_was_forced():
 @needs_native
 @pytest.mark.as_shipped
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_tracer_refuses_forced_native_kernels_rather_than_running_others(strict):
+def test_an_exported_program_calls_the_native_kernels_only_if_told_to(strict):
     class Neuron(torch.nn.Module):
         def forward(self, currents):
             return simple(currents).bursts
 
-    with forcing("native"), pytest.raises(Exception, match="no tracer at work"):
-        torch.export.export(Neuron(), (torch.randn(2, 3, 4),), strict=strict)
-    with forcing("plain"):
-        torch.export.export(Neuron(), (torch.randn(2, 3, 4),), strict=strict)
+    currents, frames = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
+    shapes = ({1: torch.export.Dim("batch", min=2)},)
+    for name in ("native", "plain", None):
+        with forcing(name) if name else nullcontext():
+            program = torch.export.export(
+                Neuron(), (currents,), dynamic_shapes=shapes, strict=strict
+            )
+        assert ("lbq.burst_forward" in str(program.graph)) == (name == "native")
+        assert torch.equal(program.module()(frames), simple(frames).bursts)
 
 
 def forced_native(*arguments, **keywords):

@@ -40,7 +40,14 @@ def known_layout(sequence: Tensor, step: Tensor) -> Layout:
 
 
 def ordered(values: Tensor | None, like: Tensor) -> Tensor | None:
-    """Bring values into the memory order and dtype of ``like``; usually they are."""
-    if values is None or (values.stride() == like.stride() and values.dtype == like.dtype):
+    """Bring values into the memory order and dtype of ``like``; usually they are.
+
+    A compiler does not know the order of gradients that are still to come, so it always copies, or
+    lets whoever makes them write there.
+    """
+    if values is None:
+        return None
+    is_known = not torch.compiler.is_compiling()
+    if is_known and values.stride() == like.stride() and values.dtype == like.dtype:
         return values
     return torch.empty_like(like).copy_(values)

@@ -1,8 +1,10 @@
 """The multi-step neuron as native CPU code: the binding of ``native/``.
 
 The kernels walk all timesteps of a few values at a time, so that a membrane never leaves the
-registers; only the membranes are kept for the backward (4 bytes per neuron and timestep). They see
-values in memory order, so channels first and channels last both run without a copy.
+registers; only the membranes are kept for the backward (4 bytes per neuron and timestep), or their
+residues (2 bytes). They see values in memory order, so channels first and channels last both run
+without a copy. They are registered with ``torch.library``, so compiled and exported programs can
+call them too.
 """
 
 import logging
@@ -14,13 +16,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lbq.kernels.layout import known_layout, layout_for, ordered
-from lbq.kernels.signature import ScanOptions, with_known_signature
+from lbq.kernels.layout import Layout, known_layout, layout_for, ordered
+from lbq.kernels.signature import ScanOptions, ScanOutput, with_known_signature
 
 _log = logging.getLogger(__name__)
 
-_RESET_MODES = {"event": 0, "level": 1, "none": 2}
-_DTYPES = (torch.float32, torch.bfloat16)
+RESET_MODES = {"event": 0, "level": 1, "none": 2}
+DTYPES = (torch.float32, torch.bfloat16)
+_KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16}
 
 
 @cache
@@ -35,18 +38,31 @@ def isa() -> str | None:
         )
         return None
     torch.ops.load_library(spec.origin)
+    for name in ("burst_forward", "burst_backward"):
+        torch.library.register_fake(f"lbq::{name}", _write_nothing)
     return torch.ops.lbq.isa()
+
+
+def _write_nothing(*arguments: object) -> None:
+    """Stand in for a kernel while a program is traced: kernels return nothing and own no shape."""
+
+
+def _is_built() -> bool:
+    return isa() is not None
+
+
+_is_built._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess] -- see scan.py
 
 
 def can_run(
     currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor
 ) -> bool:
     """Say whether the native kernels take these arguments; what they do not take runs elsewhere."""
-    if torch.compiler.is_compiling() or currents.device.type != "cpu" or isa() is None:
+    if currents.device.type != "cpu" or not _is_built():
         return False
     coefficients = [c for c in (tail, decay, reset) if c is not None]
     return (
-        currents.dtype in _DTYPES
+        currents.dtype in DTYPES
         and currents.numel() > 0
         and all(c.numel() == 1 for c in coefficients)
         and layout_for(currents, step) is not None
@@ -69,38 +85,20 @@ class NativeBurstScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Walk the sequence forward."""
         del tail  # shapes the gradient only
-        layout = known_layout(currents, step)
-
-        def sequence(dtype: torch.dtype) -> Tensor:
-            return torch.empty_strided(currents.shape, layout.strides, dtype=dtype)
-
-        bursts, levels = sequence(currents.dtype), sequence(torch.uint8)
-        membranes = sequence(torch.float32)
-        last_carry = torch.empty_like(membranes[0])
-        torch.ops.lbq.burst_forward(
-            currents,
-            step.contiguous(),
-            decay,
-            reset,
-            ordered(carry, last_carry),
-            layout.run,
-            options.max_level,
-            _RESET_MODES[options.reset_mode],
-            bursts,
-            levels,
-            membranes,
-            last_carry,
+        bursts, levels, last_carry, kept = _run(
+            currents, step, decay, reset, carry, options, _KEPT_DTYPES[options.keep]
         )
-        return bursts, levels, last_carry, membranes
+        assert kept is not None
+        return bursts, levels, last_carry, kept
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the membranes, and nothing else of their size."""
+        """Keep the membranes or residues, and nothing else of their size."""
         currents, *tensors, options = inputs
-        _, levels, _, membranes = output
-        ctx.mark_non_differentiable(levels, membranes)
+        _, levels, _, kept = output
+        ctx.mark_non_differentiable(levels, kept)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(membranes, *tensors)
+        ctx.save_for_backward(kept, *tensors)
         ctx.options, ctx.dtype = options, currents.dtype
 
     @staticmethod
@@ -110,26 +108,27 @@ class NativeBurstScan(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """Walk the sequence backward."""
         grad_bursts, _, grad_last_carry, _ = grads
-        membranes, step, tail, decay, reset, carry = ctx.saved_tensors
+        kept, step, tail, decay, reset, carry = ctx.saved_tensors
         options: ScanOptions = ctx.options
-        layout = known_layout(membranes, step)
-        grad_currents = torch.empty_like(membranes, dtype=ctx.dtype)
+        layout = known_layout(kept, step)
+        grad_currents = torch.empty_like(kept, dtype=ctx.dtype)
         if grad_bursts is None:
             grad_bursts = torch.zeros_like(grad_currents)
-        grad_carry = None if carry is None else torch.empty_like(membranes[0])
+        state = torch.empty_like(kept[0], dtype=torch.float32)
+        grad_carry = None if carry is None else state
         grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
         torch.ops.lbq.burst_backward(
             ordered(grad_bursts, grad_currents),
-            ordered(grad_last_carry, membranes[0]),
-            membranes,
+            ordered(grad_last_carry, state),
+            kept,
             step.contiguous(),
             tail,
             decay,
             reset,
-            ordered(carry, membranes[0]),
-            layout.run,
+            ordered(carry, state),
+            _run_of(layout, step),
             options.max_level,
-            _RESET_MODES[options.reset_mode],
+            RESET_MODES[options.reset_mode],
             options.lo,
             options.hi,
             options.detach_reset,
@@ -149,3 +148,56 @@ class NativeBurstScan(torch.autograd.Function):
             grad_carry,
             None,
         )
+
+
+def _run_of(layout: Layout, step: Tensor) -> int:
+    """Say how steps repeat; 0 for one step, so that compiled programs do not depend on a size."""
+    return 0 if step.numel() == 1 else layout.run
+
+
+def run_forward(
+    currents: Tensor,
+    step: Tensor,
+    decay: Tensor,
+    reset: Tensor,
+    carry: Tensor | None,
+    options: ScanOptions,
+) -> ScanOutput:
+    """Walk a sequence of which nobody wants gradients: nothing is kept."""
+    bursts, levels, last_carry, _ = _run(currents, step, decay, reset, carry, options, None)
+    return ScanOutput(bursts, levels, last_carry)
+
+
+def _run(
+    currents: Tensor,
+    step: Tensor,
+    decay: Tensor,
+    reset: Tensor,
+    carry: Tensor | None,
+    options: ScanOptions,
+    kept: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Allocate in the currents' memory order and call the kernel."""
+    layout = known_layout(currents, step)
+
+    def sequence(dtype: torch.dtype) -> Tensor:
+        return torch.empty_strided(currents.shape, layout.strides, dtype=dtype)
+
+    bursts, levels = sequence(currents.dtype), sequence(torch.uint8)
+    waiting = None if kept is None else sequence(kept)
+    last_carry = torch.empty_like(levels[0], dtype=torch.float32)
+    torch.ops.lbq.burst_forward(
+        currents,
+        step.contiguous(),
+        decay,
+        reset,
+        ordered(carry, last_carry),
+        _run_of(layout, step),
+        options.max_level,
+        RESET_MODES[options.reset_mode],
+        bursts,
+        levels,
+        waiting,
+        last_carry,
+    )
+    return bursts, levels, last_carry, waiting

@@ -16,6 +16,7 @@ from torch import Tensor
 from lbq.errors import ImplementationError, LevelError, ParameterError, ShapeError, TimeError
 from lbq.kernels.native import NativeBurstScan
 from lbq.kernels.native import can_run as native_can_run
+from lbq.kernels.native import run_forward as run_native_forward
 from lbq.kernels.plain import PlainBurstScan
 from lbq.kernels.reference import burst_scan_reference
 from lbq.kernels.signature import ScanOptions, ScanOutput
@@ -25,8 +26,8 @@ Implementation = Literal["reference", "plain", "native"]
 
 _NATIVE_NEEDS = (
     "the built library (pip install --no-build-isolation .), dense and not empty float32 or "
-    "bfloat16 currents on a CPU, one step or one per channel, one tail, decay and reset, and no "
-    "tracer at work"
+    "bfloat16 currents on a CPU, one step or one per channel, and one tail, decay and "
+    "reset"
 )
 
 _forced: ContextVar[Implementation | None] = ContextVar("forced", default=None)
@@ -95,6 +96,8 @@ def burst_scan(
     name = _implementation(currents, *coefficients)
     if name == "reference":
         return _run_reference(currents, *coefficients, start, options)
+    if name == "native" and not _wants_gradients(currents, *coefficients, start):
+        return run_native_forward(currents, coefficients[0], *coefficients[2:], start, options)
     scan = NativeBurstScan if name == "native" else PlainBurstScan
     bursts, levels, last_carry, _ = scan.apply(currents, *coefficients, start, options)
     return ScanOutput(bursts, levels, last_carry)
@@ -122,8 +125,13 @@ def check_currents(currents: Tensor) -> None:
 def _implementation(
     currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor
 ) -> Implementation:
-    """Choose the forced implementation, or else the fastest one that takes these arguments."""
+    """Choose the forced implementation, or else the fastest one that takes these arguments.
+
+    An exported program gets plain torch unless told otherwise: it shall run without lbq.
+    """
     forced: Implementation | None = _forced_name()
+    if forced is None and torch.compiler.is_exporting():
+        return "plain"
     if forced is None:
         return "native" if native_can_run(currents, step, tail, decay, reset) else "plain"
     if forced == "native" and not native_can_run(currents, step, tail, decay, reset):
@@ -133,6 +141,10 @@ def _implementation(
             f'{tuple(step.shape)}; force "plain", which takes everything, or force nothing'
         )
     return forced
+
+
+def _wants_gradients(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _forced_name() -> Implementation | None:

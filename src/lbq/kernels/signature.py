@@ -2,13 +2,17 @@
 
 import inspect
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from torch.autograd import Function
 
+from lbq.errors import ParameterError
 from lbq.functional.membrane import check_reset_mode
 from lbq.functional.planes import check_max_level
 from lbq.types import Bursts, Carry, Levels, ResetMode
+
+Keep = Literal["membranes", "residues"]
+MAX_RESIDUE_LEVEL = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +31,21 @@ class ScanOptions:
     """Keep the step inside the reset out of the gradient."""
     detach_carry: bool = False
     """Stop the gradient between timesteps (no back-propagation through time)."""
+    keep: Keep = "membranes"
+    """What waits for the backward where kernels offer the choice: membranes (4 bytes per neuron and
+    timestep), or residues: ratios cut to 1/1024 of a step (2 bytes), from which levels are exact
+    and gradients within 1e-3. Levels must end at 20 or below for those."""
 
     def __post_init__(self) -> None:
         check_max_level(self.max_level)
         check_reset_mode(self.reset_mode)
+        if self.keep not in get_args(Keep):
+            raise ParameterError(f'keep must be "membranes" or "residues", got {self.keep!r}')
+        if self.keep == "residues" and self.max_level > MAX_RESIDUE_LEVEL:
+            raise ParameterError(
+                f"residues hold ratios up to 32, so they need max_level <= {MAX_RESIDUE_LEVEL}, "
+                f'got {self.max_level}; keep="membranes" takes any'
+            )
 
 
 class ScanOutput(NamedTuple):

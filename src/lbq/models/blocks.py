@@ -9,6 +9,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from lbq.models.fusion import fire
 from lbq.models.time import OverTime
 
 NeuronBuilder = Callable[[int], nn.Module]
@@ -38,10 +39,20 @@ class BasicBlock(nn.Module):
         outputs: channels that leave.
         stride: of the first synapse and of the shortcut.
         neuron: builds a neuron for a number of channels.
+        fused: run batch norm, addition and neuron as one operation where that is possible.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, neuron: NeuronBuilder) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        stride: int,
+        neuron: NeuronBuilder,
+        fused: bool = False,
+    ) -> None:
         super().__init__()
+        self.fused = fused
         self.synapse1 = synapse(inputs, outputs, kernel=3, stride=stride)
         self.neuron1 = neuron(outputs)
         self.synapse2 = synapse(outputs, outputs, kernel=3)
@@ -50,8 +61,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, bursts: Tensor) -> Tensor:
         """Map bursts to bursts."""
-        currents = self.synapse2(self.neuron1(self.synapse1(bursts)))
-        return self.neuron2(currents + self.shortcut(bursts))
+        hidden = fire(self.synapse1, self.neuron1, bursts, fused=self.fused)
+        shortcut = self.shortcut(bursts)
+        return fire(self.synapse2, self.neuron2, hidden, shortcut, fused=self.fused)
 
 
 class SEWBlock(nn.Module):
@@ -61,8 +73,17 @@ class SEWBlock(nn.Module):
     are those of :class:`BasicBlock`.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, neuron: NeuronBuilder) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        stride: int,
+        neuron: NeuronBuilder,
+        fused: bool = False,
+    ) -> None:
         super().__init__()
+        self.fused = fused
         self.synapse1 = synapse(inputs, outputs, kernel=3, stride=stride)
         self.neuron1 = neuron(outputs)
         self.synapse2 = synapse(outputs, outputs, kernel=3)
@@ -73,7 +94,8 @@ class SEWBlock(nn.Module):
 
     def forward(self, bursts: Tensor) -> Tensor:
         """Map bursts to sums of bursts."""
-        branch = self.neuron2(self.synapse2(self.neuron1(self.synapse1(bursts))))
+        hidden = fire(self.synapse1, self.neuron1, bursts, fused=self.fused)
+        branch = fire(self.synapse2, self.neuron2, hidden, fused=self.fused)
         return branch + self.shortcut_neuron(self.shortcut(bursts))
 
 
@@ -85,8 +107,17 @@ class MSBlock(nn.Module):
     synapse of a block sees a real-valued input. The arguments are those of :class:`BasicBlock`.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, neuron: NeuronBuilder) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        stride: int,
+        neuron: NeuronBuilder,
+        fused: bool = False,
+    ) -> None:
         super().__init__()
+        self.fused = fused
         self.neuron1 = neuron(inputs)
         self.synapse1 = synapse(inputs, outputs, kernel=3, stride=stride)
         self.neuron2 = neuron(outputs)
@@ -96,7 +127,7 @@ class MSBlock(nn.Module):
     def forward(self, currents: Tensor) -> Tensor:
         """Map currents to currents."""
         bursts = self.neuron1(currents)
-        branch = self.synapse2(self.neuron2(self.synapse1(bursts)))
+        branch = self.synapse2(fire(self.synapse1, self.neuron2, bursts, fused=self.fused))
         if isinstance(self.shortcut, OverTime):
             return branch + self.shortcut(bursts)
         return branch + currents

@@ -33,6 +33,7 @@ class NamedResNet:
         block: BlockKind = "basic",
         input_channels: int | None = None,
         first_stage_stride: int | None = None,
+        fused: bool = False,
     ) -> SpikingResNet:
         """Build the network.
 
@@ -46,6 +47,8 @@ class NamedResNet:
             block: "basic" (the paper), "sew" or "ms".
             input_channels: 3 for images, 2 for events unless said.
             first_stage_stride: 1 for images, 2 for events unless said.
+            fused: run batch norm, addition and neuron as one operation where that is possible
+                (channels last, on CPUs, LBQ neurons); state dicts do not change.
         """
 
         def burst_neuron(channels: int) -> BurstLIF:
@@ -61,6 +64,7 @@ class NamedResNet:
             block=block,
             input_channels=input_channels,
             first_stage_stride=first_stage_stride,
+            fused=fused,
         )
 
 

@@ -1,6 +1,8 @@
 """The spiking ResNet: one class, its shape given as data."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -60,6 +62,8 @@ class SpikingResNet(nn.Module):
         block: "basic" (the paper), "sew" or "ms".
         input_channels: 3 for images, 2 for events unless said.
         first_stage_stride: 1 for images, 2 for events unless said.
+        fused: run batch norm, addition and neuron of a block as one operation where that is
+            possible (channels last, on CPUs, LBQ neurons); state dicts do not change.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class SpikingResNet(nn.Module):
         block: BlockKind = "basic",
         input_channels: int | None = None,
         first_stage_stride: int | None = None,
+        fused: bool = False,
     ) -> None:
         super().__init__()
         if form not in ("cifar", "imagenet", "events"):
@@ -92,7 +97,7 @@ class SpikingResNet(nn.Module):
         self.stem_neuron = nn.Identity() if starts_real else neuron(shape.stem_channels)
         self.stem_pool = OverTime(nn.MaxPool2d(3, 2, 1)) if is_large else nn.Identity()
         stride = (2 if is_events else 1) if first_stage_stride is None else first_stage_stride
-        self.stages = _stages(shape, block, stride, neuron)
+        self.stages = _stages(shape, partial(BLOCKS[block], neuron=neuron, fused=fused), stride)
         self.classifier = _classifier(shape, num_classes, neuron)
         self.mean = MeanOverTime()
         _initialise(self)
@@ -108,7 +113,7 @@ class SpikingResNet(nn.Module):
 
 
 def _stages(
-    shape: ResNetShape, block: BlockKind, first_stride: int, neuron: NeuronBuilder
+    shape: ResNetShape, block: Callable[..., nn.Module], first_stride: int
 ) -> nn.Sequential:
     stages: list[nn.Module] = []
     inputs = shape.stem_channels
@@ -116,7 +121,7 @@ def _stages(
         blocks: list[nn.Module] = []
         for index in range(count):
             stride = 1 if index else (2 if stage else first_stride)
-            blocks.append(BLOCKS[block](inputs, outputs, stride=stride, neuron=neuron))
+            blocks.append(block(inputs, outputs, stride=stride))
             inputs = outputs
         stages.append(nn.Sequential(*blocks))
     return nn.Sequential(*stages)

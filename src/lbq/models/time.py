@@ -15,8 +15,17 @@ class OverTime(nn.Sequential):
 
     def forward(self, input: Sequence) -> Sequence:  # noqa: A002 -- torch's own name
         """Fold, apply, unfold."""
-        timesteps, batch = input.shape[:2]
-        return super().forward(input.flatten(0, 1)).unflatten(0, (timesteps, batch))
+        return unfold(super().forward(fold(input)), like=input)
+
+
+def fold(sequence: Sequence) -> Tensor:
+    """Fold T into B: ``[T, B, ...]`` to ``[T * B, ...]``."""
+    return sequence.flatten(0, 1)
+
+
+def unfold(instants: Tensor, *, like: Sequence) -> Sequence:
+    """Unfold T from B again, as ``like`` has them."""
+    return instants.unflatten(0, like.shape[:2])
 
 
 class RepeatOverTime(nn.Module):

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lbq.errors import ParameterError
 from lbq.kernels.scan import burst_scan
-from lbq.kernels.signature import ScanOptions
+from lbq.kernels.signature import Keep, ScanOptions
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import NeuronStep, as_step
 from lbq.neurons.surrogates import ReLSGET, Surrogate
@@ -33,6 +33,8 @@ class BurstLIF(Neuron):
         learn_decay: train the decay, as the sigmoid of a parameter; needs 0 < decay < 1.
         detach_reset: keep the step inside the reset out of the gradient.
         detach_carry: stop the gradient between timesteps.
+        keep: what waits for the backward on CPUs: "membranes" (4 bytes per neuron and timestep), or
+            "residues" (2 bytes; same levels, gradients within 1e-3).
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class BurstLIF(Neuron):
         learn_decay: bool = False,
         detach_reset: bool = False,
         detach_carry: bool = False,
+        keep: Keep = "membranes",
     ) -> None:
         super().__init__(max_level)
         self.step = as_step(step)
@@ -59,6 +62,7 @@ class BurstLIF(Neuron):
             reset_mode=reset_mode,
             detach_reset=detach_reset,
             detach_carry=detach_carry,
+            keep=keep,
         )
         if self.options.hi <= self.options.lo and self.surrogate.tail() is None:
             raise ParameterError(

@@ -1,0 +1,159 @@
+// Batch norm, shortcut and neuron in one, over random shapes.
+#include "tester.h"
+
+namespace {
+
+struct Case {
+  lbq_scan scan{};
+  int64_t channels, rows;
+  std::vector<float> step, scale, shift, slope[3];
+  Values currents, shortcut, grad_bursts;
+  float tail = 0.5f;
+  bool has_shortcut;
+
+  Case() {
+    channels = pick<int64_t>({1, 3, 16, 24, 37, 64, 300});
+    rows = pick<int64_t>({1, 2, 49, 600});
+    scan.timesteps = pick<int64_t>({1, 2, 4, 32});
+    scan.max_level = pick<int32_t>({1, 2, 5, 20, 255});
+    scan.size = rows * channels;
+    scan.num_steps = chance(2) ? 1 : channels;
+    for (int64_t i = 0; i < scan.num_steps; ++i) step.push_back(0.1f + uniform());
+    scan.step = step.data();
+    scan.tail = chance(2) ? &tail : nullptr;
+    scan.decay = uniform();
+    scan.reset = uniform();
+    scan.lo = pick({0.0f, 0.5f, 1.0f});
+    scan.hi = scan.max_level + 0.5f;
+    scan.reset_mode = pick({LBQ_RESET_EVENT, LBQ_RESET_LEVEL, LBQ_RESET_NONE});
+    scan.detach_reset = chance(4);
+    scan.detach_carry = chance(4);
+    scan.dtype = pick({LBQ_F32, LBQ_BF16});
+    const int64_t n = scan.timesteps * scan.size;
+    currents = Values(n, 1);
+    grad_bursts = Values(n, 1);
+    has_shortcut = chance(2);
+    if (has_shortcut) shortcut = Values(n, 1);
+    scale = normals(channels, 1);
+    shift = normals(channels, 1);
+    for (auto& part : slope) part = normals(channels, 1);
+    if (scan.num_steps == channels && !has_shortcut && chance(2)) land_on_thresholds();
+  }
+
+  // Every first membrane is exactly one step, if product and sum are rounded one after the other.
+  void land_on_thresholds() {
+    for (int64_t i = 0; i < scan.timesteps * scan.size; ++i) currents.floats[i] = currents.floats[i % channels];
+    currents.halves = to_bf16(currents.floats);
+    scan.dtype = LBQ_F32;
+    for (int64_t c = 0; c < channels; ++c) {
+      const float product = currents.floats[c] * scale[c];
+      step[c] = std::fabs(product + shift[c]);
+    }
+  }
+};
+
+struct Result {
+  std::vector<float> mean, variance;
+  std::vector<uint8_t> bursts, levels, grad_normed, grad_currents;
+  std::vector<double> norm, step, other;
+};
+
+Result run(const Case& c, int threads) {
+  const int64_t n = c.scan.timesteps * c.scan.size, width = c.scan.dtype == LBQ_BF16 ? 2 : 4;
+  Result r;
+  r.mean.resize(c.channels);
+  r.variance.resize(c.channels);
+  for (auto* bytes : {&r.bursts, &r.grad_normed, &r.grad_currents}) bytes->resize(n * width);
+  r.levels.resize(n);
+  lbq_normed_scan normed{c.scan,
+                         c.channels,
+                         c.currents.as(c.scan.dtype),
+                         c.has_shortcut ? c.shortcut.as(c.scan.dtype) : nullptr,
+                         nullptr,
+                         c.scale.data(),
+                         c.shift.data()};
+  const int64_t blocks = lbq_normed_num_blocks(&normed);
+  std::vector<double> moment_sums(2 * blocks * c.channels), norm_sums(2 * blocks * c.channels),
+      step_sums(blocks * c.scan.num_steps), other_sums(blocks * 3);
+  spread(blocks, threads,
+         [&](int64_t a, int64_t b) { lbq_moment_sums(&normed, moment_sums.data(), a, b); });
+  lbq_moments(&normed, moment_sums.data(), r.mean.data(), r.variance.data());
+  normed.mean = r.mean.data();
+  spread(blocks, threads, [&](int64_t a, int64_t b) {
+    lbq_normed_forward(&normed, r.bursts.data(), r.levels.data(), a, b);
+  });
+  const lbq_normed_grads grads{c.grad_bursts.as(c.scan.dtype), r.grad_normed.data(), norm_sums.data(),
+                               step_sums.data(), other_sums.data()};
+  spread(blocks, threads, [&](int64_t a, int64_t b) { lbq_normed_backward(&normed, &grads, a, b); });
+  std::vector<float> of_grad = c.slope[0], of_current = c.slope[1], constant = c.slope[2];
+  const lbq_norm_slope slope{of_grad.data(), of_current.data(), constant.data()};
+  spread(blocks, threads, [&](int64_t a, int64_t b) {
+    lbq_norm_backward(&normed, &slope, c.grad_bursts.as(c.scan.dtype), r.grad_currents.data(), a, b);
+  });
+  r.norm.resize(2 * c.channels);
+  r.step.resize(c.scan.num_steps);
+  r.other.resize(3);
+  lbq_add_blocks(norm_sums.data(), blocks, 2 * c.channels, r.norm.data());
+  lbq_add_blocks(step_sums.data(), blocks, c.scan.num_steps, r.step.data());
+  lbq_add_blocks(other_sums.data(), blocks, 3, r.other.data());
+  return r;
+}
+
+float value_at(const std::vector<uint8_t>& bytes, lbq_dtype dtype, size_t index) {
+  uint32_t bits = 0;
+  if (dtype == LBQ_F32) {
+    std::memcpy(&bits, &bytes[4 * index], 4);
+  } else {
+    std::memcpy(reinterpret_cast<char*>(&bits) + 2, &bytes[2 * index], 2);
+  }
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+bool are_close(const Case& c, const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
+  const float tolerance = c.scan.dtype == LBQ_F32 ? 1e-5f : 1e-2f;
+  for (int64_t i = 0; i < c.scan.timesteps * c.scan.size; ++i) {
+    const float x = value_at(a, c.scan.dtype, i), y = value_at(b, c.scan.dtype, i);
+    if (std::fabs(x - y) > tolerance * (1 + std::fabs(x))) return false;
+  }
+  return true;
+}
+
+bool agrees(const Case& c, const Result& truth, const Result& got) {
+  if (got.levels != truth.levels || got.bursts != truth.bursts) return false;
+  for (int64_t i = 0; i < c.channels; ++i) {
+    if (std::fabs(got.mean[i] - truth.mean[i]) > 1e-5f) return false;
+    if (std::fabs(got.variance[i] - truth.variance[i]) > 1e-5f * (1 + truth.variance[i])) return false;
+  }
+  const double terms = c.scan.timesteps * c.rows * 10.0, all_terms = terms * c.channels * (1.0 + c.scan.max_level);
+  return are_close(c, truth.grad_normed, got.grad_normed) && are_close(c, truth.grad_currents, got.grad_currents) &&
+         worst(got.norm, truth.norm) < 1e-5 * terms && worst(got.step, truth.step) < 1e-5 * all_terms &&
+         worst(got.other, truth.other) < 1e-5 * all_terms;
+}
+
+bool same_bits(const Result& a, const Result& b) {
+  return a.mean == b.mean && a.variance == b.variance && a.bursts == b.bursts && a.levels == b.levels &&
+         a.grad_normed == b.grad_normed && a.grad_currents == b.grad_currents && a.norm == b.norm &&
+         a.step == b.step && a.other == b.other;
+}
+
+bool refuses_nonsense() {
+  const Case c;
+  lbq_normed_scan normed{c.scan, c.channels, nullptr, nullptr, nullptr, nullptr, nullptr};
+  bool ok = lbq_normed_forward(nullptr, nullptr, nullptr, 0, 0) == LBQ_BAD_ARGUMENT;
+  ok = ok && lbq_normed_forward(&normed, nullptr, nullptr, 0, 1 << 20) == LBQ_BAD_ARGUMENT;
+  normed.scan.timesteps = LBQ_MAX_NORMED_TIMESTEPS + 1;
+  ok = ok && lbq_normed_forward(&normed, nullptr, nullptr, 0, 0) == LBQ_BAD_ARGUMENT;
+  normed.scan.timesteps = 1;
+  normed.scan.num_steps = c.channels + 1;
+  return ok && lbq_normed_forward(&normed, nullptr, nullptr, 0, 0) == LBQ_BAD_ARGUMENT;
+}
+
+}  // namespace
+
+void test_normed_scan(int cases, Report& report) {
+  report(refuses_nonsense(), "nonsense is refused (normed)");
+  for (int i = 0; i < cases; ++i)
+    compare_isas(Case(), i, run, agrees, same_bits, report);
+}

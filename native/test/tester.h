@@ -1,0 +1,94 @@
+// What the tests share: random draws, threads, a count of passes. No framework, so that they also run
+// under sanitizers, valgrind and qemu.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lbq.h"
+
+struct Report {
+  int passed = 0, failed = 0;
+  void operator()(bool ok, const std::string& what) {
+    ok ? ++passed : ++failed;
+    if (!ok) std::printf("failed: %s\n", what.c_str());
+  }
+};
+
+void test_burst_scan(int cases, Report& report);
+void test_normed_scan(int cases, Report& report);
+
+inline std::mt19937& rng() {
+  static std::mt19937 generator(1);
+  return generator;
+}
+
+template <class T>
+T pick(std::initializer_list<T> choices) {
+  return *(choices.begin() + rng()() % choices.size());
+}
+inline bool chance(int one_in) { return rng()() % one_in == 0; }
+inline float normal(float scale) { return scale * std::normal_distribution<float>()(rng()); }
+inline float uniform() { return std::uniform_real_distribution<float>()(rng()); }
+
+inline std::vector<float> normals(int64_t count, float scale) {
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(scale);
+  return values;
+}
+
+inline std::vector<uint16_t> to_bf16(const std::vector<float>& values) {
+  std::vector<uint16_t> halves(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, &values[i], sizeof bits);
+    halves[i] = static_cast<uint16_t>(bits >> 16);
+  }
+  return halves;
+}
+
+// A sequence as floats and as bf16, to be read as the scan's dtype says.
+struct Values {
+  std::vector<float> floats;
+  std::vector<uint16_t> halves;
+
+  Values() = default;
+  Values(int64_t count, float scale) : floats(normals(count, scale)), halves(to_bf16(floats)) {}
+  const void* as(lbq_dtype dtype) const {
+    return dtype == LBQ_BF16 ? static_cast<const void*>(halves.data()) : floats.data();
+  }
+};
+
+// Split the blocks over threads, as a caller would.
+template <class Run>
+void spread(int64_t blocks, int threads, Run run) {
+  std::vector<std::thread> workers;
+  for (int w = 0; w < threads; ++w)
+    workers.emplace_back([=] { run(blocks * w / threads, blocks * (w + 1) / threads); });
+  for (std::thread& worker : workers) worker.join();
+}
+
+inline double worst(const std::vector<double>& a, const std::vector<double>& b) {
+  double error = 0;
+  for (size_t i = 0; i < a.size(); ++i) error = std::fmax(error, std::fabs(a[i] - b[i]));
+  return error;
+}
+
+// Run a case on every instruction set of this build: against scalar, and with 1, 2 and 3 threads.
+template <class Case, class Run, class Agrees, class SameBits>
+void compare_isas(const Case& c, int index, Run run, Agrees agrees, SameBits same_bits, Report& report) {
+  lbq_set_isa("scalar");
+  const auto truth = run(c, 1);
+  for (const char* isa : {"scalar", "avx2", "avx512", "neon"}) {
+    if (lbq_set_isa(isa) != LBQ_OK) continue;
+    const auto one = run(c, 1);
+    const std::string name = std::string(isa) + ", case " + std::to_string(index);
+    report(agrees(c, truth, one), name + ": differs from scalar");
+    report(same_bits(one, run(c, 2)) && same_bits(one, run(c, 3)), name + ": threads change bits");
+  }
+}

@@ -1,0 +1,164 @@
+"""Batch norm, an added shortcut and the multi-step neuron as one native operation.
+
+Between a convolution and a burst lie a normalisation, perhaps an addition, and the neuron: three
+passes over memory where one does. The currents before the norm are all that waits for the backward,
+which computes membranes again, so nothing of the neuron's size is kept at all. Channels last, from
+rest, on CPUs; :func:`can_run` says where. Sums and products are those of ``nn.BatchNorm2d``, taken
+in float32 whatever the currents' dtype.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lbq.kernels.layout import ordered
+from lbq.kernels.native import DTYPES, RESET_MODES, isa
+from lbq.kernels.signature import ScanOptions, with_known_signature
+
+MAX_TIMESTEPS = 32
+"""Timesteps of which a kernel holds the membranes while it walks back."""
+
+
+class NormedOutput(NamedTuple):
+    """What norm and neuron answer to a sequence, and the statistics that the norm used."""
+
+    bursts: Tensor
+    levels: Tensor | None
+    """Only where they were asked for."""
+    mean: Tensor
+    variance: Tensor
+    """Biased, of the batch, if none were given."""
+
+
+def can_run(currents: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
+    """Say whether the fused kernels take a sequence ``[T, B, C, H, W]`` and its shortcut."""
+    if isa() is None or currents.device.type != "cpu" or currents.dtype not in DTYPES:
+        return False
+    if currents.dim() != 5 or currents.numel() == 0 or len(currents) > MAX_TIMESTEPS:
+        return False
+    is_last = currents.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+    fits = shortcut is None or shortcut.shape == currents.shape
+    return is_last and fits and step.shape in ((1,), (currents.shape[2], 1, 1))
+
+
+@with_known_signature
+class NormedBurstScan(torch.autograd.Function):
+    """``apply(currents, shortcut, weight, bias, mean, variance, step, tail, decay, reset, ...)``.
+
+    ``mean`` and ``variance`` are the statistics to use, or None for those of the batch, through
+    which gradients then pass. Coefficients are float32.
+    """
+
+    @staticmethod
+    def forward(
+        currents: Tensor,
+        shortcut: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor | None,
+        variance: Tensor | None,
+        step: Tensor,
+        tail: Tensor | None,
+        decay: Tensor,
+        reset: Tensor,
+        options: ScanOptions,
+        eps: float,
+        wants_levels: bool,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Take the statistics, then normalise, add and walk the sequence forward."""
+        del tail  # shapes the gradient only
+        is_of_batch = mean is None or variance is None
+        if mean is None or variance is None:
+            mean, variance = step.new_empty(2, currents.shape[2]).unbind(0)
+        else:  # an autograd function may not return what it was given
+            mean, variance = mean.clone(), variance.clone()
+        bursts = torch.empty_like(currents)
+        levels = torch.empty_like(currents, dtype=torch.uint8) if wants_levels else None
+        torch.ops.lbq.normed_forward(
+            currents,
+            ordered(shortcut, currents),
+            weight,
+            bias,
+            eps,
+            is_of_batch,
+            step,
+            decay,
+            reset,
+            options.max_level,
+            RESET_MODES[options.reset_mode],
+            mean,
+            variance,
+            bursts,
+            levels,
+        )
+        return bursts, levels, mean, variance
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        """Keep the inputs and the statistics: nothing of the neuron itself."""
+        currents, shortcut, weight, bias, mean, _, *tensors, options, eps, _ = inputs
+        _, levels, used_mean, used_variance = output
+        ctx.mark_non_differentiable(
+            used_mean, used_variance, *(() if levels is None else (levels,))
+        )
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(currents, shortcut, weight, bias, used_mean, used_variance, *tensors)
+        ctx.options, ctx.eps, ctx.is_of_batch = options, eps, mean is None
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] -- the decorator hides names
+        ctx: Any, *grads: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Compute the membranes again, walk the sequence backward, pass through the norm."""
+        grad_bursts = grads[0]
+        if grad_bursts is None:
+            return (None,) * 13
+        currents, shortcut, *norm, step, tail, decay, reset = ctx.saved_tensors
+        options: ScanOptions = ctx.options
+        grad_currents = torch.empty_like(currents)
+        grad_normed = grad_currents if shortcut is None else torch.empty_like(currents)
+        grad_norm = step.new_empty(2, currents.shape[2])
+        grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
+        torch.ops.lbq.normed_backward(
+            ordered(grad_bursts, currents),
+            currents,
+            ordered(shortcut, currents),
+            *norm,
+            ctx.eps,
+            ctx.is_of_batch,
+            step,
+            tail,
+            decay,
+            reset,
+            options.max_level,
+            RESET_MODES[options.reset_mode],
+            options.lo,
+            options.hi,
+            options.detach_reset,
+            options.detach_carry,
+            grad_normed,
+            grad_currents,
+            grad_norm,
+            grad_step,
+            grad_other,
+        )
+        weight, bias = norm[:2]
+        for_tail, for_decay, for_reset = grad_other.unbind(0)
+        return (
+            grad_currents,
+            None if shortcut is None else grad_normed.to(shortcut.dtype),
+            None if weight is None else grad_norm[0],
+            None if bias is None else grad_norm[1],
+            None,
+            None,
+            grad_step,
+            None if tail is None else for_tail.reshape(tail.shape),
+            for_decay.reshape(decay.shape),
+            for_reset.reshape(reset.shape),
+            None,
+            None,
+            None,
+        )

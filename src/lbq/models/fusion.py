@@ -1,0 +1,117 @@
+"""A synapse and the neuron behind it as one operation, where nobody looks between them.
+
+``fire`` runs convolution, batch norm, shortcut and neuron. Told to fuse, it runs all but the
+convolution as one native operation (:mod:`lbq.kernels.normed`); parameters, buffers and state dicts
+are those of the modules either way. Tracers, compilers and hooks get the modules one by one.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from lbq.kernels.normed import NormedBurstScan, can_run
+from lbq.models.time import OverTime, fold, unfold
+from lbq.neurons.burst import BurstLIF
+from lbq.types import Sequence
+
+
+def fire(
+    synapse: OverTime,
+    neuron: nn.Module,
+    bursts: Sequence,
+    shortcut: Sequence | None = None,
+    *,
+    fused: bool,
+) -> Sequence:
+    """Send bursts through a synapse, add the shortcut's currents, and let the neuron answer.
+
+    Args:
+        synapse: a convolution and its batch norm.
+        neuron: what fires behind them.
+        bursts: what enters the synapse.
+        shortcut: currents that are added behind the batch norm.
+        fused: run norm, addition and neuron as one operation where that is possible.
+    """
+    if fused and _can_fuse(bursts, synapse, neuron):
+        conv, norm = synapse
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert isinstance(neuron, BurstLIF)
+        before = unfold(conv(fold(bursts)), like=bursts)
+        step = neuron.step.for_currents(before, max_level=neuron.max_level)
+        if _fits(norm, before, shortcut, step):
+            return _fire_fused(norm, neuron, before, shortcut, step)
+        currents = unfold(norm(fold(before)), like=bursts)
+    else:
+        currents = synapse(bursts)
+    return neuron(currents if shortcut is None else currents + shortcut)
+
+
+def _can_fuse(bursts: object, synapse: OverTime, neuron: nn.Module) -> bool:
+    """Say whether these are modules that the kernels know, and nobody wants to see between them."""
+    is_traced = torch.compiler.is_compiling() or not isinstance(bursts, Tensor)
+    if is_traced or len(synapse) != 2:
+        return False
+    norm = synapse[1]
+    if type(norm) is not nn.BatchNorm2d or type(neuron) is not BurstLIF:
+        return False
+    # levels are shown to whoever watches emit; everything else that lies inside has no value here
+    watched = (synapse, norm, neuron, neuron.receive)
+    return not any(_is_watched(module) for module in watched)
+
+
+def _is_watched(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+
+
+def _fits(norm: nn.BatchNorm2d, before: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
+    is_single = before[:, :, 0].numel() == 1  # no batch statistics: the module complains
+    return not is_single and can_run(before, shortcut, step)
+
+
+def _fire_fused(
+    norm: nn.BatchNorm2d,
+    neuron: BurstLIF,
+    before: Tensor,
+    shortcut: Tensor | None,
+    step: Tensor,
+) -> Tensor:
+    uses_batch = norm.training or norm.running_mean is None
+    bursts, levels, mean, variance = NormedBurstScan.apply(
+        before,
+        shortcut,
+        _exact(norm.weight),
+        _exact(norm.bias),
+        None if uses_batch else _exact(norm.running_mean),
+        None if uses_batch else _exact(norm.running_var),
+        _exact(step),
+        _exact(neuron.surrogate.tail()),
+        _exact(neuron.decay()),
+        _exact(neuron.reset),
+        neuron.options,
+        norm.eps,
+        _is_watched(neuron.emit),
+    )
+    if norm.training and norm.track_running_stats:
+        _track(norm, mean, variance, before[:, :, 0].numel())
+    if levels is not None:
+        neuron.emit(levels)
+    return bursts
+
+
+@torch.no_grad()
+def _track(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> None:
+    """Move the running statistics, as ``nn.BatchNorm2d`` does."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
+    share = norm.momentum
+    if share is None:  # a plain average over all batches
+        share = 1 / float(norm.num_batches_tracked)
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
+    unbiased = variance * (count / (count - 1))
+    norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), share)
+
+
+def _exact(value: Tensor | None) -> Tensor | None:
+    """Bring a coefficient to float32, in which the kernels compute; absent ones stay absent."""
+    return None if value is None else value.float()
