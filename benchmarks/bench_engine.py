@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lbq
-from lbq.kernels import forcing, native
+from lbq.kernels import forcing, native, triton
 
 Step = Callable[[], None]
 
@@ -77,6 +77,8 @@ def measure(variants: dict[str, Step], rounds: int) -> dict[str, dict[str, float
         for name, step in variants.items():
             start = time.perf_counter()
             step()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             if turn:  # the first turn warms up
                 times[name].append(time.perf_counter() - start)
     kept = {name: bytes_kept(step) for name, step in variants.items()}
@@ -107,6 +109,8 @@ def main() -> None:
     names = ["ANN", "LBQ, plain torch", "binary"]
     if arguments.device == "cpu" and native.isa():
         names.insert(1, "LBQ, native")
+    if arguments.device == "cuda" and triton.kernels():
+        names.insert(1, "LBQ, triton")
     record = {"command": "bench_engine", "machine": platform.machine(), "torch": torch.__version__}
     record |= {key: value for key, value in vars(arguments).items() if key != "out"}
     for precision in arguments.precisions:

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference, native
+from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference, native, triton
 from lbq.kernels.plain import PlainBurstScan
 
 OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
@@ -93,6 +93,8 @@ def measure(
     }
     if device == "cpu" and native.isa():
         variants[f"native, {native.isa()}"] = scan
+    if device == "cuda" and triton.kernels():
+        variants["triton"] = scan
     if compiled:
         variants["plain, compiled"] = torch.compile(
             scan, fullgraph=True

@@ -26,9 +26,11 @@ OWNERS = {
     "torch.distributed": "lbq/train/world.py",
     "torch.fx": "lbq/deploy/capture.py",
     "matplotlib": "lbq/analysis/figures.py",
+    "triton": "lbq/kernels/triton_kernels.py",
 }
 
 CORE = {"lbq", "torch", "numpy", "safetensors", "jaxtyping"}
+LATE = {"triton"}  # imported when it is needed, by an owner that is imported late
 
 
 def imports(path):
@@ -72,7 +74,7 @@ def test_foreign_tools_have_one_owner(path):
 def test_the_core_imports_only_what_it_declares(path):
     for module in imports(path):
         top = module.split(".")[0]
-        assert top in CORE or top in sys.stdlib_module_names or top == "lbq_paper", module
+        assert top in CORE | LATE or top in sys.stdlib_module_names or top == "lbq_paper", module
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=named)

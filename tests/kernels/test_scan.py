@@ -268,8 +268,8 @@ def test_an_exported_program_calls_the_native_kernels_only_if_told_to(strict):
         assert torch.equal(program.module()(frames), simple(frames).bursts)
 
 
-def forced_native(*arguments, **keywords):
-    with forcing("native"):
+def forced(name, *arguments, **keywords):
+    with forcing(name):
         return simple(*arguments, **keywords)
 
 
@@ -291,10 +291,12 @@ def forced_native(*arguments, **keywords):
         (ShapeError, r"carry has shape \(3, 5\).*\(3, 4\).*previous call",
          lambda: simple(torch.ones(2, 3, 4), carry=torch.ones(3, 5))),
         (ImplementationError, r"float32 or bfloat16.*got torch.float64 on cpu.*force .plain.",
-         lambda: forced_native(torch.ones(2, 3, 4, dtype=torch.float64))),
+         lambda: forced("native", torch.ones(2, 3, 4, dtype=torch.float64))),
         (ImplementationError, r"one step or one per channel.*step of shape \(3, 4\)",
-         lambda: forced_native(torch.ones(2, 5, 3, 4), torch.ones(3, 4))),
-        (ParameterError, r"'reference', 'plain', 'native', got 'fast'",
+         lambda: forced("native", torch.ones(2, 5, 3, 4), torch.ones(3, 4))),
+        (ImplementationError, r"float32, bfloat16 or float16 currents on a GPU.*got torch.float64",
+         lambda: forced("triton", torch.ones(2, 3, 4, dtype=torch.float64))),
+        (ParameterError, r"'reference', 'plain', 'native', 'triton', got 'fast'",
          lambda: forcing("fast").__enter__()),
     ],
 )  # fmt: skip

@@ -1,8 +1,9 @@
 """``burst_scan``: the whole multi-step neuron as one operation, the door to its implementations.
 
 ``reference.py`` is the truth, a loop over the paper's equations. ``native.py`` runs on CPUs where
-it was built, ``plain.py`` everywhere else: on any device and dtype that torch knows. Which one runs
-is decided here and nowhere else; :func:`forcing` is how a caller has a say in it.
+it was built, ``triton.py`` on GPUs, ``plain.py`` everywhere else: on any device and dtype that
+torch knows. Which one runs is decided here and nowhere else; :func:`forcing` is how a caller has a
+say in it.
 """
 
 from collections.abc import Generator
@@ -20,15 +21,21 @@ from lbq.kernels.native import run_forward as run_native_forward
 from lbq.kernels.plain import PlainBurstScan
 from lbq.kernels.reference import burst_scan_reference
 from lbq.kernels.signature import ScanOptions, ScanOutput
+from lbq.kernels.triton import TritonBurstScan
+from lbq.kernels.triton import can_run as triton_can_run
 from lbq.types import Carry, Currents, Scalar, Step
 
-Implementation = Literal["reference", "plain", "native"]
+Implementation = Literal["reference", "plain", "native", "triton"]
 
-_NATIVE_NEEDS = (
-    "the built library (pip install --no-build-isolation .), dense and not empty float32 or "
-    "bfloat16 currents on a CPU, one step or one per channel, and one tail, decay and "
-    "reset"
-)
+_NEEDS = {
+    "native": "the built library (pip install --no-build-isolation .), dense and not empty float32 "
+    "or bfloat16 currents on a CPU, one step or one per channel, and one tail, decay and reset",
+    "triton": "triton (pip install triton), dense and not empty float32, bfloat16 or float16 "
+    "currents on a GPU, or on a CPU with TRITON_INTERPRET=1 in the environment, one step or one "
+    "per channel, one tail, decay and reset, and no tracer at work",
+}
+
+_FUNCTIONS = {"plain": PlainBurstScan, "native": NativeBurstScan, "triton": TritonBurstScan}
 
 _forced: ContextVar[Implementation | None] = ContextVar("forced", default=None)
 
@@ -42,7 +49,7 @@ def forcing(name: Implementation) -> Generator[None]:
     forward, wherever it is called; a compiled function keeps the one that it was traced with.
 
     Args:
-        name: "reference", "plain" or "native".
+        name: "reference", "plain", "native" or "triton".
     """
     if name not in get_args(Implementation):
         names = ", ".join(map(repr, get_args(Implementation)))
@@ -98,7 +105,7 @@ def burst_scan(
         return _run_reference(currents, *coefficients, start, options)
     if name == "native" and not _wants_gradients(currents, *coefficients, start):
         return run_native_forward(currents, coefficients[0], *coefficients[2:], start, options)
-    scan = NativeBurstScan if name == "native" else PlainBurstScan
+    scan = _FUNCTIONS[name]
     bursts, levels, last_carry, _ = scan.apply(currents, *coefficients, start, options)
     return ScanOutput(bursts, levels, last_carry)
 
@@ -130,15 +137,21 @@ def _implementation(
     An exported program gets plain torch unless told otherwise: it shall run without lbq.
     """
     forced: Implementation | None = _forced_name()
+    arguments = (currents, step, tail, decay, reset)
     if forced is None and torch.compiler.is_exporting():
         return "plain"
     if forced is None:
-        return "native" if native_can_run(currents, step, tail, decay, reset) else "plain"
-    if forced == "native" and not native_can_run(currents, step, tail, decay, reset):
+        if native_can_run(*arguments):
+            return "native"
+        return "triton" if triton_can_run(*arguments) else "plain"
+    is_on_cpu = currents.device.type == "cpu"
+    if (forced == "native" and not native_can_run(*arguments)) or (
+        forced == "triton" and not triton_can_run(*arguments, interpreted=is_on_cpu)
+    ):
         raise ImplementationError(
-            f'forcing("native") needs {_NATIVE_NEEDS}; got {currents.dtype} on {currents.device}, '
-            f"shape {tuple(currents.shape)}, strides {currents.stride()}, a step of shape "
-            f'{tuple(step.shape)}; force "plain", which takes everything, or force nothing'
+            f'forcing("{forced}") needs {_NEEDS[forced]}; got {currents.dtype} on '
+            f"{currents.device}, shape {tuple(currents.shape)}, strides {currents.stride()}, a "
+            f'step of shape {tuple(step.shape)}; force "plain", which takes everything, or nothing'
         )
     return forced
 

@@ -1,0 +1,226 @@
+"""The multi-step neuron as Triton kernels for GPUs: the binding of ``triton_kernels.py``.
+
+As on CPUs, a membrane never leaves the registers between two timesteps, only the membranes are kept
+for the backward (4 bytes per neuron and timestep), and every dense layout runs without a copy. Sums
+over values are written per tile and added by torch, so the same inputs give the same bits.
+
+triton comes with the CUDA builds of torch. It is imported when a neuron first runs on a GPU.
+"""
+
+import logging
+from functools import cache
+from importlib import util
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lbq.kernels.layout import known_layout, layout_for, ordered
+from lbq.kernels.signature import ScanOptions, with_known_signature
+
+_log = logging.getLogger(__name__)
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_TILE_VALUES = 1024
+"""Values per program: eight for each of its 128 threads, two loads of 16 bytes in float32."""
+_LINE_VALUES = 32
+"""Neighbouring channels in a tile of channels last: 128 bytes of float32, one cache line."""
+
+
+@cache
+def kernels() -> ModuleType | None:
+    """Import the kernels once; where that is not possible say why and return None."""
+    if util.find_spec("triton") is None:
+        why = "triton is not installed (it comes with the CUDA builds of torch: pip install triton)"
+    else:
+        from lbq.kernels import triton_kernels  # noqa: PLC0415 -- imports triton
+
+        why = triton_kernels.why_not_here()
+        if why is None:
+            return triton_kernels
+    _log.warning("neurons on GPUs run on plain torch, since lbq's kernels cannot: %s", why)
+    return None
+
+
+def can_run(
+    currents: Tensor,
+    step: Tensor,
+    tail: Tensor | None,
+    decay: Tensor,
+    reset: Tensor,
+    *,
+    interpreted: bool = False,
+) -> bool:
+    """Say whether the GPU kernels take these arguments; what they do not take runs elsewhere.
+
+    ``interpreted`` asks for tensors on CPUs, where triton was imported with TRITON_INTERPRET=1:
+    this is for tests, and slow.
+    """
+    device = currents.device.type
+    if torch.compiler.is_compiling() or device != ("cpu" if interpreted else "cuda"):
+        return False
+    found = kernels()
+    if found is None or (interpreted and not found.IS_INTERPRETED):
+        return False
+    coefficients = [c for c in (tail, decay, reset) if c is not None]
+    return (
+        currents.dtype in _DTYPES
+        and 0 < currents[0].numel() < 2**31  # the kernels count the values of an instant in int32
+        and step.device == currents.device  # plain torch has the clearer complaint
+        and all(c.numel() == 1 for c in coefficients)
+        and layout_for(currents, step) is not None
+    )
+
+
+@with_known_signature
+class TritonBurstScan(torch.autograd.Function):
+    """``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``."""
+
+    @staticmethod
+    def forward(
+        currents: Tensor,
+        step: Tensor,
+        tail: Tensor | None,
+        decay: Tensor,
+        reset: Tensor,
+        carry: Tensor | None,
+        options: ScanOptions,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Walk the sequence forward."""
+        del tail  # shapes the gradient only
+        strides = known_layout(currents, step).strides
+
+        def sequence(dtype: torch.dtype) -> Tensor:
+            return torch.empty_strided(currents.shape, strides, dtype=dtype, device=currents.device)
+
+        bursts, levels = sequence(currents.dtype), sequence(torch.uint8)
+        membranes = sequence(torch.float32)
+        last_carry = torch.empty_like(membranes[0])
+        tiling = _tiling(currents, step)
+        with torch.cuda.device_of(currents):  # triton launches on the current device
+            _known_kernels().burst_forward[tiling.grid](
+                currents,
+                step.contiguous(),
+                decay,
+                reset,
+                ordered(carry, last_carry),
+                bursts,
+                levels,
+                membranes,
+                last_carry,
+                len(currents),
+                currents.stride(0),
+                currents[0].numel(),
+                tiling.run,
+                tiling.num_members,
+                step.numel(),
+                float(options.max_level),
+                RESET_MODE=options.reset_mode,
+                MEMBERS=tiling.members,
+                CHANNELS=tiling.channels,
+                enable_fp_fusion=False,
+            )
+        return bursts, levels, last_carry, membranes
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep the membranes, and nothing else of their size."""
+        currents, *tensors, options = inputs
+        _, levels, _, membranes = output
+        ctx.mark_non_differentiable(levels, membranes)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(membranes, *tensors)
+        ctx.options, ctx.dtype = options, currents.dtype
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] -- the decorator hides names
+        ctx: Any, *grads: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Walk the sequence backward."""
+        grad_bursts, _, grad_last_carry, _ = grads
+        membranes, step, tail, decay, reset, carry = ctx.saved_tensors
+        options: ScanOptions = ctx.options
+        grad_currents = torch.empty_like(membranes, dtype=ctx.dtype)
+        if grad_bursts is None:
+            grad_bursts = torch.zeros_like(grad_currents)
+        grad_carry = None if carry is None else torch.empty_like(membranes[0])
+        tiling = _tiling(membranes, step)
+        sums = step.new_empty(4, tiling.num_rows, step.numel())
+        with torch.cuda.device_of(membranes):
+            _known_kernels().burst_backward[tiling.grid](
+                ordered(grad_bursts, grad_currents),
+                ordered(grad_last_carry, membranes[0]),
+                membranes,
+                step.contiguous(),
+                tail,
+                decay,
+                reset,
+                ordered(carry, membranes[0]),
+                grad_currents,
+                grad_carry,
+                sums,
+                len(membranes),
+                membranes[0].numel(),
+                tiling.run,
+                tiling.num_members,
+                step.numel(),
+                float(options.max_level),
+                float(options.lo),
+                float(options.hi),
+                RESET_MODE=options.reset_mode,
+                DETACH_RESET=options.detach_reset,
+                DETACH_CARRY=options.detach_carry,
+                MEMBERS=tiling.members,
+                CHANNELS=tiling.channels,
+            )
+        totals = sums.sum(1, dtype=torch.float64)  # [4, num_steps]
+        for_tail, for_decay, for_reset = totals[1:].sum(1).to(step.dtype).unbind(0)
+        return (
+            grad_currents,
+            totals[0].to(step.dtype).reshape(step.shape),
+            None if tail is None else for_tail.reshape(tail.shape),
+            for_decay.reshape(decay.shape),
+            for_reset.reshape(reset.shape),
+            grad_carry,
+            None,
+        )
+
+
+class _Tiling(NamedTuple):
+    """How a kernel cuts an instant into tiles of members times channels, one program each."""
+
+    grid: tuple[int]
+    num_rows: int
+    run: int
+    num_members: int
+    members: int
+    channels: int
+
+
+def _tiling(sequence: Tensor, step: Tensor) -> _Tiling:
+    num_steps = step.numel()
+    num_members = sequence[0].numel() // num_steps
+    # where all share one step any run is right, and triton leaves out a division by 1
+    run = 1 if num_steps == 1 else known_layout(sequence, step).run
+    if run == 1:  # neighbours in memory are channels
+        channels = min(_power_of_2(num_steps), _LINE_VALUES)
+        members = min(_power_of_2(num_members), _TILE_VALUES // channels)
+    else:
+        members = min(_power_of_2(num_members), _TILE_VALUES)
+        channels = min(_power_of_2(num_steps), _TILE_VALUES // members)
+    num_rows, num_columns = -(-num_members // members), -(-num_steps // channels)
+    return _Tiling((num_rows * num_columns,), num_rows, run, num_members, members, channels)
+
+
+def _power_of_2(number: int) -> int:
+    """Round up, as sizes of tiles must be."""
+    return 1 << (number - 1).bit_length()
+
+
+def _known_kernels() -> ModuleType:
+    found = kernels()
+    assert found is not None  # can_run asked
+    return found

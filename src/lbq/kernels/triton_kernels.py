@@ -1,0 +1,198 @@
+# pyright: basic, reportMissingImports=false
+# (what follows only looks like Python: its values have no Python types, and triton may be absent)
+"""The burst neuron in Triton's language: one program walks all timesteps of one tile of values.
+
+A tile is ``[MEMBERS, CHANNELS]``: the channels are those of the step, the members of a channel are
+the values that share its step (one step for all is one channel). Values are found in memory order,
+in runs of ``run`` values of the same channel, so channels first and channels last are one kernel.
+
+Only this file imports triton, and only ``triton.py`` imports this file, when it first runs.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+@no_type_check
+def burst_forward(
+    currents,
+    step,
+    decay,
+    reset,
+    carry,  # or None
+    bursts,
+    levels,
+    membranes,
+    last_carry,
+    timesteps,
+    current_stride,
+    size,
+    run,
+    num_members,
+    num_steps,
+    max_level,
+    RESET_MODE: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Integrate, emit and reset. Launch without fused multiply-adds: torch rounds twice."""
+    channel, place, inside = _tile(run, num_members, num_steps, MEMBERS, CHANNELS)
+    step = tl.load(step + channel, channel < num_steps, other=1.0)
+    decay, reset = tl.load(decay), tl.load(reset)
+    if carry is None:
+        state = tl.zeros([MEMBERS, CHANNELS], tl.float32)
+    else:
+        state = tl.load(carry + place, inside, other=0.0)
+    for t in range(timesteps):
+        instant = tl.cast(t, tl.int64)
+        now = instant * size + place
+        current = tl.load(currents + instant * current_stride + place, inside, other=0.0)
+        membrane = decay * state + current.to(tl.float32)  # Eq. 7
+        ratio = tl.math.div_rn(membrane, step)
+        level = _level(ratio, max_level)
+        burst = tl.where(ratio == ratio, step * level, ratio)  # Eq. 5; a NaN stays one
+        tl.store(bursts + now, burst, inside)
+        tl.store(levels + now, level.to(tl.uint8), inside)
+        tl.store(membranes + now, membrane, inside)
+        state = _carry(membrane, level, step, reset, RESET_MODE)
+    tl.store(last_carry + place, state, inside)
+
+
+@triton.jit
+@no_type_check
+def burst_backward(
+    grad_bursts,
+    grad_last_carry,  # or None
+    membranes,
+    step,
+    tail,  # or None
+    decay,
+    reset,
+    carry,  # or None
+    grad_currents,
+    grad_carry,  # or None
+    sums,  # [4, rows of tiles, num_steps]: step, tail, decay, reset
+    timesteps,
+    size,
+    run,
+    num_members,
+    num_steps,
+    max_level,
+    lo,
+    hi,
+    RESET_MODE: tl.constexpr,
+    DETACH_RESET: tl.constexpr,
+    DETACH_CARRY: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Walk back; the terms of the four sums stay in registers until the tile is done."""
+    channel, place, inside = _tile(run, num_members, num_steps, MEMBERS, CHANNELS)
+    step = tl.load(step + channel, channel < num_steps, other=1.0)
+    decay, reset = tl.load(decay), tl.load(reset)
+    tail = 0.0 if tail is None else tl.load(tail)
+    zeros = tl.zeros([MEMBERS, CHANNELS], tl.float32)
+    first_carry = zeros if carry is None else tl.load(carry + place, inside, other=0.0)
+    grad_state = zeros if grad_last_carry is None else tl.load(grad_last_carry + place, inside, 0.0)
+    for_step, for_tail, for_decay, for_reset = zeros, zeros, zeros, zeros
+    last = tl.cast(timesteps - 1, tl.int64) * size + place
+    ratio = tl.math.div_rn(tl.load(membranes + last, inside, other=0.0), step)
+    level = _level(ratio, max_level)
+    for back in range(timesteps):
+        now = last - tl.cast(back, tl.int64) * size
+        grad = tl.load(grad_bursts + now, inside, other=0.0).to(tl.float32)
+        if DETACH_CARRY:
+            grad_state = zeros
+        nearest = tl.where(ratio < lo, lo, tl.where(ratio > hi, hi, ratio))
+        excess = ratio - nearest
+        fade = tl.exp(-tl.abs(excess))
+        slope = tl.where(excess == 0, 1.0, tail * fade)  # Eq. 11
+        removed = grad_state * _steps_removed(level, RESET_MODE)
+        for_step += grad * (level - ratio * slope)  # Eq. 12
+        if not DETACH_RESET:
+            for_step -= reset * removed
+        for_tail += grad * step * tl.where(excess < 0, fade - 1, 1 - fade)
+        for_reset -= step * removed
+        grad_membrane = grad * slope + grad_state
+        tl.store(grad_currents + now, grad_membrane, inside)
+        if back + 1 < timesteps:
+            membrane = tl.load(membranes + now - size, inside, other=0.0)
+            ratio = tl.math.div_rn(membrane, step)
+            level = _level(ratio, max_level)
+            before = _carry(membrane, level, step, reset, RESET_MODE)
+        else:
+            before = first_carry
+        for_decay += grad_membrane * before
+        grad_state = decay * grad_membrane
+    if grad_carry is not None:
+        tl.store(grad_carry + place, grad_state, inside)
+    num_rows = tl.cdiv(num_members, MEMBERS)
+    row = tl.program_id(0) // tl.cdiv(num_steps, CHANNELS)
+    sums += row * num_steps + channel
+    tl.store(sums, _add_up(for_step), channel < num_steps)
+    tl.store(sums + num_rows * num_steps, _add_up(for_tail), channel < num_steps)
+    tl.store(sums + 2 * num_rows * num_steps, _add_up(for_decay), channel < num_steps)
+    tl.store(sums + 3 * num_rows * num_steps, _add_up(for_reset), channel < num_steps)
+
+
+@triton.jit
+@no_type_check
+def _tile(run, num_members, num_steps, MEMBERS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Return the channels of this program, where its values lie, and which of them exist."""
+    num_columns = tl.cdiv(num_steps, CHANNELS)
+    member = tl.program_id(0) // num_columns * MEMBERS + tl.arange(0, MEMBERS)[:, None]
+    channel = tl.program_id(0) % num_columns * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    place = (member // run * num_steps + channel) * run + member % run
+    return channel, place, (member < num_members) & (channel < num_steps)
+
+
+@triton.jit
+@no_type_check
+def _level(ratio, max_level):
+    """Eq. 6, zero for a NaN."""
+    level = tl.floor(ratio)
+    return tl.where(level > 0, tl.where(level < max_level, level, max_level), 0.0)
+
+
+@triton.jit
+@no_type_check
+def _steps_removed(level, RESET_MODE: tl.constexpr):
+    if RESET_MODE == "level":
+        removed = level
+    elif RESET_MODE == "event":
+        removed = tl.where(level > 0, 1.0, 0.0)
+    else:
+        removed = tl.zeros_like(level)
+    return removed
+
+
+@triton.jit
+@no_type_check
+def _carry(membrane, level, step, reset, RESET_MODE: tl.constexpr):
+    """Eq. 8."""
+    if RESET_MODE != "none":
+        membrane = membrane - reset * step * _steps_removed(level, RESET_MODE)
+    return membrane
+
+
+@triton.jit
+@no_type_check
+def _add_up(terms):
+    return tl.sum(terms, axis=0)[None, :]  # [1, CHANNELS]
+
+
+IS_INTERPRETED = not isinstance(burst_forward, triton.JITFunction)
+
+
+def why_not_here() -> str | None:
+    """Start triton's driver, which needs a GPU and a C compiler; say what kept it from starting."""
+    if IS_INTERPRETED:
+        return None
+    try:
+        triton.runtime.driver.active.get_current_target()
+    except Exception as error:
+        return f"triton does not start ({type(error).__name__}: {error})"
+    return None

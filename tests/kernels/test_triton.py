@@ -1,0 +1,195 @@
+"""The GPU kernels against the reference: on a GPU, or where there is none in Triton's interpreter.
+
+pytest tests/kernels/test_triton.py                         on a machine with a GPU
+TRITON_INTERPRET=1 pytest tests/kernels/test_triton.py      anywhere
+"""
+
+import os
+from contextlib import nullcontext
+from functools import partial
+from importlib import util
+
+import pytest
+import torch
+from kernels.cases import check_against_the_reference, check_gradients, draw_case, run, spread
+
+from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference, forcing
+from lbq.kernels import triton as binding
+from lbq.kernels.layout import layout_for
+from lbq.kernels.plain import PlainBurstScan
+from lbq.kernels.triton import can_run
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if IS_INTERPRETED else "cuda"
+
+if util.find_spec("triton") is None:
+    message = "triton is not installed: pip install -c constraints.txt --no-deps triton"
+    if os.environ.get("LBQ_REQUIRE_TRITON"):
+        pytest.fail(message)
+    pytest.skip(message, allow_module_level=True)
+if not (IS_INTERPRETED or torch.cuda.is_available()):
+    pytest.skip("no GPU here: run with TRITON_INTERPRET=1", allow_module_level=True)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*encountered in:RuntimeWarning"
+)  # by the interpreter
+
+
+def triton_scan(currents, step, **arguments):
+    """The door, held to Triton but for draws that are empty or not dense: these run elsewhere."""
+    is_taken = currents.numel() > 0 and layout_for(currents, step) is not None
+    with forcing("triton") if is_taken else nullcontext():
+        return burst_scan(currents, step, **arguments)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_levels_are_torchs_bit_for_bit_and_gradients_close(seed):  # 240 draws
+    for draw in range(60):
+        check_against_the_reference(seed * 60 + draw, triton_scan, DEVICE)
+
+
+def test_how_an_instant_is_cut_into_tiles_leaves_no_trace(monkeypatch):
+    monkeypatch.setattr(binding, "_LINE_VALUES", 4)
+    for values in (4, 32):
+        monkeypatch.setattr(binding, "_TILE_VALUES", values)
+        for seed in range(1000, 1100):
+            inputs, _, _ = draw_case(seed)
+            if inputs["step"].numel() > 1 and len(inputs["currents"]) == 2:
+                check_against_the_reference(seed, triton_scan, DEVICE)
+
+
+def test_gradients_are_close_to_those_in_float64():
+    compared = 0
+    for seed in range(2000, 2040):
+        inputs, options, weights = draw_case(seed, DEVICE)
+        exact = {k: None if v is None else v.double() for k, v in spread(inputs).items()}
+        out, grads = run(triton_scan, inputs, options, weights)
+        expected, terms = run(burst_scan_reference, exact, options, [w.double() for w in weights])
+        if torch.equal(out.levels, expected.levels):  # float64 may see another one at a threshold
+            check_gradients(grads, terms, options, weights)
+            compared += 1
+    assert compared > 30
+
+
+def sequence(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+
+
+def tensor(*values, **keywords):
+    return torch.tensor(values, device=DEVICE, **keywords)
+
+
+OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
+
+
+def scan(currents, step, **arguments):
+    arguments = {"tail": 0.5, "decay": 0.5, "reset": 1.0, **arguments}
+    with forcing("triton"):
+        return burst_scan(currents, step, options=OPTIONS, **arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_in_and_out_around_a_float32_membrane(dtype):
+    currents, step = sequence(4, 5, 100).to(dtype).requires_grad_(), tensor(0.4)
+    out, exact = scan(currents, step), scan(currents.float(), step)
+    assert out.bursts.dtype == dtype
+    assert torch.equal(out.levels, exact.levels)
+    assert torch.equal(out.carry, exact.carry)
+    is_cut = IS_INTERPRETED and dtype == torch.bfloat16  # the interpreter cuts where GPUs round
+    ulp = 2 * torch.finfo(dtype).eps if is_cut else 0
+    torch.testing.assert_close(out.bursts, exact.bursts.to(dtype), rtol=ulp, atol=0)
+    weight = sequence(4, 5, 100)
+    (grad,) = torch.autograd.grad((out.bursts.float() * weight).sum(), currents)
+    (expected,) = torch.autograd.grad((exact.bursts * weight.to(dtype)).sum(), currents)
+    torch.testing.assert_close(grad, expected, rtol=ulp, atol=ulp)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_far_ratios_give_no_nan(dtype):
+    leaf = tensor(-1e4, -1.0, 0.5, 3.0, 1e4).to(dtype).expand(4, 2, 5).clone().requires_grad_()
+    step = tensor(1.0, requires_grad=True)
+    scan(leaf, step).bursts.sum().backward()
+    assert leaf.grad.isfinite().all()
+    assert step.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_not_finite_comes_out_as_in_plain_torch(dtype):
+    bad = tensor(float("nan"), float("inf"), -float("inf"), 0.7).to(dtype)
+    currents, step, one = bad.expand(1, 2, 4).contiguous(), tensor(0.3), tensor(1.0)
+    leaf = currents.clone().requires_grad_()
+    out = scan(leaf, step, decay=1.0)
+    plain = PlainBurstScan.apply(leaf, step, tensor(0.5), one, one, None, OPTIONS)
+    torch.testing.assert_close(out.bursts, plain[0], rtol=0.01, atol=0, equal_nan=True)
+    torch.testing.assert_close(out.carry, plain[2], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(out.levels[~currents.isnan()], plain[1][~currents.isnan()])
+    (grad,) = torch.autograd.grad(out.bursts.sum(), leaf)
+    (expected,) = torch.autograd.grad(plain[0].sum(), leaf)
+    torch.testing.assert_close(grad, expected, rtol=0.01, atol=0, equal_nan=True)
+
+
+def test_a_gradient_that_comes_only_through_the_carry_arrives():
+    currents, step = sequence(3, 2, 5).requires_grad_(), tensor(0.4, requires_grad=True)
+    grads = torch.autograd.grad(scan(currents, step).carry.square().sum(), (currents, step))
+    plain = PlainBurstScan.apply(
+        currents, step, tensor(0.5), tensor(0.5), tensor(1.0), None, OPTIONS
+    )
+    expected = torch.autograd.grad(plain[2].square().sum(), (currents, step))
+    torch.testing.assert_close(grads, expected)
+
+
+def test_channels_last_runs_without_a_copy():
+    folded = sequence(6, 4, 5, 3).contiguous(memory_format=torch.channels_last)
+    currents = folded.unflatten(0, (2, 3)).requires_grad_()
+    step = (0.4 * torch.ones(4, 1, 1, device=DEVICE)).requires_grad_()
+    out = scan(currents, step)
+    assert out.bursts.stride() == out.levels.stride() == currents.stride()
+    grad, _ = torch.autograd.grad(out.bursts.square().sum(), (currents, step))
+    assert grad.stride() == currents.stride()
+
+
+def test_four_bytes_per_neuron_step_wait_for_the_backward():
+    currents, step = sequence(4, 2, 8, 16, 16).requires_grad_(), tensor(0.4)
+    sizes = []
+
+    def pack(kept):
+        sizes.append(kept.numel() * kept.element_size())
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):
+        scan(currents, step)
+    assert sum(sizes) / currents.numel() < 4.01
+
+
+def test_two_runs_give_the_same_bits():
+    step = (0.3 * torch.ones(6, 1, 1, device=DEVICE)).requires_grad_()
+    leaf, tail = sequence(3, 8, 6, 19, 7).requires_grad_(), tensor(0.5, requires_grad=True)
+    first, second = (
+        torch.autograd.grad(scan(leaf, step, tail=tail).bursts.square().sum(), (leaf, step, tail))
+        for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_what_the_kernels_do_not_take_runs_on_plain_torch():
+    currents, one = sequence(2, 3, 4, 5, 5), tensor(1.0)
+    takes = partial(can_run, interpreted=IS_INTERPRETED)
+    per_channel = torch.ones(4, 1, 1, device=DEVICE)
+    for taken in [(currents, one), (currents.half(), per_channel), (currents[:1], one)]:
+        assert takes(*taken, one, one, one)
+    for refused in [
+        (currents.double(), one, one),
+        (currents[:, :0], one, one),
+        (currents, torch.ones(3, 1, 1, 1, device=DEVICE), one),
+        (currents, one, per_channel),
+        (currents[..., ::2], one, one),
+        (torch.empty(1, 1, 2**31, dtype=torch.float16, device=DEVICE), one, one),
+    ]:
+        assert not takes(*refused, one, one)
+
+
+def test_unasked_they_run_on_gpus_only():
+    currents, one = sequence(2, 3, 4).requires_grad_(), tensor(1.0)
+    out = burst_scan(currents, one, tail=0.5, decay=0.5, reset=1.0, options=OPTIONS)
+    assert (out.bursts.grad_fn.name() == "TritonBurstScanBackward") == (DEVICE == "cuda")
+    assert scan(currents, one).bursts.grad_fn.name() == "TritonBurstScanBackward"
