@@ -109,16 +109,16 @@ def measure(
         inputs = (leaf, step, tail) if name in ours else (leaf,)
         runs[name] = lambda run=run, inputs=inputs: torch.autograd.grad(run(), inputs, grad)
     times = interleaved(runs, rounds=rounds, warmups=2, device=device)  # the first two compile
-    naive_ms = statistics.median(times["naive loop"])
-    copy_ms = statistics.median(times["copy of 24 bytes"])
+    naive_median = statistics.median(times["naive loop"])
+    copy_median = statistics.median(times["copy of 24 bytes"])
     result = {}
     for name, found in times.items():
         median = statistics.median(found)
         result[name] = {
             "median_ms": 1e3 * median,
             "min_ms": 1e3 * min(found),
-            "to_naive": median / naive_ms,
-            "to_copy": median / copy_ms,
+            "to_naive": median / naive_median,
+            "to_copy": median / copy_median,
         }
         if name in forward and "compiled" not in name:
             result[name]["bytes_kept"] = bytes_kept(forward[name]) / leaf.numel()
