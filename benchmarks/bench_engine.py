@@ -4,8 +4,8 @@
     python benchmarks/bench_engine.py --width 0.125 --batch 32 --rounds 15
 
 The ANN is the bare engine: ReLUs in place of neurons on the same ``T * B`` images (the stem runs
-once on both sides). Steps are interleaved; look at the ratios. Let glibc keep its pages, or page
-faults drown the rest:
+once on both sides). Neurons of other libraries stand in the same network where they are installed.
+Steps are interleaved; look at the ratios. Let glibc keep its pages, or page faults drown the rest:
 
     MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=17179869184 python benchmarks/...
 """
@@ -14,74 +14,71 @@ import argparse
 import json
 import platform
 import statistics
-import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from measure import Run, bytes_kept, interleaved
+from other_neurons import other_neurons
+from torch import nn
 from torch.nn import functional as F
 
 import lbq
 from lbq.kernels import forcing, native, triton
 
-Step = Callable[[], None]
+
+class Network(NamedTuple):
+    """A row of the table: how to build the network, and which kernels it is forced to run."""
+
+    build: Callable[[], nn.Module]
+    kernels: str | None = None
 
 
-def step_of(
-    neuron: str, *, width: float, timesteps: int, batch: int, device: str, half: bool
-) -> Step:
+def networks(width: float, timesteps: int, device: str) -> dict[str, Network]:
+    """Return every network that runs here, the ANN first."""
+    resnet = partial(lbq.resnet20, 10, timesteps=timesteps, width=width)
+    found = {"ANN": Network(partial(resnet, neuron=lambda channels: nn.ReLU()))}
+    if device == "cpu" and native.isa():
+        found["LBQ, native"] = Network(resnet, "native")
+        residues = partial(resnet, neuron=lambda channels: lbq.BurstLIF(keep="residues"))
+        found["LBQ, residues"] = Network(residues, "native")
+        found["LBQ, fused"] = Network(partial(resnet, fused=True), "native")
+    if device == "cuda" and triton.kernels():
+        found["LBQ, triton"] = Network(resnet, "triton")
+    found["LBQ, plain torch"] = Network(resnet, "plain")
+    found["binary"] = Network(partial(resnet, neuron=lambda channels: lbq.neurons.BinaryLIF()))
+    for name, build in other_neurons(max_level=5).items():
+        found[name] = Network(partial(resnet, neuron=lambda channels, build=build: build()))
+    return found
+
+
+def step_of(network: Network, *, batch: int, device: str, half: bool) -> Run:
     """Build a network and return one training step of it (without the optimizer)."""
     torch.manual_seed(0)
-    builders = {
-        "ANN": lambda channels: nn.ReLU(),
-        "binary": lambda channels: lbq.neurons.BinaryLIF(),
-    }
-    model = lbq.resnet20(10, timesteps=timesteps, width=width, neuron=builders.get(neuron))
-    images, target = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
-    model, images, target = model.to(device), images.to(device), target.to(device)
+    model = network.build().to(device)
+    images = torch.randn(batch, 3, 32, 32).to(device)
+    target = torch.randint(0, 10, (batch,)).to(device)
     if half:
         model = model.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
+    device_type = torch.device(device).type
 
     def step() -> None:
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=half):
+        kernels = nullcontext() if network.kernels is None else forcing(network.kernels)
+        with kernels, torch.autocast(device_type, dtype=torch.bfloat16, enabled=half):
             loss = F.cross_entropy(model(images).float(), target)
         loss.backward()
         model.zero_grad()
 
-    def plain_step() -> None:
-        with forcing("plain"):
-            step()
-
-    return plain_step if neuron == "LBQ, plain torch" else step
+    return step
 
 
-def bytes_kept(step: Step) -> int:
-    """Bytes that wait for the backward, each storage counted once."""
-    kept: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        step()
-    return sum(storage.nbytes() for storage in kept.values())
-
-
-def measure(variants: dict[str, Step], rounds: int) -> dict[str, dict[str, float]]:
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for turn in range(rounds + 1):
-        for name, step in variants.items():
-            start = time.perf_counter()
-            step()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if turn:  # the first turn warms up
-                times[name].append(time.perf_counter() - start)
-    kept = {name: bytes_kept(step) for name, step in variants.items()}
+def measure(steps: dict[str, Run], rounds: int, device: str) -> dict[str, dict[str, float]]:
+    times = interleaved(steps, rounds=rounds, warmups=1, device=device)
+    kept = {name: bytes_kept(step) for name, step in steps.items()}
     ann = times["ANN"]
     return {
         name: {
@@ -106,33 +103,25 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    names = ["ANN", "LBQ, plain torch", "binary"]
-    if arguments.device == "cpu" and native.isa():
-        names.insert(1, "LBQ, native")
-    if arguments.device == "cuda" and triton.kernels():
-        names.insert(1, "LBQ, triton")
+    device = arguments.device
+    rows = networks(arguments.width, arguments.timesteps, device)
     record = {"command": "bench_engine", "machine": platform.machine(), "torch": torch.__version__}
     record |= {key: value for key, value in vars(arguments).items() if key != "out"}
     for precision in arguments.precisions:
-        variants = {
+        steps = {
             name: step_of(
-                name,
-                width=arguments.width,
-                timesteps=arguments.timesteps,
-                batch=arguments.batch,
-                device=arguments.device,
-                half=precision != "float32",
+                network, batch=arguments.batch, device=device, half=precision != "float32"
             )
-            for name in names
+            for name, network in rows.items()
         }
-        record[precision] = found = measure(variants, arguments.rounds)
+        record[precision] = found = measure(steps, arguments.rounds, device)
         print(
             f"\n{precision}, width {arguments.width}, T={arguments.timesteps}, B={arguments.batch}"
         )
-        print(f"{'':20}{'median ms':>11}{'min ms':>9}{'x ANN':>8}{'kept x ANN':>12}")
+        print(f"{'':26}{'median ms':>11}{'min ms':>9}{'x ANN':>8}{'kept x ANN':>12}")
         for name, row in found.items():
             print(
-                f"{name:20}{row['median_ms']:11.1f}{row['min_ms']:9.1f}{row['to_ann']:8.3f}"
+                f"{name:26}{row['median_ms']:11.1f}{row['min_ms']:9.1f}{row['to_ann']:8.3f}"
                 f"{row['kept_to_ann']:12.2f}"
             )
     if arguments.out:

@@ -10,23 +10,24 @@ itself; to see the kernels, let it keep them:
 
 Variants are interleaved, so that all of them see the same machine; look at the ratios, not at the
 milliseconds. Any implementation must move 24 bytes per neuron-step: the forward reads one float and
-writes two, the backward reads two and writes one. The copy beside them moves 28, since torch has no
-operation that reads one and writes two.
+writes two, the backward reads two and writes one. The copy beside them does that and nothing else.
 """
 
 import argparse
+import dataclasses
 import json
+import math
 import platform
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from measure import Run, bytes_kept, interleaved
+from other_neurons import other_neurons
 from torch import Tensor
 
-from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference, native, triton
-from lbq.kernels.plain import PlainBurstScan
+from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference, forcing, native, triton
 
 OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
 DECAY, RESET = 0.5, 1.0
@@ -59,23 +60,44 @@ def scan(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
     return burst_scan(currents, step, tail=tail, decay=DECAY, reset=RESET, options=OPTIONS).bursts
 
 
-def plain(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
-    decay, reset = (torch.tensor([value], device=step.device) for value in (DECAY, RESET))
-    return PlainBurstScan.apply(currents, step, tail, decay, reset, None, OPTIONS)[0]
+def residues(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
+    options = dataclasses.replace(OPTIONS, keep="residues")
+    with forcing("native"):
+        out = burst_scan(currents, step, tail=tail, decay=DECAY, reset=RESET, options=options)
+    return out.bursts
 
 
-def bytes_kept(run: Scan, inputs: tuple[Tensor, ...]) -> float:
-    """Bytes per neuron-step that wait for the backward, each storage counted once."""
-    kept: dict[int, torch.UntypedStorage] = {}
+def forced(name: str, call: Scan = scan) -> Scan:
+    def run(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
+        with forcing(name):
+            return call(currents, step, tail)
 
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage  # held, so that no address is used twice
-        return tensor
+    return run
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        run(*inputs)
-    return sum(storage.nbytes() for storage in kept.values()) / inputs[0].numel()
+
+def burst_neurons(device: str, compiled: bool) -> dict[str, Scan]:
+    """Return every way to run the burst neuron here."""
+    scans = {"naive loop": naive, "reference loop": reference, "plain torch": forced("plain")}
+    if device == "cpu" and native.isa():
+        scans[f"native, {native.isa()}"] = forced("native")
+        scans["native, residues"] = residues
+    if device == "cuda" and triton.kernels():
+        scans["triton"] = forced("triton")
+    if compiled:
+        scans["plain, compiled"] = forced("plain", torch.compile(scan, fullgraph=True))
+        scans["reference, compiled"] = torch.compile(reference, fullgraph=True)
+    return scans
+
+
+def copy_24_bytes(values: Tensor, grad: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Move what any neuron must move, and compute nothing that takes time.
+
+    The forward writes each small piece of the input twice, one copy behind the other, so that it
+    is read from memory once.
+    """
+    size = math.gcd(values.numel(), 4096)
+    twice = values.view(-1, 1, size).expand(-1, 2, -1).contiguous()  # [pieces, 2, size]
+    return twice, torch.add(grad, other)
 
 
 def measure(
@@ -86,54 +108,31 @@ def measure(
     step = torch.tensor([0.3], device=device, requires_grad=True)
     tail = torch.tensor([0.5], device=device, requires_grad=True)
     grad, other = torch.randn(shape, device=device), torch.randn(shape, device=device)
-    variants: dict[str, Scan] = {
-        "naive loop": naive,
-        "reference loop": reference,
-        "plain torch": plain,
+    ours = burst_neurons(device, compiled)
+    others: dict[str, Callable[[Tensor], Tensor]] = {"ReLU": torch.relu}
+    others |= {name: build().to(device) for name, build in other_neurons(OPTIONS.max_level).items()}
+    forward: dict[str, Run] = {
+        name: lambda run=run: run(leaf, step, tail) for name, run in ours.items()
     }
-    if device == "cpu" and native.isa():
-        variants[f"native, {native.isa()}"] = scan
-    if device == "cuda" and triton.kernels():
-        variants["triton"] = scan
-    if compiled:
-        variants["plain, compiled"] = torch.compile(
-            scan, fullgraph=True
-        )  # tracers see the plain one
-        variants["reference, compiled"] = torch.compile(reference, fullgraph=True)
-
-    def copy() -> None:
-        leaf.detach().clone(), leaf.detach().clone()  # one read more than needed
-        torch.add(grad, other)
-
-    def train(run: Scan) -> Callable[[], None]:
-        def once() -> None:
-            torch.autograd.grad(run(leaf, step, tail), (leaf, step, tail), grad)
-
-        return once
-
-    runs = {"copy of 28 bytes": copy} | {name: train(run) for name, run in variants.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 2):
-        for name, once in runs.items():
-            start = time.perf_counter()
-            once()
-            if device != "cpu":
-                torch.cuda.synchronize()
-            if turn >= 2:  # the first two turns compile and warm up
-                times[name].append(time.perf_counter() - start)
-    naive_ms = statistics.median(times["naive loop"])
-    copy_ms = statistics.median(times["copy of 28 bytes"])
+    forward |= {name: lambda run=run: run(leaf) for name, run in others.items()}
+    runs: dict[str, Run] = {"copy of 24 bytes": lambda: copy_24_bytes(leaf.detach(), grad, other)}
+    for name, run in forward.items():
+        inputs = (leaf, step, tail) if name in ours else (leaf,)
+        runs[name] = lambda run=run, inputs=inputs: torch.autograd.grad(run(), inputs, grad)
+    times = interleaved(runs, rounds=rounds, warmups=2, device=device)  # the first two compile
+    naive_median = statistics.median(times["naive loop"])
+    copy_median = statistics.median(times["copy of 24 bytes"])
     result = {}
     for name, found in times.items():
         median = statistics.median(found)
         result[name] = {
             "median_ms": 1e3 * median,
             "min_ms": 1e3 * min(found),
-            "to_naive": median / naive_ms,
-            "to_copy": median / copy_ms,
+            "to_naive": median / naive_median,
+            "to_copy": median / copy_median,
         }
-        if name in variants and "compiled" not in name:
-            result[name]["bytes_kept"] = bytes_kept(variants[name], (leaf, step, tail))
+        if name in forward and "compiled" not in name:
+            result[name]["bytes_kept"] = bytes_kept(forward[name]) / leaf.numel()
     return result
 
 
@@ -151,11 +150,11 @@ def main() -> None:
     print(
         f"[T, B, *n] = {arguments.shape}, {arguments.threads} thread(s), torch {torch.__version__}"
     )
-    print(f"{'':24}{'median ms':>11}{'min ms':>9}{'x naive':>9}{'x copy':>8}{'bytes kept':>12}")
+    print(f"{'':26}{'median ms':>11}{'min ms':>9}{'x naive':>9}{'x copy':>8}{'bytes kept':>12}")
     for name, row in found.items():
         kept = f"{row['bytes_kept']:12.2f}" if "bytes_kept" in row else f"{'-':>12}"
         print(
-            f"{name:24}{row['median_ms']:11.2f}{row['min_ms']:9.2f}{row['to_naive']:9.3f}"
+            f"{name:26}{row['median_ms']:11.2f}{row['min_ms']:9.2f}{row['to_naive']:9.3f}"
             f"{row['to_copy']:8.2f}{kept}"
         )
     if arguments.out:

@@ -3,39 +3,19 @@
     LBQ_DATA=<folder> python benchmarks/bench_tally.py            all 10,000 images
     LBQ_DATA=<folder> python benchmarks/bench_tally.py --images 200
 
-``$LBQ_DATA/cifar10`` holds the Hugging Face parquet files of uoft-cs/cifar10; reading them needs
-pyarrow and pillow. Batches alternate between the two ways, so that both see the same machine.
+Batches alternate between the two ways, so that both see the same machine.
 """
 
 import argparse
-import io
 import json
-import os
 import platform
-import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
+from cifar10 import read_cifar10
 
 import lbq
-
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-
-
-def read_images(folder: Path, count: int) -> torch.Tensor:
-    """Decode the first test images and normalise them as the paper's recipe does."""
-    from PIL import Image  # noqa: PLC0415 -- only this script reads images
-    from pyarrow import parquet  # noqa: PLC0415
-
-    files = sorted(folder.rglob("test*.parquet"))
-    column = parquet.read_table(files[0], columns=["img"]).column("img").slice(0, count)
-    pixels = np.stack(
-        [np.asarray(Image.open(io.BytesIO(row["bytes"]))) for row in column.to_pylist()]
-    )
-    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-    return (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
 @torch.no_grad()
@@ -76,11 +56,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=100)
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     arguments = parser.parse_args()
-    if "LBQ_DATA" not in os.environ:
-        sys.exit(
-            "set LBQ_DATA to the folder that holds cifar10/ (parquet files of uoft-cs/cifar10)"
-        )
-    images = read_images(Path(os.environ["LBQ_DATA"]) / "cifar10", arguments.images)
+    images, _ = read_cifar10("test", arguments.images)
     found = measure(images, arguments.width, arguments.batch_size)
     print(
         f"{found['images']} images: {found['seconds_without']:.1f} s without, "

@@ -1,0 +1,39 @@
+"""Real images for the benchmarks that need them: CIFAR-10 from ``$LBQ_DATA/cifar10``.
+
+The folder holds the Hugging Face parquet files of uoft-cs/cifar10; reading them needs pyarrow and
+pillow.
+"""
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
+
+def read_cifar10(split: Literal["train", "test"], count: int) -> tuple[Tensor, Tensor]:
+    """Decode the first images, normalised as the paper's recipe does, and their labels."""
+    from PIL import Image  # noqa: PLC0415 -- only these benchmarks read images
+    from pyarrow import parquet  # noqa: PLC0415
+
+    if "LBQ_DATA" not in os.environ:
+        sys.exit(
+            "set LBQ_DATA to the folder that holds cifar10/ (parquet files of uoft-cs/cifar10)"
+        )
+    file, *_ = sorted((Path(os.environ["LBQ_DATA"]) / "cifar10").rglob(f"{split}*.parquet"))
+    table = parquet.read_table(file, columns=["img", "label"]).slice(0, count)
+    pixels = np.stack(
+        [
+            np.asarray(Image.open(io.BytesIO(row["bytes"])))
+            for row in table.column("img").to_pylist()
+        ]
+    )
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    images = (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    return images, torch.tensor(table.column("label").to_pylist())
