@@ -138,16 +138,23 @@ class NativeBurstScan(torch.autograd.Function):
             grad_step,
             grad_other,
         )
-        for_tail, for_decay, for_reset = grad_other.unbind(0)
         return (
             grad_currents,
             grad_step,
-            None if tail is None else for_tail.reshape(tail.shape),
-            for_decay.reshape(decay.shape),
-            for_reset.reshape(reset.shape),
+            *shares_of(grad_other, ctx.needs_input_grad[2:5], tail, decay, reset),
             grad_carry,
             None,
         )
+
+
+def shares_of(
+    grad_other: Tensor, wanted: tuple[bool, ...], *coefficients: Tensor | None
+) -> list[Tensor | None]:
+    """Cut the gradients of tail, decay and reset apart; small views take time too."""
+    return [
+        grad_other[i].reshape(coefficient.shape) if is_wanted and coefficient is not None else None
+        for i, (is_wanted, coefficient) in enumerate(zip(wanted, coefficients, strict=True))
+    ]
 
 
 def _run_of(layout: Layout, step: Tensor) -> int:

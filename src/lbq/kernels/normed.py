@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lbq.kernels.layout import ordered
-from lbq.kernels.native import DTYPES, RESET_MODES, isa
+from lbq.kernels.native import DTYPES, RESET_MODES, isa, shares_of
 from lbq.kernels.signature import ScanOptions, with_known_signature
 
 MAX_TIMESTEPS = 32
@@ -146,7 +146,6 @@ class NormedBurstScan(torch.autograd.Function):
             grad_other,
         )
         weight, bias = norm[:2]
-        for_tail, for_decay, for_reset = grad_other.unbind(0)
         return (
             grad_currents,
             None if shortcut is None else grad_normed.to(shortcut.dtype),
@@ -155,9 +154,7 @@ class NormedBurstScan(torch.autograd.Function):
             None,
             None,
             grad_step,
-            None if tail is None else for_tail.reshape(tail.shape),
-            for_decay.reshape(decay.shape),
-            for_reset.reshape(reset.shape),
+            *shares_of(grad_other, ctx.needs_input_grad[7:10], tail, decay, reset),
             None,
             None,
             None,

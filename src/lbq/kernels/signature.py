@@ -1,7 +1,9 @@
 """What every implementation of the multi-step neuron takes and returns."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from torch.autograd import Function
@@ -59,13 +61,32 @@ class ScanOutput(NamedTuple):
     """The state after the last timestep, to be passed to the next call of a stream."""
 
 
+class _PositionalCall(NamedTuple):
+    """As much of ``inspect.BoundArguments`` as torch asks for."""
+
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object] = MappingProxyType({})
+
+    def apply_defaults(self) -> None:
+        """There are none."""
+
+
+class _PositionalSignature(inspect.Signature):
+    """A signature whose arguments all come by position: binding them is nothing to do."""
+
+    def bind(self, *args: object) -> _PositionalCall:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _PositionalCall(args)
+
+
 F = TypeVar("F", bound=type[Function])
 
 
 def with_known_signature(function: F) -> F:
-    """Note down the signature of an autograd function's forward.
+    """Note down the signature of an autograd function's forward, called by position only.
 
-    torch looks it up at every call, which costs a small network more than the neuron itself.
+    torch looks it up and binds the arguments to it at every call, which costs a small network more
+    than the neuron itself.
     """
-    function.forward.__signature__ = inspect.signature(function.forward)  # pyright: ignore[reportFunctionMemberAccess]
+    known = inspect.signature(function.forward)
+    function.forward.__signature__ = _PositionalSignature(list(known.parameters.values()))  # pyright: ignore[reportFunctionMemberAccess]
     return function
