@@ -64,6 +64,7 @@ def native_extension() -> list[Extension]:
             libraries=["torch", "torch_cpu", "c10"],
             extra_compile_args=FLAGS,
             define_macros=[("TORCH_TARGET_VERSION", TORCH_2_10), ("Py_LIMITED_API", "0x030b0000")],
+            depends=[str(path) for path in NATIVE.rglob("*.h")],
             language="c++",
             py_limited_api=True,
             optional=True,  # no compiler: a warning, and plain torch

@@ -23,7 +23,7 @@ void forward_lanes(const lbq_scan& scan, const Spread& c, const lbq_forward_buff
     const Floats ratio = membrane / step;
     const Ints whole = level_of(ratio, c.max_level);
     const Floats level = __builtin_convertvector(whole, Floats);
-    const Bytes bytes = __builtin_convertvector(whole, Bytes);
+    const Bytes bytes = bytes_of(whole);
     store(bursts + t * scan.size, membrane == membrane ? step * level : membrane);  // a NaN stays one
     std::memcpy(b.levels + t * scan.size + i, &bytes, sizeof bytes);
     if (b.kept) keep(scan.keep, b.kept, t * scan.size + i, membrane, ratio);

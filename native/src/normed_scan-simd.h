@@ -107,7 +107,7 @@ void forward(const lbq_normed_scan& n, void* to, uint8_t* levels, int64_t block)
             const Floats burst = step * __builtin_convertvector(whole, Floats);
             columns.write(bursts + t * n.scan.size, membrane == membrane ? burst : membrane);
             if (!levels) return;
-            const Bytes bytes = __builtin_convertvector(whole, Bytes);
+            const Bytes bytes = bytes_of(whole);
             std::memcpy(levels + t * n.scan.size + first, &bytes, columns.count);
           });
     });
@@ -116,11 +116,12 @@ void forward(const lbq_normed_scan& n, void* to, uint8_t* levels, int64_t block)
 // Walk vectors of neurons back; returns the sums of dL/dU and of dL/dU (current - mean) over time.
 struct NormSums {
   Floats grad{}, product{};
+  Sums sums;
 };
 
 template <class Value, class C>
 inline NormSums walk_back(const lbq_normed_scan& n, const lbq_normed_grads& g, const Spread& spread,
-                          const C& columns, int64_t first, Floats step, Sums& sums) {
+                          const C& columns, int64_t first, Floats step) {
   const lbq_scan& scan = n.scan;
   Floats ratios[LBQ_MAX_NORMED_TIMESTEPS], levels[LBQ_MAX_NORMED_TIMESTEPS],
       carries[LBQ_MAX_NORMED_TIMESTEPS];
@@ -136,11 +137,11 @@ inline NormSums walk_back(const lbq_normed_scan& n, const lbq_normed_grads& g, c
   for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
     const int64_t at = t * scan.size + first;
     const Floats grad = columns.read(static_cast<const Value*>(g.grad_bursts) + at);
-    const Floats slope = step_back(scan, spread, step, ratios[t], levels[t], grad, state, sums);
+    const Floats slope = step_back(spread, ratios[t], levels[t], grad, state, found.sums);
     columns.write(static_cast<Value*>(g.grad_normed) + at, slope);
     found.grad += slope;
     found.product += slope * (columns.read(static_cast<const Value*>(n.currents) + at) - mean);
-    sums.decay += slope * carries[t];
+    found.sums.decay += slope * carries[t];
     state = scan.detach_carry ? Floats{} : spread.decay * slope;
   }
   return found;
@@ -153,32 +154,39 @@ void backward(const lbq_normed_scan& n, const lbq_normed_grads& g, int64_t block
   const bool has_many_steps = n.scan.num_steps > 1;
   double* norm_sums = g.norm_sums + 2 * block * n.channels;
   double* step_sums = g.step_sums + block * n.scan.num_steps;
-  Sums sums;
+  double* other = g.other_sums + block * 3;
+  const auto put = [&](const Sums& sums, Floats step) {
+    other[0] += add_up(sums.tail(step));
+    other[1] += add_up(sums.decay);
+    other[2] += add_up(sums.reset(step));
+  };
+  Sums sums;  // of all channels, or of one vector of channels with their own steps
   each_tile(n.channels, [&](const Tile& tile) {
-    float grads[kTileChannels] = {}, products[kTileChannels] = {}, steps[kTileChannels] = {};
-    for (int64_t row = rows.first; row < rows.last; ++row)
-      tile.each_vector([&](const auto& columns) {
-        const int64_t first = row * n.channels + columns.first, c = columns.first - tile.first;
-        const Floats step = steps_of(n.scan, columns);
-        const NormSums found = walk_back<Value>(n, g, spread, columns, first, step, sums);
+    float grads[kTileChannels] = {}, products[kTileChannels] = {};
+    tile.each_vector([&](const auto& columns) {
+      const int64_t c = columns.first - tile.first;
+      const Floats step = steps_of(n.scan, columns);
+      for (int64_t row = rows.first; row < rows.last; ++row) {
+        const int64_t first = row * n.channels + columns.first;
+        const NormSums found = walk_back<Value>(n, g, spread, columns, first, step);
         columns.add(&grads[c], found.grad);
         columns.add(&products[c], found.product);
-        if (has_many_steps) {
-          columns.add(&steps[c], sums.step);
-          sums.step = Floats{};
-        }
-      });
+        sums += found.sums;
+      }
+      if (!has_many_steps) return;
+      const Floats found = sums.step(n.scan);
+      for (int64_t lane = 0; lane < columns.count; ++lane) step_sums[columns.first + lane] = found[lane];
+      put(sums, step);
+      sums = Sums{};
+    });
     for (int64_t c = 0; c < tile.count; ++c) {
       norm_sums[tile.first + c] = grads[c];
       norm_sums[n.channels + tile.first + c] = products[c];
-      if (has_many_steps) step_sums[tile.first + c] = steps[c];
     }
   });
-  if (!has_many_steps) *step_sums = add_up(sums.step);
-  double* other = g.other_sums + block * 3;
-  other[0] = add_up(sums.tail);
-  other[1] = add_up(sums.decay);
-  other[2] = add_up(sums.reset);
+  if (has_many_steps) return;
+  *step_sums = add_up(sums.step(n.scan));
+  put(sums, all(*n.scan.step));
 }
 
 template <class Value>

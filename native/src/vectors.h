@@ -6,6 +6,10 @@
 
 #include <cstring>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "burst_scan.h"
 
 namespace lbq {
@@ -20,8 +24,79 @@ typedef uint16_t Halves __attribute__((vector_size(2 * LBQ_LANES)));
 typedef uint8_t Bytes __attribute__((vector_size(LBQ_LANES)));
 
 inline Floats all(float value) { return value - Floats{}; }
-inline Floats least(Floats a, Floats b) { return a < b ? a : b; }
-inline Floats most(Floats a, Floats b) { return a > b ? a : b; }
+// a < b ? a : b and a > b ? a : b, also where one of them is a NaN: then b.
+inline Floats least(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+inline Floats most(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+// Between vectors of one number of lanes and different widths. Compilers take several instructions for
+// what these sets have one for. (All lanes are named, since GCC 12 warns of its own unmasked forms.)
+inline Words widened(Halves halves) {
+#if defined(__AVX512F__)
+  return (Words)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)halves);
+#elif defined(__AVX2__)
+  return (Words)_mm256_cvtepu16_epi32((__m128i)halves);
+#else
+  return __builtin_convertvector(halves, Words);
+#endif
+}
+inline Ints widened(Shorts shorts) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_maskz_cvtepi16_epi32(0xffff, (__m256i)shorts);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvtepi16_epi32((__m128i)shorts);
+#else
+  return __builtin_convertvector(shorts, Ints);
+#endif
+}
+inline Halves narrowed(Words words) {  // values below 65536
+#if defined(__AVX512F__)
+  return (Halves)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)words);
+#elif defined(__AVX2__)
+  const __m256i packed = _mm256_packus_epi32((__m256i)words, (__m256i)words);
+  return (Halves)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+  return __builtin_convertvector(words, Halves);
+#endif
+}
+inline Shorts narrowed(Ints ints) {  // values that fit
+#if defined(__AVX512F__)
+  return (Shorts)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)ints);
+#elif defined(__AVX2__)
+  const __m256i packed = _mm256_packs_epi32((__m256i)ints, (__m256i)ints);
+  return (Shorts)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+  return __builtin_convertvector(ints, Shorts);
+#endif
+}
+inline Bytes bytes_of(Ints ints) {  // values 0..255
+#if defined(__AVX512F__)
+  return (Bytes)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)ints);
+#elif defined(__AVX2__)
+  const __m128i halves = (__m128i)narrowed((Words)ints);
+  const int64_t bytes = _mm_cvtsi128_si64(_mm_packus_epi16(halves, halves));
+  Bytes vector;
+  std::memcpy(&vector, &bytes, sizeof vector);
+  return vector;
+#else
+  return __builtin_convertvector(ints, Bytes);
+#endif
+}
 
 template <class Vector, class Value>
 inline Vector load_raw(const Value* from) {
@@ -32,14 +107,14 @@ inline Vector load_raw(const Value* from) {
 
 inline Floats load(const float* from) { return load_raw<Floats>(from); }
 inline Floats load(const uint16_t* from) {  // bf16
-  return (Floats)(__builtin_convertvector(load_raw<Halves>(from), Words) << 16);
+  return (Floats)(widened(load_raw<Halves>(from)) << 16);
 }
 inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof values); }
 inline void store(uint16_t* to, Floats values) {  // to nearest, ties to even
   const Words bits = (Words)values;
   const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const Words quiet = values == values ? rounded : Words{} + 0x7fc0;
-  const Halves halves = __builtin_convertvector(quiet, Halves);
+  const Halves halves = narrowed(quiet);
   std::memcpy(to, &halves, sizeof halves);
 }
 
@@ -80,27 +155,24 @@ inline Shorts residues_of(Floats ratio) {
   const Floats scaled = least(most(ratio * 1024.0f, all(-32768.0f)), all(32767.0f));
   const Ints truncated = __builtin_convertvector(scaled, Ints);
   const Ints is_above = scaled < __builtin_convertvector(truncated, Floats);  // -1 where it is
-  return __builtin_convertvector(truncated + is_above, Shorts);
+  return narrowed(truncated + is_above);
 }
 inline Floats ratios_of(Shorts residues) {
-  return (__builtin_convertvector(__builtin_convertvector(residues, Ints), Floats) + 0.5f) / 1024.0f;
+  return (__builtin_convertvector(widened(residues), Floats) + 0.5f) / 1024.0f;
 }
 
-// exp(x) for x <= 0: powers of two times a Taylor series on [-ln2 / 2, ln2 / 2], error below 1e-7.
-inline Floats exp_of(Floats x) {
-  x = most(x, all(-87.0f));
-  const Ints n = __builtin_convertvector(x * 1.44269504f - 0.5f, Ints);
-  const Floats k = __builtin_convertvector(n, Floats);
-  const Floats f = (x - k * 0.693145752f) - k * 1.42860677e-6f;
-  Floats p = all(1.0f / 5040);
-  p = p * f + 1.0f / 720;
-  p = p * f + 1.0f / 120;
-  p = p * f + 1.0f / 24;
-  p = p * f + 1.0f / 6;
-  p = p * f + 0.5f;
+// exp(-x) for x >= 0: powers of two times a polynomial on [-ln2 / 2, ln2 / 2], error below 2e-7.
+inline Floats exp_of_minus(Floats x) {
+  x = least(x, all(87.0f));
+  const Ints n = __builtin_convertvector(x * 1.44269504f + 0.5f, Ints);
+  const Floats f = __builtin_convertvector(n, Floats) * 0.693147181f - x;
+  Floats p = all(8.37312452e-3f);
+  p = p * f + 4.16695364e-2f;
+  p = p * f + 1.66664720e-1f;
+  p = p * f + 4.99999851e-1f;
   p = p * f + 1.0f;
   p = p * f + 1.0f;
-  return p * (Floats)((n + 127) << 23);
+  return p * (Floats)((127 - n) << 23);
 }
 
 inline float add_up(Floats values) {
@@ -128,23 +200,38 @@ struct Spread {
   }
 };
 
-// What a walk back through time adds to the gradients of the coefficients.
+// What a walk back through time adds to the gradients of the coefficients, before the factors that
+// all its neurons share.
 struct Sums {
-  Floats step{}, tail{}, decay{}, reset{};
+  Floats burst{}, bend{}, removed{}, decay{};
+
+  Sums& operator+=(const Sums& other) {
+    burst += other.burst;
+    bend += other.bend;
+    removed += other.removed;
+    decay += other.decay;
+    return *this;
+  }
+  Floats step(const lbq_scan& scan) const {
+    return scan.detach_reset ? burst : burst - scan.reset * removed;
+  }
+  Floats tail(Floats step) const { return step * bend; }
+  Floats reset(Floats step) const { return -step * removed; }
 };
 
+inline Floats absolute(Floats x) { return (Floats)((Words)x & 0x7fffffffu); }
+inline Floats with_sign_of(Floats size, Floats sign) {
+  return (Floats)((Words)size | ((Words)sign & 0x80000000u));
+}
+
 // One timestep of that walk: takes dL/dburst and dL/dV[t], returns dL/dU[t].
-inline Floats step_back(const lbq_scan& scan, const Spread& c, Floats step, Floats ratio, Floats level,
-                        Floats grad, Floats state, Sums& sums) {
+inline Floats step_back(const Spread& c, Floats ratio, Floats level, Floats grad, Floats state, Sums& sums) {
   const Floats excess = ratio - least(most(ratio, all(c.lo)), all(c.hi));
-  const Floats fade = exp_of(excess < 0 ? excess : -excess);
+  const Floats fade = exp_of_minus(absolute(excess));
   const Floats slope = excess == 0 ? all(1.0f) : c.tail * fade;
-  const Floats bend = excess < 0 ? fade - 1 : 1 - fade;
-  const Floats removed = state * c.removed(level);
-  sums.step += grad * (level - ratio * slope);
-  sums.tail += grad * step * bend;
-  if (!scan.detach_reset) sums.step -= c.reset * removed;
-  sums.reset -= step * removed;
+  sums.burst += grad * (level - ratio * slope);
+  sums.bend += grad * with_sign_of(1 - fade, excess);
+  sums.removed += state * c.removed(level);
   return grad * slope + state;
 }
 
