@@ -3,12 +3,11 @@
     LBQ_DATA=<folder> python benchmarks/compare_training.py <folder of runs> --out <record>.json
     LBQ_DATA=<folder> python benchmarks/compare_training.py <folder of runs> --steps 20
 
-Two implementations emit the same levels, but sum the gradients of step and tail in another order.
-Training amplifies such rounding until the curves part, as it does with any change of the seed, so
-the question is whether it *ends* elsewhere. The rule: the mean test accuracies over the seeds may
-differ by at most two pooled standard deviations over the seeds. Both start from the same weights
-and see the same batches for the same seed; and the first run is repeated, which must give the same
-bits.
+Two implementations emit the same levels, but their gradients differ by rounding. Some steps later
+a level lands on the other side of a threshold and the curves part, so the question is whether
+training *ends* elsewhere. The rule: the mean test accuracies over the seeds may differ by at most
+two pooled standard deviations over the seeds. Both start from the same weights and see the same
+batches for the same seed; and the first run is repeated, which must give the same bits.
 
 Every finished run is a file in the folder of runs. Kill this script at any moment and call it
 again: it goes on behind the last finished run.
