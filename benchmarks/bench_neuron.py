@@ -86,6 +86,7 @@ def burst_neurons(device: str, compiled: bool) -> dict[str, Scan]:
     if compiled:
         scans["plain, compiled"] = forced("plain", torch.compile(scan, fullgraph=True))
         scans["reference, compiled"] = torch.compile(reference, fullgraph=True)
+        scans["naive, compiled"] = torch.compile(naive, fullgraph=True)
     return scans
 
 

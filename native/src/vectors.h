@@ -118,6 +118,22 @@ inline void store(uint16_t* to, Floats values) {  // to nearest, ties to even
   std::memcpy(to, &halves, sizeof halves);
 }
 
+// A store that does not bring the line into the cache first; `to` is aligned to the vector.
+inline void store_past_cache(float* to, Floats values) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(to, (__m512)values);
+#elif defined(__AVX2__)
+  _mm256_stream_ps(to, (__m256)values);
+#else
+  store(to, values);
+#endif
+}
+inline void finish_stores_past_cache() {
+#if defined(__AVX2__)
+  _mm_sfence();
+#endif
+}
+
 // The first `count` of a vector's values; the other lanes are `rest`.
 template <class Value>
 inline Floats load_some(const Value* from, int64_t count, float rest = 0) {

@@ -114,10 +114,11 @@ class NativeBurstScan(torch.autograd.Function):
         grad_currents = torch.empty_like(kept, dtype=ctx.dtype)
         if grad_bursts is None:
             grad_bursts = torch.zeros_like(grad_currents)
-        state = torch.empty_like(kept[0], dtype=torch.float32)
+        has_state = carry is not None or grad_last_carry is not None
+        state = torch.empty_like(kept[0], dtype=torch.float32) if has_state else kept
         grad_carry = None if carry is None else state
         grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
-        torch.ops.lbq.burst_backward(
+        torch.ops.lbq.burst_backward.default(
             ordered(grad_bursts, grad_currents),
             ordered(grad_last_carry, state),
             kept,
@@ -193,7 +194,7 @@ def _run(
     bursts, levels = sequence(currents.dtype), sequence(torch.uint8)
     waiting = None if kept is None else sequence(kept)
     last_carry = torch.empty_like(levels[0], dtype=torch.float32)
-    torch.ops.lbq.burst_forward(
+    torch.ops.lbq.burst_forward.default(
         currents,
         step.contiguous(),
         decay,

@@ -76,7 +76,7 @@ class NormedBurstScan(torch.autograd.Function):
             mean, variance = mean.clone(), variance.clone()
         bursts = torch.empty_like(currents)
         levels = torch.empty_like(currents, dtype=torch.uint8) if wants_levels else None
-        torch.ops.lbq.normed_forward(
+        torch.ops.lbq.normed_forward.default(
             currents,
             ordered(shortcut, currents),
             weight,
@@ -122,7 +122,7 @@ class NormedBurstScan(torch.autograd.Function):
         grad_normed = grad_currents if shortcut is None else torch.empty_like(currents)
         grad_norm = step.new_empty(2, currents.shape[2])
         grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
-        torch.ops.lbq.normed_backward(
+        torch.ops.lbq.normed_backward.default(
             ordered(grad_bursts, currents),
             currents,
             ordered(shortcut, currents),
