@@ -31,3 +31,14 @@ def test_repeating_copies_nothing():
     assert repeated.shape == (5, 2, 3, 4, 4)
     assert repeated.data_ptr() == current.data_ptr()
     torch.testing.assert_close(MeanOverTime()(repeated), current)
+
+
+def test_the_gradient_of_a_repeated_image_keeps_its_memory_order():
+    image = torch.randn(2, 4, 3, 3).contiguous(memory_format=torch.channels_last).requires_grad_()
+    weight = torch.randn(6, 4, 3, 3).contiguous(memory_format=torch.channels_last)
+    weight = weight.unflatten(0, (3, 2))
+    repeated = RepeatOverTime(3)(image)
+    assert repeated.stride(0) == 0
+    (grad,) = torch.autograd.grad(repeated, image, weight)
+    assert grad.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(grad, weight.sum(0))

@@ -1,5 +1,9 @@
 """The one place where time meets the batch: folding T into B, repeating and averaging over T."""
 
+from functools import reduce
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from lbq.errors import ShapeError, TimeError
@@ -43,11 +47,33 @@ class RepeatOverTime(nn.Module):
 
     def forward(self, current: Images) -> Frames:
         """Repeat."""
-        return current.unsqueeze(0).expand(self.timesteps, *[-1] * 4)
+        if isinstance(current, Tensor) and not torch.compiler.is_compiling():  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
+            return _Repeat.apply(current, self.timesteps)
+        return _repeat(current, self.timesteps)
 
     def extra_repr(self) -> str:
         """Show the number of timesteps."""
         return f"timesteps={self.timesteps}"
+
+
+def _repeat(current: Tensor, timesteps: int) -> Tensor:
+    return current.unsqueeze(0).expand(timesteps, *[-1] * 4)
+
+
+class _Repeat(torch.autograd.Function):
+    """``_repeat`` whose gradient keeps its memory order: torch's own sum gives channels first."""
+
+    @staticmethod
+    def forward(current: Tensor, timesteps: int) -> Tensor:
+        return _repeat(current, timesteps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return reduce(torch.add, grads[0].unbind(0)), None
 
 
 class ImagesIn(nn.Module):
