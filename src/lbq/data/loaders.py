@@ -15,6 +15,7 @@ from lbq.data.batches import Batch, EvalTask, TrainTask
 from lbq.data.encoded import DecodedOnRead, EncodedSet, image_contents
 from lbq.data.images import open_images
 from lbq.data.packed import open_packed
+from lbq.data.recordings import open_recordings
 from lbq.data.sampler import epoch_order, num_steps, test_positions
 from lbq.data.splits import Splits
 from lbq.data.synthetic import open_synthetic
@@ -189,6 +190,16 @@ def _open_splits(config: DataConfig, cache: Path) -> Splits:
     if config.source == SYNTHETIC:
         timesteps = None if is_images else config.timesteps
         return open_synthetic(size=config.size, timesteps=timesteps, limits=limits)
+    if not is_images:
+        return open_recordings(
+            config.source,
+            config.kind,
+            timesteps=config.timesteps,
+            slicing=config.frames,
+            size=config.size,
+            limits=limits,
+            cache=cache / "packed",
+        )
     found = open_images(
         config.source,
         splits=(config.train_split, config.test_split),
