@@ -17,6 +17,7 @@ from lbq.data.images import open_images
 from lbq.data.packed import open_packed
 from lbq.data.recordings import open_recordings
 from lbq.data.sampler import epoch_order, num_steps, test_positions
+from lbq.data.shards import open_shards
 from lbq.data.splits import Splits
 from lbq.data.synthetic import open_synthetic
 from lbq.data.workers import TIMEOUT, map_in_order
@@ -145,9 +146,11 @@ def train_batches(
         num_workers: number of processes that prepare batches; 0 prepares them here.
         timeout: seconds to wait for a worker.
     """
+    split = data.splits.train
+    shards = split.rows.shards if isinstance(split, DecodedOnRead) else None
     task = TrainTask(
-        split=data.splits.train,
-        order=epoch_order(data.num_train, seed=seed, epoch=epoch),
+        split=split,
+        order=epoch_order(data.num_train, seed=seed, epoch=epoch, shards=shards),
         augment=data.config.augment,
         num_classes=data.num_classes,
         seed=seed,
@@ -200,13 +203,13 @@ def _open_splits(config: DataConfig, cache: Path) -> Splits:
             limits=limits,
             cache=cache / "packed",
         )
-    found = open_images(
-        config.source,
-        splits=(config.train_split, config.test_split),
-        label=config.label,
-        limits=limits,
-        cache=cache,
-    )
+    splits = config.train_split, config.test_split
+    if config.kind == "webdataset":
+        found = open_shards(config.source, splits=splits, limits=limits, cache=cache / "packed")
+    else:
+        found = open_images(
+            config.source, splits=splits, label=config.label, limits=limits, cache=cache
+        )
     return _open_encoded(config, found, cache)
 
 
