@@ -141,11 +141,28 @@ def test_the_pixels_of_cifar10_have_the_known_mean_and_deviation(real_data, cach
     assert pixels.std((0, 2, 3)).tolist() == pytest.approx([0.2470, 0.2435, 0.2616], abs=0.005)
 
 
-def test_contradictions_are_refused():
-    with pytest.raises(ParameterError, match="size"):
-        DataConfig(source="x", augment=AugmentConfig(crop="resized"))
-    with pytest.raises(ParameterError, match="limit"):
-        DataConfig(source="x", limit=0)
+@pytest.mark.parametrize(
+    ("match", "config"),
+    [
+        ("need a size", {"augment": AugmentConfig(crop="resized")}),
+        ("limit", {"limit": 0}),
+        ("synthetic", {"source": "synthetic", "size": 8, "augment": AugmentConfig(crop="resized")}),
+        ("for images", {"kind": "nmnist", "augment": AugmentConfig(cutout=4)}),
+        ("for recordings", {"augment": AugmentConfig(events="nda")}),
+    ],
+)
+def test_contradictions_are_refused(match, config):
+    with pytest.raises(ParameterError, match=match):
+        DataConfig(**{"source": "x", **config})
+
+
+def test_bad_batches_are_refused_when_they_are_asked_for(synthetic):
+    with pytest.raises(ParameterError, match="multiple of 3"):
+        data.train_batches(synthetic, seed=0, epoch=0, global_batch=16, rank=0, world=3)
+    with pytest.raises(ParameterError, match="between 1 and all 203"):
+        data.train_batches(synthetic, seed=0, epoch=0, global_batch=204)
+    with pytest.raises(ParameterError, match="at least 1"):
+        data.test_batches(synthetic, batch=0)
 
 
 @pytest.fixture(scope="module")
