@@ -96,9 +96,7 @@ def pillow_seconds(rounds: int, images: int = 200) -> float:
             "translate_y": (1, 0, 0, 0, 1, 32 * size),
         }[name]
         filter_ = Image.Resampling.BICUBIC if "shear" in name else Image.Resampling.NEAREST
-        return image.transform(
-            image.size, Image.Transform.AFFINE, matrix, filter_, fillcolor=grey
-        )
+        return image.transform(image.size, Image.Transform.AFFINE, matrix, filter_, fillcolor=grey)
 
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, (images, 32, 32, 3), dtype=np.uint8)
