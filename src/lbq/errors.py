@@ -43,3 +43,15 @@ class CountError(LBQError, RuntimeError):
 
 class ImplementationError(LBQError, RuntimeError):
     """An implementation was asked for by name and cannot run these arguments."""
+
+
+class CorruptSample(LBQError, ValueError):  # noqa: N818 -- the noun is what a user looks for
+    """An image or a recording cannot be decoded; the message names it."""
+
+
+class LoaderError(LBQError, RuntimeError):
+    """The processes that prepare batches died or hung more often than a run may bear."""
+
+
+class MissingExtraError(LBQError, ImportError):
+    """An optional package is needed; the message holds the line that installs it."""
