@@ -14,8 +14,13 @@ from setuptools.command.build_ext import build_ext
 NATIVE = Path("native")
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
-ISA_FLAGS = {"avx2": ["-mavx2", "-mfma"], "avx512": AVX512, "neon": []}
-ISAS = {"x86_64": ["avx2", "avx512"], "aarch64": ["neon"]}.get(platform.machine(), [])
+ISA_FLAGS = {
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": AVX512,
+    "avx512bf16": [*AVX512, "-mavx512bf16"],
+    "neon": [],
+}
+ISAS = {"x86_64": ["avx2", "avx512", "avx512bf16"], "aarch64": ["neon"]}.get(platform.machine(), [])
 KERNELS = ["burst_forward", "burst_backward", "normed_scan"]
 FUSING = ["burst_backward", "normed_scan"]  # what decides a level is rounded by hand there
 COMMON = ["burst_scan", "burst_scan-scalar", "normed_scan", "normed_scan-scalar", "dispatch"]

@@ -9,9 +9,10 @@ using ForwardBlock = void (*)(const lbq_scan&, const lbq_forward_buffers&, int64
 using BackwardBlock = void (*)(const lbq_scan&, const lbq_backward_buffers&, int64_t block);
 
 // burst_scan-scalar.cc: the truth that the others are tested against.
-extern const ForwardBlock kBurstForwardScalar, kBurstForwardAvx2, kBurstForwardAvx512, kBurstForwardNeon;
+extern const ForwardBlock kBurstForwardScalar, kBurstForwardAvx2, kBurstForwardAvx512,
+    kBurstForwardAvx512Bf16, kBurstForwardNeon;
 extern const BackwardBlock kBurstBackwardScalar, kBurstBackwardAvx2, kBurstBackwardAvx512,
-    kBurstBackwardNeon;
+    kBurstBackwardAvx512Bf16, kBurstBackwardNeon;
 
 constexpr int64_t kBlockValues = 4096;
 

@@ -10,6 +10,7 @@ namespace {
 // Best first. What was not compiled in, or what the machine lacks, is skipped.
 const Kernels kAll[] = {
 #if defined(__x86_64__)
+    {"avx512bf16", kBurstForwardAvx512Bf16, kBurstBackwardAvx512Bf16, kNormedAvx512Bf16},
     {"avx512", kBurstForwardAvx512, kBurstBackwardAvx512, kNormedAvx512},
     {"avx2", kBurstForwardAvx2, kBurstBackwardAvx2, kNormedAvx2},
 #elif defined(__aarch64__)
@@ -19,6 +20,8 @@ const Kernels kAll[] = {
 
 bool runs_here(const char* isa) {
 #if defined(__x86_64__)
+  if (!std::strcmp(isa, "avx512bf16"))
+    return runs_here("avx512") && __builtin_cpu_supports("avx512bf16");
   if (!std::strcmp(isa, "avx512"))
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");

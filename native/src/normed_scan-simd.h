@@ -49,7 +49,8 @@ inline Floats steps_of(const lbq_scan& scan, const C& columns) {
   return scan.num_steps > 1 ? columns.read(scan.step + columns.first, 1.0f) : all(*scan.step);
 }
 
-// Walk vectors of neurons forward from rest: `visit(t, membrane, ratio, whole level, carry before)`.
+// Walk vectors of neurons forward from rest: `visit(t, current before the norm, membrane, ratio, whole level,
+// carry before)`.
 template <class Value, class C, class Visit>
 inline void walk_forward(const lbq_normed_scan& n, const Spread& spread, const C& columns, int64_t first,
                          Floats step, Visit visit) {
@@ -58,12 +59,13 @@ inline void walk_forward(const lbq_normed_scan& n, const Spread& spread, const C
   const Floats scale = columns.read(n.scale + columns.first), shift = columns.read(n.shift + columns.first);
   Floats carry{};
   for (int64_t t = 0; t < n.scan.timesteps; ++t) {
-    Floats current = rounded(columns.read(currents + t * n.scan.size) * scale) + shift;
+    const Floats before = columns.read(currents + t * n.scan.size);
+    Floats current = rounded(before * scale) + shift;
     if (shortcut) current = current + columns.read(shortcut + t * n.scan.size);
     const Floats membrane = t == 0 ? current : rounded(spread.decay * carry) + current;
     const Floats ratio = membrane / step;
     const Ints whole = level_of(ratio, spread.max_level);
-    visit(t, membrane, ratio, whole, carry);
+    visit(t, before, membrane, ratio, whole, carry);
     carry = spread.carry(membrane, __builtin_convertvector(whole, Floats), step);
   }
 }
@@ -103,7 +105,8 @@ void forward(const lbq_normed_scan& n, void* to, uint8_t* levels, int64_t block)
       const Floats step = steps_of(n.scan, columns);
       Value* bursts = static_cast<Value*>(to) + first;
       walk_forward<Value>(
-          n, spread, columns, first, step, [&](int64_t t, Floats membrane, Floats, Ints whole, Floats) {
+          n, spread, columns, first, step,
+          [&](int64_t t, Floats, Floats membrane, Floats, Ints whole, Floats) {
             const Floats burst = step * __builtin_convertvector(whole, Floats);
             columns.write(bursts + t * n.scan.size, membrane == membrane ? burst : membrane);
             if (!levels) return;
@@ -113,9 +116,9 @@ void forward(const lbq_normed_scan& n, void* to, uint8_t* levels, int64_t block)
     });
 }
 
-// Walk vectors of neurons back; returns the sums of dL/dU and of dL/dU (current - mean) over time.
+// Walk vectors of neurons back; returns what they add to the sums over a block.
 struct NormSums {
-  Floats grad{}, product{};
+  Floats grad{}, product{};  // of dL/dU, and of dL/dU (current - mean)
   Sums sums;
 };
 
@@ -124,14 +127,15 @@ inline NormSums walk_back(const lbq_normed_scan& n, const lbq_normed_grads& g, c
                           const C& columns, int64_t first, Floats step) {
   const lbq_scan& scan = n.scan;
   Floats ratios[LBQ_MAX_NORMED_TIMESTEPS], levels[LBQ_MAX_NORMED_TIMESTEPS],
-      carries[LBQ_MAX_NORMED_TIMESTEPS];
+      carries[LBQ_MAX_NORMED_TIMESTEPS], distances[LBQ_MAX_NORMED_TIMESTEPS];
+  const Floats mean = columns.read(n.mean + columns.first);
   walk_forward<Value>(n, spread, columns, first, step,
-                      [&](int64_t t, Floats, Floats ratio, Ints whole, Floats carry) {
+                      [&](int64_t t, Floats before, Floats, Floats ratio, Ints whole, Floats carry) {
+                        distances[t] = before - mean;
                         ratios[t] = ratio;
                         levels[t] = __builtin_convertvector(whole, Floats);
                         carries[t] = carry;
                       });
-  const Floats mean = columns.read(n.mean + columns.first);
   Floats state{};
   NormSums found;
   for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
@@ -140,7 +144,7 @@ inline NormSums walk_back(const lbq_normed_scan& n, const lbq_normed_grads& g, c
     const Floats slope = step_back(spread, ratios[t], levels[t], grad, state, found.sums);
     columns.write(static_cast<Value*>(g.grad_normed) + at, slope);
     found.grad += slope;
-    found.product += slope * (columns.read(static_cast<const Value*>(n.currents) + at) - mean);
+    found.product += slope * distances[t];
     found.sums.decay += slope * carries[t];
     state = scan.detach_carry ? Floats{} : spread.decay * slope;
   }
@@ -154,39 +158,35 @@ void backward(const lbq_normed_scan& n, const lbq_normed_grads& g, int64_t block
   const bool has_many_steps = n.scan.num_steps > 1;
   double* norm_sums = g.norm_sums + 2 * block * n.channels;
   double* step_sums = g.step_sums + block * n.scan.num_steps;
-  double* other = g.other_sums + block * 3;
-  const auto put = [&](const Sums& sums, Floats step) {
-    other[0] += add_up(sums.tail(step));
-    other[1] += add_up(sums.decay);
-    other[2] += add_up(sums.reset(step));
-  };
-  Sums sums;  // of all channels, or of one vector of channels with their own steps
+  Floats one_step{}, tail{}, decay{}, reset{};
   each_tile(n.channels, [&](const Tile& tile) {
-    float grads[kTileChannels] = {}, products[kTileChannels] = {};
-    tile.each_vector([&](const auto& columns) {
-      const int64_t c = columns.first - tile.first;
-      const Floats step = steps_of(n.scan, columns);
-      for (int64_t row = rows.first; row < rows.last; ++row) {
-        const int64_t first = row * n.channels + columns.first;
+    float grads[kTileChannels] = {}, products[kTileChannels] = {}, steps[kTileChannels] = {};
+    for (int64_t row = rows.first; row < rows.last; ++row)  // along the rows: memory in its order
+      tile.each_vector([&](const auto& columns) {
+        const int64_t first = row * n.channels + columns.first, c = columns.first - tile.first;
+        const Floats step = steps_of(n.scan, columns);
         const NormSums found = walk_back<Value>(n, g, spread, columns, first, step);
         columns.add(&grads[c], found.grad);
         columns.add(&products[c], found.product);
-        sums += found.sums;
-      }
-      if (!has_many_steps) return;
-      const Floats found = sums.step(n.scan);
-      for (int64_t lane = 0; lane < columns.count; ++lane) step_sums[columns.first + lane] = found[lane];
-      put(sums, step);
-      sums = Sums{};
-    });
+        if (has_many_steps)
+          columns.add(&steps[c], found.sums.step(n.scan));
+        else
+          one_step += found.sums.step(n.scan);
+        tail += found.sums.tail(step);
+        decay += found.sums.decay;
+        reset += found.sums.reset(step);
+      });
     for (int64_t c = 0; c < tile.count; ++c) {
       norm_sums[tile.first + c] = grads[c];
       norm_sums[n.channels + tile.first + c] = products[c];
+      if (has_many_steps) step_sums[tile.first + c] = steps[c];
     }
   });
-  if (has_many_steps) return;
-  *step_sums = add_up(sums.step(n.scan));
-  put(sums, all(*n.scan.step));
+  if (!has_many_steps) *step_sums = add_up(one_step);
+  double* other = g.other_sums + block * 3;
+  other[0] = add_up(tail);
+  other[1] = add_up(decay);
+  other[2] = add_up(reset);
 }
 
 template <class Value>

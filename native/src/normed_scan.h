@@ -13,7 +13,8 @@ struct NormedKernels {
                         void* grad_currents, int64_t block);
 };
 
-extern const NormedKernels kNormedScalar, kNormedAvx2, kNormedAvx512, kNormedNeon;
+extern const NormedKernels kNormedScalar, kNormedAvx2, kNormedAvx512, kNormedAvx512Bf16,
+    kNormedNeon;
 
 constexpr int64_t kNormedBlockValues = 8192;
 

@@ -111,11 +111,16 @@ inline Floats load(const uint16_t* from) {  // bf16
 }
 inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof values); }
 inline void store(uint16_t* to, Floats values) {  // to nearest, ties to even
+#if defined(__AVX512BF16__)
+  const __m256bh converted = _mm512_maskz_cvtneps_pbh(0xffff, (__m512)values);
+  std::memcpy(to, &converted, sizeof converted);
+#else
   const Words bits = (Words)values;
   const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const Words quiet = values == values ? rounded : Words{} + 0x7fc0;
   const Halves halves = narrowed(quiet);
   std::memcpy(to, &halves, sizeof halves);
+#endif
 }
 
 // A store that does not bring the line into the cache first; `to` is aligned to the vector.

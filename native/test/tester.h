@@ -84,7 +84,7 @@ template <class Case, class Run, class Agrees, class SameBits>
 void compare_isas(const Case& c, int index, Run run, Agrees agrees, SameBits same_bits, Report& report) {
   lbq_set_isa("scalar");
   const auto truth = run(c, 1);
-  for (const char* isa : {"scalar", "avx2", "avx512", "neon"}) {
+  for (const char* isa : {"scalar", "avx2", "avx512", "avx512bf16", "neon"}) {
     if (lbq_set_isa(isa) != LBQ_OK) continue;
     const auto one = run(c, 1);
     const std::string name = std::string(isa) + ", case " + std::to_string(index);

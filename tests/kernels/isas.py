@@ -13,7 +13,8 @@ BEST = native.isa()
 def _runnable():
     if BEST is None:
         return []
-    found = [isa for isa in ("avx512", "avx2", "neon", "scalar") if torch.ops.lbq.set_isa(isa)]
+    known = ("avx512bf16", "avx512", "avx2", "neon", "scalar")
+    found = [isa for isa in known if torch.ops.lbq.set_isa(isa)]
     torch.ops.lbq.set_isa(BEST)
     return found
 
