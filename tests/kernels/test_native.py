@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from kernels.cases import check_against_the_reference
+from kernels.cases import check_against_float64, check_against_the_reference
 from kernels.isas import require_native
 from torch._inductor.compile_fx import compile_fx
 from torch.library import opcheck
 
 from lbq.errors import ParameterError
-from lbq.kernels import ScanOptions, burst_scan
+from lbq.kernels import ScanOptions, burst_scan, forcing
 from lbq.kernels.native import NativeBurstScan, can_run
 from lbq.kernels.plain import PlainBurstScan
 
@@ -19,6 +19,10 @@ require_native()
 def test_levels_are_torchs_bit_for_bit_and_gradients_close(isa, seed):  # 1,000 draws for each
     for draw in range(250):
         check_against_the_reference(seed * 250 + draw)
+
+
+def test_gradients_are_close_to_those_in_float64(isa):
+    check_against_float64(range(2000, 2400))
 
 
 def sequence(*shape):
@@ -130,6 +134,19 @@ def test_both_implementations_are_used_through_the_same_door():
     }
     for function, out in functions.items():
         assert type(out.bursts.grad_fn).__name__ == f"{function.__name__}Backward"
+
+
+@pytest.mark.parametrize("width", [128, 127])  # membranes go past the cache, or are not aligned
+def test_large_layers_give_the_same_bits(isa, width):
+    leaf = sequence(3, 1, 48, 128, width).requires_grad_()
+    found = []
+    for name in ("native", "plain"):
+        with forcing(name):
+            out = scan(leaf, torch.tensor([0.3]))
+        found.append((*out, *torch.autograd.grad(out.bursts.sum(), leaf)))
+    for native_one, plain_one in zip(found[0][:3], found[1][:3], strict=True):
+        assert torch.equal(native_one, plain_one)
+    torch.testing.assert_close(found[0][3], found[1][3], rtol=1e-5, atol=1e-6)
 
 
 def test_residues_take_two_bytes_and_give_nearly_the_same_gradients(isa):
