@@ -39,3 +39,11 @@ class FormatError(LBQError, ValueError):
 
 class CountError(LBQError, RuntimeError):
     """A network does something that cannot be counted, and a wrong count would be worse."""
+
+
+class RecipeError(LBQError, ValueError):
+    """A recipe, or a file that should hold one, says something that cannot be trained."""
+
+
+class RunError(LBQError, RuntimeError):
+    """A run cannot start, continue or finish in its folder as asked."""
