@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -36,10 +36,11 @@ _LOST = (
 )
 """What gloo says when another worker is gone."""
 
-_ddp_arguments = inspect.signature(DistributedDataParallel.__init__).parameters
-_SYNC_BUFFERS = "broadcast_buffers"
-if "forward_sync_buffers" in _ddp_arguments:  # its name from torch 2.13 on
-    _SYNC_BUFFERS = "forward_sync_buffers"
+_KEEP_BUFFERS: dict[str, Any] = (
+    {"forward_sync_buffers": False}  # its name from torch 2.13 on
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+    else {"broadcast_buffers": False}
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class World:
             module,
             device_ids=None if self.device.type == "cpu" else [self.device],
             gradient_as_bucket_view=True,
-            **{_SYNC_BUFFERS: False},
+            **_KEEP_BUFFERS,
         )
         self._wrapped.append(wrapped)
         return wrapped
