@@ -41,6 +41,18 @@ class CountError(LBQError, RuntimeError):
     """A network does something that cannot be counted, and a wrong count would be worse."""
 
 
+class CorruptSample(LBQError, ValueError):  # noqa: N818 -- the noun is what a user looks for
+    """An image or a recording cannot be decoded; the message names it."""
+
+
+class LoaderError(LBQError, RuntimeError):
+    """The processes that prepare batches died or hung more often than a run may bear."""
+
+
+class MissingExtraError(LBQError, ImportError):
+    """An optional package is needed; the message holds the line that installs it."""
+
+
 class RecipeError(LBQError, ValueError):
     """A recipe, or a file that should hold one, says something that cannot be trained."""
 

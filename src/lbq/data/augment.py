@@ -1,0 +1,138 @@
+"""What happens to a training image: crop, flip, policy, normalise, cut out; in this order.
+
+Everything is a function of the image and its random bits, and works on whole batches. Mixing
+images with each other comes after it and lives in ``mixing.py``; what event frames get, in
+``event_augment.py``.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbq.data.mixing import MixConfig
+from lbq.data.pixels import Bytes
+from lbq.data.policies import NUM_DRAWS as POLICY_DRAWS
+from lbq.data.policies import POLICIES, PolicyName
+from lbq.data.sampler import Stage, below, draws, uniform
+from lbq.errors import ParameterError
+
+Floats = NDArray[np.float32]
+
+_CROP, _FLIP, _CUTOUT, _POLICY = 0, 2, 3, 5
+_NUM_DRAWS = _POLICY + POLICY_DRAWS
+"""Which of an image's random numbers is for what: part of what a seed means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalization:
+    """Per channel, on values in 0..1: subtract the mean, divide by the deviation."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+CIFAR10 = Normalization(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
+"""As printed in the recipes; the deviations are not those of all pixels, which are near 0.25."""
+CIFAR100 = Normalization(
+    mean=(129.3 / 255, 124.1 / 255, 112.4 / 255), std=(68.2 / 255, 65.4 / 255, 70.4 / 255)
+)
+IMAGENET = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+UNIT = Normalization(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+"""Leave values in 0..1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """How training samples are varied; the test samples are only normalised."""
+
+    crop: Literal["none", "pad", "resized"] = "none"
+    """"pad": a place in the image with ``pad`` black pixels around it (CIFAR); "resized": a random
+    box, scaled to ``size`` (ImageNet). The latter decodes every image anew."""
+    pad: int = 4
+    """Width of the border for "pad"."""
+    area: tuple[float, float] = (0.08, 1.0)
+    """Least and largest share of the image that "resized" keeps."""
+    flip: bool = False
+    """Mirror half of the samples."""
+    policy: PolicyName | None = None
+    """The AutoAugment policy."""
+    normalization: Normalization = CIFAR10
+    """For images, training and test; event counts stay as they are."""
+    cutout: int = 0
+    """Side of the square that becomes zero after normalising; its centre lies in the image, and
+    what hangs over the border is lost. 0: none."""
+    events: Literal["none", "wide", "nda", "roll"] = "none"
+    """For event frames, per clip: "wide" one of six geometric operations (Spikformer), "nda" two of
+    {roll, rotate, cut out} (LM-HT), "roll" up to 5 pixels (TET)."""
+    mix: MixConfig = field(default_factory=MixConfig)
+    """Mixup and CutMix."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no image could be given."""
+        if self.pad < 0 or self.cutout < 0:
+            raise ParameterError(
+                f"pad and cutout are numbers of pixels, got {self.pad} and {self.cutout}"
+            )
+        if not 0 < self.area[0] <= self.area[1] <= 1:
+            raise ParameterError(
+                f"area must be two shares with 0 < least <= largest <= 1, got {self.area}"
+            )
+
+
+def augment_images(
+    images: Bytes, config: AugmentConfig, *, seed: int, epoch: int, start: int
+) -> Floats:
+    """Vary and normalise the images of the positions from ``start`` on: ``[B, 3, H, W]``."""
+    bits = draws(
+        Stage.IMAGE, seed=seed, epoch=epoch, start=start, count=len(images), width=_NUM_DRAWS
+    )
+    pad = config.pad if config.crop == "pad" else 0
+    if pad or config.flip:
+        images = _crop_and_flip(images, bits, pad=pad, flip=config.flip)
+    if config.policy is not None:
+        images = POLICIES[config.policy].apply(images, bits[:, _POLICY:])
+    values = normalize(images, config.normalization)
+    if config.cutout:
+        height, width = images.shape[2:]
+        y, x = below(bits[:, _CUTOUT], height), below(bits[:, _CUTOUT + 1], width)
+        cut_out(values, y, x, config.cutout, config.cutout)
+    return values
+
+
+def normalize(images: Bytes, normalization: Normalization) -> Floats:
+    """Turn bytes into numbers around zero."""
+    mean, std = np.array(normalization.mean), np.array(normalization.std)
+    scale = (1 / (255 * std)).astype(np.float32)[:, None, None]
+    offset = (-mean / std).astype(np.float32)[:, None, None]
+    values = images * scale
+    values += offset
+    return values
+
+
+def cut_out(
+    values: Floats, y: NDArray[np.int64], x: NDArray[np.int64], height: int, width: int
+) -> None:
+    """Set a box around every sample's ``(y, x)`` to zero in ``[B, ..., H, W]``, in place.
+
+    A box of odd side is one pixel smaller, as in the published code.
+    """
+    top, bottom = (y - height // 2).clip(0).tolist(), (y + height // 2).tolist()
+    left, right = (x - width // 2).clip(0).tolist(), (x + width // 2).tolist()
+    for value, y0, y1, x0, x1 in zip(values, top, bottom, left, right, strict=True):
+        value[..., y0:y1, x0:x1] = 0
+
+
+def _crop_and_flip(images: Bytes, bits: NDArray[np.uint64], *, pad: int, flip: bool) -> Bytes:
+    height, width = images.shape[2:]
+    wide = np.zeros((*images.shape[:2], height + 2 * pad, width + 2 * pad), np.uint8)
+    wide[:, :, pad : pad + height, pad : pad + width] = images
+    y, x = below(bits[:, _CROP], 2 * pad + 1), below(bits[:, _CROP + 1], 2 * pad + 1)
+    is_flipped = (uniform(bits[:, _FLIP]) < 0.5) & flip
+    cropped = np.empty_like(images)
+    places = zip(y.tolist(), x.tolist(), is_flipped.tolist(), strict=True)
+    for image, out, (top, left, mirror) in zip(wide, cropped, places, strict=True):
+        window = image[:, top : top + height, left : left + width]
+        out[...] = window[:, :, ::-1] if mirror else window
+    return cropped

@@ -1,0 +1,121 @@
+"""One batch: read, vary, mix; a pure function of the data, the seed and the step."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lbq.data.augment import AugmentConfig, Floats, augment_images, normalize
+from lbq.data.decode import CROP_DRAWS
+from lbq.data.encoded import DecodedOnRead
+from lbq.data.event_augment import augment_clips
+from lbq.data.mixing import choose_mix, mix_pairs, soft_targets
+from lbq.data.sampler import Stage, draws, rank_positions
+from lbq.data.splits import Split
+
+
+class Batch(NamedTuple):
+    """What a network is given at once."""
+
+    x: Tensor
+    """Images ``[B, C, H, W]``, or frames of events ``[T, B, 2, H, W]``; float32."""
+    target: Tensor
+    """Classes ``[B]``, or the share of every class ``[B, classes]`` where samples are mixed."""
+    index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride]
+    """Which samples of the data set these are, ``[B]``."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A batch, and what went wrong with samples that were replaced in it, by index."""
+
+    batch: Batch
+    complaints: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTask:
+    """Makes the training batches of one epoch for one rank."""
+
+    split: Split
+    order: NDArray[np.int64]
+    augment: AugmentConfig
+    num_classes: int
+    seed: int
+    epoch: int
+    global_batch: int
+    rank: int
+    world: int
+
+    def __call__(self, step: int) -> Made:
+        """Make the batch of a step."""
+        mine = rank_positions(
+            step, global_batch=self.global_batch, rank=self.rank, world=self.world
+        )
+        if not self.augment.mix.is_on:
+            values, index, complaints = self._read(mine)
+            target = torch.from_numpy(self.split.labels[index])
+            return Made(Batch(_to_tensor(values), target, torch.from_numpy(index)), complaints)
+        # partners are neighbours, so whole pairs are read; the last sample may have none
+        pairs = range(mine.start & ~1, min((mine.stop + 1) & ~1, len(self.order)))
+        values, index, complaints = self._read(pairs)
+        height, width = values.shape[-2:]
+        mix = choose_mix(
+            self.augment.mix, seed=self.seed, epoch=self.epoch, step=step, size=(height, width)
+        )
+        target = soft_targets(self.split.labels[index], mix.kept, self.num_classes)
+        mix_pairs(values, mix)
+        own = slice(mine.start - pairs.start, mine.stop - pairs.start)
+        x, target, index = _to_tensor(values[own]), target[own], index[own]
+        batch = Batch(x, torch.from_numpy(target), torch.from_numpy(index))
+        return Made(batch, complaints)
+
+    def _read(self, positions: range) -> tuple[Floats, NDArray[np.int64], dict[int, str]]:
+        """Read and vary the samples of some positions; return which ones were read, too."""
+        index = self.order[positions.start : positions.stop]
+        complaints: dict[int, str] = {}
+        place: dict[str, int] = {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "start": positions.start,
+        }
+        samples: NDArray[Any]
+        if isinstance(self.split, DecodedOnRead):
+            bits = draws(Stage.RESIZED_CROP, **place, count=len(index), width=CROP_DRAWS)
+            samples, index, complaints = self.split.read_boxes(index, self.augment.area, bits)
+        else:
+            samples = self.split.read(index)
+        if samples.ndim == 5:
+            return augment_clips(samples, self.augment, **place), index, complaints
+        return augment_images(samples, self.augment, **place), index, complaints
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalTask:
+    """Makes the test batches of one rank: as they are, each sample once."""
+
+    split: Split
+    augment: AugmentConfig
+    positions: range
+    batch: int
+
+    def __call__(self, step: int) -> Made:
+        """Make the batch of a step; the last one may be smaller."""
+        mine = self.positions[step * self.batch : (step + 1) * self.batch]
+        index = np.arange(mine.start, mine.stop)
+        samples = self.split.read(index)
+        if samples.ndim == 5:
+            values = samples.astype(np.float32)
+        else:
+            values = normalize(samples, self.augment.normalization)
+        target = torch.from_numpy(self.split.labels[index])
+        return Made(Batch(_to_tensor(values), target, torch.from_numpy(index)))
+
+
+def _to_tensor(values: Floats) -> Tensor:
+    """Put time first where there is any."""
+    tensor = torch.from_numpy(values)
+    return tensor.transpose(0, 1).contiguous() if tensor.dim() == 5 else tensor

@@ -1,0 +1,150 @@
+"""Sets of encoded images, wherever they lie: unpacked once, or decoded whenever they are read."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbq.data.decode import Image, centre_view, decode_image, random_view, to_bytes
+from lbq.data.packed import Contents
+from lbq.data.pixels import Bytes
+from lbq.data.splits import spread
+from lbq.errors import CorruptSample, FormatError
+
+_HASHED_WHOLE = 64
+_NEIGHBOURS = 10
+"""So many images in a row are tried before a set counts as unreadable."""
+
+
+@runtime_checkable
+class Encoded(Protocol):
+    """Where encoded images lie."""
+
+    def fetch(self, i: int) -> tuple[str, bytes]:
+        """Return the name of an image and its bytes."""
+        ...
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the number of bytes of every image."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One split: a label for every encoded image."""
+
+    labels: NDArray[np.int64]
+    encoded: Encoded
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def decode(self, i: int) -> Image:
+        """Fetch and decode an image."""
+        name, encoded = self.encoded.fetch(i)
+        return decode_image(encoded, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedSet:
+    """Both splits, and what tells this set from others."""
+
+    train: Rows
+    test: Rows
+    num_classes: int
+    identity: dict[str, Any]
+
+    def digest(self) -> str:
+        """Hash all labels, the lengths of all images, and some images whole.
+
+        Not everything: a set that is too large to be packed would take hours.
+        """
+        sha = hashlib.sha256(str(self.num_classes).encode())
+        for rows in (self.train, self.test):
+            sha.update(rows.labels.tobytes())
+            sha.update(rows.encoded.lengths().tobytes())
+            for i in spread(len(rows), _HASHED_WHOLE).tolist():
+                sha.update(rows.encoded.fetch(i)[1])
+        return sha.hexdigest()
+
+
+@dataclass(frozen=True)
+class DecodedOnRead:
+    """Images that are decoded whenever they are read, to squares of one size."""
+
+    rows: Rows
+    size: int
+    replaces_corrupt: bool = False
+    """Take the next image in the set for one that cannot be decoded, when reading boxes."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """One class per image."""
+        return self.rows.labels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image."""
+        return 3, self.size, self.size
+
+    def read(self, index: NDArray[np.int64]) -> Bytes:
+        """Decode central views: ``[B, 3, size, size]``."""
+        images = np.empty((len(index), *self.shape), np.uint8)
+        short_side = round(self.size * 8 / 7)  # 256 for 224
+        for out, i in zip(images, index.tolist(), strict=True):
+            out[...] = to_bytes(centre_view(self.rows.decode(i), self.size, short_side))
+        return images
+
+    def read_boxes(
+        self, index: NDArray[np.int64], area: tuple[float, float], bits: NDArray[np.uint64]
+    ) -> tuple[Bytes, NDArray[np.int64], dict[int, str]]:
+        """Decode one random box of every image: ``[B, 3, size, size]``.
+
+        Returns the boxes, which images they come from, and a complaint for every image that had
+        to be replaced.
+        """
+        images = np.empty((len(index), *self.shape), np.uint8)
+        index, complaints = index.copy(), dict[int, str]()
+        for row, (out, mine) in enumerate(zip(images, bits, strict=True)):
+            image = self._decode_or_next(row, index, complaints)
+            out[...] = to_bytes(random_view(image, self.size, area, mine))
+        return images, index, complaints
+
+    def _decode_or_next(
+        self, row: int, index: NDArray[np.int64], complaints: dict[int, str]
+    ) -> Image:
+        for _ in range(_NEIGHBOURS):
+            i = int(index[row])
+            try:
+                return self.rows.decode(i)
+            except CorruptSample as error:
+                if not self.replaces_corrupt:
+                    raise
+                complaints[i] = str(error)
+                index[row] = (i + 1) % len(self.rows)
+        raise CorruptSample(
+            f"{_NEIGHBOURS} images in a row cannot be decoded: {'; '.join(complaints.values())}"
+        )
+
+
+def image_contents(rows: Rows, size: int | None) -> Contents:
+    """Describe decoded images for packing; all must have one size unless ``size`` is given."""
+    width, height = rows.decode(0).size
+    shape = (3, height, width) if size is None else (3, size, size)
+
+    def samples() -> Iterator[Bytes]:
+        for i in range(len(rows)):
+            image = rows.decode(i)
+            if size is not None:
+                image = centre_view(image, size, size)
+            elif image.size != (width, height):
+                raise FormatError(
+                    f"image {i} has {image.width} x {image.height} pixels, the first one "
+                    f"{width} x {height}; give a size that all images are brought to"
+                )
+            yield to_bytes(image)
+
+    return Contents(rows.labels, shape, np.uint8, samples())

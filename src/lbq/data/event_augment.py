@@ -1,0 +1,115 @@
+"""What happens to a training clip of event frames: the same to all frames of a clip.
+
+Clips are moved, turned and covered, never blurred: a count goes to the nearest pixel or is lost.
+"""
+
+from math import sqrt, tan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbq.data.augment import AugmentConfig, Floats
+from lbq.data.pixels import nearest_source, rotation
+from lbq.data.sampler import Stage, below, draws, uniform
+
+Counts = NDArray[np.uint16]
+"""Frames of a clip, ``[T, 2, H, W]``."""
+Bits = NDArray[np.uint64]
+
+_FLIP, _FIRST, _SECOND, _NUM_DRAWS = 0, 1, 5, 9
+"""Which of a clip's random numbers is for what, four per operation: part of what a seed means."""
+
+_STRENGTHS = 31
+"""Magnitudes that "wide" chooses from, from -1 to 1 times the largest."""
+
+
+def augment_clips(
+    clips: NDArray[np.uint16], config: AugmentConfig, *, seed: int, epoch: int, start: int
+) -> Floats:
+    """Vary the clips of the positions from ``start`` on: ``[B, T, 2, H, W]``."""
+    bits = draws(
+        Stage.EVENTS, seed=seed, epoch=epoch, start=start, count=len(clips), width=_NUM_DRAWS
+    )
+    varied = np.empty(clips.shape, np.float32)
+    for clip, mine, out in zip(clips, bits, varied, strict=True):
+        is_flipped = config.flip and uniform(mine)[_FLIP] < 0.5
+        out[...] = _vary(clip[..., ::-1] if is_flipped else clip, config, mine)
+    return varied
+
+
+def _vary(clip: Counts, config: AugmentConfig, bits: Bits) -> Counts:
+    first, second = bits[_FIRST:_SECOND], bits[_SECOND:]
+    match config.events:
+        case "wide":
+            return _wide(clip, first)
+        case "nda":
+            return _nda(_nda(clip, first), second)
+        case "roll":
+            return _roll(clip, first, 5)
+        case "none":
+            return clip
+
+
+def _wide(clip: Counts, bits: Bits) -> Counts:
+    """Apply one of six geometric operations, as Spikformer does."""
+    height, width = clip.shape[2:]
+    strength = 2 * int(below(bits, _STRENGTHS)[1]) / (_STRENGTHS - 1) - 1  # -1 .. 1
+    match int(below(bits, 6)[0]):
+        case 0:
+            return clip
+        case 1:
+            slope = tan(0.3 * strength)
+            return _take(clip, nearest_source(height, width, (1.0, slope, 0.0, 1.0)))
+        case 2:
+            return _shift(clip, int(5 * strength), axis=3)
+        case 3:
+            return _shift(clip, int(5 * strength), axis=2)
+        case 4:
+            return _take(clip, rotation(height, width, 30 * strength))
+        case _:
+            share = 0.001 + (0.11 - 0.001) * float(uniform(bits)[1])
+            side = round(sqrt(share * height * width))
+            top, left = below(bits[2:3], height - side + 1), below(bits[3:], width - side + 1)
+            return _cover(clip, int(top[0]), int(left[0]), side, side)
+
+
+def _nda(clip: Counts, bits: Bits) -> Counts:
+    """Roll, rotate or cover, as LM-HT does with the neuromorphic augmentation of that name."""
+    height, width = clip.shape[2:]
+    match int(below(bits, 3)[0]):
+        case 0:
+            return _roll(clip, bits, 7)
+        case 1:
+            return _take(clip, rotation(height, width, 90 * float(uniform(bits)[1]) - 45))
+        case _:
+            tall, wide = height // 2, width // 2
+            y, x = int(below(bits[2:3], height)[0]), int(below(bits[3:], width)[0])
+            return _cover(clip, y - tall // 2, x - wide // 2, 2 * (tall // 2), 2 * (wide // 2))
+
+
+def _roll(clip: Counts, bits: Bits, furthest: int) -> Counts:
+    """Shift around the border, up to ``furthest`` pixels both ways."""
+    shifts = below(bits[2:], 2 * furthest + 1) - furthest
+    return np.roll(clip, (int(shifts[0]), int(shifts[1])), axis=(2, 3))
+
+
+def _shift(clip: Counts, distance: int, *, axis: int) -> Counts:
+    """Shift, and let nothing come in."""
+    moved = np.roll(clip, distance, axis=axis)
+    entered = slice(distance) if distance > 0 else slice(moved.shape[axis] + distance, None)
+    if distance:
+        moved[(slice(None),) * axis + (entered,)] = 0
+    return moved
+
+
+def _take(clip: Counts, source: tuple[NDArray[np.intp], NDArray[np.intp]]) -> Counts:
+    place, is_outside = source
+    flat = clip.reshape(-1, clip.shape[2] * clip.shape[3]).take(place, axis=1)
+    flat[:, is_outside] = 0
+    return flat.reshape(clip.shape)
+
+
+def _cover(clip: Counts, top: int, left: int, height: int, width: int) -> Counts:
+    covered = clip.copy()
+    covered[:, :, max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)] = 0
+    return covered

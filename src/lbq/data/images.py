@@ -1,0 +1,141 @@
+"""Labelled images through the ``datasets`` library: a hub id, or a folder in the same layout.
+
+The library reads parquet files, folders of classes and the hub alike; it runs no code that comes
+with a data set.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbq.data.encoded import EncodedSet, Rows
+from lbq.data.splits import spread
+from lbq.errors import FormatError, MissingExtraError
+
+_LABELS = ("label", "fine_label")
+_TEST_SPLITS = ("test", "validation", "val")
+_SLICE = 1000
+
+
+def open_images(
+    source: str,
+    *,
+    splits: tuple[str, str | None],
+    label: str | None,
+    limits: tuple[int | None, int | None],
+    cache: Path,
+) -> EncodedSet:
+    """Open the training and the test split of a hub id or folder.
+
+    Args:
+        source: hub id, or folder.
+        splits: names of both; the second is "test" or "validation" if None.
+        label: column with the classes; "label" or "fine_label" if None.
+        limits: how many samples of each to keep, spread evenly; all if None.
+        cache: where the library may keep its own files.
+    """
+    found = _datasets().load_dataset(source, cache_dir=str(cache / "datasets"))
+    train_split = _choose((splits[0],), list(found), "split", source)
+    columns = found[train_split].features
+    label = _choose(_LABELS if label is None else (label,), list(columns), "label column", source)
+    test_splits = _TEST_SPLITS if splits[1] is None else (splits[1],)
+    labelled = [name for name in found if _is_labelled(found[name], label)]
+    test_split = _choose(test_splits, labelled, "labelled split", source)
+    train, test = (
+        _open_split(found[name], name, label=label, limit=limit, source=source)
+        for name, limit in zip((train_split, test_split), limits, strict=True)
+    )
+    largest = int(max(train.labels.max(), test.labels.max()))
+    files = [Path(file["filename"]) for file in found[train_split].cache_files]
+    return EncodedSet(
+        train=train,
+        test=test,
+        num_classes=max(1 + largest, getattr(columns[label], "num_classes", 0)),
+        identity={
+            "source": source,
+            "files": [str(file.relative_to(cache / "datasets")) for file in files],
+            "splits": [train_split, test_split],
+            "label": label,
+            "limits": list(limits),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The image column of a split: cells with bytes, or with the path of a file."""
+
+    split: Any
+    column: str
+    name: str
+
+    def fetch(self, i: int) -> tuple[str, bytes]:
+        cell = self.split[i][self.column]
+        path, encoded = cell["path"], cell["bytes"]
+        name = f"{self.name}[{i}]" + (f" ({path})" if path else "")
+        return name, Path(path).read_bytes() if encoded is None else encoded
+
+    def lengths(self) -> NDArray[np.int64]:
+        split, count = self.split.with_format("arrow"), len(self.split)
+        slices = (split[start : start + _SLICE] for start in range(0, count, _SLICE))
+        return np.concatenate([_cell_lengths(table.column(self.column)) for table in slices])
+
+
+def _open_split(split: Any, name: str, *, label: str, limit: int | None, source: str) -> Rows:
+    image_type = _datasets().Image
+    images = [key for key, feature in split.features.items() if isinstance(feature, image_type)]
+    image = _choose(tuple(images), images, "image column", source)
+    split = split.select_columns([image, label]).cast_column(image, image_type(decode=False))
+    if limit is not None and limit < len(split):
+        split = split.select(spread(len(split), limit))
+    return Rows(_read_labels(split, label), _Column(split, image, name))
+
+
+def _is_labelled(split: Any, label: str) -> bool:
+    """Whether all samples have a class: benchmarks keep the labels of some splits to themselves."""
+    if label not in split.features or len(split) == 0:
+        return False
+    return bool(_read_labels(split, label).min() >= 0)
+
+
+def _read_labels(split: Any, label: str) -> NDArray[np.int64]:
+    column = split.select_columns([label]).with_format("numpy")[:][label]
+    return np.asarray(column, np.int64)
+
+
+def _cell_lengths(cells: Any) -> NDArray[np.int64]:
+    compute = _arrow_functions()
+    lengths = compute.binary_length(compute.struct_field(cells, "bytes"))
+    if lengths.null_count:  # a folder of files
+        paths = compute.struct_field(cells, "path").to_pylist()
+        return np.array([Path(path).stat().st_size for path in paths], np.int64)
+    return np.asarray(lengths, np.int64)
+
+
+def _choose(wanted: tuple[str, ...], found: list[str], what: str, source: str) -> str:
+    for name in wanted:
+        if name in found:
+            return name
+    raise FormatError(
+        f"{source} has no {what} {' or '.join(map(repr, wanted))}, it has "
+        f"{', '.join(map(repr, found)) or 'none'}; name one of them"
+    )
+
+
+def _datasets() -> Any:
+    try:
+        import datasets  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "reading image data sets needs the datasets library: pip install 'lbq[data]'"
+        ) from error
+    return datasets
+
+
+def _arrow_functions() -> Any:
+    from pyarrow import compute  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+
+    return compute  # comes with datasets

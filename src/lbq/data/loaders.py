@@ -1,0 +1,239 @@
+"""The only door: open a data set by its configuration, then ask for batches.
+
+Everything that varies is a function of seed, epoch and step. The global batch of a step holds the
+same samples with the same augmentation for any number of ranks and workers.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from lbq.data.augment import AugmentConfig
+from lbq.data.batches import Batch, EvalTask, TrainTask
+from lbq.data.encoded import DecodedOnRead, EncodedSet, image_contents
+from lbq.data.images import open_images
+from lbq.data.packed import open_packed
+from lbq.data.sampler import epoch_order, num_steps, test_positions
+from lbq.data.splits import Splits
+from lbq.data.synthetic import open_synthetic
+from lbq.data.workers import TIMEOUT, map_in_order
+from lbq.errors import CorruptSample, ParameterError
+
+SYNTHETIC = "synthetic"
+"""The source that needs no files."""
+
+Kind = Literal["images", "webdataset", "nmnist", "cifar10-dvs", "dvs-gesture", "dvs128-objects"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which data, and how it is brought to a network; pure data."""
+
+    source: str
+    """Hub id or folder of images, folder or zip file of recordings, or "synthetic"."""
+    kind: Kind = "images"
+    """What lies there."""
+    size: int | None = None
+    """Side of the square that samples are brought to; as they are if None."""
+    train_split: str = "train"
+    """Name of the split of images to train on."""
+    test_split: str | None = None
+    """Name of the split of images to test on; "test" or "validation" if None."""
+    label: str | None = None
+    """Column with the classes of images; "label" or "fine_label" if None."""
+    limit: int | None = None
+    """Train on so many samples, spread evenly over the set; on all if None."""
+    limit_test: int | None = None
+    """Test on so many samples."""
+    max_corrupt: float = 0.0001
+    """Share of the training images that may turn out corrupt while they are decoded: they are
+    replaced by their neighbours. Test images and packed sets allow none."""
+    timesteps: int = 10
+    """Number of frames of a recording (T)."""
+    frames: Literal["number", "time"] = "number"
+    """Frames hold equal numbers of events, or last equally long."""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    """How training samples are varied."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.augment.crop == "resized" and self.size is None:
+            raise ParameterError("resized crops need a size; ImageNet's recipes use 224")
+        for name in ("size", "limit", "limit_test", "timesteps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ParameterError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """An open data set."""
+
+    config: DataConfig
+    splits: Splits
+    corrupt: dict[int, str] = field(default_factory=dict[int, str])
+    """Training samples that were replaced so far, and why."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return self.splits.num_classes
+
+    @property
+    def num_train(self) -> int:
+        """Number of training samples."""
+        return len(self.splits.train.labels)
+
+    @property
+    def num_test(self) -> int:
+        """Number of test samples."""
+        return len(self.splits.test.labels)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the set holds: the same for the same data wherever it lies."""
+        return self.splits.digest
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """``(C, H, W)`` of an image, ``(T, 2, H, W)`` of a recording."""
+        return self.splits.train.shape
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether a sample has a time axis of its own."""
+        return len(self.sample_shape) == 4
+
+
+def open_data(config: DataConfig, cache: Path) -> Data:
+    """Open a data set; small ones are decoded on first use and packed under ``cache``."""
+    return Data(config=config, splits=_open_splits(config, cache))
+
+
+def steps_per_epoch(data: Data, global_batch: int) -> int:
+    """Count the whole global batches of an epoch."""
+    return num_steps(data.num_train, global_batch)
+
+
+def train_batches(
+    data: Data,
+    *,
+    seed: int,
+    epoch: int,
+    global_batch: int,
+    rank: int = 0,
+    world: int = 1,
+    start_step: int = 0,
+    num_workers: int = 0,
+    timeout: float = TIMEOUT,
+) -> Iterator[Batch]:
+    """Yield a rank's part of every global batch of an epoch, from ``start_step`` on.
+
+    The last incomplete global batch is dropped. Rank r gets the r-th of ``world`` equal parts.
+
+    Args:
+        data: an open data set.
+        seed: of the run.
+        epoch: counted from zero.
+        global_batch: number of samples of all ranks together.
+        rank: this process.
+        world: number of processes.
+        start_step: where to begin, to resume an epoch.
+        num_workers: number of processes that prepare batches; 0 prepares them here.
+        timeout: seconds to wait for a worker.
+    """
+    task = TrainTask(
+        split=data.splits.train,
+        order=epoch_order(data.num_train, seed=seed, epoch=epoch),
+        augment=data.config.augment,
+        num_classes=data.num_classes,
+        seed=seed,
+        epoch=epoch,
+        global_batch=global_batch,
+        rank=rank,
+        world=world,
+    )
+    steps = range(start_step, steps_per_epoch(data, global_batch))
+    for made in map_in_order(task, steps, num_workers=num_workers, timeout=timeout):
+        _count_corrupt(data, made.complaints)
+        yield made.batch
+
+
+def test_batches(
+    data: Data,
+    *,
+    batch: int,
+    rank: int = 0,
+    world: int = 1,
+    num_workers: int = 0,
+    timeout: float = TIMEOUT,
+) -> Iterator[Batch]:
+    """Yield a rank's part of the test samples, over all ranks each exactly once.
+
+    Nothing is padded: the last batch of a rank may be smaller, and ranks may differ by a sample.
+    """
+    positions = test_positions(data.num_test, rank=rank, world=world)
+    task = EvalTask(
+        split=data.splits.test, augment=data.config.augment, positions=positions, batch=batch
+    )
+    steps = range(-(-len(positions) // batch))
+    for made in map_in_order(task, steps, num_workers=num_workers, timeout=timeout):
+        yield made.batch
+
+
+def _open_splits(config: DataConfig, cache: Path) -> Splits:
+    limits = config.limit, config.limit_test
+    is_images = config.kind in ("images", "webdataset")
+    if config.source == SYNTHETIC:
+        timesteps = None if is_images else config.timesteps
+        return open_synthetic(size=config.size, timesteps=timesteps, limits=limits)
+    found = open_images(
+        config.source,
+        splits=(config.train_split, config.test_split),
+        label=config.label,
+        limits=limits,
+        cache=cache,
+    )
+    return _open_encoded(config, found, cache)
+
+
+def _open_encoded(config: DataConfig, found: EncodedSet, cache: Path) -> Splits:
+    """Pack a set of images, or leave it encoded where every epoch looks at other boxes."""
+    if config.augment.crop == "resized":
+        assert config.size is not None
+        return Splits(
+            train=DecodedOnRead(found.train, config.size, replaces_corrupt=config.max_corrupt > 0),
+            test=DecodedOnRead(found.test, config.size),
+            num_classes=found.num_classes,
+            digest=found.digest(),
+        )
+    return open_packed(
+        cache / "packed",
+        identity=found.identity | {"size": config.size},
+        num_classes=found.num_classes,
+        contents=lambda: {
+            "train": image_contents(found.train, config.size),
+            "test": image_contents(found.test, config.size),
+        },
+    )
+
+
+def _count_corrupt(data: Data, complaints: dict[int, str]) -> None:
+    """Keep account of replaced samples, and stop when there are too many."""
+    allowed = int(data.config.max_corrupt * data.num_train)
+    for index, complaint in complaints.items():
+        if index in data.corrupt:
+            continue
+        data.corrupt[index] = complaint
+        if len(data.corrupt) > allowed:
+            raise CorruptSample(
+                f"{complaint}; {len(data.corrupt)} corrupt training samples are more than "
+                f"the {allowed} that max_corrupt={data.config.max_corrupt:g} allows"
+            )
+        warnings.warn(
+            f"{complaint}; trained on its neighbour instead "
+            f"({len(data.corrupt)} of at most {allowed})",
+            stacklevel=3,
+        )

@@ -1,0 +1,190 @@
+"""Data sets decoded once: memory-mapped arrays on disk, with their hashes in a manifest.
+
+A small data set is decoded on first use and packed into one array per split under the cache folder;
+every later run, rank and worker maps the same file. The manifest is written last and holds the
+SHA-256 of every array, which is checked whenever a set is opened: a torn or flipped file is
+noticed, put aside and packed anew. Two processes may pack at once; the first to finish wins.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbq.data.splits import Splits
+from lbq.errors import FormatError
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What shall be packed for one split: labels, and samples in the same order."""
+
+    labels: NDArray[np.int64]
+    shape: tuple[int, ...]
+    """Of one sample."""
+    dtype: type[np.uint8] | type[np.uint16]
+    samples: Iterable[NDArray[Any]]
+
+
+class PackedSplit:
+    """The samples of one split in a memory-mapped file.
+
+    It travels to other processes as a path: they map the file themselves.
+    """
+
+    def __init__(self, path: Path, labels: NDArray[np.int64]) -> None:
+        self.path = path
+        self.labels = labels
+        self._samples: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+
+    def read(self, index: NDArray[np.int64]) -> NDArray[Any]:
+        """Copy the samples out: ``[len(index), *shape]``."""
+        return np.asarray(self._samples[index])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return self._samples.shape[1:]
+
+    def __reduce__(self) -> tuple[type["PackedSplit"], tuple[Path, NDArray[np.int64]]]:
+        return PackedSplit, (self.path, self.labels)
+
+
+def open_packed(
+    cache: Path,
+    *,
+    identity: Mapping[str, object],
+    num_classes: int,
+    contents: Callable[[], Mapping[str, Contents]],
+) -> Splits:
+    """Open a packed data set, or pack it first.
+
+    Args:
+        cache: folder that holds all packed sets.
+        identity: what tells this set from others: where it comes from, how it was decoded.
+        num_classes: number of classes.
+        contents: returns the splits "train" and "test"; called only if they are not packed yet.
+    """
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    folder = cache / key
+    if folder.exists():
+        try:
+            return _open(folder)
+        except FormatError as error:
+            aside = folder.with_name(f"{key}.damaged-{os.getpid()}")
+            warnings.warn(f"{error}; moved to {aside}, packing again", stacklevel=2)
+            folder.rename(aside)
+    _pack(folder, identity, num_classes, contents())
+    return _open(folder)
+
+
+def _pack(
+    folder: Path,
+    identity: Mapping[str, object],
+    num_classes: int,
+    contents: Mapping[str, Contents],
+) -> None:
+    needed = sum(_num_bytes(content) for content in contents.values())
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(folder.parent).free) < needed:
+        raise FormatError(
+            f"packing {dict(identity)} needs {needed >> 20} MiB under {folder.parent}, which has "
+            f"{free >> 20} MiB left; free some, choose another cache or limit the data set"
+        )
+    part = folder.with_name(f"{folder.name}.part-{os.getpid()}")
+    part.mkdir()
+    try:
+        splits = {name: _write(part, name, content) for name, content in contents.items()}
+        manifest = {
+            "format": FORMAT,
+            "identity": dict(identity),
+            "contents": {"num_classes": num_classes, "splits": splits},
+        }
+        _write_text(part / _MANIFEST, json.dumps(manifest, indent=1))
+        try:
+            part.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process was faster, and its files are as good
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _write(folder: Path, name: str, content: Contents) -> dict[str, Any]:
+    """Write the arrays of a split and return their part of the manifest."""
+    path = folder / f"{name}.npy"
+    shape = (len(content.labels), *content.shape)
+    mapped = np.lib.format.open_memmap(path, mode="w+", dtype=content.dtype, shape=shape)
+    sha = hashlib.sha256()
+    for row, sample in zip(mapped, content.samples, strict=True):
+        row[...] = sample
+        sha.update(row)
+    mapped.flush()
+    np.save(folder / f"{name}-labels.npy", content.labels)
+    return {
+        "shape": list(shape),
+        "dtype": np.dtype(content.dtype).name,
+        "samples_sha256": sha.hexdigest(),
+        "labels_sha256": hashlib.sha256(content.labels.tobytes()).hexdigest(),
+    }
+
+
+def _open(folder: Path) -> Splits:
+    """Map the files of a set and check them against its manifest."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        if manifest["format"] != FORMAT:
+            raise FormatError(f"{folder} has format {manifest['format']}, expected {FORMAT}")
+        contents = manifest["contents"]
+        splits = {name: _map(folder, name, said) for name, said in contents["splits"].items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"the packed data set {folder} is damaged: {error}") from error
+    return Splits(**splits, num_classes=contents["num_classes"], digest=_digest(contents))
+
+
+def _map(folder: Path, name: str, said: Mapping[str, Any]) -> PackedSplit:
+    labels = np.load(folder / f"{name}-labels.npy", allow_pickle=False)
+    split = PackedSplit(folder / f"{name}.npy", labels)
+    samples = np.load(split.path, mmap_mode="r", allow_pickle=False)
+    if list(samples.shape) != said["shape"] or samples.dtype.name != said["dtype"]:
+        raise FormatError(f"{split.path} holds {samples.dtype} {samples.shape}, not what it said")
+    found = hashlib.sha256(labels.tobytes()).hexdigest(), _sha256(samples)
+    if found != (said["labels_sha256"], said["samples_sha256"]):
+        raise FormatError(f"{split.path} or its labels have another hash than the manifest says")
+    return split
+
+
+def _sha256(samples: NDArray[Any]) -> str:
+    sha = hashlib.sha256()
+    flat = samples.reshape(-1).view(np.uint8)
+    for start in range(0, len(flat), _CHUNK):
+        sha.update(flat[start : start + _CHUNK].data)
+    return sha.hexdigest()
+
+
+def _digest(contents: Mapping[str, Any]) -> str:
+    """Hash what the set holds, but not where it came from: the same data, the same digest."""
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+
+
+def _num_bytes(content: Contents) -> int:
+    return len(content.labels) * int(np.prod(content.shape)) * np.dtype(content.dtype).itemsize
+
+
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,111 @@
+"""Which sample comes when, and with which random bits: pure functions of seed, epoch and position.
+
+Nothing here has a state. The bits of a sample are read from a counter-based generator whose counter
+*is* its position in the epoch, so a run that is resumed, spread over more processes or fed by
+other workers sees the same samples with the same bits. numpy's Philox does the work: it jumps to
+any counter at no cost, gives a whole batch in one call, and its raw stream is part of numpy's
+promise of stability, unlike the streams of numpy's distributions (NEP 19).
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbq.errors import ParameterError
+
+_WORDS = 4
+"""Numbers that Philox makes of one counter."""
+
+
+class Stage(IntEnum):
+    """What random bits are for; bits of two stages have nothing to do with each other.
+
+    The numbers are part of what a seed means: never reuse one.
+    """
+
+    ORDER = 0
+    RESIZED_CROP = 1
+    IMAGE = 2
+    MIXING = 3
+    EVENTS = 4
+    SYNTHETIC = 5
+
+
+def draws(
+    stage: Stage, *, seed: int, epoch: int, start: int, count: int, width: int
+) -> NDArray[np.uint64]:
+    """Return the random bits of ``count`` positions from ``start`` on: ``[count, width]``.
+
+    Args:
+        stage: what the bits are for.
+        seed: of the run.
+        epoch: counted from zero.
+        start: the first position in the epoch.
+        count: number of positions.
+        width: numbers of 64 bits per position; a stage always asks for the same width.
+    """
+    blocks = -(-width // _WORDS)
+    words = _raw(stage, seed=seed, epoch=epoch, counter=start * blocks, count=count * blocks)
+    return words.reshape(count, blocks * _WORDS)[:, :width]
+
+
+def uniform(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Turn bits into numbers in [0, 1), evenly spaced as far as float64 tells them apart."""
+    return np.multiply(bits >> np.uint64(11), 2.0**-53, dtype=np.float64)
+
+
+def below(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
+    """Turn bits into integers in 0..bound-1; the bias is below ``bound / 2**64``."""
+    return (bits % np.uint64(bound)).astype(np.int64)
+
+
+def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the order of an epoch: ``order[position]`` is the index of a sample."""
+    blocks = -(-num_samples // _WORDS)
+    keys = _raw(Stage.ORDER, seed=seed, epoch=epoch, counter=0, count=blocks)[:num_samples]
+    return np.argsort(keys, kind="stable")
+
+
+def num_steps(num_samples: int, global_batch: int) -> int:
+    """Count the whole global batches of an epoch; what is left over is not trained on."""
+    if not 1 <= global_batch <= num_samples:
+        raise ParameterError(
+            f"a global batch must hold between 1 and all {num_samples} training samples, "
+            f"got {global_batch}"
+        )
+    return num_samples // global_batch
+
+
+def rank_positions(step: int, *, global_batch: int, rank: int, world: int) -> range:
+    """Return the positions that a rank trains on in a step: its contiguous part of the batch."""
+    _check_rank(rank, world)
+    if global_batch % world:
+        raise ParameterError(
+            f"{world} ranks must share a global batch evenly, got {global_batch} samples; "
+            f"choose a multiple of {world}"
+        )
+    share = global_batch // world
+    start = step * global_batch + rank * share
+    return range(start, start + share)
+
+
+def test_positions(num_samples: int, *, rank: int, world: int) -> range:
+    """Return the test samples of a rank: over all ranks, each exactly once."""
+    _check_rank(rank, world)
+    return range(rank * num_samples // world, (rank + 1) * num_samples // world)
+
+
+def _raw(stage: Stage, *, seed: int, epoch: int, counter: int, count: int) -> NDArray[np.uint64]:
+    if not 0 <= seed < 2**64:
+        raise ParameterError(f"a seed must lie in 0..2**64-1, got {seed}")
+    if not 0 <= epoch < 2**32:
+        raise ParameterError(f"an epoch must lie in 0..2**32-1, got {epoch}")
+    start = np.array([counter, epoch, stage, 0], np.uint64)
+    key = np.array([seed, 0], np.uint64)
+    return np.random.Philox(key=key, counter=start).random_raw(count * _WORDS)
+
+
+def _check_rank(rank: int, world: int) -> None:
+    if not 0 <= rank < world:
+        raise ParameterError(f"a rank must lie in 0..{world - 1}, got {rank}")

@@ -1,0 +1,61 @@
+"""What a data set is to the rest of the room: two splits that can be read."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@runtime_checkable
+class Split(Protocol):
+    """The samples of one split: images are bytes, frames of events are counts."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """One class per sample."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        ...
+
+    def read(self, index: NDArray[np.int64]) -> NDArray[Any]:
+        """Read samples: ``[len(index), *shape]``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """A data set that is open for reading."""
+
+    train: Split
+    test: Split
+    num_classes: int
+    digest: str
+    """SHA-256 of what the set holds: the same for the same data wherever it lies."""
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Samples that lie in memory."""
+
+    samples: NDArray[Any]
+    labels: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return self.samples.shape[1:]
+
+    def read(self, index: NDArray[np.int64]) -> NDArray[Any]:
+        """Copy samples out: ``[len(index), *shape]``."""
+        return self.samples[index]
+
+
+def spread(num_samples: int, limit: int | None) -> NDArray[np.int64]:
+    """Return the indices of ``limit`` samples, spread evenly over all; all if None."""
+    if limit is None or limit >= num_samples:
+        return np.arange(num_samples)
+    return np.arange(limit) * num_samples // limit

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+import torch
+
+from lbq.data import augment
+from lbq.data.augment import CIFAR10, CIFAR100, IMAGENET, UNIT, AugmentConfig
+from lbq.errors import ParameterError
+
+IMAGES = np.random.default_rng(0).integers(1, 256, (400, 3, 32, 32), dtype=np.uint8)
+
+
+def vary(images=IMAGES, *, start=0, seed=0, **config):
+    config = AugmentConfig(normalization=UNIT, **config)
+    return augment.augment_images(images, config, seed=seed, epoch=0, start=start)
+
+
+def as_bytes(values):
+    return np.round(255 * values).astype(np.uint8)
+
+
+@pytest.mark.parametrize("normalization", [CIFAR10, CIFAR100, IMAGENET])
+def test_normalising_is_that_of_the_recipe(normalization):
+    ours = augment.normalize(IMAGES, normalization)
+    mean, std = (
+        torch.tensor(part).view(3, 1, 1) for part in (normalization.mean, normalization.std)
+    )
+    theirs = (torch.from_numpy(IMAGES).float() / 255 - mean) / std
+    assert torch.allclose(torch.from_numpy(ours), theirs, atol=1e-6)
+
+
+def test_nothing_but_normalising_happens_unless_asked():
+    assert np.array_equal(as_bytes(vary()), IMAGES)
+
+
+def test_a_crop_is_a_window_of_the_image_with_a_black_border():
+    cropped = as_bytes(vary(crop="pad"))
+    seen = set()
+    for image, out in zip(IMAGES, cropped, strict=True):
+        padded = np.pad(image, ((0, 0), (4, 4), (4, 4)))
+        windows = {(y, x): padded[:, y : y + 32, x : x + 32] for y in range(9) for x in range(9)}
+        places = [place for place, window in windows.items() if np.array_equal(window, out)]
+        assert len(places) == 1
+        seen.add(places[0])
+    assert len(seen) > 75  # of 81 places, with 400 images
+
+
+def test_half_of_the_images_are_mirrored():
+    flipped = as_bytes(vary(flip=True))
+    is_mirrored = [
+        np.array_equal(out, im[:, :, ::-1]) for im, out in zip(IMAGES, flipped, strict=True)
+    ]
+    is_same = [np.array_equal(out, im) for im, out in zip(IMAGES, flipped, strict=True)]
+    assert sum(is_mirrored) + sum(is_same) == len(IMAGES)
+    assert sum(is_mirrored) == pytest.approx(200, abs=50)
+
+
+def test_cutout_comes_after_normalising_and_leaves_a_clipped_square_of_zeros():
+    config = AugmentConfig(cutout=16)
+    values = augment.augment_images(IMAGES, config, seed=0, epoch=0, start=0)
+    plain = augment.normalize(IMAGES, CIFAR10)
+    centres = set()
+    for value, before in zip(values, plain, strict=True):
+        rows, columns = np.nonzero((value == 0).all(0))
+        y0, y1, x0, x1 = rows.min(), rows.max() + 1, columns.min(), columns.max() + 1
+        assert (value[:, y0:y1, x0:x1] == 0).all()
+        outside = np.ones((32, 32), bool)
+        outside[y0:y1, x0:x1] = False
+        assert np.array_equal(value[:, outside], before[:, outside])
+        assert y1 - y0 == 16 or y0 == 0 or y1 == 32
+        assert 8 <= y1 - y0 <= 16  # the centre lies in the image
+        centres.add(y1 - 8 if y0 == 0 else y0 + 8)
+    assert len(centres) > 28
+
+
+def test_the_policy_comes_after_crop_and_flip_and_before_cutout():
+    first = as_bytes(vary(crop="pad", flip=True))
+    then = as_bytes(vary(first, policy="cifar10"))
+    last = vary(then, cutout=16)
+    assert np.array_equal(vary(crop="pad", flip=True, policy="cifar10", cutout=16), last)
+
+
+@pytest.mark.parametrize(
+    "config", [{"crop": "pad", "flip": True}, {"policy": "cifar10", "cutout": 16}]
+)
+def test_an_image_is_varied_the_same_whatever_batch_it_is_in(config):
+    whole = vary(**config)
+    for start, stop in [(0, 1), (1, 9), (9, 73), (73, 400)]:
+        assert np.array_equal(vary(IMAGES[start:stop], start=start, **config), whole[start:stop])
+
+
+def test_another_seed_varies_otherwise():
+    assert not np.array_equal(vary(crop="pad"), vary(crop="pad", seed=1))
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ParameterError, match="pixels"):
+        AugmentConfig(cutout=-1)
+    with pytest.raises(ParameterError, match="shares"):
+        AugmentConfig(area=(0.5, 1.5))

@@ -1,0 +1,144 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lbq.data import decode, sampler
+from lbq.data.decode import CROP_DRAWS
+from lbq.data.sampler import Stage
+from lbq.errors import CorruptSample
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+
+
+def encode(format_, image=None, **options):
+    buffer = io.BytesIO()
+    (Image.fromarray(PIXELS) if image is None else image).save(buffer, format_, **options)
+    return buffer.getvalue()
+
+
+def draws(count):
+    return sampler.draws(
+        Stage.RESIZED_CROP, seed=0, epoch=0, start=0, count=count, width=CROP_DRAWS
+    )
+
+
+def png_header(width, height):
+    """A PNG that claims a size and holds next to nothing."""
+
+    def chunk(name, body):
+        return (
+            struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(("format_", "options"), [("PNG", {}), ("WEBP", {"lossless": True})])
+def test_lossless_images_come_back_pixel_by_pixel(format_, options):
+    image = decode.decode_image(encode(format_, **options), "a")
+    assert np.array_equal(decode.to_bytes(image), PIXELS.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "P", "RGBA", "1"])
+def test_other_colours_become_rgb(mode):
+    format_ = "JPEG" if mode == "CMYK" else "PNG"
+    image = decode.decode_image(encode(format_, Image.fromarray(PIXELS).convert(mode)), "a")
+    assert decode.to_bytes(image).shape == (3, 40, 60)
+
+
+GOOD = {name: encode(name) for name in ("JPEG", "PNG", "WEBP")}
+DAMAGED = {
+    "empty": b"",
+    "text": b"not an image at all",
+    "a header only": GOOD["JPEG"][:20],
+    "half a JPEG": GOOD["JPEG"][: len(GOOD["JPEG"]) // 2],
+    "half a PNG": GOOD["PNG"][: len(GOOD["PNG"]) // 2],
+    "half a WEBP": GOOD["WEBP"][: len(GOOD["WEBP"]) // 2],
+    "a PNG with a flipped bit": GOOD["PNG"][:200]
+    + bytes([GOOD["PNG"][200] ^ 4])
+    + GOOD["PNG"][201:],
+    "an unasked format": encode("GIF", Image.fromarray(PIXELS).convert("P")),
+    "a bomb": png_header(30_000, 30_000),
+    "no pixels": png_header(60, 40),
+    "zeros": bytes(1000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_cannot_be_decoded_is_a_corrupt_sample_with_its_name(damage):
+    with pytest.raises(CorruptSample, match=r"cats/17\.jpg"):
+        decode.decode_image(DAMAGED[damage], "cats/17.jpg")
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns about odd metadata
+@pytest.mark.parametrize("format_", GOOD)
+def test_random_damage_gives_an_image_or_a_corrupt_sample(format_):
+    generator = np.random.default_rng(1)
+    num_corrupt = 0
+    for _ in range(300):
+        damaged = bytearray(GOOD[format_])
+        for place in generator.integers(0, len(damaged), generator.integers(1, 20)):
+            damaged[place] = generator.integers(256)
+        try:
+            decode.decode_image(bytes(damaged[: generator.integers(1, len(damaged) + 1)]), "a")
+        except CorruptSample:
+            num_corrupt += 1
+    assert num_corrupt > 100
+
+
+def test_a_central_view_is_resized_and_cropped_as_in_the_recipe():
+    image = Image.fromarray(PIXELS)
+    ours = decode.centre_view(image, 28, 32)
+    theirs = image.resize((48, 32), Image.Resampling.BILINEAR).crop((10, 2, 38, 30))
+    assert np.array_equal(np.asarray(ours), np.asarray(theirs))
+    tall = decode.centre_view(image.transpose(Image.Transpose.TRANSPOSE), 28, 32)
+    assert tall.size == (28, 28)
+
+
+def test_an_image_of_the_right_size_stays_as_it_is():
+    image = Image.fromarray(PIXELS[:, :40])
+    assert decode.centre_view(image, 40, 40) is image
+
+
+def test_random_boxes_lie_inside_and_have_the_asked_areas_and_shapes():
+    boxes = [decode.random_box(500, 375, (0.08, 1.0), bits) for bits in draws(2000)]
+    left, top, width, height = np.array(boxes).T
+    assert left.min() >= 0
+    assert (left + width).max() <= 500
+    assert (top + height).max() <= 375
+    shape = width / height
+    assert 0.74 < shape.min() < 0.8
+    assert 1.25 < shape.max() < 1.35
+    area = width * height / (500 * 375)
+    assert 0.079 < area.min() < 0.1
+    assert area.max() > 0.9
+    # the accepted areas thin out near 1, where few shapes fit; below that they are uniform
+    share = ((area > 0.1) & (area < 0.3)).mean() / ((area > 0.3) & (area < 0.5)).mean()
+    assert share == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "box"), [(1000, 10, (493, 0, 13, 10)), (10, 1000, (0, 493, 10, 13))]
+)
+def test_an_image_too_thin_for_any_box_gives_its_centre(width, height, box):
+    assert decode.random_box(width, height, (1.0, 1.0), draws(1)[0]) == box
+
+
+def test_a_random_view_is_a_resized_crop():
+    image, bits = Image.fromarray(PIXELS), draws(1)[0]
+    left, top, width, height = decode.random_box(60, 40, (0.3, 0.5), bits)
+    crop = image.crop((left, top, left + width, top + height))
+    theirs = crop.resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(
+        np.asarray(decode.random_view(image, 16, (0.3, 0.5), bits)), np.asarray(theirs)
+    )

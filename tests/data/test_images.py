@@ -1,0 +1,111 @@
+"""Reading through the datasets library: real data, and small folders in all its layouts."""
+
+import io
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from lbq.data.decode import to_bytes
+from lbq.data.images import open_images
+from lbq.errors import FormatError
+
+
+def open_both(source, cache, *, splits=("train", None), label=None, limits=(None, None)):
+    return open_images(str(source), splits=splits, label=label, limits=limits, cache=cache)
+
+
+def picture(seed):
+    return np.random.default_rng(seed).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+
+
+def encode(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_parquet(folder, split, labels, *, start=0, column="label"):
+    cells = [{"bytes": encode(picture(start + i)), "path": None} for i in range(len(labels))]
+    features = datasets.Features({"image": datasets.Image(), column: datasets.Value("int64")})
+    table = datasets.Dataset.from_dict({"image": cells, column: labels}, features=features)
+    table.to_parquet(folder / f"{split}.parquet")
+
+
+def test_cifar10_is_read_whole_and_in_order(real_data, cache):
+    found = open_both(real_data / "cifar10", cache)
+    assert (len(found.train), len(found.test), found.num_classes) == (50_000, 10_000, 10)
+    assert np.bincount(found.train.labels).tolist() == [5000] * 10
+    assert found.train.labels[:5].tolist() == [6, 9, 9, 4, 1]  # frog, truck, truck, deer, car
+    assert found.train.decode(0).size == (32, 32)
+
+
+def test_cifar100_is_read_by_its_fine_labels(real_data, cache):
+    found = open_both(real_data / "cifar100-5k", cache)
+    assert found.num_classes == 100
+    coarse = open_both(real_data / "cifar100-5k", cache, label="coarse_label")
+    assert coarse.num_classes == 20
+
+
+def test_a_limited_set_is_spread_over_the_whole(real_data, cache):
+    whole = open_both(real_data / "cifar10", cache)
+    part = open_both(real_data / "cifar10", cache, limits=(500, 100))
+    assert np.array_equal(part.train.labels, whole.train.labels[::100])
+    assert np.array_equal(to_bytes(part.train.decode(7)), to_bytes(whole.train.decode(700)))
+    assert len(part.test) == 100
+
+
+def test_imagenet_keeps_its_thousand_classes(real_data, cache):
+    found = open_both(real_data / "imagenet-200", cache, splits=("validation", "validation"))
+    assert found.num_classes == 1000
+    assert len(found.train) == 200
+    assert min(found.train.decode(3).size) == 256
+
+
+def test_parquet_files_and_folders_of_classes_take_the_same_road(tmp_path, cache):
+    (tmp_path / "parquet").mkdir()
+    write_parquet(tmp_path / "parquet", "train", [0, 0, 1, 1])
+    write_parquet(tmp_path / "parquet", "test", [0, 1], start=4)
+    for split, first, labels in [("train", 0, "aabb"), ("test", 4, "ab")]:
+        for i, name in enumerate(labels, first):
+            folder = tmp_path / "folder" / split / name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{i}.png").write_bytes(encode(picture(i)))
+    by_parquet, by_folder = (open_both(tmp_path / name, cache) for name in ("parquet", "folder"))
+    assert by_parquet.digest() == by_folder.digest()
+    for found in (by_parquet, by_folder):
+        assert found.train.labels.tolist() == [0, 0, 1, 1]
+        assert found.test.labels.tolist() == [0, 1]
+        for i in range(4):
+            assert np.array_equal(to_bytes(found.train.decode(i)), picture(i).transpose(2, 0, 1))
+    name, _ = by_folder.train.encoded.fetch(2)
+    assert "2.png" in name
+
+
+def test_a_split_without_labels_is_no_test_split(tmp_path, cache):
+    write_parquet(tmp_path, "train", [0, 1])
+    write_parquet(tmp_path, "test", [-1, -1])
+    write_parquet(tmp_path, "validation", [1, 0, 1])
+    assert open_both(tmp_path, cache).test.labels.tolist() == [1, 0, 1]
+    with pytest.raises(FormatError, match="labelled split 'test'"):
+        open_both(tmp_path, cache, splits=("train", "test"))
+
+
+def test_a_changed_file_is_another_set(tmp_path, cache):
+    write_parquet(tmp_path, "train", [0, 1])
+    write_parquet(tmp_path, "test", [0, 1])
+    before = open_both(tmp_path, cache).identity
+    assert open_both(tmp_path, cache).identity == before
+    write_parquet(tmp_path, "test", [0, 1, 1])
+    assert open_both(tmp_path, cache).identity != before
+
+
+def test_what_is_missing_is_named(tmp_path, cache):
+    write_parquet(tmp_path, "train", [0, 1], column="kind")
+    write_parquet(tmp_path, "test", [0, 1], column="kind")
+    with pytest.raises(FormatError, match="'image', 'kind'"):
+        open_both(tmp_path, cache)
+    assert open_both(tmp_path, cache, label="kind").num_classes == 2
+    with pytest.raises(FormatError, match="no split 'dev', it has 'train', 'test'"):
+        open_both(tmp_path, cache, splits=("dev", None), label="kind")
