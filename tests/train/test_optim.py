@@ -4,17 +4,17 @@ import pytest
 import torch
 
 import lbq
-from lbq.errors import FormatError, RecipeError
+from lbq.errors import RecipeError
 from lbq.neurons import neuron_parameters
 from lbq.train.optim import (
     OptimConfig,
     ScheduleConfig,
     build_optimizer,
-    copy_tensors,
     learning_rate_factor,
     optimizer_tensors,
     set_learning_rate,
 )
+from lbq.train.state import copy_tensors
 
 
 @pytest.fixture
@@ -78,18 +78,6 @@ def test_an_optimizer_continues_bit_for_bit_from_its_tensors(kind):
         teach(model, optimizer)
     one, other = (model.state_dict() for model in models)
     assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_tensors_that_do_not_fit_are_refused():
-    target = {"a": torch.zeros(2), "b": torch.zeros(3)}
-    with pytest.raises(FormatError, match=r"it lacks \['b'\] and has \['c'\]"):
-        copy_tensors({"a": torch.zeros(2), "c": torch.zeros(1)}, target, what="file")
-    with pytest.raises(
-        FormatError, match=r"b should be torch.float32 \(3,\), got torch.float32 \(4,\)"
-    ):
-        copy_tensors({"a": torch.zeros(2), "b": torch.zeros(4)}, target, what="file")
-    with pytest.raises(FormatError, match=r"torch\.float64"):
-        copy_tensors({"a": torch.zeros(2), "b": torch.zeros(3).double()}, target, what="file")
 
 
 def factor(schedule, step, epochs=10):

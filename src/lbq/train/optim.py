@@ -1,7 +1,6 @@
 """Optimizers with their groups, and the learning rate as a function of the step."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from lbq.errors import FormatError, RecipeError
+from lbq.errors import RecipeError
 from lbq.neurons.watch import neuron_parameters
 
 
@@ -127,23 +126,3 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
         for name, parameter in model.named_parameters()
         for key, tensor in optimizer.state[parameter].items()
     }
-
-
-@torch.no_grad()
-def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, what: str) -> None:
-    """Copy values into tensors of the same names, shapes and dtypes, or say what does not fit."""
-    missing, strange = sorted(set(target) - set(source)), sorted(set(source) - set(target))
-    if missing or strange:
-        raise FormatError(
-            f"{what} does not belong to this network: it lacks {missing[:3] or 'nothing'} and has "
-            f"{strange[:3] or 'nothing'} too much ({len(missing)} and {len(strange)} in all)"
-        )
-    for name, tensor in target.items():
-        found = source[name]
-        if found.shape != tensor.shape or found.dtype != tensor.dtype:
-            raise FormatError(
-                f"{what}: {name} should be {tensor.dtype} {tuple(tensor.shape)}, got {found.dtype} "
-                f"{tuple(found.shape)}"
-            )
-    for name, tensor in target.items():
-        tensor.copy_(source[name])

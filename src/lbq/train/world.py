@@ -86,10 +86,8 @@ class World:
     def broadcast_text(self, text: str | None) -> str:
         """Give every process the text of the first one; torch's own way would pickle it."""
         data = (text or "").encode() if self.is_first else b""
-        size = self.broadcast_(torch.tensor([len(data)], device=self.device))
-        letters = torch.zeros(int(size.item()), dtype=torch.uint8)
-        if self.is_first:
-            letters.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        size = int(self.broadcast_(torch.tensor([len(data)], device=self.device)).item())
+        letters = torch.tensor(list(data) if self.is_first else [0] * size, dtype=torch.uint8)
         return bytes(self.broadcast_(letters.to(self.device)).cpu().tolist()).decode()
 
     def barrier(self) -> None:
@@ -183,6 +181,11 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
 def is_inside_launcher() -> bool:
     """Say whether torchrun, or :func:`launch_workers`, started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def is_first_process() -> bool:
+    """Say whether this process will be the first of its world; known before the others are met."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def is_lost_contact(error: BaseException) -> bool:
