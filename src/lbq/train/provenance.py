@@ -78,10 +78,10 @@ def check_unchanged(before: Document, now: Document, *, allowed: Collection[str]
         if not any(key == each or key.startswith(each + ".") for each in allowed)
     ]
     if refused:
-        flags = " ".join(f"--allow-changed {key}" for key, _ in refused)
+        keys = " ".join(key for key, _ in refused)
         listed = "\n  ".join(words for _, words in refused)
         raise RunError(
             f"this run began otherwise:\n  {listed}\ncontinue it as it began, take another folder "
-            f"with --out, or, if you mean it, pass {flags}"
+            f"with --out, or, if you mean it, pass --allow-changed {keys}"
         )
     return [words for _, words in changed]

@@ -183,6 +183,12 @@ def is_inside_launcher() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def backends() -> list[str]:
+    """List the ways in which processes can talk to each other here."""
+    known = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
+    return [name for name, is_there in known.items() if dist.is_available() and is_there()]
+
+
 def is_first_process() -> bool:
     """Say whether this process will be the first of its world; known before the others are met."""
     return os.environ.get("RANK", "0") == "0"
