@@ -29,7 +29,6 @@ OWNERS = {
     "PIL": "lbq/data/decode.py",
     "datasets": "lbq/data/images.py",
     "pyarrow": "lbq/data/images.py",
-    "webdataset": "lbq/data/shards.py",
 }
 
 CORE = {"lbq", "torch", "numpy", "safetensors", "tyro", "rich", "jaxtyping"}

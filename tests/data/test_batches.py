@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import torch
 
@@ -82,3 +84,9 @@ def test_test_batches_are_plain_and_complete():
     x = torch.cat([batch.x for batch in batches])
     assert np.array_equal(x.numpy(), augment.normalize(SAMPLES[3:20], augment.CIFAR10))
     assert np.array_equal(torch.cat([batch.target for batch in batches]).numpy(), LABELS[3:20])
+
+
+def test_a_task_can_travel_to_another_process():
+    sent = pickle.loads(pickle.dumps(task(MIXED)))
+    for here, there in zip(task(MIXED)(1).batch, sent(1).batch, strict=True):
+        assert torch.equal(here, there)

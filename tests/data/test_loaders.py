@@ -2,14 +2,16 @@
 
 import dataclasses
 import hashlib
+import tarfile
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lbq import data
 from lbq.data import AugmentConfig, DataConfig, MixConfig
-from lbq.errors import ParameterError
+from lbq.errors import CorruptSample, ParameterError
 
 EVERYTHING = AugmentConfig(
     crop="pad", flip=True, policy="cifar10", cutout=6, mix=MixConfig(mixup=0.8, cutmix=1.0)
@@ -139,8 +141,145 @@ def test_the_pixels_of_cifar10_have_the_known_mean_and_deviation(real_data, cach
     assert pixels.std((0, 2, 3)).tolist() == pytest.approx([0.2470, 0.2435, 0.2616], abs=0.005)
 
 
-def test_contradictions_are_refused():
-    with pytest.raises(ParameterError, match="size"):
-        DataConfig(source="x", augment=AugmentConfig(crop="resized"))
-    with pytest.raises(ParameterError, match="limit"):
-        DataConfig(source="x", limit=0)
+@pytest.mark.parametrize(
+    ("match", "config"),
+    [
+        ("need a size", {"augment": AugmentConfig(crop="resized")}),
+        ("limit", {"limit": 0}),
+        ("synthetic", {"source": "synthetic", "size": 8, "augment": AugmentConfig(crop="resized")}),
+        ("for images", {"kind": "nmnist", "augment": AugmentConfig(cutout=4)}),
+        ("for recordings", {"augment": AugmentConfig(events="nda")}),
+    ],
+)
+def test_contradictions_are_refused(match, config):
+    with pytest.raises(ParameterError, match=match):
+        DataConfig(**{"source": "x", **config})
+
+
+def test_bad_batches_are_refused_when_they_are_asked_for(synthetic):
+    with pytest.raises(ParameterError, match="multiple of 3"):
+        data.train_batches(synthetic, seed=0, epoch=0, global_batch=16, rank=0, world=3)
+    with pytest.raises(ParameterError, match="between 1 and all 203"):
+        data.train_batches(synthetic, seed=0, epoch=0, global_batch=204)
+    with pytest.raises(ParameterError, match="at least 1"):
+        data.test_batches(synthetic, batch=0)
+
+
+@pytest.fixture(scope="module")
+def encoded(real_data, cache):
+    """Real ImageNet images, decoded to another box every epoch."""
+    config = DataConfig(
+        source=str(real_data / "imagenet-200"),
+        size=64,
+        train_split="validation",
+        test_split="validation",
+        limit=48,
+        limit_test=40,
+        augment=AugmentConfig(
+            crop="resized", flip=True, policy="imagenet", normalization=data.IMAGENET
+        ),
+    )
+    return data.open_data(config, cache)
+
+
+def test_images_that_are_decoded_every_time_keep_all_promises(encoded):
+    assert encoded.sample_shape == (3, 64, 64)
+    assert encoded.num_classes == 1000
+    whole = epoch(encoded)
+    assert sha(epoch(encoded, num_workers=2)) == sha(whole)
+    assert sha(join([epoch(encoded, rank=rank, world=2) for rank in (0, 1)])) == sha(whole)
+    assert sha(epoch(encoded, epoch=1)) != sha(whole)
+    index = torch.cat([batch.index for batch in data.test_batches(encoded, batch=16)])
+    assert torch.equal(index, torch.arange(40))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A folder of classes with 30 small images."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 20), ("test", 10)):
+        for i in range(count):
+            path = tmp_path / "set" / split / "ab"[i % 2] / f"{i:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(generator.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "set"
+
+
+def open_files(files, **options):
+    options = {"augment": AugmentConfig(crop="resized"), "size": 8} | options
+    return data.open_data(DataConfig(source=str(files), **options), files.parent / "cache")
+
+
+def tear(files, name):
+    (victim,) = files.rglob(name)
+    victim.write_bytes(victim.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_corrupt_training_image_is_replaced_and_counted(files, num_workers):  # I1
+    tear(files / "train", "06.png")
+    opened = open_files(files, max_corrupt=0.1)
+    with pytest.warns(UserWarning, match=r"06\.png.*1 of at most 2"):
+        batches = epoch(opened, global_batch=20, num_workers=num_workers)
+    assert len(opened.corrupt) == 1
+    index = batches[0].index
+    assert len(index) == 20
+    assert len(index.unique()) == 19
+    assert epoch(opened, global_batch=20, epoch=1)  # known by now
+
+
+def test_too_many_corrupt_training_images_end_the_run(files):
+    for name in ("02.png", "05.png"):
+        tear(files / "train", name)
+    opened = open_files(files, max_corrupt=0.05)
+    with (
+        pytest.warns(UserWarning, match="1 of at most 1"),
+        pytest.raises(CorruptSample, match="more than the 1 that max_corrupt"),
+    ):
+        epoch(opened, global_batch=20)
+
+
+def test_a_corrupt_test_image_is_never_replaced(files):
+    tear(files / "test", "03.png")
+    opened = open_files(files, max_corrupt=1.0)
+    with pytest.raises(CorruptSample, match=r"03\.png"):
+        list(data.test_batches(opened, batch=4))
+
+
+def test_a_packed_set_allows_no_corrupt_image(files):
+    tear(files / "train", "03.png")
+    with pytest.raises(CorruptSample, match=r"03\.png"):
+        open_files(files, augment=AugmentConfig(crop="pad"), size=12)
+
+
+def test_shards_are_the_same_set_as_files(files):
+    for split in ("train", "test"):
+        with tarfile.open(files.parent / f"{split}-0.tar", "w") as file:
+            for path in sorted((files / split).rglob("*.png")):
+                label = files.parent / "label"
+                label.write_text(str("ab".index(path.parent.name)))
+                file.add(path, arcname=path.name)
+                file.add(label, arcname=path.stem + ".cls")
+    shards = open_files(files.parent, kind="webdataset")
+    assert (shards.num_train, shards.num_test) == (20, 10)
+    assert shards.digest == open_files(files).digest
+    assert sha(epoch(shards, num_workers=2)) == sha(epoch(shards))
+    packed = open_files(files.parent, kind="webdataset", augment=AugmentConfig(crop="pad"), size=12)
+    assert packed.sample_shape == (3, 12, 12)
+
+
+def test_real_recordings_come_as_sequences(real_data, cache):
+    config = DataConfig(
+        source=str(real_data / "nmnist-1100/nmnist_small.zip"),
+        kind="nmnist",
+        timesteps=3,
+        limit=64,
+        limit_test=20,
+        augment=AugmentConfig(flip=True, events="wide", mix=MixConfig(mixup=0.5, prob=0.5)),
+    )
+    opened = data.open_data(config, cache)
+    batches = epoch(opened)
+    assert batches[0].x.shape == (3, 16, 2, 34, 34)
+    assert sha(epoch(opened, num_workers=1)) == sha(batches)
+    (first, *_) = data.test_batches(opened, batch=20)
+    assert (first.x == first.x.round()).all()

@@ -21,7 +21,6 @@ from lbq.train.world import backends
 EXTRAS = {
     "datasets": ("data", "images: CIFAR, ImageNet, any folder in their layout"),
     "PIL": ("data", "decoding images"),
-    "webdataset": ("shards", "images in tar files on network storage"),
     "tensorboard": ("log", "charts: lbq train --tensorboard"),
 }
 """Module: the extra that brings it, and what it is for."""

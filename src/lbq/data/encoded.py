@@ -38,6 +38,8 @@ class Rows:
 
     labels: NDArray[np.int64]
     encoded: Encoded
+    shards: NDArray[np.int64] | None = None
+    """Which large file an image lies in, where an epoch shall go from file to file."""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from lbq.data.augment import AugmentConfig
-from lbq.data.batches import Batch, EvalTask, TrainTask
+from lbq.data.batches import Batch, EvalTask, Made, TrainTask
 from lbq.data.encoded import DecodedOnRead, EncodedSet, image_contents
 from lbq.data.images import open_images
 from lbq.data.packed import open_packed
-from lbq.data.sampler import epoch_order, num_steps, test_positions
+from lbq.data.recordings import open_recordings
+from lbq.data.sampler import epoch_order, num_steps, rank_positions, test_positions
+from lbq.data.shards import open_shards
 from lbq.data.splits import Splits
 from lbq.data.synthetic import open_synthetic
 from lbq.data.workers import TIMEOUT, map_in_order
@@ -59,12 +61,26 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        if self.augment.crop == "resized" and self.size is None:
+        augment = self.augment
+        if augment.crop == "resized" and self.size is None:
             raise ParameterError("resized crops need a size; ImageNet's recipes use 224")
+        if augment.crop == "resized" and self.source == SYNTHETIC:
+            raise ParameterError("synthetic images have one size; crop them with crop='pad'")
+        if self.is_events and (augment.crop != "none" or augment.policy or augment.cutout):
+            raise ParameterError(
+                "crop, policy and cutout are for images; vary event frames with events=..."
+            )
+        if augment.events != "none" and not self.is_events:
+            raise ParameterError(f"events={augment.events!r} is for recordings, not {self.kind}")
         for name in ("size", "limit", "limit_test", "timesteps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ParameterError(f"{name} must be at least 1, got {value}")
+
+    @property
+    def is_events(self) -> bool:
+        """Whether samples are recordings of events."""
+        return self.kind not in ("images", "webdataset")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +160,13 @@ def train_batches(
         num_workers: number of processes that prepare batches; 0 prepares them here.
         timeout: seconds to wait for a worker.
     """
+    steps = range(start_step, steps_per_epoch(data, global_batch))
+    rank_positions(0, global_batch=global_batch, rank=rank, world=world)  # refuses bad ones early
+    split = data.splits.train
+    shards = split.rows.shards if isinstance(split, DecodedOnRead) else None
     task = TrainTask(
-        split=data.splits.train,
-        order=epoch_order(data.num_train, seed=seed, epoch=epoch),
+        split=split,
+        order=epoch_order(data.num_train, seed=seed, epoch=epoch, shards=shards),
         augment=data.config.augment,
         num_classes=data.num_classes,
         seed=seed,
@@ -155,10 +175,7 @@ def train_batches(
         rank=rank,
         world=world,
     )
-    steps = range(start_step, steps_per_epoch(data, global_batch))
-    for made in map_in_order(task, steps, num_workers=num_workers, timeout=timeout):
-        _count_corrupt(data, made.complaints)
-        yield made.batch
+    return _batches(data, map_in_order(task, steps, num_workers=num_workers, timeout=timeout))
 
 
 def test_batches(
@@ -174,28 +191,44 @@ def test_batches(
 
     Nothing is padded: the last batch of a rank may be smaller, and ranks may differ by a sample.
     """
+    if batch < 1:
+        raise ParameterError(f"a batch must hold at least 1 sample, got {batch}")
     positions = test_positions(data.num_test, rank=rank, world=world)
     task = EvalTask(
         split=data.splits.test, augment=data.config.augment, positions=positions, batch=batch
     )
     steps = range(-(-len(positions) // batch))
-    for made in map_in_order(task, steps, num_workers=num_workers, timeout=timeout):
+    return _batches(data, map_in_order(task, steps, num_workers=num_workers, timeout=timeout))
+
+
+def _batches(data: Data, results: Iterator[Made]) -> Iterator[Batch]:
+    for made in results:
+        _count_corrupt(data, made.complaints)
         yield made.batch
 
 
 def _open_splits(config: DataConfig, cache: Path) -> Splits:
     limits = config.limit, config.limit_test
-    is_images = config.kind in ("images", "webdataset")
     if config.source == SYNTHETIC:
-        timesteps = None if is_images else config.timesteps
+        timesteps = config.timesteps if config.is_events else None
         return open_synthetic(size=config.size, timesteps=timesteps, limits=limits)
-    found = open_images(
-        config.source,
-        splits=(config.train_split, config.test_split),
-        label=config.label,
-        limits=limits,
-        cache=cache,
-    )
+    if config.is_events:
+        return open_recordings(
+            config.source,
+            config.kind,
+            timesteps=config.timesteps,
+            slicing=config.frames,
+            size=config.size,
+            limits=limits,
+            cache=cache / "packed",
+        )
+    splits = config.train_split, config.test_split
+    if config.kind == "webdataset":
+        found = open_shards(config.source, splits=splits, limits=limits, cache=cache / "packed")
+    else:
+        found = open_images(
+            config.source, splits=splits, label=config.label, limits=limits, cache=cache
+        )
     return _open_encoded(config, found, cache)
 
 

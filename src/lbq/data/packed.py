@@ -34,7 +34,7 @@ class Contents:
     labels: NDArray[np.int64]
     shape: tuple[int, ...]
     """Of one sample."""
-    dtype: type[np.uint8] | type[np.uint16]
+    dtype: type[np.uint8] | type[np.uint16] | type[np.int64]
     samples: Iterable[NDArray[Any]]
 
 
@@ -66,7 +66,7 @@ def open_packed(
     cache: Path,
     *,
     identity: Mapping[str, object],
-    num_classes: int,
+    num_classes: int | None,
     contents: Callable[[], Mapping[str, Contents]],
 ) -> Splits:
     """Open a packed data set, or pack it first.
@@ -74,7 +74,7 @@ def open_packed(
     Args:
         cache: folder that holds all packed sets.
         identity: what tells this set from others: where it comes from, how it was decoded.
-        num_classes: number of classes.
+        num_classes: number of classes; as many as the labels show if None.
         contents: returns the splits "train" and "test"; called only if they are not packed yet.
     """
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
@@ -93,9 +93,11 @@ def open_packed(
 def _pack(
     folder: Path,
     identity: Mapping[str, object],
-    num_classes: int,
+    num_classes: int | None,
     contents: Mapping[str, Contents],
 ) -> None:
+    if num_classes is None:
+        num_classes = 1 + max(int(content.labels.max()) for content in contents.values())
     needed = sum(_num_bytes(content) for content in contents.values())
     folder.parent.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(folder.parent).free) < needed:

@@ -17,6 +17,8 @@ from lbq.errors import ParameterError
 _WORDS = 4
 """Numbers that Philox makes of one counter."""
 
+_SHARDS_AT_ONCE = 16
+
 
 class Stage(IntEnum):
     """What random bits are for; bits of two stages have nothing to do with each other.
@@ -30,6 +32,7 @@ class Stage(IntEnum):
     MIXING = 3
     EVENTS = 4
     SYNTHETIC = 5
+    SHARDS = 6
 
 
 def draws(
@@ -60,11 +63,21 @@ def below(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
     return (bits % np.uint64(bound)).astype(np.int64)
 
 
-def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the order of an epoch: ``order[position]`` is the index of a sample."""
-    blocks = -(-num_samples // _WORDS)
-    keys = _raw(Stage.ORDER, seed=seed, epoch=epoch, counter=0, count=blocks)[:num_samples]
-    return np.argsort(keys, kind="stable")
+def epoch_order(
+    num_samples: int, *, seed: int, epoch: int, shards: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Return the order of an epoch: ``order[position]`` is the index of a sample.
+
+    Where samples lie in large files (``shards`` says in which), the files are visited in random
+    order, sixteen at a time, and the samples of these are mixed: storage sees few files at once.
+    """
+    keys = _keys(Stage.ORDER, num_samples, seed=seed, epoch=epoch)
+    if shards is None:
+        return np.argsort(keys, kind="stable")
+    turn = np.argsort(_keys(Stage.SHARDS, 1 + int(shards.max()), seed=seed, epoch=epoch))
+    group = np.empty_like(turn)
+    group[turn] = np.arange(len(turn)) // _SHARDS_AT_ONCE
+    return np.lexsort((keys, group[shards]))
 
 
 def num_steps(num_samples: int, global_batch: int) -> int:
@@ -94,6 +107,11 @@ def test_positions(num_samples: int, *, rank: int, world: int) -> range:
     """Return the test samples of a rank: over all ranks, each exactly once."""
     _check_rank(rank, world)
     return range(rank * num_samples // world, (rank + 1) * num_samples // world)
+
+
+def _keys(stage: Stage, count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:
+    blocks = -(-count // _WORDS)
+    return _raw(stage, seed=seed, epoch=epoch, counter=0, count=blocks)[:count]
 
 
 def _raw(stage: Stage, *, seed: int, epoch: int, counter: int, count: int) -> NDArray[np.uint64]:

@@ -17,8 +17,6 @@ from lbq.train.network import ModelConfig
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.precision import PrecisionKind
 
-_EVENTS = ("nmnist", "cifar10-dvs", "dvs-gesture", "dvs128-objects")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -85,7 +83,7 @@ class Recipe:
             raise RecipeError(
                 f"a batch of {self.batch} cannot be cut into {self.shards} equal shards"
             )
-        if self.data.kind in _EVENTS and self.data.timesteps != self.model.timesteps:
+        if self.data.is_events and self.data.timesteps != self.model.timesteps:
             raise RecipeError(
                 f"recordings are cut into {self.data.timesteps} frames, but the network runs for "
                 f"{self.model.timesteps} timesteps; set data.timesteps and model.timesteps alike"

@@ -118,10 +118,11 @@ def smoke() -> Recipe:
     return replace(
         like,
         name="smoke",
-        data=DataConfig(source=SYNTHETIC, augment=AugmentConfig(crop="pad", pad=2, flip=True)),
+        data=DataConfig(source=SYNTHETIC),
         model=replace(like.model, width=0.0625),
         epochs=3,
-        batch=100,
+        batch=50,
+        schedule=ScheduleConfig(),
         evaluate_every=1,
     )
 

@@ -1,0 +1,202 @@
+"""Reading events: four formats of recordings, and nothing that a damaged file could get past.
+
+A reader returns events that lie on the sensor and follow each other in time, or raises
+:class:`lbq.errors.CorruptSample`. Written by hand: the known readers mask bad addresses instead of
+refusing them, and come with a GPL licence (tonic) or a CUDA wheel (spikingjelly).
+"""
+
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbq.data.archive import MAX_BYTES, check_ratio
+from lbq.errors import CorruptSample
+
+JITTER_US = 1000
+"""Packets of a camera may overlap by so much; events are put in order then."""
+
+_POLARITY_PACKET = 1
+_PACKET_HEADER = 28
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events of one recording, in the order of time."""
+
+    t: NDArray[np.int64]
+    """Microseconds."""
+    x: NDArray[np.uint16]
+    y: NDArray[np.uint16]
+    p: NDArray[np.uint8]
+    """1 where it became brighter, 0 where darker."""
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def between(self, start: int, end: int) -> "Events":
+        """Return the events with start <= t < end."""
+        first, last = np.searchsorted(self.t, [start, end])
+        return Events(
+            self.t[first:last], self.x[first:last], self.y[first:last], self.p[first:last]
+        )
+
+
+def read_nmnist(recording: bytes, *, side: int = 34) -> Events:
+    """Read 40-bit events: x, y, then polarity and 23 bits of time (N-MNIST, ``.bin``)."""
+    if len(recording) % 5:
+        raise CorruptSample(f"{len(recording)} bytes are no whole number of 5-byte events")
+    raw = np.frombuffer(recording, np.uint8).reshape(-1, 5)
+    clock = np.zeros((len(raw), 4), np.uint8)
+    clock[:, 1:] = raw[:, 2:]
+    clock[:, 1] &= 0x7F
+    t = clock.view(">u4")[:, 0].astype(np.int64)
+    is_overflow = raw[:, 1] == 240  # no event, but 2**13 microseconds more from here on
+    if is_overflow.any():
+        t += np.cumsum(is_overflow) << 13
+        t, raw = t[~is_overflow], raw[~is_overflow]
+    x, y = raw[:, 0].astype(np.uint16), raw[:, 1].astype(np.uint16)
+    return _checked(Events(t, x, y, raw[:, 2] >> np.uint8(7)), side)
+
+
+def read_aedat2(recording: bytes) -> Events:
+    """Read AEDAT-2.0 of a DVS128: big-endian pairs of address and time (CIFAR10-DVS)."""
+    body = _skip_header(recording, b"#!AER-DAT2.0", last=b"#End Of ASCII Header")
+    if len(body) % 8:
+        raise CorruptSample(f"{len(body)} bytes are no whole number of 8-byte events")
+    raw = np.frombuffer(body, ">u4").reshape(-1, 2)
+    is_mark = (raw[:, 0] & 0x8000) > 0  # set from outside: no pixel
+    if is_mark.any():
+        raw = raw[~is_mark]
+    address = raw[:, 0]
+    if (address > 0x7FFF).any():
+        raise CorruptSample(f"address {int(address.max()):#x} is not on a sensor of 128 x 128")
+    t = raw[:, 1].astype(np.int64)
+    if (t[1:] < t[:-1]).any():
+        t[1:] += np.cumsum(np.diff(t) < -(2**31)) << 32  # the clock has 32 bits
+    x, y = ((address >> 1) & 0x7F).astype(np.uint16), (address >> 8).astype(np.uint16)
+    return _checked(Events(t, x, y, (address & 1).astype(np.uint8)), 128)
+
+
+def read_aedat3(recording: bytes) -> Events:
+    """Read AEDAT-3.1: packets of little-endian events (DVS128 Gesture)."""
+    body = _skip_header(recording, b"#!AER-DAT3.", last=b"#!END-HEADER")
+    packets, overflows = [np.zeros((0, 2), np.uint32)], [0]
+    while body:
+        if len(body) < _PACKET_HEADER:
+            raise CorruptSample(f"{len(body)} bytes are left, less than a packet's header")
+        kind = int.from_bytes(body[:2], "little")
+        size, _, overflow, capacity, number, _ = np.frombuffer(body[4:28], "<u4").tolist()
+        packet, body = body[28 : 28 + size * capacity], body[28 + size * capacity :]
+        if len(packet) < size * capacity or number > capacity:
+            raise CorruptSample(
+                f"a packet claims {number} of {capacity} events of {size} bytes, "
+                f"{len(packet)} bytes follow"
+            )
+        if kind != _POLARITY_PACKET:
+            continue
+        if size != 8:
+            raise CorruptSample(f"polarity events have 8 bytes, not {size}")
+        packets.append(np.frombuffer(packet[: 8 * number], "<u4").reshape(-1, 2))
+        overflows.append(overflow)
+    raw = np.concatenate(packets)
+    t = np.repeat(np.array(overflows) << 31, [len(packet) for packet in packets])
+    t += raw[:, 1]
+    is_valid = (raw[:, 0] & 1) == 1
+    if not is_valid.all():
+        raw, t = raw[is_valid], t[is_valid]
+    x, y = (raw[:, 0] >> 17).astype(np.uint16), ((raw[:, 0] >> 2) & 0x7FFF).astype(np.uint16)
+    return _checked(Events(t, x, y, ((raw[:, 0] >> 1) & 1).astype(np.uint8)), 128)
+
+
+def read_npz(recording: bytes) -> Events:
+    """Read arrays t, x, y, p (the event files that SpikingJelly makes of DVS128 recordings)."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(recording)) as file:
+            for member in file.infolist():
+                check_ratio(member)
+            if sum(member.file_size for member in file.infolist()) > MAX_BYTES:
+                raise CorruptSample(f"the arrays have more than {MAX_BYTES} bytes")
+        with np.load(io.BytesIO(recording), allow_pickle=False) as arrays:
+            t, x, y, p = (arrays[name] for name in "txyp")
+    except CorruptSample:
+        raise
+    except Exception as error:  # zip and npy headers fail in many ways
+        raise CorruptSample(f"not a file of the arrays t, x, y and p: {error}") from error
+    if len({array.shape for array in (t, x, y, p)}) != 1 or t.ndim != 1:
+        raise CorruptSample(f"t, x, y, p have shapes {t.shape}, {x.shape}, {y.shape}, {p.shape}")
+    for array in (t, x, y, p):
+        if array.dtype.kind not in "biu":
+            raise CorruptSample(f"events are whole numbers, not {array.dtype}")
+    for name, array, bound in (("x", x, 128), ("y", y, 128), ("p", p, 2), ("t", t, 2**62)):
+        if len(array) and not (int(array.min()) >= 0 and int(array.max()) < bound):
+            raise CorruptSample(f"{name} must lie in 0..{bound - 1}")
+    events = Events(
+        t.astype(np.int64), x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8)
+    )
+    return _checked(events, 128)
+
+
+Reader = Callable[[bytes], Events]
+
+READERS: dict[str, Reader] = {".bin": read_nmnist, ".npz": read_npz}
+"""By the end of a file's name; ``.aedat`` is asked for its version."""
+
+
+def read_events(recording: bytes, name: str) -> Events:
+    """Read a recording by the end of its name.
+
+    Raises:
+        CorruptSample: if it is damaged or empty, with its name.
+    """
+    suffix = "." + name.rpartition(".")[2]
+    reader = READERS.get(suffix)
+    if reader is None:
+        reader = read_aedat3 if recording.startswith(b"#!AER-DAT3") else read_aedat2
+    try:
+        events = reader(recording)
+    except CorruptSample as error:
+        raise CorruptSample(f"{name}: {error}") from error
+    if len(events) == 0:
+        raise CorruptSample(f"{name}: no events")
+    return events
+
+
+def _skip_header(recording: bytes, magic: bytes, *, last: bytes) -> memoryview:
+    """Return what follows the lines that start with a hash."""
+    if not recording.startswith(magic):
+        raise CorruptSample(f"starts with {recording[:16]!r}, not with {magic!r}")
+    start = 0
+    while recording[start : start + 1] == b"#":
+        end = recording.find(b"\n", start)
+        if end < 0:
+            raise CorruptSample("the header has no end")
+        is_last = recording.startswith(last, start)
+        start = end + 1
+        if is_last:
+            break
+    return memoryview(recording)[start:]
+
+
+def _checked(events: Events, side: int) -> Events:
+    """Refuse events off the sensor, or far out of order; put those in order that are nearly."""
+    if len(events) == 0:
+        return events
+    x, y = int(events.x.max()), int(events.y.max())
+    if x >= side or y >= side:
+        raise CorruptSample(f"an event at {x}, {y} is not on a sensor of {side} x {side}")
+    if not (events.t[1:] < events.t[:-1]).any():
+        return events
+    back = int(np.diff(events.t).min())
+    if back < -JITTER_US:
+        raise CorruptSample(f"time runs back by {-back} microseconds")
+    order = np.argsort(events.t, kind="stable")
+    return Events(*(column[order] for column in _columns(events)))
+
+
+def _columns(events: Events) -> tuple[NDArray[Any], ...]:
+    return events.t, events.x, events.y, events.p
