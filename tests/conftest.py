@@ -52,11 +52,22 @@ def currents() -> torch.Tensor:
 @pytest.fixture(scope="session")
 def crew():
     """A warm process that forks the ranks of a job (tests/crew.py)."""
-    spec = importlib.util.spec_from_file_location("crew", Path(__file__).with_name("crew.py"))
+    crew = _module("crew").Crew()
+    yield crew
+    crew.close()
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The smallest run that still has everything (tests/tiny.py)."""
+    return _module("tiny")
+
+
+def _module(name):
+    """Load a file that tests share and that is no test."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    crew = module.Crew()
-    yield crew
-    crew.close()
+    return module

@@ -2,14 +2,25 @@
 
 import hashlib
 import os
+import resource
+import signal
+import sys
+from pathlib import Path
 
 import torch
 import torch._dynamo  # optimizers import it when first used: once here, not in every child
 
 import lbq
+from lbq.data import open_data
+from lbq.train import engine, loop
+from lbq.train.checkpoint import CheckpointFolder
+from lbq.train.document import from_document
+from lbq.train.engine import RunOptions, build_state
+from lbq.train.evaluation import count_correct
 from lbq.train.gradients import AveragedGradients, CanonicalGradients
 from lbq.train.loss import Lesson
 from lbq.train.precision import Precision
+from lbq.train.recipe import Recipe
 from lbq.train.running import RunningStatistics
 from lbq.train.world import open_world
 
@@ -68,3 +79,82 @@ def gradients_of_one_batch(mode, shards=4, accumulate=1, kind="fp32", stopping_r
             "correct": shared.correct.item(),
             "stop": shared.stop.item(),
         }
+
+
+def count(recipe, num_test, batch, step=None):
+    """Evaluate a fresh network; return right answers, samples and loss."""
+    recipe = from_document(Recipe, recipe)
+    with open_world("cpu", timeout_s=60) as world:
+        data = open_data(recipe.data, Path("/nonexistent"))
+        assert data.num_test == num_test
+        state = build_state(recipe, data, world)
+        precision = Precision("fp32", world.device)
+        return count_correct(state.model, data, world, precision=precision, batch=batch)
+
+
+def train_run(out, recipe, options=None, fault=None):
+    """Train, perhaps with a fault; return how it ended, with a digest of what this rank holds."""
+    states = []
+    real_state = engine.build_state
+    engine.build_state = lambda *args: states.append(real_state(*args)) or states[0]
+    options = RunOptions(**{"device": "cpu", "timeout_s": 30.0, **(options or {})})
+    if fault is not None:
+        FAULTS[fault["kind"]](**{key: value for key, value in fault.items() if key != "kind"})
+    outcome = engine.train(from_document(Recipe, recipe), Path(out), options)
+    if outcome.exit_code:
+        sys.exit(outcome.exit_code)
+    tensors = [t for part in states[0].tensors().values() for t in part.values()]
+    return {
+        "ending": outcome.ending,
+        "step": outcome.step,
+        "accuracy": [found.accuracy for found in outcome.evaluations],
+        "tensors": digest(tensors),
+        "buffers": digest(states[0].model.buffers()),
+        "is_finite": all(bool(torch.isfinite(t).all()) for t in tensors),
+    }
+
+
+def _poison(rank, step, value="nan", times=1):
+    """Put a NaN into the images of one rank at a step (counted from 1), and maybe the next ones."""
+    real, count = loop.train_batches, iter(range(1, 10**9))
+
+    def poisoned(*args, **kwargs):
+        for batch in real(*args, **kwargs):
+            if int(os.environ["RANK"]) == rank and step <= next(count) < step + times:
+                batch.x[0, 0, 0, 0] = float(value)
+            yield batch
+
+    loop.train_batches = poisoned
+
+
+def _full_disk(first_save, last_save):
+    """Let files hold no more than a few bytes from one save to another (counted from 1)."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    real, count = CheckpointFolder.save, iter(range(1, 10**9))
+
+    def save(self, checkpoint):
+        is_full = first_save <= next(count) <= last_save
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000 if is_full else hard, hard))
+        try:
+            return real(self, checkpoint)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+    CheckpointFolder.save = save
+
+
+def _crash(rank, step):
+    """Raise on one rank at a step (counted from 1)."""
+    real, count = loop.train_batches, iter(range(1, 10**9))
+
+    def crashing(*args, **kwargs):
+        for batch in real(*args, **kwargs):
+            if int(os.environ["RANK"]) == rank and next(count) == step:
+                raise RuntimeError("a fault of our own")
+            yield batch
+
+    loop.train_batches = crashing
+
+
+FAULTS = {"poison": _poison, "full disk": _full_disk, "crash": _crash}

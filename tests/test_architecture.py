@@ -92,7 +92,7 @@ def test_no_file_is_named_after_nothing():
 MIRRORED = [
     path
     for path in SOURCES
-    if path.stem != "__init__"
+    if path.stem not in ("__init__", "__main__")
     and room(path) in {"cli", "cost", "data", "functional", "kernels", "models", "neurons", "train"}
 ]
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import lbq
 from lbq.train.precision import Precision
 
 CPU = torch.device("cpu")
@@ -49,3 +50,23 @@ def test_other_precisions_have_no_scale(kind):
     assert precision.state() == {}
     assert not precision.skips_overflows
     precision.restore({})
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp16"])
+def test_no_level_flips_because_of_the_precision_of_a_neuron(kind):
+    """The oracle is the same neuron in float32 on the same, already rounded currents."""
+    generator = torch.Generator().manual_seed(2)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[kind]
+    currents = (2 * torch.randn(4, 8, 16, 8, 8, generator=generator)).to(dtype)
+    neuron = lbq.BurstLIF(step=lbq.LearnedStep(0.3))
+    found: dict[str, list[torch.Tensor]] = {"half": [], "full": []}
+    with torch.no_grad():
+        with (
+            Precision(kind, CPU).autocast(),
+            lbq.watch_levels(neuron, lambda layer, t, level: found["half"].append(level)),
+        ):
+            neuron(currents)
+        with lbq.watch_levels(neuron, lambda layer, t, level: found["full"].append(level)):
+            neuron(currents.float())
+    assert all(torch.equal(*levels) for levels in zip(found["half"], found["full"], strict=True))
+    assert torch.stack(found["full"]).unique().tolist() == [0, 1, 2, 3, 4, 5]

@@ -13,7 +13,7 @@ bits depend on the number of shards only: one process may compute all of them, o
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,17 +37,6 @@ class Shared(NamedTuple):
     """Positive if any process was asked to stop."""
     statistics: Tensor
     """Running statistics of the batch norms, not yet written back."""
-
-
-class Gradients(Protocol):
-    """Computes the gradient of a global batch of which each process has its slice."""
-
-    local_loss: Tensor
-    """Mean loss over this process's slice, to find out who brought a NaN."""
-
-    def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> Shared:
-        """Run forward and backward, and share the outcome."""
-        ...
 
 
 class AveragedGradients:
@@ -141,6 +130,10 @@ class CanonicalGradients:
         sizes = [parameter.numel() for parameter in self._parameters]
         for parameter, values in zip(self._parameters, mean.split(sizes), strict=True):
             _gradient(parameter).copy_(values.view(parameter.shape))
+
+
+Gradients = AveragedGradients | CanonicalGradients
+"""Either way; ``local_loss`` is the loss over a process's own slice, to find who brought a NaN."""
 
 
 def cut(inputs: Tensor, target: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
