@@ -22,8 +22,10 @@ def write_durably(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a failing write has no name
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     sync_folder(path.parent)
 
