@@ -1,7 +1,11 @@
 """Full disks and damaged files: the last good checkpoint is found and believed, nothing else is."""
 
+import json
 import logging
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +79,16 @@ def test_p7_a_kill_inside_a_save_leaves_the_one_before(crew, tiny, trials, tmp_p
     assert tiny.final_hashes(out) == expected
     assert not list(folder.glob(".*"))
     assert not list(folder.glob("000000009*"))
+
+
+def test_p6_on_a_disk_that_is_really_full(tmp_path):
+    unshare = ["unshare", "-Urm"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine allows no mount namespaces")
+    script = Path(__file__).with_name("full_disk.py")
+    command = [*unshare, sys.executable, str(script), str(tmp_path), "--trials", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["failures"] == []
+    assert any(trial["gave_up"] for trial in found["trials"])

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbq.errors import FormatError, RunError
+from lbq.train import checkpoint as checkpoint_module
 from lbq.train.checkpoint import Checkpoint, CheckpointFolder
 
 
@@ -45,6 +46,23 @@ def test_the_newest_ones_are_kept_and_older_ones_removed(folder):
         folder.save(checkpoint(step))
     assert folder.steps() == [30, 4_000]
     assert len(os.listdir(folder.folder)) == 6
+
+
+def test_a_save_that_fails_leaves_no_part_behind(folder, monkeypatch):
+    folder.save(checkpoint(1))
+    real = checkpoint_module.write_durably
+
+    def fail_at_the_second(path, data):
+        if ".training." in path.name:
+            raise OSError("no room")
+        real(path, data)
+
+    monkeypatch.setattr(checkpoint_module, "write_durably", fail_at_the_second)
+    for step in (1, 2):  # also where a whole checkpoint of the step is there
+        with pytest.raises(OSError, match="no room"):
+            folder.save(checkpoint(step))
+    assert len(os.listdir(folder.folder)) == 3
+    assert folder.load_newest().step == 1
 
 
 def test_one_checkpoint_is_not_enough(tmp_path):

@@ -74,24 +74,14 @@ class CheckpointFolder:
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint, read it back, and only then remove older ones."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        files: dict[str, Document] = {}
-        for part, tensors in checkpoint.parts.items():
-            assert _PART_NAME.fullmatch(part), part
-            data = safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()})
-            write_durably(self._part_path(checkpoint.step, part), data)
-            files[part] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        body = {
-            "format": FORMAT,
-            "step": checkpoint.step,
-            "files": files,
-            "facts": checkpoint.facts,
-        }
-        manifest = self.path(checkpoint.step)
-        write_durably(manifest, _manifest_bytes(body))
+        try:
+            self._write(checkpoint)
+        except OSError:
+            self.sweep()  # a disk that is full needs no half checkpoint
+            raise
         self._read_verified(checkpoint.step)
         self._retire()
-        return manifest
+        return self.path(checkpoint.step)
 
     def load(self, step: int) -> Checkpoint:
         """Read one checkpoint, or raise :class:`FormatError` if a bit of it is not as written."""
@@ -131,6 +121,22 @@ class CheckpointFolder:
             match = _OURS.fullmatch(path.name)
             if match and int(match[1]) not in steps:
                 path.unlink()
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files: dict[str, Document] = {}
+        for part, tensors in checkpoint.parts.items():
+            assert _PART_NAME.fullmatch(part), part
+            data = safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()})
+            write_durably(self._part_path(checkpoint.step, part), data)
+            files[part] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        body = {
+            "format": FORMAT,
+            "step": checkpoint.step,
+            "files": files,
+            "facts": checkpoint.facts,
+        }
+        write_durably(self.path(checkpoint.step), _manifest_bytes(body))
 
     def _part_path(self, step: int, part: str) -> Path:
         return self.folder / f"{step:09d}.{part}.safetensors"
