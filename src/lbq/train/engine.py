@@ -16,6 +16,7 @@ from lbq.data import Data, open_data, steps_per_epoch, train_batches
 from lbq.errors import NonFiniteError, RunError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons.calibrate import calibrate_steps
+from lbq.train.allocator import keep_freed_memory
 from lbq.train.document import Document, to_document
 from lbq.train.evaluation import Evaluation, to_device
 from lbq.train.gradients import AveragedGradients, CanonicalGradients, Gradients
@@ -271,6 +272,8 @@ def build_gradients(recipe: Recipe, state: TrainingState, world: World) -> Gradi
 
 def _prepare_torch(recipe: Recipe, threads: int | None, device: torch.device) -> None:
     is_canonical = recipe.deterministic == "canonical"
+    if device.type == "cpu":
+        keep_freed_memory()
     if device.type == "cpu" and (threads is not None or is_canonical):
         torch.set_num_threads(1 if threads is None else threads)  # bits may depend on it
     if is_canonical:
