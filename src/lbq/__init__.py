@@ -1,8 +1,8 @@
 """Spiking networks that speak in bursts: learnable burst quantization, from training to integers.
 
 The names below are the promise; everything else may move. ``lbq.functional`` holds the paper's
-equations, ``lbq.neurons`` every neuron, step and surrogate, ``lbq.models`` the blocks, ``lbq.cost``
-the meters.
+equations, ``lbq.neurons`` every neuron, step and surrogate, ``lbq.data`` the way in, ``lbq.models``
+the blocks, ``lbq.cost`` the meters.
 """
 
 from lbq.cost import EnergyModel, Tally, count_macs

@@ -1,5 +1,6 @@
 import io
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -9,7 +10,7 @@ from PIL import Image
 from lbq.data import decode, sampler
 from lbq.data.decode import CROP_DRAWS
 from lbq.data.sampler import Stage
-from lbq.errors import CorruptSample
+from lbq.errors import CorruptSample, MissingExtraError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
 
@@ -142,3 +143,9 @@ def test_a_random_view_is_a_resized_crop():
     assert np.array_equal(
         np.asarray(decode.random_view(image, 16, (0.3, 0.5), bits)), np.asarray(theirs)
     )
+
+
+def test_without_pillow_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[data\]'"):
+        decode.decode_image(GOOD["PNG"], "a")

@@ -1,6 +1,7 @@
 """Reading through the datasets library: real data, and small folders in all its layouts."""
 
 import io
+import sys
 
 import datasets
 import numpy as np
@@ -9,7 +10,7 @@ from PIL import Image
 
 from lbq.data.decode import to_bytes
 from lbq.data.images import open_images
-from lbq.errors import FormatError
+from lbq.errors import FormatError, MissingExtraError
 
 
 def open_both(source, cache, *, splits=("train", None), label=None, limits=(None, None)):
@@ -109,3 +110,9 @@ def test_what_is_missing_is_named(tmp_path, cache):
     assert open_both(tmp_path, cache, label="kind").num_classes == 2
     with pytest.raises(FormatError, match="no split 'dev', it has 'train', 'test'"):
         open_both(tmp_path, cache, splits=("dev", None), label="kind")
+
+
+def test_without_the_library_the_error_says_what_to_install(tmp_path, cache, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[data\]'"):
+        open_both(tmp_path, cache)

@@ -1,6 +1,8 @@
 import json
 import multiprocessing
 import pickle
+import resource
+import signal
 
 import numpy as np
 import pytest
@@ -94,6 +96,23 @@ def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path):
     huge = Contents(LABELS, (1 << 50,), np.uint8, iter(()))
     with pytest.raises(FormatError, match="MiB left"):
         pack(tmp_path, make=lambda: {"train": huge})
+
+
+def pack_with_little_room(cache):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+    with pytest.raises(OSError, match="File too large"):
+        pack(cache)
+
+
+def test_a_disk_that_runs_full_leaves_nothing_behind(tmp_path):
+    process = multiprocessing.get_context("fork").Process(
+        target=pack_with_little_room, args=(tmp_path,)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_processes_that_pack_at_once_leave_one_good_set(tmp_path):

@@ -101,6 +101,14 @@ def test_killing_a_worker_from_outside_does_not_disturb_the_main_process():
     assert len(set(seen)) == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_is_left_to_the_main_process(number):
+    results = map_in_order(who, range(200), num_workers=1, timeout=30.0)
+    pid, _ = next(results)
+    os.kill(pid, number)
+    assert {other for other, _ in results} == {pid}
+
+
 def complain(step):
     if step == 2:
         raise CorruptSample("cats/17.jpg is torn")

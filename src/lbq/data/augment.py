@@ -97,7 +97,7 @@ def augment_images(
     if config.cutout:
         height, width = images.shape[2:]
         y, x = below(bits[:, _CUTOUT], height), below(bits[:, _CUTOUT + 1], width)
-        cut_out(values, y, x, config.cutout, config.cutout)
+        _cut_out(values, y, x, config.cutout // 2)
     return values
 
 
@@ -109,19 +109,6 @@ def normalize(images: Bytes, normalization: Normalization) -> Floats:
     values = images * scale
     values += offset
     return values
-
-
-def cut_out(
-    values: Floats, y: NDArray[np.int64], x: NDArray[np.int64], height: int, width: int
-) -> None:
-    """Set a box around every sample's ``(y, x)`` to zero in ``[B, ..., H, W]``, in place.
-
-    A box of odd side is one pixel smaller, as in the published code.
-    """
-    top, bottom = (y - height // 2).clip(0).tolist(), (y + height // 2).tolist()
-    left, right = (x - width // 2).clip(0).tolist(), (x + width // 2).tolist()
-    for value, y0, y1, x0, x1 in zip(values, top, bottom, left, right, strict=True):
-        value[..., y0:y1, x0:x1] = 0
 
 
 def _crop_and_flip(images: Bytes, bits: NDArray[np.uint64], *, pad: int, flip: bool) -> Bytes:
@@ -136,3 +123,14 @@ def _crop_and_flip(images: Bytes, bits: NDArray[np.uint64], *, pad: int, flip: b
         window = image[:, top : top + height, left : left + width]
         out[...] = window[:, :, ::-1] if mirror else window
     return cropped
+
+
+def _cut_out(values: Floats, y: NDArray[np.int64], x: NDArray[np.int64], half: int) -> None:
+    """Set a box around every image's ``(y, x)`` to zero, in place.
+
+    A box of odd side is one pixel smaller, as in the published code.
+    """
+    top, left = (y - half).clip(0).tolist(), (x - half).clip(0).tolist()
+    bottom, right = (y + half).tolist(), (x + half).tolist()
+    for value, y0, y1, x0, x1 in zip(values, top, bottom, left, right, strict=True):
+        value[:, y0:y1, x0:x1] = 0

@@ -1,4 +1,4 @@
-"""Sets of encoded images, wherever they lie: unpacked once, or decoded whenever they are read."""
+"""Sets of encoded images, wherever they lie: packed once, or decoded whenever they are read."""
 
 import hashlib
 from collections.abc import Iterator

@@ -10,11 +10,13 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,9 +85,10 @@ def open_packed(
         try:
             return _open(folder)
         except FormatError as error:
-            aside = folder.with_name(f"{key}.damaged-{os.getpid()}")
+            aside = folder.with_name(f"{key}.damaged-{time.time_ns()}")
             warnings.warn(f"{error}; moved to {aside}, packing again", stacklevel=2)
-            folder.rename(aside)
+            with suppress(FileNotFoundError):  # another process may have moved it already
+                folder.rename(aside)
     _pack(folder, identity, num_classes, contents())
     return _open(folder)
 
@@ -105,7 +108,7 @@ def _pack(
             f"packing {dict(identity)} needs {needed >> 20} MiB under {folder.parent}, which has "
             f"{free >> 20} MiB left; free some, choose another cache or limit the data set"
         )
-    part = folder.with_name(f"{folder.name}.part-{os.getpid()}")
+    part = folder.with_name(f"{folder.name}.part-{os.getpid()}-{time.time_ns()}")
     part.mkdir()
     try:
         splits = {name: _write(part, name, content) for name, content in contents.items()}
@@ -114,7 +117,9 @@ def _pack(
             "identity": dict(identity),
             "contents": {"num_classes": num_classes, "splits": splits},
         }
-        _write_text(part / _MANIFEST, json.dumps(manifest, indent=1))
+        with (part / _MANIFEST).open("w") as file:
+            file.write(json.dumps(manifest, indent=1))
+            _sync(file)
         try:
             part.rename(folder)
         except OSError:
@@ -125,19 +130,26 @@ def _pack(
 
 
 def _write(folder: Path, name: str, content: Contents) -> dict[str, Any]:
-    """Write the arrays of a split and return their part of the manifest."""
-    path = folder / f"{name}.npy"
+    """Write the arrays of a split and return their part of the manifest.
+
+    Written, not mapped: a disk that runs full is an error then, and not a signal.
+    """
     shape = (len(content.labels), *content.shape)
-    mapped = np.lib.format.open_memmap(path, mode="w+", dtype=content.dtype, shape=shape)
+    dtype = np.dtype(content.dtype)
     sha = hashlib.sha256()
-    for row, sample in zip(mapped, content.samples, strict=True):
-        row[...] = sample
-        sha.update(row)
-    mapped.flush()
+    with (folder / f"{name}.npy").open("wb") as file:
+        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _, sample in zip(content.labels, content.samples, strict=True):
+            assert sample.shape == content.shape
+            row = np.ascontiguousarray(sample, dtype).data
+            file.write(row)
+            sha.update(row)
+        _sync(file)
     np.save(folder / f"{name}-labels.npy", content.labels)
     return {
         "shape": list(shape),
-        "dtype": np.dtype(content.dtype).name,
+        "dtype": dtype.name,
         "samples_sha256": sha.hexdigest(),
         "labels_sha256": hashlib.sha256(content.labels.tobytes()).hexdigest(),
     }
@@ -157,15 +169,18 @@ def _open(folder: Path) -> Splits:
 
 
 def _map(folder: Path, name: str, said: Mapping[str, Any]) -> PackedSplit:
+    path = folder / f"{name}.npy"
     labels = np.load(folder / f"{name}-labels.npy", allow_pickle=False)
-    split = PackedSplit(folder / f"{name}.npy", labels)
-    samples = np.load(split.path, mmap_mode="r", allow_pickle=False)
+    samples = np.load(path, mmap_mode="r", allow_pickle=False)
     if list(samples.shape) != said["shape"] or samples.dtype.name != said["dtype"]:
-        raise FormatError(f"{split.path} holds {samples.dtype} {samples.shape}, not what it said")
+        raise FormatError(
+            f"{path} holds {samples.dtype} {list(samples.shape)}, the manifest says "
+            f"{said['dtype']} {said['shape']}"
+        )
     found = hashlib.sha256(labels.tobytes()).hexdigest(), _sha256(samples)
     if found != (said["labels_sha256"], said["samples_sha256"]):
-        raise FormatError(f"{split.path} or its labels have another hash than the manifest says")
-    return split
+        raise FormatError(f"{path} or its labels have another hash than the manifest says")
+    return PackedSplit(path, labels)
 
 
 def _sha256(samples: NDArray[Any]) -> str:
@@ -185,8 +200,6 @@ def _num_bytes(content: Contents) -> int:
     return len(content.labels) * int(np.prod(content.shape)) * np.dtype(content.dtype).itemsize
 
 
-def _write_text(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+def _sync(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

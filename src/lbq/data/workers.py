@@ -110,8 +110,8 @@ def _start_worker(task: Callable[[int], Any], parent: int) -> None:
     global _task  # noqa: PLW0603 -- the one task of this process
     _task = task
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the main process's handler
+    for number in (signal.SIGINT, signal.SIGTERM):  # the main process decides when to stop
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 
