@@ -93,8 +93,10 @@ def count(recipe, num_test, batch, step=None):
         return count_correct(state.model, data, world, precision=precision, batch=batch)
 
 
-def train_run(out, recipe, options=None, fault=None):
+def train_run(out, recipe, options=None, fault=None, has_own_group=False):
     """Train, perhaps with a fault; return how it ended, with a digest of what this rank holds."""
+    if has_own_group:
+        os.setsid()
     states = []
     real_state = engine.build_state
     engine.build_state = lambda *args: states.append(real_state(*args)) or states[0]

@@ -1,6 +1,8 @@
 """Kills, signals and crashes: nothing is lost that was saved, and no bit changes."""
 
 import logging
+import os
+import signal
 
 import pytest
 
@@ -30,6 +32,21 @@ def test_p3_a_terminated_run_has_lost_no_step(crew, tiny, trials, tmp_path, worl
     for seed in range(3):
         out = tmp_path / str(seed)
         trials.terminate(crew, tiny, out, recipe, expected, world=world, dice=trials.roll(seed))
+
+
+def test_p3_a_signal_to_every_process_of_a_job_loses_no_step_either(crew, tiny, trials, tmp_path):
+    """As a scheduler sends it: to the trainer and to the workers that prepare its batches."""
+    recipe, expected = trials.reference(crew, tiny, tmp_path, epochs=15)
+    out = tmp_path / "run"
+    options = {"log_every": 1, "save_every_s": 1e9, "workers": 2}
+    start = {"out": str(out), "recipe": recipe, "options": options}
+    job = crew.start("train_run", has_own_group=True, **start)
+    trials.wait_for(lambda: trials.lines(out) > 2)
+    os.killpg(job.pids[0], signal.SIGTERM)
+    assert job.wait(30) == [143], job.log()
+    assert trials.records(out, "checkpoint")[-1]["step"] == trials.last_step(out)
+    crew.run("train_run", **start)
+    assert tiny.final_hashes(out) == expected
 
 
 def test_p2_a_killed_rank_comes_back_through_the_supervisor(crew, tiny, trials, tmp_path):

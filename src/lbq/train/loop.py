@@ -13,7 +13,7 @@ from lbq.train.gauges import Gauges
 from lbq.train.journal import Listener
 from lbq.train.learning import Learner, Verdict
 from lbq.train.optim import learning_rate_factor
-from lbq.train.preemption import StopRequest, shielded
+from lbq.train.preemption import StopRequest
 from lbq.train.recipe import Recipe
 from lbq.train.saving import Saver
 from lbq.train.state import TrainingState
@@ -81,9 +81,7 @@ class Loop:
             start_step=start_step,
             num_workers=self.num_workers,
         )
-        with shielded():  # workers are born here
-            batch = next(batches, None)
-        while batch is not None:
+        for batch in batches:
             gauges.batch_arrived()
             lr = self._learning_rate()
             watching = self._watching(gauges)
@@ -96,7 +94,6 @@ class Loop:
                 return False
             if self.saver is not None and self.saver.is_due(progress.step):
                 self.saver.save(self.state.checkpoint(self.facts))
-            batch = next(batches, None)
         return True
 
     def _learning_rate(self) -> float:

@@ -51,17 +51,3 @@ def listening_for_stop() -> Generator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def shielded() -> Generator[None]:
-    """Hold SIGTERM and Ctrl-C back inside the ``with`` block; children born in it never see them.
-
-    Schedulers signal every process of a job. A loader's worker that died of it would take the
-    trainer along before it has saved.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
