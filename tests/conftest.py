@@ -1,4 +1,7 @@
-"""What many tests share: every neuron of the library, built fresh."""
+"""What many tests share: every neuron of the library, built fresh; a crew of processes."""
+
+import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,3 +47,27 @@ def currents() -> torch.Tensor:
     """A sequence that reaches every level of a five-level neuron: ``[T, B, C, H, W]``."""
     generator = torch.Generator().manual_seed(7)
     return 2 * torch.randn(TIMESTEPS, 6, 4, 5, 3, generator=generator)
+
+
+@pytest.fixture(scope="session")
+def crew():
+    """A warm process that forks the ranks of a job (tests/crew.py)."""
+    crew = _module("crew").Crew()
+    yield crew
+    crew.close()
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The smallest run that still has everything (tests/tiny.py)."""
+    return _module("tiny")
+
+
+def _module(name):
+    """Load a file that tests share and that is no test."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -32,7 +32,7 @@ OWNERS = {
     "pyarrow": "lbq/data/images.py",
 }
 
-CORE = {"lbq", "torch", "numpy", "safetensors", "jaxtyping"}
+CORE = {"lbq", "torch", "numpy", "safetensors", "tyro", "rich", "jaxtyping"}
 
 
 def imports(path):
@@ -93,8 +93,8 @@ def test_no_file_is_named_after_nothing():
 MIRRORED = [
     path
     for path in SOURCES
-    if path.stem != "__init__"
-    and room(path) in {"cost", "data", "functional", "kernels", "models", "neurons"}
+    if path.stem not in ("__init__", "__main__")
+    and room(path) in {"cli", "cost", "data", "functional", "kernels", "models", "neurons", "train"}
 ]
 
 

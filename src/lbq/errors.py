@@ -55,3 +55,11 @@ class LoaderError(LBQError, RuntimeError):
 
 class MissingExtraError(LBQError, ImportError):
     """An optional package is needed; the message holds the line that installs it."""
+
+
+class RecipeError(LBQError, ValueError):
+    """A recipe, or a file that should hold one, says something that cannot be trained."""
+
+
+class RunError(LBQError, RuntimeError):
+    """A run cannot start, continue or finish in its folder as asked."""

@@ -91,16 +91,27 @@ def test_ranks_share_a_global_batch_in_contiguous_parts(world):
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_every_test_sample_belongs_to_one_rank(world):
-    shares = [sampler.test_positions(10_007, rank=rank, world=world) for rank in range(world)]
+    shares = [
+        sampler.test_positions(10_007, rank=rank, world=world, batch=1) for rank in range(world)
+    ]
     assert [position for share in shares for position in share] == list(range(10_007))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 200])
+def test_ranks_share_whole_batches_of_test_samples(world):
+    shares = [
+        sampler.test_positions(10_007, rank=rank, world=world, batch=64) for rank in range(world)
+    ]
+    assert [position for share in shares for position in share] == list(range(10_007))
+    assert all(share.start % 64 == 0 for share in shares if share)
 
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(ParameterError, match="multiple of 3"):
         sampler.rank_positions(0, global_batch=64, rank=0, world=3)
     with pytest.raises(ParameterError, match="rank"):
-        sampler.test_positions(10, rank=2, world=2)
+        sampler.test_positions(10, rank=2, world=2, batch=1)
     with pytest.raises(ParameterError, match="seed"):
         bits(seed=-1)
     with pytest.raises(ParameterError, match="epoch"):

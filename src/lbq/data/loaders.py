@@ -189,11 +189,11 @@ def test_batches(
 ) -> Iterator[Batch]:
     """Yield a rank's part of the test samples, over all ranks each exactly once.
 
-    Nothing is padded: the last batch of a rank may be smaller, and ranks may differ by a sample.
+    Nothing is padded: the last batch may be smaller, and ranks may differ by a batch.
     """
     if batch < 1:
         raise ParameterError(f"a batch must hold at least 1 sample, got {batch}")
-    positions = test_positions(data.num_test, rank=rank, world=world)
+    positions = test_positions(data.num_test, rank=rank, world=world, batch=batch)
     task = EvalTask(
         split=data.splits.test, augment=data.config.augment, positions=positions, batch=batch
     )

@@ -103,10 +103,16 @@ def rank_positions(step: int, *, global_batch: int, rank: int, world: int) -> ra
     return range(start, start + share)
 
 
-def test_positions(num_samples: int, *, rank: int, world: int) -> range:
-    """Return the test samples of a rank: over all ranks, each exactly once."""
+def test_positions(num_samples: int, *, rank: int, world: int, batch: int) -> range:
+    """Return the test samples of a rank: over all ranks, each exactly once.
+
+    Ranks share whole batches, so that a sample always meets the same companions: the last bits of
+    an answer can depend on the shape of its batch, and a level can hang on them.
+    """
     _check_rank(rank, world)
-    return range(rank * num_samples // world, (rank + 1) * num_samples // world)
+    batches = -(-num_samples // batch)
+    first, last = (r * batches // world * batch for r in (rank, rank + 1))
+    return range(min(first, num_samples), min(last, num_samples))
 
 
 def _keys(stage: Stage, count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:

@@ -1,0 +1,1 @@
+"""The front desk: parses, calls, prints."""

@@ -1,0 +1,166 @@
+"""``lbq doctor``: what was found on this machine, and what to do about what is missing."""
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata, util
+from pathlib import Path
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from lbq import __version__
+from lbq.kernels import native
+from lbq.train.world import backends
+
+EXTRAS = {
+    "datasets": ("data", "images: CIFAR, ImageNet, any folder in their layout"),
+    "PIL": ("data", "decoding images"),
+    "tensorboard": ("log", "charts: lbq train --tensorboard"),
+}
+"""Module: the extra that brings it, and what it is for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    found: str
+    is_well: bool = True
+    advice: str = ""
+    """What to do, if something is missing or slow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorArguments:
+    """Look at this machine. Nothing is changed and nothing leaves it."""
+
+    cache: Path = Path("~/.cache/lbq")
+    """Where data sets are kept once they are decoded."""
+    json: bool = False
+    """Print JSON instead of a table."""
+    debug: bool = False
+    """Show tracebacks for mistakes too."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command with these words behind ``lbq doctor``."""
+    arguments = tyro.cli(DoctorArguments, prog="lbq doctor", args=list(words))
+    findings = list(examine(arguments.cache.expanduser()))
+    console = Console(soft_wrap=arguments.json)
+    if arguments.json:
+        console.print(json.dumps([asdict(f) for f in findings]), markup=False, highlight=False)
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "what", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        sign = "ok" if finding.is_well else "--"
+        table.add_row(sign, finding.what, finding.found, finding.advice)
+    console.print(table, markup=False)
+    return 0
+
+
+def examine(cache: Path) -> Iterator[Finding]:
+    """Look at versions, devices, threads, kernels, precision, disks and extras."""
+    versions = f"lbq {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    yield Finding(what="versions", found=versions)
+    yield _gpus()
+    yield _threads()
+    yield _kernels()
+    yield _bf16()
+    yield Finding(what="processes", found=f"{', '.join(backends()) or 'none'} for --devices")
+    yield _compiler()
+    yield _disk("data cache", cache)
+    yield _disk("here", Path.cwd())
+    for module, (extra, purpose) in EXTRAS.items():
+        yield _extra(module, extra, purpose)
+
+
+def _gpus() -> Finding:
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        return Finding(what="GPUs", found=f"{count} x {torch.cuda.get_device_name(0)}")
+    has_driver = Path("/dev/nvidiactl").exists()
+    return Finding(
+        what="GPUs",
+        found="none that torch can use",
+        is_well=not has_driver,
+        advice="the driver is there: install a CUDA build of torch" if has_driver else "",
+    )
+
+
+def _threads() -> Finding:
+    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    limit = os.environ.get("OMP_NUM_THREADS")
+    words = f"{threads} of {cores} cores" + (f" (OMP_NUM_THREADS={limit})" if limit else "")
+    is_well = threads >= cores
+    return Finding(
+        what="threads",
+        found=words,
+        is_well=is_well,
+        advice="" if is_well else f"lbq train --threads {cores}, or unset OMP_NUM_THREADS",
+    )
+
+
+def _kernels() -> Finding:
+    isa = native.isa()
+    return Finding(
+        what="native kernels",
+        found="not built: neurons on CPUs run on plain torch" if isa is None else isa,
+        is_well=isa is not None,
+        advice="" if isa else "pip install --no-build-isolation . in an environment with torch",
+    )
+
+
+def _bf16() -> Finding:
+    info = Path("/proc/cpuinfo")
+    flags = info.read_text() if info.exists() else ""
+    units = [unit for unit in ("amx_bf16", "avx512_bf16") if unit in flags]
+    return Finding(
+        what="bf16 on the CPU",
+        found=", ".join(units) or "no unit for it",
+        is_well=bool(units),
+        advice="" if units else "on CPUs train with --precision fp32",
+    )
+
+
+def _compiler() -> Finding:
+    path = shutil.which("g++") or shutil.which("clang++")
+    return Finding(
+        what="C++ compiler",
+        found=path or "none",
+        is_well=path is not None,
+        advice="" if path else "needed to build the native kernels and for --compile on CPUs",
+    )
+
+
+def _disk(what: str, folder: Path) -> Finding:
+    there = folder
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    can_write = os.access(there, os.W_OK)
+    return Finding(
+        what=what,
+        found=f"{folder}: {free / 1e9:,.1f} GB free" + ("" if can_write else ", not writable"),
+        is_well=can_write and free > 1e9,
+        advice="" if can_write and free > 1e9 else "make room, or choose --cache / --out elsewhere",
+    )
+
+
+def _extra(module: str, extra: str, purpose: str) -> Finding:
+    package = {"PIL": "pillow"}.get(module, module)
+    is_there = util.find_spec(module) is not None
+    return Finding(
+        what=f"extra {package}",
+        found=metadata.version(package) if is_there else "not installed",
+        is_well=is_there,
+        advice="" if is_there else f"pip install 'lbq[{extra}]' for {purpose}",
+    )

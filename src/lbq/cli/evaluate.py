@@ -1,0 +1,61 @@
+"""``lbq eval RUN``: the accuracy of a trained network on its whole test set."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from lbq.train.trained import evaluate_run
+from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalArguments:
+    """Count the right answers of a run's network over its whole test set."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    step: int | None = None
+    """Which checkpoint; the last one unless said."""
+    data: str | None = None
+    """Where the data lie, if not where the recipe says."""
+    cache: Path = Path("~/.cache/lbq")
+    """Where data sets are kept once they are decoded."""
+    device: str = "auto"
+    """ "auto" is a GPU where there is one; or cpu, cuda, cuda:1."""
+    devices: int = 1
+    """GPUs of this machine to use, or processes on CPUs."""
+    workers: int = 0
+    """Processes that prepare batches, per device."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
+    debug: bool = False
+    """Show tracebacks for mistakes too."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command with these words behind ``lbq eval``."""
+    arguments = tyro.cli(EvalArguments, prog="lbq eval", args=list(words))
+    if arguments.devices > 1 and not is_inside_launcher():
+        return launch_workers(["-m", "lbq.cli", "eval", *words], devices=arguments.devices)
+    found = evaluate_run(
+        arguments.run,
+        cache=arguments.cache,
+        step=arguments.step,
+        source=arguments.data,
+        device=arguments.device,
+        workers=arguments.workers,
+    )
+    if is_first_process():
+        words_out = (
+            json.dumps({**asdict(found), "accuracy": found.accuracy})
+            if arguments.json
+            else f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count}), loss "
+            f"{found.loss:.4f}, after {found.epoch} epochs ({found.step} steps)"
+        )
+        Console(soft_wrap=True).print(words_out, markup=False, highlight=False)
+    return 0

@@ -1,0 +1,109 @@
+"""What a person sees of a run: a bar in a terminal, lines in a file."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lbq.train.engine import Outcome
+from lbq.train.journal import Record
+from lbq.train.recipe import Recipe
+
+
+class Display:
+    """Shows the records of a run as they come.
+
+    Args:
+        recipe: what is trained.
+        console: where to; the standard output unless said.
+    """
+
+    def __init__(self, recipe: Recipe, console: Console | None = None) -> None:
+        self._console = Console(soft_wrap=True) if console is None else console
+        self._recipe = recipe
+        self._bar = _bar(self._console) if self._console.is_terminal else None
+        self._task = None
+
+    def __call__(self, record: Record) -> None:
+        """Show a record."""
+        if record["event"] in ("start", "resume"):
+            self._begin(record)
+        elif record["event"] == "train":
+            self._move(record)
+        elif record["event"] == "evaluation":
+            self.say(_evaluation(record, self._recipe.epochs))
+        elif record["event"] in ("skip", "unsaved"):
+            self.say(f"step {record['step']}: {record['event']}")
+
+    def say(self, words: str) -> None:
+        """Show a line, above the bar if there is one."""
+        self._console.print(words, markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _begin(self, record: Record) -> None:
+        verb = "training" if record["event"] == "start" else f"continuing at step {record['step']}"
+        self.say(
+            f"{verb}: {record['recipe']}, {record['parameters']:,} parameters, "
+            f"{record['total_steps']:,} steps of {self._recipe.batch} samples, "
+            f"{record['processes']} x {record['device']} ({record['threads']} threads)"
+        )
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task(
+                "", total=record["total_steps"], completed=record["step"], words="", place=""
+            )
+
+    def _move(self, record: Record) -> None:
+        place = f"epoch {record['epoch']:.1f}/{self._recipe.epochs}"
+        if self._bar is None or self._task is None:
+            self.say(f"{place}  {_gauges(record)}")
+            return
+        self._bar.update(self._task, completed=record["step"], words=_gauges(record), place=place)
+
+
+def headline(outcome: Outcome, out: Path) -> str:
+    """Say how a run ended: the last epoch first, the best beside it and named for what it is."""
+    if not outcome.evaluations or outcome.ending == "stopped":
+        return f"stopped at step {outcome.step}, saved in {out}; the same command continues"
+    last = outcome.evaluations[-1]
+    best = max(outcome.evaluations, key=lambda found: found.correct)
+    words = (
+        f"accuracy after the last epoch: {last.accuracy:.2%} ({last.correct} of {last.count}); "
+        f"best {best.accuracy:.2%} after epoch {best.epoch}, chosen on the test set; {out}"
+    )
+    return f"nothing left to do. {words}" if outcome.ending == "was finished" else words
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.fields[place]}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:.1f} %  {task.fields[words]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        refresh_per_second=2,
+        speed_estimate_period=120,
+    )
+
+
+def _gauges(record: Record) -> str:
+    active = f"  active {record['active']:.3f}" if "active" in record else ""
+    return (
+        f"{record['samples_per_s']:,.0f}/s  loss {record['loss']:.3f}  "
+        f"accuracy {record['accuracy']:.1%}{active}"
+    )
+
+
+def _evaluation(record: Record, epochs: int) -> str:
+    best = record["best_on_test_set"]
+    return (
+        f"epoch {record['epoch']}/{epochs}: test accuracy {record['accuracy']:.2%} "
+        f"({record['correct']} of {record['count']}), loss {record['loss']:.3f}; best so far "
+        f"{best['accuracy']:.2%} (epoch {best['epoch']})"
+    )

@@ -1,0 +1,129 @@
+"""``lbq train RECIPE``: in this process, in one process per device, or under a supervisor."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from lbq.cli.progress import Display, headline
+from lbq.data import open_data
+from lbq.errors import RecipeError, RunError
+from lbq.train.engine import RunOptions, train
+from lbq.train.journal import Listener
+from lbq.train.preemption import GUARDIAN
+from lbq.train.recipe import Recipe, read_recipe
+from lbq.train.recipes import RECIPES
+from lbq.train.run_folder import RunFolder
+from lbq.train.supervisor import Supervisor
+from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
+
+_USAGE = f"""usage: lbq train RECIPE [flags]
+
+RECIPE is one of {", ".join(RECIPES)},
+or the path of a recipe.json. `lbq train pocket --help` lists the flags."""
+
+_WAIT_FOR_PREDECESSOR_S = 90.0
+"""How long a supervised job waits for what its predecessor left running."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainArguments:
+    """Train a recipe. The same command again continues where it was left.
+
+    Every field of the recipe can be changed: ``--epochs 10 --optim.lr 0.05 --model.timesteps 1``.
+    """
+
+    out: Path | None = None
+    """Folder of the run; runs/<recipe> unless said."""
+    data: str | None = None
+    """Where the data lie: a hub id or a folder; short for --data.source."""
+    devices: int = 1
+    """GPUs of this machine to train on, or processes on CPUs; under torchrun it decides."""
+    supervise: bool = False
+    """Start again after a crash, from the last checkpoint."""
+    tensorboard: bool = False
+    """Write charts for TensorBoard too, into the run's folder."""
+    debug: bool = False
+    """Show tracebacks for mistakes too."""
+    options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
+    """Where and how fast."""
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+    """What to compute."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command with these words behind ``lbq train``."""
+    arguments = parse(words)
+    recipe, out = arguments.recipe, arguments.out or Path("runs") / arguments.recipe.name
+    again = ["-m", "lbq.cli", "train", *words]
+    is_guarded = GUARDIAN in os.environ
+    if arguments.supervise and not is_guarded:
+        if is_inside_launcher():
+            raise RunError(
+                "--supervise belongs outside of torchrun: under a scheduler let the scheduler "
+                "start the job again (docs/scaling.md)"
+            )
+        checkpoints = RunFolder(out).checkpoints
+        job = Supervisor(
+            [sys.executable, *again], progress=lambda: max(checkpoints.steps(), default=-1)
+        )
+        return job.run()
+    if arguments.devices > 1 and not is_inside_launcher():
+        recipe.check_world(arguments.devices)
+        open_data(recipe.data, arguments.options.cache.expanduser())  # decodes, complains, once
+        return launch_workers(again, devices=arguments.devices)
+    display = Display(recipe) if is_first_process() else None
+    listeners: list[Listener] = [] if display is None else [display]
+    if arguments.tensorboard and is_first_process():
+        from lbq.train.tensorboard import Charts  # noqa: PLC0415 -- an extra
+
+        listeners.append(Charts(out / "tensorboard"))
+    try:
+        outcome = train(
+            recipe,
+            out,
+            arguments.options,
+            listeners=listeners,
+            wait_for_lock_s=_WAIT_FOR_PREDECESSOR_S if is_guarded else 0.0,
+        )
+    finally:
+        if display is not None:
+            display.close()
+    if display is not None:
+        display.say(headline(outcome, out))
+    return outcome.exit_code
+
+
+def parse(words: Sequence[str]) -> TrainArguments:
+    """Read the command line: the recipe, then flags that change it."""
+    if not words or words[0].startswith("-"):
+        Console(stderr=True, soft_wrap=True).print(_USAGE, markup=False, highlight=False)
+        raise SystemExit(0 if words and words[0] in ("-h", "--help") else 2)
+    found = find_recipe(words[0])
+    arguments = tyro.cli(
+        TrainArguments,
+        prog=f"lbq train {words[0]}",
+        args=list(words[1:]),
+        default=TrainArguments(recipe=found),
+    )
+    if arguments.data is None:
+        return arguments
+    data = replace(arguments.recipe.data, source=arguments.data)
+    return replace(arguments, recipe=replace(arguments.recipe, data=data))
+
+
+def find_recipe(name: str) -> Recipe:
+    """Find a recipe by its name, or read it from a file."""
+    if name in RECIPES:
+        return RECIPES[name]()
+    if name.endswith(".json"):
+        return read_recipe(Path(name))
+    raise RecipeError(
+        f"there is no recipe {name!r}; take one of {', '.join(RECIPES)}, or the path of a "
+        f"recipe.json"
+    )

@@ -1,0 +1,88 @@
+"""Accuracy on the test set: every sample once, counted in integers, whatever the processes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lbq.data import Data, test_batches
+from lbq.errors import RunError
+from lbq.train.precision import Precision
+from lbq.train.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a network knew at some step of its training."""
+
+    step: int
+    """Steps trained."""
+    epoch: int
+    """Epochs trained."""
+    correct: int
+    """Right answers."""
+    count: int
+    """Samples asked: all of the test set."""
+    loss: float
+    """Mean cross-entropy, without smoothing."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return self.correct / self.count
+
+
+@torch.inference_mode()
+def count_correct(
+    model: nn.Module,
+    data: Data,
+    world: World,
+    *,
+    precision: Precision,
+    batch: int,
+    num_workers: int = 0,
+    channels_last: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[int, int, float] | None:
+    """Return right answers, samples and mean loss over the whole test set, alike on every process.
+
+    Nothing is padded or dropped: the counts are those of one process, for any number of them. None
+    if any process was asked to stop before it was through.
+    """
+    was_training = model.training
+    model.eval()
+    correct = torch.zeros((), dtype=torch.int64, device=world.device)
+    count, loss, stopped = 0, torch.zeros((), dtype=torch.float64, device=world.device), False
+    batches = test_batches(
+        data, batch=batch, rank=world.rank, world=world.size, num_workers=num_workers
+    )
+    for x, classes, _ in batches:
+        if stopped := should_stop():
+            break
+        with precision.autocast():
+            logits = model(to_device(x, world.device, channels_last=channels_last))
+        target = classes.to(world.device)
+        correct += (logits.argmax(1) == target).sum()
+        loss += F.cross_entropy(logits.float(), target, reduction="sum").double()
+        count += len(target)
+    model.train(was_training)
+    counts = torch.stack([correct, *torch.tensor([count, stopped]).to(correct)])
+    num_correct, num_samples, num_stopped = world.sum_(counts).tolist()
+    total = world.sum_(loss).item()
+    if num_stopped:
+        return None
+    if num_samples != data.num_test:
+        raise RunError(
+            f"evaluated {num_samples} samples, but the test set has {data.num_test}; an accuracy "
+            f"over another set is worth nothing"
+        )
+    return num_correct, num_samples, total / num_samples
+
+
+def to_device(inputs: Tensor, device: torch.device, *, channels_last: bool) -> Tensor:
+    """Bring a batch to where the network is; images also into the memory order asked for."""
+    if channels_last and inputs.dim() == 4:
+        return inputs.to(device, non_blocking=True, memory_format=torch.channels_last)
+    return inputs.to(device, non_blocking=True)

@@ -1,0 +1,53 @@
+"""Being asked to leave: a signal only raises a flag, which training reads between two steps."""
+
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+"""Sent by schedulers before they kill, and by Ctrl-C."""
+
+GUARDIAN = "LBQ_GUARDIAN"
+"""Environment variable: the process that started this one and must outlive it."""
+
+
+class StopRequest:
+    """Whether, and by which signal, this process was asked to stop.
+
+    Nothing is saved inside the handler: it may interrupt anything. A second Ctrl-C is believed to
+    be impatience and ends the process as if there were no handler. A process whose launcher or
+    supervisor died stops too: it would train on unseen, in the way of its successor.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._guardian = int(os.environ.get(GUARDIAN, "0"))
+
+    def __bool__(self) -> bool:
+        is_orphan = self._guardian > 0 and os.getppid() != self._guardian
+        return self.signal is not None or is_orphan
+
+    @property
+    def exit_code(self) -> int:
+        """Return 128 + signal: 143 for SIGTERM, 130 for Ctrl-C."""
+        return 128 + int(self.signal or signal.SIGTERM)
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self.signal is not None and number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.signal = self.signal or signal.Signals(number)
+
+
+@contextmanager
+def listening_for_stop() -> Generator[StopRequest]:
+    """Turn SIGTERM and Ctrl-C into a flag inside the ``with`` block."""
+    request = StopRequest()
+    before = {number: signal.signal(number, request.take) for number in STOPPING}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

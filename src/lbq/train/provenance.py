@@ -1,0 +1,87 @@
+"""What a run was made with: code, versions and data, so that a resumed run cannot drift."""
+
+import hashlib
+import platform
+import subprocess
+from collections.abc import Collection
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import lbq
+from lbq.errors import RunError
+from lbq.train.document import Document, differences
+
+_PACKAGE = Path(lbq.__file__).parent
+
+
+@cache
+def code_digest() -> str:
+    """Return the SHA-256 of this library's own files, committed or not."""
+    total = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*")):
+        if path.suffix in (".py", ".so") and path.is_file():
+            total.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+@cache
+def git_commit() -> str | None:
+    """Return the commit of this library's checkout, ``-dirty`` if edited; None if there is none."""
+    command = ["git", "-C", str(_PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]
+    tracked = ["git", "-C", str(_PACKAGE), "ls-files", "--error-unmatch", "__init__.py"]
+    try:
+        subprocess.run(tracked, capture_output=True, check=True, timeout=20)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, check=True, timeout=20)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode().strip()
+
+
+def provenance(data_digest: str) -> Document:
+    """Describe code, versions and data as a document."""
+    return {
+        "code": code_digest(),
+        "commit": git_commit(),
+        "data": data_digest,
+        "versions": {
+            "lbq": lbq.__version__,
+            "numpy": metadata.version("numpy"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
+
+
+def check_unchanged(before: Document, now: Document, *, allowed: Collection[str]) -> list[str]:
+    """Refuse to continue a run with another recipe, code or data than it began with.
+
+    Args:
+        before: recipe and provenance of the checkpoint.
+        now: those of this start.
+        allowed: keys that may differ, such as ``recipe.epochs``; a key allows what is inside it.
+
+    Returns:
+        What differs and was allowed, as sentences.
+    """
+    changed = [
+        (key, f"{key}: {old!r} -> {new!r}")
+        for key, old, new in differences(before, now)
+        if key != "commit"  # told by the digest of the code, which sees edits too
+    ]
+    refused = [
+        (key, words)
+        for key, words in changed
+        if not any(key == each or key.startswith(each + ".") for each in allowed)
+    ]
+    if refused:
+        keys = " ".join(key for key, _ in refused)
+        listed = "\n  ".join(words for _, words in refused)
+        raise RunError(
+            f"this run began otherwise:\n  {listed}\ncontinue it as it began, take another folder "
+            f"with --out, or, if you mean it, pass --allow-changed {keys}"
+        )
+    return [words for _, words in changed]

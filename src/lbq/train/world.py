@@ -1,0 +1,254 @@
+"""The processes that train together: the only user of process groups and of torchrun's launcher.
+
+A world of one needs no process group and pays nothing. Otherwise every process was started by
+torchrun (or by :func:`launch_workers`, which is torchrun without its command line) and finds its
+rank in the environment. gloo connects CPUs, NCCL connects GPUs.
+"""
+
+import inspect
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.nn.parallel import DistributedDataParallel
+
+from lbq.errors import RunError
+from lbq.train.preemption import GUARDIAN
+
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+)
+"""What gloo says when another worker is gone."""
+
+_KEEP_BUFFERS: dict[str, Any] = (
+    {"forward_sync_buffers": False}  # its name from torch 2.13 on
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+    else {"broadcast_buffers": False}
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those that train together.
+
+    Every method with a tensor is a collective: all processes call it, in the same order.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    _wrapped: list[DistributedDataParallel] = field(default_factory=list[DistributedDataParallel])
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes files and talks."""
+        return self.rank == 0
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor by its sum over all processes, the same bits on each of them."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Stack the tensors of all processes, in the order of ranks: ``[size, ...]``."""
+        if self.size == 1:
+            return tensor.unsqueeze(0)
+        rows = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(rows, tensor.contiguous())
+        return torch.stack(rows)
+
+    def broadcast_(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor by that of the first process."""
+        if self.size > 1:
+            dense = tensor.contiguous()
+            dist.broadcast(dense, src=0)
+            if dense is not tensor:
+                tensor.copy_(dense)
+        return tensor
+
+    def broadcast_text(self, text: str | None) -> str:
+        """Give every process the text of the first one; torch's own way would pickle it."""
+        data = (text or "").encode() if self.is_first else b""
+        size = int(self.broadcast_(torch.tensor([len(data)], device=self.device)).item())
+        letters = torch.tensor(list(data) if self.is_first else [0] * size, dtype=torch.uint8)
+        return bytes(self.broadcast_(letters.to(self.device)).cpu().tolist()).decode()
+
+    def barrier(self) -> None:
+        """Wait until every process has come here."""
+        self.sum_(torch.zeros(1, device=self.device))
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Let torch average this module's gradients over the processes during the backward.
+
+        Buffers are left to us (lbq.train.running): torch would broadcast those of one process.
+        """
+        if self.size == 1:
+            return module
+        wrapped = DistributedDataParallel(
+            module,
+            device_ids=None if self.device.type == "cpu" else [self.device],
+            gradient_as_bucket_view=True,
+            **_KEEP_BUFFERS,
+        )
+        self._wrapped.append(wrapped)
+        return wrapped
+
+    def holding_back(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Keep the gradients of a wrapped module to this process inside the ``with`` block."""
+        if isinstance(module, DistributedDataParallel):
+            return module.no_sync()
+        return nullcontext()
+
+    def leave(self) -> None:
+        """Part from the other processes.
+
+        The wrappers let go of the process group first. If one of them were its last owner, its end
+        would wait, holding Python's lock, for a thread of gloo that needs that lock (docs/log.md).
+        """
+        for wrapped in self._wrapped:
+            del wrapped.logger, wrapped.reducer
+        dist.destroy_process_group()
+
+
+@contextmanager
+def open_world(device: str = "auto", *, timeout_s: float = 300.0) -> Generator[World]:
+    """Join the other processes of a torchrun job, or be a world of one.
+
+    Args:
+        device: "auto" (a GPU where there is one), or torch's name of a device.
+        timeout_s: how long a collective waits for the others before it fails. torch's own default
+            is half an hour: a dead machine would cost as much.
+    """
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    place = choose_device(device, local_rank)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    if size == 1:
+        yield World(0, 1, place)
+        return
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(size):  # one machine: stay inside it
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "nccl" if place.type == "cuda" else "gloo",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=place if place.type == "cuda" else None,
+    )
+    world = World(rank, size, place)
+    yield world
+    world.leave()  # not after an error: it could wait for a process that is gone
+
+
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """Find the device that a name means here, for the n-th process of this machine."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise RunError(f"there is no device {name!r}; take cpu, cuda, cuda:1 or auto") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RunError(f"{name} was asked for, but torch finds no GPU here; `lbq doctor` tells why")
+    if name != "cuda":
+        return device
+    if local_rank >= torch.cuda.device_count():
+        raise RunError(
+            f"this machine has {torch.cuda.device_count()} GPUs, too few for process {local_rank} "
+            f"(counted from 0); start fewer with --devices"
+        )
+    return torch.device("cuda", local_rank)
+
+
+def is_inside_launcher() -> bool:
+    """Say whether torchrun, or :func:`launch_workers`, started this process."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def backends() -> list[str]:
+    """List the ways in which processes can talk to each other here."""
+    known = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
+    return [name for name, is_there in known.items() if dist.is_available() and is_there()]
+
+
+def is_first_process() -> bool:
+    """Say whether this process will be the first of its world; known before the others are met."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def is_lost_contact(error: BaseException) -> bool:
+    """Say whether an error only means that another process is gone, and is not the first fault."""
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST)
+    )
+
+
+def launch_workers(arguments: Sequence[str], *, devices: int) -> int:
+    """Run ``python <arguments>`` once per device on this machine, under a fresh rendezvous.
+
+    This is torchrun as a function: new id, free port, no restarts in place (they recovered 13 of 16
+    killed workers; the supervisor's fresh start all of them). A signal is passed on to the workers,
+    which have 30 seconds to save.
+
+    Returns:
+        The exit code: 0, that of the worker that failed first, or 128 + signal.
+    """
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=devices,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        shutdown_timeout=30,
+        signals_to_handle="SIGQUIT",  # the others are ours, below
+    )
+    threads = max(1, (os.cpu_count() or 1) // devices)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ[GUARDIAN] = str(os.getpid())
+    _raise_once_on_signals()
+    try:
+        elastic_launch(config, sys.executable)(*arguments)
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        code = failure.exitcode
+        return code if code >= 0 else 128 - code
+    except SignalException as stop:
+        return 128 + int(stop.sigval)
+    return 0
+
+
+def _raise_once_on_signals() -> None:
+    """Turn the first SIGTERM or SIGINT into torchrun's own exception and ignore the rest.
+
+    A scheduler signals every process of a job, and a supervisor passes its signal on: torchrun
+    would drop its workers at the second one instead of waiting for them.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> NoReturn:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        raise SignalException(f"signal {number}", sigval=signal.Signals(number))
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, handle)

@@ -1,0 +1,49 @@
+import json
+
+import pytest
+
+from lbq.cli import doctor
+from lbq.cli.main import main
+
+
+def by_name(cache):
+    return {finding.what: finding for finding in doctor.examine(cache)}
+
+
+def test_everything_is_looked_at(tmp_path):
+    found = by_name(tmp_path)
+    assert {"versions", "GPUs", "threads", "native kernels", "data cache"} <= set(found)
+    assert {f"extra {name}" for name in ("datasets", "pillow", "tensorboard")} <= set(found)
+    assert "torch" in found["versions"].found
+
+
+def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor.native, "isa", lambda: None)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor.torch, "get_num_threads", lambda: 0)
+    found = by_name(tmp_path)
+    ill = {what for what, finding in found.items() if not finding.is_well}
+    assert {"native kernels", "C++ compiler", "threads", "extra datasets"} <= ill
+    assert all(found[what].advice for what in ill)
+    assert found["extra tensorboard"].advice.startswith("pip install 'lbq[log]'")
+    assert "--threads" in found["threads"].advice
+
+
+def test_a_cache_that_does_not_exist_yet_is_judged_by_its_disk(tmp_path):
+    finding = by_name(tmp_path / "not" / "yet")["data cache"]
+    assert "GB free" in finding.found
+    assert not (tmp_path / "not").exists()
+
+
+def test_the_command_prints_a_table_or_data(capsys, tmp_path):
+    assert main(["doctor", "--cache", str(tmp_path)]) == 0
+    assert "native kernels" in capsys.readouterr().out
+    assert main(["doctor", "--cache", str(tmp_path), "--json"]) == 0
+    assert {row["what"] for row in json.loads(capsys.readouterr().out)} >= {"GPUs", "threads"}
+
+
+def test_help_is_no_error(capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["doctor", "--help"])
+    assert leaving.value.code == 0

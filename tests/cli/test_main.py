@@ -1,0 +1,72 @@
+import subprocess
+import sys
+
+import pytest
+
+import lbq
+from lbq.cli import main as desk
+from lbq.errors import LBQError
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def test_the_version_is_told(capsys):
+    assert desk.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{lbq.__version__}\n"
+
+
+def test_help_lists_the_commands(capsys):
+    assert desk.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"lbq {name}" in out for name in desk.COMMANDS)
+
+
+@pytest.mark.parametrize("words", [[], ["trian"]])
+def test_no_command_or_an_unknown_one_is_a_wrong_command_line(words, capsys):
+    assert desk.main(words) == 2
+    captured = capsys.readouterr()
+    assert "lbq train" in captured.out + captured.err
+
+
+def fail_with(error, monkeypatch):
+    def fail(words):
+        raise error
+
+    monkeypatch.setitem(desk.COMMANDS, "train", (fail, ""))
+
+
+def test_a_mistake_is_explained_without_a_traceback(monkeypatch, capsys):
+    fail_with(LBQError("the batch [of 3] is too small"), monkeypatch)
+    assert desk.main(["train"]) == 1
+    assert capsys.readouterr().err == "error: the batch [of 3] is too small\n"
+
+
+def test_a_mistake_shows_its_traceback_if_asked(monkeypatch, capsys):
+    fail_with(LBQError("too small"), monkeypatch)
+    assert desk.main(["train", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_crash_shows_its_traceback_and_is_told_from_a_mistake(monkeypatch, capsys):
+    fail_with(RuntimeError("our fault"), monkeypatch)
+    assert desk.main(["train"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_process_that_lost_the_others_says_so_in_a_line(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "3")
+    fail_with(RuntimeError("[pair.cc] Connection closed by peer\nmore"), monkeypatch)
+    assert desk.main(["train"]) == 70
+    assert capsys.readouterr().err == "process 3: [pair.cc] Connection closed by peer\n"
+
+
+def test_ctrl_c_has_the_usual_code(monkeypatch):
+    fail_with(KeyboardInterrupt(), monkeypatch)
+    assert desk.main(["train"]) == 130
+
+
+@pytest.mark.multi
+def test_the_module_is_the_command():
+    command = [sys.executable, "-m", "lbq.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, lbq.__version__)

@@ -1,0 +1,79 @@
+"""Files from strangers: read as data, or refused; never run."""
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lbq
+from lbq.errors import LBQError
+from lbq.train.engine import RunOptions, train
+from lbq.train.recipe import read_recipe
+from lbq.train.trained import evaluate_run, load_trained
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def hostile():
+    spec = importlib.util.spec_from_file_location("hostile", HERE / "hostile.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_x1_none_of_twelve_hostile_checkpoints_is_run(hostile, tiny, tmp_path):
+    canary = tmp_path / "canary"
+    made = hostile.make(tmp_path / "runs", canary)
+    options = RunOptions(device="cpu", cache=tmp_path)
+    for name, kind in made.items():
+        out = tmp_path / "runs" / name
+        for read in (
+            lambda out=out: load_trained(out),
+            lambda out=out: load_trained(out, step=1),
+            lambda out=out: evaluate_run(out, cache=tmp_path, device="cpu"),
+            lambda out=out: read_recipe(out / "recipe.json"),
+            lambda out=out: train(tiny.tiny_recipe(), out, options),
+        ):
+            with pytest.raises(LBQError):
+                read()
+            assert not canary.exists(), kind
+
+
+def test_x1_the_payloads_do_work_where_they_are_unpickled(hostile, tmp_path):
+    """Otherwise the test above proves nothing."""
+    made = hostile.make(tmp_path / "runs", tmp_path / "canary")
+    hits = 0
+    for name, kind in made.items():
+        path = tmp_path / "runs" / name / "checkpoints" / "000000001.model.safetensors"
+        if kind.startswith(("pickle", "metadata")):
+            code = f"import pickle; pickle.load(open({str(path)!r}, 'rb'))"
+            subprocess.run([sys.executable, "-S", "-c", code], check=False)
+            hits += os.path.exists(tmp_path / "canary")
+            (tmp_path / "canary").unlink(missing_ok=True)
+    assert hits == 6
+
+
+def test_x2_no_source_file_unpickles_or_runs_what_a_string_says():
+    """Modules are imported by statements, tensors read by safetensors, numbers by JSON."""
+    modules = {"pickle", "dill", "marshal", "shelve", "runpy", "importlib"}
+    calls = {"eval", "exec", "compile", "__import__", "import_module", "load_module"}
+    attributes = {"torch.load", "torch.jit.load", "torch.hub.load"}
+    found = []
+    for path in Path(lbq.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found += [(path.name, a.name) for a in node.names if a.name in modules]
+            elif isinstance(node, ast.ImportFrom) and node.module in modules - {"importlib"}:
+                found.append((path.name, node.module))
+            elif isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                if name in calls | attributes:
+                    found.append((path.name, name))
+            elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert ast.unparse(node.value) == "False", path
+    assert found == []

@@ -1,0 +1,207 @@
+"""Single trials of every fault: the short tests and the long script (long.py) both call these.
+
+A trial returns a dictionary of what was seen, and raises AssertionError where a promise is broken.
+Ids are those of the fault list: P process and disk, D distribution, X hostile input.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from lbq.train.checkpoint import CheckpointFolder
+from lbq.train.document import to_document
+from lbq.train.journal import read_journal
+from lbq.train.recipe import write_recipe
+
+
+def records(out, event=None):
+    found = list(read_journal(out / "journal.jsonl"))
+    return [r for r in found if event is None or r["event"] == event]
+
+
+def last_step(out):
+    """Return the last step that the journal tells of, in any life."""
+    steps = [record["step"] for record in records(out, "train")]
+    return steps[-1] if steps else 0
+
+
+def lines(out):
+    path = out / "journal.jsonl"
+    return path.read_bytes().count(b'"event": "train"') if path.exists() else 0
+
+
+def wait_for(condition, timeout=60):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.002)
+
+
+def reference(crew, tiny, folder, *, world=1, **changes):
+    """Run without a fault; return recipe and hashes of the final state."""
+    recipe = to_document(tiny.tiny_recipe(**changes))
+    out = folder / "reference"
+    crew.run("train_run", world=world, out=str(out), recipe=recipe, options={"save_every_s": 1e9})
+    return recipe, tiny.final_hashes(out)
+
+
+def kill_chain(crew, tiny, out, recipe, expected, *, kills, interval, dice):
+    """P1: kill a run ``kills`` times at random moments, then let it finish: bit-exact."""
+    done = worst = 0
+    options = {"log_every": 1, "save_every_steps": interval, "save_every_s": 1e9}
+    while done < kills:
+        job = crew.start("train_run", out=str(out), recipe=recipe, options=options)
+        before = lines(out)
+        wait_for(lambda job=job, before=before: lines(out) > before or job.poll())
+        time.sleep(dice.uniform(0, 0.4))
+        reached = last_step(out)
+        job.kill()
+        code = job.wait()[0]
+        if code == 0:  # it was through before it was hit: from the beginning again
+            assert tiny.final_hashes(out) == expected
+            shutil.rmtree(out)
+            continue
+        assert code == -signal.SIGKILL, job.log()
+        done += 1
+        kept = max(CheckpointFolder(out / "checkpoints").steps(), default=0)
+        worst = max(worst, last_step(out) - kept)
+        assert last_step(out) - kept <= interval, (reached, kept)
+    job = crew.start("train_run", out=str(out), recipe=recipe, options=options)
+    assert job.wait() == [0], job.log()
+    assert tiny.final_hashes(out) == expected
+    return {"kills": done, "most_steps_lost": worst}
+
+
+def terminate(crew, tiny, out, recipe, expected, *, world, dice):
+    """P3: SIGTERM at a random moment, to a random rank: current step saved, exit 143."""
+    options = {"log_every": 1, "save_every_s": 1e9}
+    job = crew.start("train_run", world=world, out=str(out), recipe=recipe, options=options)
+    wait_for(lambda: lines(out) > 0)
+    time.sleep(dice.uniform(0, 1.0))
+    start = time.monotonic()
+    job.kill(dice.randrange(world), signal.SIGTERM)
+    codes = job.wait(60)
+    seconds = time.monotonic() - start
+    finished = codes == [0] * world
+    if not finished:
+        assert codes == [143] * world, job.log()
+        assert seconds < 30
+        saved = max(CheckpointFolder(out / "checkpoints").steps())
+        assert saved == last_step(out) == records(out, "stop")[-1]["step"]
+        job = crew.start("train_run", world=world, out=str(out), recipe=recipe, options=options)
+        assert job.wait() == [0] * world, job.log()
+    assert tiny.final_hashes(out) == expected
+    return {"seconds_to_exit": round(seconds, 3), "was_finished": finished}
+
+
+def descendants(pid):
+    """Find the processes that a process started, and theirs, with their environments."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    parents[int(entry)] = int(file.read().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+    found, fresh = set(), {pid}
+    while fresh:
+        fresh = {child for child, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def rank_of(pid):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = dict(p.split(b"=", 1) for p in file.read().split(b"\0") if b"=" in p)
+    except OSError:
+        return None
+    return int(pairs[b"RANK"]) if b"RANK" in pairs else None
+
+
+def kill_a_rank(tiny, out, recipe, expected, *, dice):
+    """P2: SIGKILL one of two ranks under the supervisor: it comes back, and ends bit-exact."""
+    path = out.with_suffix(".json")
+    path.write_text(write_recipe(recipe))
+    command = [sys.executable, "-m", "lbq.cli", "train", str(path), "--out", str(out)]
+    command += ["--devices", "2", "--supervise", "--device", "cpu", "--timeout-s", "30"]
+    command += ["--log-every", "1", "--save-every-steps", "3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    log = open(out.with_suffix(".log"), "w")  # noqa: SIM115 -- the child writes on
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    try:
+        wait_for(lambda: lines(out) > 0 or process.poll() is not None, 120)
+        time.sleep(dice.uniform(0, 0.5))
+        family = descendants(process.pid)
+        ranks = {rank_of(pid): pid for pid in family if rank_of(pid) is not None}
+        victim = ranks.get(dice.randrange(2))
+        was_hit = victim is not None and process.poll() is None
+        start, before = time.monotonic(), lines(out)
+        if was_hit:
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda: lines(out) > before or process.poll() is not None, 120)
+        recovery = time.monotonic() - start
+        code = process.wait(240)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+        log.close()
+    assert code == 0, out.with_suffix(".log").read_text()
+    assert tiny.final_hashes(out) == expected
+    assert not descendants(process.pid)
+    return {"was_hit": was_hit, "recovery_s": round(recovery, 2)}
+
+
+def fill_the_disk(crew, tiny, out, recipe, expected, *, dice):
+    """P6: saves fail for want of room: the last good one loads, and the run goes on."""
+    first = dice.randrange(1, 5)
+    options = {"log_every": 1, "save_every_steps": 2, "save_every_s": 1e9}
+    forever = dice.random() < 0.5
+    fault = {"kind": "full disk", "first_save": first, "last_save": 10**6 if forever else first + 1}
+    job = crew.start("train_run", out=str(out), recipe=recipe, options=options, fault=fault)
+    code = job.wait()[0]
+    folder = CheckpointFolder(out / "checkpoints")
+    assert not list(out.rglob("*.tmp"))
+    assert len(records(out, "unsaved")) == (3 if forever else 2), job.log()
+    found = folder.load_newest()
+    if forever:
+        assert code == 70
+        assert f"could not be saved: [Errno 27] File too large: '{out}" in job.log()
+        assert (found.step if found else 0) == 2 * (first - 1)
+        assert crew.start("train_run", out=str(out), recipe=recipe, options=options).wait() == [0]
+    else:
+        assert code == 0, job.log()
+    assert tiny.final_hashes(out) == expected
+    return {"first_failing_save": first, "for_ever": forever}
+
+
+def damage(folder, *, dice, truncate):
+    """P8: flip one bit, or cut the end off, of a random file of the newest checkpoint."""
+    checkpoints = CheckpointFolder(folder)
+    newest, older = checkpoints.steps()[-1], checkpoints.steps()[-2]
+    path = dice.choice(sorted(folder.glob(f"{newest:09d}.*")))
+    raw = path.read_bytes()
+    if truncate:
+        path.write_bytes(raw[: dice.randrange(len(raw))])
+    else:
+        bit = dice.randrange(8 * len(raw))
+        changed = bytearray(raw)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+    try:
+        found = checkpoints.load_newest()
+        assert found is not None
+        assert found.step == older, f"{path.name} was believed"
+    finally:
+        path.write_bytes(raw)
+    return path.suffixes[-2:]
+
+
+def roll(seed):
+    return random.Random(seed)

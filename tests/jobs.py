@@ -1,0 +1,175 @@
+"""What the processes of ``tests/crew.py`` do: each function is one job, called on every rank."""
+
+import hashlib
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch._dynamo  # optimizers import it when first used: once here, not in every child
+
+import lbq
+from lbq.data import open_data
+from lbq.train import engine, loop
+from lbq.train.checkpoint import CheckpointFolder
+from lbq.train.document import from_document
+from lbq.train.engine import RunOptions, build_state
+from lbq.train.evaluation import count_correct
+from lbq.train.gradients import AveragedGradients, CanonicalGradients
+from lbq.train.loss import Lesson
+from lbq.train.precision import Precision
+from lbq.train.recipe import Recipe
+from lbq.train.running import RunningStatistics
+from lbq.train.world import open_world
+
+
+def digest(tensors):
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+def tell_rank():
+    return int(os.environ["RANK"])
+
+
+def collectives():
+    with open_world("cpu", timeout_s=30) as world:
+        mine = torch.tensor([float(world.rank), 1.0])
+        lines = world.gather(mine).tolist()
+        strided = torch.arange(6.0).reshape(2, 3).t() + world.rank
+        world.broadcast_(strided)
+        text = world.broadcast_text("grüß" if world.is_first else None)
+        world.barrier()
+        return [world.sum_(mine).tolist(), lines, strided.tolist(), text]
+
+
+def small_lesson(neuron=None, **options):
+    torch.manual_seed(0)
+    builders = {"relu": lambda channels: torch.nn.ReLU()}
+    model = lbq.resnet20(4, width=1 / 32, timesteps=2, neuron=builders.get(neuron))
+    return Lesson(model, **options)
+
+
+def gradients_of_one_batch(mode, shards=4, accumulate=1, kind="fp32", stopping_rank=None):
+    """Return digests of gradients and statistics, and the shared numbers."""
+    with open_world("cpu", timeout_s=30) as world:
+        lesson = small_lesson()
+        precision = Precision(kind, world.device)
+        if mode == "canonical":
+            gradients = CanonicalGradients(lesson, world, precision=precision, shards=shards)
+        else:
+            gradients = AveragedGradients(lesson, world, precision=precision, accumulate=accumulate)
+        generator = torch.Generator().manual_seed(1)
+        images = torch.randn(16, 3, 8, 8, generator=generator)
+        target = torch.randint(0, 4, (16,), generator=generator)
+        mine = slice(world.rank * 16 // world.size, (world.rank + 1) * 16 // world.size)
+        stop = world.rank == stopping_rank
+        shared = gradients.compute(images[mine], target[mine], stop=stop)
+        statistics = RunningStatistics(lesson)
+        statistics.write(shared.statistics)
+        return {
+            "gradients": digest(p.grad for p in lesson.parameters()),
+            "norm": torch.nn.utils.get_total_norm([p.grad for p in lesson.parameters()]).item(),
+            "buffers": digest(lesson.buffers()),
+            "loss": shared.loss.item(),
+            "correct": shared.correct.item(),
+            "stop": shared.stop.item(),
+        }
+
+
+def count(recipe, num_test, batch, step=None):
+    """Evaluate a fresh network; return right answers, samples and loss."""
+    recipe = from_document(Recipe, recipe)
+    with open_world("cpu", timeout_s=60) as world:
+        data = open_data(recipe.data, Path("/nonexistent"))
+        assert data.num_test == num_test
+        state = build_state(recipe, data, world)
+        precision = Precision("fp32", world.device)
+        return count_correct(state.model, data, world, precision=precision, batch=batch)
+
+
+def train_run(out, recipe, options=None, fault=None, has_own_group=False):
+    """Train, perhaps with a fault; return how it ended, with a digest of what this rank holds."""
+    if has_own_group:
+        os.setsid()
+    states = []
+    real_state = engine.build_state
+    engine.build_state = lambda *args: states.append(real_state(*args)) or states[0]
+    options = RunOptions(**{"device": "cpu", "timeout_s": 30.0, **(options or {})})
+    if fault is not None:
+        FAULTS[fault["kind"]](**{key: value for key, value in fault.items() if key != "kind"})
+    outcome = engine.train(from_document(Recipe, recipe), Path(out), options)
+    if outcome.exit_code:
+        sys.exit(outcome.exit_code)
+    tensors = [t for part in states[0].tensors().values() for t in part.values()]
+    return {
+        "ending": outcome.ending,
+        "step": outcome.step,
+        "accuracy": [found.accuracy for found in outcome.evaluations],
+        "tensors": digest(tensors),
+        "buffers": digest(states[0].model.buffers()),
+        "is_finite": all(bool(torch.isfinite(t).all()) for t in tensors),
+    }
+
+
+def orphan(out, recipe):
+    """Start a training process as its guardian, and leave it behind."""
+    os.environ["LBQ_GUARDIAN"] = str(os.getpid())
+    if os.fork() == 0:
+        try:
+            engine.train(from_document(Recipe, recipe), Path(out), RunOptions(log_every=1))
+        finally:
+            os._exit(0)
+    while not (Path(out) / "journal.jsonl").exists():
+        time.sleep(0.01)
+
+
+def _poison(rank, step, value="nan", times=1):
+    """Put a NaN into the images of one rank at a step (counted from 1), and maybe the next ones."""
+    real, count = loop.train_batches, iter(range(1, 10**9))
+
+    def poisoned(*args, **kwargs):
+        for batch in real(*args, **kwargs):
+            if int(os.environ["RANK"]) == rank and step <= next(count) < step + times:
+                batch.x[0, 0, 0, 0] = float(value)
+            yield batch
+
+    loop.train_batches = poisoned
+
+
+def _full_disk(first_save, last_save):
+    """Let files hold no more than a few bytes from one save to another (counted from 1)."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    real, count = CheckpointFolder.save, iter(range(1, 10**9))
+
+    def save(self, checkpoint):
+        is_full = first_save <= next(count) <= last_save
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000 if is_full else hard, hard))
+        try:
+            return real(self, checkpoint)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+    CheckpointFolder.save = save
+
+
+def _crash(rank, step):
+    """Raise on one rank at a step (counted from 1)."""
+    real, count = loop.train_batches, iter(range(1, 10**9))
+
+    def crashing(*args, **kwargs):
+        for batch in real(*args, **kwargs):
+            if int(os.environ["RANK"]) == rank and next(count) == step:
+                raise RuntimeError("a fault of our own")
+            yield batch
+
+    loop.train_batches = crashing
+
+
+FAULTS = {"poison": _poison, "full disk": _full_disk, "crash": _crash}

@@ -1,0 +1,176 @@
+import json
+import logging
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbq.errors import FormatError, RunError
+from lbq.train import checkpoint as checkpoint_module
+from lbq.train.checkpoint import Checkpoint, CheckpointFolder
+
+
+def checkpoint(step, value=0.0):
+    parts = {
+        "model": {"weight": torch.full((3, 2), value), "count": torch.tensor(step)},
+        "training": {"weight:momentum": torch.arange(6.0).reshape(2, 3).t()},
+    }
+    return Checkpoint(step=step, parts=parts, facts={"loss": 0.1 + value, "words": "ja"})
+
+
+def assert_equal(one, other):
+    assert (one.step, one.facts) == (other.step, other.facts)
+    for part in one.parts:
+        assert one.parts[part].keys() == other.parts[part].keys()
+        assert all(
+            torch.equal(one.parts[part][name], other.parts[part][name]) for name in one.parts[part]
+        )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return CheckpointFolder(tmp_path / "checkpoints")
+
+
+def test_what_was_saved_is_loaded(folder):
+    assert folder.load_newest() is None
+    folder.save(checkpoint(7, 1.5))
+    assert_equal(folder.load(7), checkpoint(7, 1.5))
+    assert_equal(folder.load_newest(), checkpoint(7, 1.5))
+
+
+def test_the_newest_ones_are_kept_and_older_ones_removed(folder):
+    for step in (1, 2, 30, 4_000):
+        folder.save(checkpoint(step))
+    assert folder.steps() == [30, 4_000]
+    assert len(os.listdir(folder.folder)) == 6
+
+
+def test_a_save_that_fails_leaves_no_part_behind(folder, monkeypatch):
+    folder.save(checkpoint(1))
+    real = checkpoint_module.write_durably
+
+    def fail_at_the_second(path, data):
+        if ".training." in path.name:
+            raise OSError("no room")
+        real(path, data)
+
+    monkeypatch.setattr(checkpoint_module, "write_durably", fail_at_the_second)
+    for step in (1, 2):  # also where a whole checkpoint of the step is there
+        with pytest.raises(OSError, match="no room"):
+            folder.save(checkpoint(step))
+    assert len(os.listdir(folder.folder)) == 3
+    assert folder.load_newest().step == 1
+
+
+def test_one_checkpoint_is_not_enough(tmp_path):
+    with pytest.raises(RunError, match="keep=1"):
+        CheckpointFolder(tmp_path, keep=1)
+
+
+def test_an_older_one_is_removed_only_after_the_newer_one_was_read_back(folder, monkeypatch):
+    for step in (1, 2):
+        folder.save(checkpoint(step))
+    monkeypatch.setattr("lbq.train.checkpoint._read_exactly", lambda *a, **k: bad())
+
+    def bad():
+        raise FormatError("the disk lies")
+
+    with pytest.raises(FormatError, match="the disk lies"):
+        folder.save(checkpoint(3))
+    assert {1, 2} <= set(folder.steps())
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_single_flipped_bit_anywhere_is_noticed_and_the_one_before_is_used(
+    data, tmp_path_factory
+):
+    folder = CheckpointFolder(tmp_path_factory.mktemp("flip"))
+    folder.save(checkpoint(1, 1.0))
+    folder.save(checkpoint(2, 2.0))
+    names = sorted(name for name in os.listdir(folder.folder) if name.startswith("000000002"))
+    path = folder.folder / data.draw(st.sampled_from(names))
+    raw = bytearray(path.read_bytes())
+    bit = data.draw(st.integers(0, 8 * len(raw) - 1))
+    raw[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(raw)
+    with pytest.raises(FormatError):
+        folder.load(2)
+    assert_equal(folder.load_newest(), checkpoint(1, 1.0))
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_a_truncated_file_is_noticed(data, tmp_path_factory):
+    folder = CheckpointFolder(tmp_path_factory.mktemp("cut"))
+    folder.save(checkpoint(1))
+    path = folder.folder / data.draw(st.sampled_from(sorted(os.listdir(folder.folder))))
+    raw = path.read_bytes()
+    path.write_bytes(raw[: data.draw(st.integers(0, len(raw) - 1))])
+    with pytest.raises(FormatError):
+        folder.load(1)
+
+
+def test_falling_back_is_loud_and_puts_the_damaged_one_aside(folder, caplog):
+    folder.save(checkpoint(1))
+    folder.save(checkpoint(2))
+    (folder.folder / "000000002.model.safetensors").unlink()
+    with caplog.at_level(logging.ERROR):
+        assert folder.load_newest(quarantine=True).step == 1
+    assert "step 2 is damaged, falling back" in caplog.text
+    assert "000000002.json.corrupt" in os.listdir(folder.folder)
+    assert folder.steps() == [1]
+
+
+def test_if_none_is_whole_the_run_does_not_start_from_nothing(folder):
+    folder.save(checkpoint(1))
+    folder.path(1).write_text("{}")
+    for _ in range(2):  # also after they were put aside
+        with pytest.raises(FormatError, match=r"no checkpoint in .* is whole"):
+            folder.load_newest(quarantine=True)
+
+
+def test_parts_without_a_manifest_are_no_checkpoint_and_are_swept_away(folder):
+    folder.save(checkpoint(1))
+    folder.save(checkpoint(2))
+    folder.path(2).unlink()
+    (folder.folder / ".000000003.json.tmp").write_text("half")
+    (folder.folder / "notes.txt").write_text("mine")
+    assert folder.load_newest().step == 1
+    folder.sweep()
+    names = {"000000001.json", "000000001.model.safetensors", "000000001.training.safetensors"}
+    assert set(os.listdir(folder.folder)) == names | {"notes.txt"}
+
+
+def test_a_manifest_of_another_format_is_refused_and_not_called_damaged(folder, monkeypatch):
+    monkeypatch.setattr("lbq.train.checkpoint.FORMAT", 2)
+    folder.save(checkpoint(1))
+    monkeypatch.undo()
+    with pytest.raises(RunError, match="format 2, this version of lbq reads format 1"):
+        folder.load_newest(quarantine=True)
+    assert folder.steps() == [1]
+
+
+def test_a_manifest_of_another_step_is_refused(folder):
+    folder.save(checkpoint(1))
+    os.rename(folder.path(1), folder.path(5))
+    with pytest.raises(FormatError, match="manifest of step 1"):
+        folder.load(5)
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", '{"body": 3}', "[" * 100_000, "9" * 10_000])
+def test_anything_else_is_not_a_manifest(folder, text):
+    folder.save(checkpoint(1))
+    folder.path(1).write_text(text)
+    with pytest.raises(FormatError):
+        folder.load(1)
+
+
+def test_a_manifest_is_readable_by_people(folder):
+    folder.save(checkpoint(1))
+    body = json.loads(folder.path(1).read_text())["body"]
+    assert body["facts"] == {"loss": 0.1, "words": "ja"}
+    assert set(body["files"]) == {"model", "training"}

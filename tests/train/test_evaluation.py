@@ -1,0 +1,87 @@
+import pytest
+import torch
+
+from lbq.data import DataConfig
+from lbq.errors import RunError
+from lbq.train import evaluation
+from lbq.train.document import to_document
+from lbq.train.precision import Precision
+from lbq.train.world import World
+
+CPU = torch.device("cpu")
+ALONE = World(0, 1, CPU)
+
+
+@pytest.mark.multi
+def test_every_sample_is_counted_once_by_any_number_of_processes(crew, tiny):  # 10,007 is prime
+    data = DataConfig(source="synthetic", size=8, limit=64, limit_test=10_007)
+    recipe = to_document(tiny.tiny_recipe(data=data))
+    found = [
+        answer
+        for world in (1, 2, 3, 4)
+        for answer in crew.run("count", world=world, recipe=recipe, num_test=10_007, batch=64)
+    ]
+    assert {(correct, count) for correct, count, _ in found} == {(found[0][0], 10_007)}
+    losses = [loss for _, _, loss in found]
+    assert max(losses) - min(losses) < 1e-12  # sums of the same numbers, in another order
+
+
+class Parity(torch.nn.Module):
+    """Knows the class of samples whose class is even."""
+
+    def forward(self, x):
+        assert not self.training
+        logits = torch.zeros(len(x), 4)
+        logits[:, 0] = 1.0
+        logits[torch.arange(len(x)), x[:, 0, 0, 0].long() // 2 * 2] += 2.0
+        return logits
+
+
+def batches(counts):
+    def test_batches(data, *, batch, rank, world, num_workers):
+        for count in counts:
+            target = torch.arange(count) % 4
+            yield target.float().reshape(-1, 1, 1, 1), target, target
+
+    return test_batches
+
+
+class Data:
+    num_test = 12
+
+
+def count(monkeypatch, counts, should_stop=lambda: False):
+    monkeypatch.setattr(evaluation, "test_batches", batches(counts))
+    model = Parity().train()
+    raw = evaluation.count_correct.__wrapped__  # without inference mode: plain arithmetic
+    precision = Precision("fp32", CPU)
+    found = raw(model, Data(), ALONE, precision=precision, batch=8, should_stop=should_stop)
+    assert model.training  # as it was
+    return found
+
+
+@pytest.mark.as_shipped
+def test_answers_are_counted_and_the_loss_is_a_mean_over_samples(monkeypatch):
+    correct, samples, loss = count(monkeypatch, [8, 4])
+    assert (correct, samples) == (6, 12)
+    logits, target = Parity().eval()(torch.arange(4.0).reshape(4, 1, 1, 1)), torch.arange(4)
+    assert loss == pytest.approx(torch.nn.functional.cross_entropy(logits, target).item())
+
+
+@pytest.mark.as_shipped
+def test_an_accuracy_over_another_number_of_samples_is_refused(monkeypatch):
+    with pytest.raises(RunError, match="evaluated 8 samples, but the test set has 12"):
+        count(monkeypatch, [8])
+
+
+@pytest.mark.as_shipped
+def test_a_stop_ends_an_evaluation_without_a_result(monkeypatch):
+    assert count(monkeypatch, [8, 4], should_stop=lambda: True) is None
+
+
+def test_images_get_their_memory_order_and_clips_keep_theirs():
+    images, clips = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 2, 4, 4)
+    moved = evaluation.to_device(images, CPU, channels_last=True)
+    assert moved.is_contiguous(memory_format=torch.channels_last)
+    assert evaluation.to_device(clips, CPU, channels_last=True) is clips
+    assert evaluation.to_device(images, CPU, channels_last=False) is images

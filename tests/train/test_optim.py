@@ -1,0 +1,113 @@
+import math
+
+import pytest
+import torch
+
+import lbq
+from lbq.errors import RecipeError
+from lbq.neurons import neuron_parameters
+from lbq.train.optim import (
+    OptimConfig,
+    ScheduleConfig,
+    build_optimizer,
+    learning_rate_factor,
+    optimizer_tensors,
+    set_learning_rate,
+)
+from lbq.train.state import copy_tensors
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return lbq.resnet20(4, width=1 / 32)
+
+
+def teach(model, optimizer, steps=3):
+    images = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(images).square().mean().backward()
+        optimizer.step()
+
+
+def test_every_parameter_is_in_one_group_and_neurons_do_not_decay(model):
+    optimizer = build_optimizer(model, OptimConfig(weight_decay=0.1, neuron_lr_scale=0.5))
+    weights, norms, neurons = optimizer.param_groups
+    assert all(p.dim() > 1 for p in weights["params"])
+    assert all(p.dim() == 1 for p in norms["params"])
+    assert {id(p) for p in neurons["params"]} == {id(p) for p in neuron_parameters(model)}
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(model.parameters()))
+    assert [g["weight_decay"] for g in optimizer.param_groups] == [0.1, 0.1, 0.0]
+    set_learning_rate(optimizer, 0.2)
+    assert [g["lr"] for g in optimizer.param_groups] == [0.2, 0.2, 0.1]
+
+
+def test_norms_and_biases_can_be_left_out_of_decay(model):
+    optimizer = build_optimizer(model, OptimConfig(weight_decay=0.1, decay_norms=False))
+    assert [g["weight_decay"] for g in optimizer.param_groups] == [0.1, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_a_state_of_zeros_changes_no_step(kind):
+    """The oracle is torch's optimizer, which makes its state at the first step."""
+    results = []
+    for is_ours in (True, False):
+        torch.manual_seed(0)
+        model = lbq.resnet20(4, width=1 / 32)
+        config = OptimConfig(kind=kind, lr=0.01, weight_decay=0.01)
+        optimizer = build_optimizer(model, config)
+        if not is_ours:
+            optimizer.state.clear()
+        teach(model, optimizer)
+        results.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_an_optimizer_continues_bit_for_bit_from_its_tensors(kind):
+    config = OptimConfig(kind=kind, lr=0.01)
+    torch.manual_seed(0)
+    models = [lbq.resnet20(4, width=1 / 32) for _ in range(2)]
+    optimizers = [build_optimizer(model, config) for model in models]
+    teach(models[0], optimizers[0])
+    copy_tensors(models[0].state_dict(), models[1].state_dict(), what="model")
+    saved, fresh = (optimizer_tensors(m, o) for m, o in zip(models, optimizers, strict=True))
+    copy_tensors(saved, fresh, what="optimizer")
+    for model, optimizer in zip(models, optimizers, strict=True):
+        teach(model, optimizer)
+    one, other = (model.state_dict() for model in models)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def factor(schedule, step, epochs=10):
+    return learning_rate_factor(schedule, step=step, steps_per_epoch=4, epochs=epochs)
+
+
+def test_the_cosine_of_the_public_codes_moves_once_per_epoch():
+    schedule = ScheduleConfig(moves="epoch")
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    oracle = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
+    for epoch in range(10):
+        found = {factor(schedule, step) for step in range(4 * epoch, 4 * epoch + 4)}
+        assert len(found) == 1
+        assert found.pop() == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9)
+        optimizer.step()
+        oracle.step()
+
+
+def test_the_warm_up_rises_and_the_cosine_falls_to_its_end():
+    schedule = ScheduleConfig(warmup_epochs=2.0, warmup_factor=0.1, final_factor=0.01)
+    factors = [factor(schedule, step) for step in range(41)]
+    assert factors[0] == 0.1
+    assert factors[4] == pytest.approx(0.55)
+    assert factors[8] == pytest.approx(0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * 0.2)))
+    assert factors[40] == pytest.approx(0.01)
+    assert factors[8:] == sorted(factors[8:], reverse=True)
+
+
+def test_nonsense_is_refused():
+    for wrong in ({"lr": 0.0}, {"weight_decay": -1.0}, {"clip_norm": 0.0}):
+        with pytest.raises(RecipeError):
+            OptimConfig(**wrong)

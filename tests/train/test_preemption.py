@@ -1,0 +1,36 @@
+import os
+import signal
+
+import pytest
+
+from lbq.train.preemption import GUARDIAN, listening_for_stop
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_raises_a_flag_and_nothing_else(number, code):
+    before = signal.getsignal(number)
+    with listening_for_stop() as request:
+        assert not request
+        os.kill(os.getpid(), number)
+        assert request
+        assert request.exit_code == code
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_interrupt_is_believed():
+    before = signal.getsignal(signal.SIGINT)
+    with listening_for_stop():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_process_whose_guardian_died_stops(monkeypatch):
+    monkeypatch.setenv(GUARDIAN, str(os.getppid()))
+    with listening_for_stop() as request:
+        assert not request
+    monkeypatch.setenv(GUARDIAN, str(os.getpid()))  # not our parent: as after its death
+    with listening_for_stop() as request:
+        assert request
+        assert request.exit_code == 143

@@ -1,0 +1,88 @@
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lbq.train.supervisor import Patience, Supervisor
+
+QUICK = Patience(first_wait_s=0.01, longest_wait_s=0.05, idle_crashes=3)
+
+pytestmark = pytest.mark.multi
+
+
+def job(code, path):
+    """A job that counts its lives in a file; ``life`` is the number of this one."""
+    preamble = (
+        f"import os, sys, time; path = {str(path)!r}\n"
+        "life = 1 + os.path.getsize(path) if os.path.exists(path) else 1\n"
+        "open(path, 'a').write('x')\n"
+    )
+    return [sys.executable, "-S", "-c", preamble + code]
+
+
+def lives(path):
+    return path.stat().st_size if path.exists() else 0
+
+
+def test_a_job_that_crashes_is_started_again_until_it_succeeds(tmp_path, caplog):
+    path = tmp_path / "lives"
+    crash = "os.kill(os.getpid(), 9) if life < 6 else None"
+    with caplog.at_level(logging.WARNING):
+        supervisor = Supervisor(job(crash, path), progress=lambda: lives(path), patience=QUICK)
+        assert supervisor.run() == 0
+    assert lives(path) == 6
+    assert "crash 5 (exit 137)" in caplog.text
+
+
+def test_without_progress_it_gives_up_at_last(tmp_path, caplog):
+    path = tmp_path / "lives"
+    supervisor = Supervisor(job("sys.exit(70)", path), progress=lambda: 0, patience=QUICK)
+    with caplog.at_level(logging.ERROR):
+        assert supervisor.run() == 70
+    assert lives(path) == 3
+    assert "3 crashes in a row without progress" in caplog.text
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_success_and_mistakes_are_not_repeated(tmp_path, code):
+    path = tmp_path / "lives"
+    supervisor = Supervisor(job(f"sys.exit({code})", path), progress=lambda: 0, patience=QUICK)
+    assert supervisor.run() == code
+    assert lives(path) == 1
+
+
+def test_the_waits_double_until_there_is_progress(monkeypatch):
+    waits, reached = [], iter([0] * 5 + [1] * 9)
+    patience = Patience(first_wait_s=1.0, longest_wait_s=3.0, idle_crashes=4)
+    supervisor = Supervisor(["-"], progress=lambda: next(reached), patience=patience)
+    monkeypatch.setattr(supervisor, "_attempt", lambda: 70)
+    monkeypatch.setattr(supervisor, "_sleep", waits.append)
+    # progress is asked before and after every attempt: attempt 3 is the one that moves on
+    assert supervisor.run() == 70
+    assert waits == [1, 2, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_and_nothing_is_restarted(tmp_path, number):
+    path = tmp_path / "lives"
+    work = (
+        "import signal; number = int(sys.argv[1])\n"
+        "signal.signal(number, lambda *a: sys.exit(128 + number))\n"
+        "open(path + '.ready', 'w'); time.sleep(60)"
+    )
+    program = (
+        "import sys; from lbq.train.supervisor import Supervisor\n"
+        "sys.exit(Supervisor(sys.argv[1:], progress=lambda: 0).run())"
+    )
+    command = [sys.executable, "-c", program, *job(work, path), str(int(number))]
+    process = subprocess.Popen(command)
+    end = time.monotonic() + 30
+    while not os.path.exists(f"{path}.ready") and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(number)
+    assert process.wait(30) == 128 + number
+    assert lives(path) == 1

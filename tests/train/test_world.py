@@ -1,0 +1,73 @@
+import signal
+
+import pytest
+import torch
+
+from lbq.errors import RunError
+from lbq.train import world
+
+
+def test_a_world_of_one_needs_nobody():
+    with world.open_world("cpu") as alone:
+        assert (alone.rank, alone.size, alone.is_first) == (0, 1, True)
+        assert alone.sum_(torch.ones(2)).tolist() == [1, 1]
+        assert alone.gather(torch.ones(2)).tolist() == [[1, 1]]
+        assert alone.broadcast_text("words") == "words"
+        module = torch.nn.Linear(2, 2)
+        assert alone.wrap(module) is module
+        alone.barrier()
+
+
+@pytest.mark.multi
+def test_three_processes_agree(crew):
+    answers = crew.run("collectives", world=3)
+    lines = [[0, 1], [1, 1], [2, 1]]
+    assert answers == [[[3, 3], lines, [[0, 3], [1, 4], [2, 5]], "grüß"]] * 3
+
+
+def test_a_device_that_is_not_there_is_an_error():
+    with pytest.raises(RunError, match="no device 'warp'"):
+        world.choose_device("warp")
+    if not torch.cuda.is_available():
+        with pytest.raises(RunError, match="finds no GPU"):
+            world.choose_device("cuda")
+        assert world.choose_device("auto").type == "cpu"
+
+
+def test_a_lost_process_is_told_from_a_fault_of_our_own():
+    assert world.is_lost_contact(RuntimeError("[pair.cc:553] Connection closed by peer [::1]"))
+    assert not world.is_lost_contact(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not world.is_lost_contact(ValueError("Connection closed by peer"))
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("", 0),
+        ("sys.exit(1 if os.environ['RANK'] == '1' else 0)", 1),
+        ("os.kill(os.getpid(), 9) if os.environ['RANK'] == '0' else time.sleep(60)", 137),
+    ],
+)
+def test_the_launcher_returns_the_code_of_the_worker_that_failed_first(program, code, launch):
+    done = launch(f"import os, sys, time; {program}")
+    assert done.wait(60) == code
+
+
+@pytest.mark.multi
+def test_a_signal_reaches_the_workers_once_however_often_it_comes(launch, tmp_path):
+    program = (
+        "import os, signal, sys, time\n"
+        "path = sys.argv[1] + os.environ['RANK']\n"
+        "def save(*a): time.sleep(1); open(path, 'a').write('saved'); sys.exit(143)\n"
+        "signal.signal(15, save)\n"
+        "open(path, 'w').close()\n"
+        "time.sleep(60)\n"
+    )
+    done = launch(program, str(tmp_path / "rank"))
+    while len(list(tmp_path.iterdir())) < 2:
+        assert done.poll() is None
+    done.send_signal(signal.SIGTERM)
+    done.send_signal(signal.SIGTERM)
+    assert done.wait(60) == 143
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["saved"] * 2
