@@ -100,7 +100,7 @@ def pocket() -> Recipe:
         like,
         name="pocket",
         data=replace(like.data, augment=augment),
-        model=replace(like.model, width=0.125, neuron=replace(_LBQ, step=0.5)),
+        model=replace(like.model, width=0.125, neuron=replace(_LBQ, step=0.5), fused=True),
         epochs=48,
         optim=OptimConfig(kind="sgd", lr=0.1, weight_decay=5e-4),
         schedule=ScheduleConfig(warmup_epochs=1.0, moves="step"),
