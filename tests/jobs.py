@@ -10,17 +10,20 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # optimizers import it when first used: once here, not in every child
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import lbq
 from lbq.data import open_data
 from lbq.train import engine, loop
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.document import from_document
-from lbq.train.engine import RunOptions, build_state
+from lbq.train.engine import RunOptions
 from lbq.train.evaluation import count_correct
 from lbq.train.gradients import AveragedGradients, CanonicalGradients
 from lbq.train.loss import Lesson
 from lbq.train.precision import Precision
+from lbq.train.prepare import build_state
 from lbq.train.recipe import Recipe
 from lbq.train.running import RunningStatistics
 from lbq.train.world import open_world
@@ -173,3 +176,28 @@ def _crash(rank, step):
 
 
 FAULTS = {"poison": _poison, "full disk": _full_disk, "crash": _crash}
+
+
+def sharded_step():
+    """Take one step of a network wrapped in fully_shard; return its loss and weights whole."""
+    with open_world("cpu", timeout_s=30) as world:
+        lesson = small_lesson()
+        fully_shard(lesson, mesh=init_device_mesh("cpu", (world.size,)))
+        optimizer = torch.optim.SGD(lesson.parameters(), lr=0.1)
+        generator = torch.Generator().manual_seed(1)
+        images = torch.randn(8, 3, 8, 8, generator=generator)
+        loss, _ = lesson(images, torch.arange(8) % 4)  # the same on every rank
+        loss.backward()
+        optimizer.step()
+        return [loss.item(), [p.full_tensor().sum().item() for p in lesson.parameters()]]
+
+
+def plain_step():
+    """Take the same step without any wrapping."""
+    lesson = small_lesson()
+    optimizer = torch.optim.SGD(lesson.parameters(), lr=0.1)
+    images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    loss, _ = lesson(images, torch.arange(8) % 4)
+    loss.backward()
+    optimizer.step()
+    return [loss.item(), [p.sum().item() for p in lesson.parameters()]]

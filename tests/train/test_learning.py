@@ -8,9 +8,9 @@ import torch
 
 from lbq.data import Batch, open_data
 from lbq.errors import NonFiniteError
-from lbq.train.engine import build_gradients, build_state
 from lbq.train.learning import Learner
 from lbq.train.optim import OptimConfig
+from lbq.train.prepare import build_gradients, build_state
 from lbq.train.world import World
 
 ALONE = World(0, 1, torch.device("cpu"))

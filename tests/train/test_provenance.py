@@ -28,13 +28,13 @@ BEFORE = {"recipe": {"epochs": 3, "optim": {"lr": 0.1}}, "data": "abc", "commit"
 
 
 def test_equal_runs_may_continue_whatever_the_commit_is_called():
-    assert provenance.check_unchanged(BEFORE, BEFORE | {"commit": "2"}, allowed=()) == []
+    assert provenance.check_same_run(BEFORE, BEFORE | {"commit": "2"}, allowed=()) == []
 
 
 def test_every_change_is_listed_with_the_flag_that_allows_it():
     now = {"recipe": {"epochs": 4, "optim": {"lr": 0.2}}, "data": "abd", "commit": "1"}
     with pytest.raises(RunError) as caught:
-        provenance.check_unchanged(BEFORE, now, allowed=["recipe.epochs"])
+        provenance.check_same_run(BEFORE, now, allowed=["recipe.epochs"])
     words = str(caught.value)
     assert "data: 'abc' -> 'abd'" in words
     assert "recipe.optim.lr: 0.1 -> 0.2" in words
@@ -44,7 +44,21 @@ def test_every_change_is_listed_with_the_flag_that_allows_it():
 
 def test_an_allowed_key_allows_what_is_inside_it_and_is_reported():
     now = {"recipe": {"epochs": 4, "optim": {"lr": 0.2}}, "data": "abc", "commit": "1"}
-    changed = provenance.check_unchanged(BEFORE, now, allowed=["recipe"])
+    changed = provenance.check_same_run(BEFORE, now, allowed=["recipe"])
     assert changed == ["recipe.epochs: 3 -> 4", "recipe.optim.lr: 0.1 -> 0.2"]
     with pytest.raises(RunError):
-        provenance.check_unchanged(BEFORE, now, allowed=["rec"])
+        provenance.check_same_run(BEFORE, now, allowed=["rec"])
+
+
+def test_the_same_data_may_lie_elsewhere_but_not_other_data():
+    then = {"recipe": {"data": {"source": "here"}}, "data": "abc"}
+    there = {"recipe": {"data": {"source": "there"}}, "data": "abc"}
+    assert provenance.check_same_run(then, there, allowed=()) == []
+    with pytest.raises(RunError, match=r"recipe\.data\.source"):
+        provenance.check_same_run(then, there | {"data": "abd"}, allowed=["data"])
+
+
+def test_facts_of_a_stranger_are_a_difference_and_no_crash():
+    for recipe in (None, [], "words", {"data": 3}):
+        with pytest.raises(RunError, match="recipe"):
+            provenance.check_same_run({"recipe": recipe}, BEFORE, allowed=())

@@ -4,8 +4,8 @@ import torch
 from lbq.data import open_data
 from lbq.errors import FormatError
 from lbq.train.checkpoint import Checkpoint, CheckpointFolder
-from lbq.train.engine import build_state
 from lbq.train.evaluation import Evaluation
+from lbq.train.prepare import build_state
 from lbq.train.state import Progress, copy_tensors, read_progress
 from lbq.train.world import World
 

@@ -71,3 +71,12 @@ def test_a_signal_reaches_the_workers_once_however_often_it_comes(launch, tmp_pa
     done.send_signal(signal.SIGTERM)
     assert done.wait(60) == 143
     assert [path.read_text() for path in tmp_path.iterdir()] == ["saved"] * 2
+
+
+@pytest.mark.multi
+def test_a_user_may_shard_the_parameters_instead(crew):
+    (loss, weights), other = crew.run("sharded_step", world=2)
+    assert other == [loss, weights]
+    expected_loss, expected_weights = crew.run("plain_step")[0]
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    assert weights == pytest.approx(expected_weights, rel=1e-4, abs=1e-5)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -10,35 +9,24 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from lbq.data import Data, open_data, steps_per_epoch, train_batches
+from lbq.data import Data, open_data, steps_per_epoch
 from lbq.errors import NonFiniteError, RunError
-from lbq.models.resnet import SpikingResNet
-from lbq.neurons.calibrate import calibrate_steps
-from lbq.train.allocator import keep_freed_memory
 from lbq.train.document import Document, to_document
-from lbq.train.evaluation import Evaluation, to_device
-from lbq.train.gradients import AveragedGradients, CanonicalGradients, Gradients
+from lbq.train.evaluation import Evaluation
 from lbq.train.journal import Journal, Listener, Record
 from lbq.train.learning import Learner
 from lbq.train.loop import Ending, Loop
-from lbq.train.loss import Lesson
-from lbq.train.network import build_network
-from lbq.train.optim import build_optimizer
-from lbq.train.precision import Precision
 from lbq.train.preemption import StopRequest, listening_for_stop
-from lbq.train.provenance import check_unchanged, provenance
+from lbq.train.prepare import build_gradients, build_state, calibrate, prepare_torch
+from lbq.train.provenance import check_same_run, provenance
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
-from lbq.train.running import RunningStatistics
 from lbq.train.saving import Saver
 from lbq.train.state import TrainingState
 from lbq.train.world import World, is_first_process, open_world
 
 _log = logging.getLogger(__name__)
-
-_CALIBRATION_SAMPLES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +123,12 @@ class _Run:
     def live(self) -> Outcome:
         """Build or restore the state, and let the loop run."""
         self.recipe.check_world(self.world.size)
-        _prepare_torch(self.recipe, self.options.threads, self.world.device)
+        prepare_torch(self.recipe, self.world.device, threads=self.options.threads)
         state = build_state(self.recipe, self.data, self.world)
         facts = self._facts()
         is_fresh = not self._restore(state, facts)
         if is_fresh and self.recipe.calibrate is not None:
-            _calibrate(state.model, self.recipe, self.data, self.world)
+            calibrate(state.model, self.recipe, self.data, self.world)
         state.share(self.world)
         total = self.recipe.epochs * steps_per_epoch(self.data, self.recipe.batch)
         done = state.progress.evaluations
@@ -169,7 +157,7 @@ class _Run:
             self.folder.checkpoints.sweep()
             found = self.folder.checkpoints.load_newest(quarantine=True)
             if found is not None:
-                changed = _check_same_run(found.facts, facts, self.options.allow_changed)
+                changed = check_same_run(found.facts, facts, allowed=self.options.allow_changed)
                 for words in changed:
                     _log.warning("continuing though this changed: %s", words)
                 state.restore(found)
@@ -240,73 +228,3 @@ class _Run:
             evaluations=tuple(state.progress.evaluations),
             exit_code=self.stop.exit_code if was_asked else 0,
         )
-
-
-def build_state(recipe: Recipe, data: Data, world: World) -> TrainingState:
-    """Build everything that is trained, as the seed wants it."""
-    torch.manual_seed(recipe.seed)
-    model = build_network(recipe.model, num_classes=data.num_classes).to(world.device)
-    if recipe.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    average = None
-    if recipe.ema_decay is not None:
-        mean = get_ema_multi_avg_fn(recipe.ema_decay)
-        average = AveragedModel(model, multi_avg_fn=mean, use_buffers=True)
-    if recipe.compile:
-        model.compile()
-    return TrainingState(
-        model=model,
-        optimizer=build_optimizer(model, recipe.optim),
-        precision=Precision(recipe.precision, world.device),
-        average=average,
-    )
-
-
-def build_gradients(recipe: Recipe, state: TrainingState, world: World) -> Gradients:
-    """Build the way in which the processes compute gradients together."""
-    lesson = Lesson(state.model, kind=recipe.loss, label_smoothing=recipe.label_smoothing)
-    if recipe.deterministic == "canonical":
-        return CanonicalGradients(lesson, world, precision=state.precision, shards=recipe.shards)
-    return AveragedGradients(lesson, world, precision=state.precision, accumulate=recipe.accumulate)
-
-
-def _prepare_torch(recipe: Recipe, threads: int | None, device: torch.device) -> None:
-    is_canonical = recipe.deterministic == "canonical"
-    if device.type == "cpu":
-        keep_freed_memory()
-    if device.type == "cpu" and (threads is not None or is_canonical):
-        torch.set_num_threads(1 if threads is None else threads)  # bits may depend on it
-    if is_canonical:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(is_canonical)
-    torch.backends.cudnn.benchmark = not is_canonical
-
-
-def _check_same_run(then: Document, now: Document, allowed: Sequence[str]) -> list[str]:
-    """Compare what a checkpoint was made with to what would continue it."""
-    keys = ("recipe", "code", "data", "versions")
-    before, after = ({key: facts.get(key) for key in keys} for facts in (then, now))
-    if before["data"] == after["data"]:  # the same data may lie elsewhere
-        before, after = (
-            {
-                **facts,
-                "recipe": {**facts["recipe"], "data": {**facts["recipe"]["data"], "source": ""}},
-            }
-            for facts in (before, after)
-        )
-    return check_unchanged(before, after, allowed=allowed)
-
-
-def _calibrate(model: SpikingResNet, recipe: Recipe, data: Data, world: World) -> None:
-    """Set the steps from the first training samples, the same on every process."""
-    assert recipe.calibrate is not None
-    batches = train_batches(data, seed=recipe.seed, epoch=0, global_batch=recipe.batch)
-    batch = next(iter(batches)).x
-    axis = 1 if data.is_sequence else 0
-    few = batch.narrow(axis, 0, min(_CALIBRATION_SAMPLES, batch.shape[axis]))
-    inputs = to_device(few, world.device, channels_last=recipe.channels_last)
-    statistics = RunningStatistics(model)
-    before = statistics.read()
-    calibrate_steps(model, [inputs], percentile=recipe.calibrate)
-    statistics.write(before)
-    statistics.forget_batches(1)

@@ -15,6 +15,7 @@ from lbq.errors import RunError
 from lbq.train.document import Document, differences
 
 _PACKAGE = Path(lbq.__file__).parent
+_COMPARED = ("recipe", "code", "data", "versions")
 
 
 @cache
@@ -56,32 +57,35 @@ def provenance(data_digest: str) -> Document:
     }
 
 
-def check_unchanged(before: Document, now: Document, *, allowed: Collection[str]) -> list[str]:
+def check_same_run(then: Document, now: Document, *, allowed: Collection[str]) -> list[str]:
     """Refuse to continue a run with another recipe, code or data than it began with.
 
+    The same data may lie elsewhere. A commit is not compared: the digest of the code says more.
+
     Args:
-        before: recipe and provenance of the checkpoint.
+        then: recipe and provenance of the checkpoint, among other facts.
         now: those of this start.
         allowed: keys that may differ, such as ``recipe.epochs``; a key allows what is inside it.
 
     Returns:
         What differs and was allowed, as sentences.
     """
-    changed = [
-        (key, f"{key}: {old!r} -> {new!r}")
-        for key, old, new in differences(before, now)
-        if key != "commit"  # told by the digest of the code, which sees edits too
-    ]
+    before, after = ({key: facts.get(key) for key in _COMPARED} for facts in (then, now))
+    is_moved = before["data"] == after["data"]
+    changed = {
+        key: f"{key}: {old!r} -> {new!r}"
+        for key, old, new in differences(before, after)
+        if not (is_moved and key == "recipe.data.source")
+    }
     refused = [
-        (key, words)
-        for key, words in changed
+        key
+        for key in changed
         if not any(key == each or key.startswith(each + ".") for each in allowed)
     ]
     if refused:
-        keys = " ".join(key for key, _ in refused)
-        listed = "\n  ".join(words for _, words in refused)
+        listed = "\n  ".join(changed[key] for key in refused)
         raise RunError(
             f"this run began otherwise:\n  {listed}\ncontinue it as it began, take another folder "
-            f"with --out, or, if you mean it, pass --allow-changed {keys}"
+            f"with --out, or, if you mean it, pass --allow-changed {' '.join(refused)}"
         )
-    return [words for _, words in changed]
+    return list(changed.values())

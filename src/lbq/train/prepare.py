@@ -1,0 +1,79 @@
+"""Before the first step: torch, the state and the gradients as a recipe wants them."""
+
+import os
+
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from lbq.data import Data, train_batches
+from lbq.models.resnet import SpikingResNet
+from lbq.neurons.calibrate import calibrate_steps
+from lbq.train.allocator import keep_freed_memory
+from lbq.train.evaluation import to_device
+from lbq.train.gradients import AveragedGradients, CanonicalGradients, Gradients
+from lbq.train.loss import Lesson
+from lbq.train.network import build_network
+from lbq.train.optim import build_optimizer
+from lbq.train.precision import Precision
+from lbq.train.recipe import Recipe
+from lbq.train.running import RunningStatistics
+from lbq.train.state import TrainingState
+from lbq.train.world import World
+
+_CALIBRATION_SAMPLES = 256
+
+
+def prepare_torch(recipe: Recipe, device: torch.device, *, threads: int | None = None) -> None:
+    """Set what torch keeps for the whole process: threads, memory, deterministic kernels."""
+    is_canonical = recipe.deterministic == "canonical"
+    if device.type == "cpu":
+        keep_freed_memory()
+    if device.type == "cpu" and (threads is not None or is_canonical):
+        torch.set_num_threads(1 if threads is None else threads)  # bits may depend on it
+    if is_canonical:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(is_canonical)
+    torch.backends.cudnn.benchmark = not is_canonical
+
+
+def build_state(recipe: Recipe, data: Data, world: World) -> TrainingState:
+    """Build everything that is trained, as the seed wants it."""
+    torch.manual_seed(recipe.seed)
+    model = build_network(recipe.model, num_classes=data.num_classes).to(world.device)
+    if recipe.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    average = None
+    if recipe.ema_decay is not None:
+        mean = get_ema_multi_avg_fn(recipe.ema_decay)
+        average = AveragedModel(model, multi_avg_fn=mean, use_buffers=True)
+    if recipe.compile:
+        model.compile()
+    return TrainingState(
+        model=model,
+        optimizer=build_optimizer(model, recipe.optim),
+        precision=Precision(recipe.precision, world.device),
+        average=average,
+    )
+
+
+def build_gradients(recipe: Recipe, state: TrainingState, world: World) -> Gradients:
+    """Build the way in which the processes compute gradients together."""
+    lesson = Lesson(state.model, kind=recipe.loss, label_smoothing=recipe.label_smoothing)
+    if recipe.deterministic == "canonical":
+        return CanonicalGradients(lesson, world, precision=state.precision, shards=recipe.shards)
+    return AveragedGradients(lesson, world, precision=state.precision, accumulate=recipe.accumulate)
+
+
+def calibrate(model: SpikingResNet, recipe: Recipe, data: Data, world: World) -> None:
+    """Set the steps from the first training samples, the same on every process."""
+    assert recipe.calibrate is not None
+    batches = train_batches(data, seed=recipe.seed, epoch=0, global_batch=recipe.batch)
+    batch = next(iter(batches)).x
+    axis = 1 if data.is_sequence else 0
+    few = batch.narrow(axis, 0, min(_CALIBRATION_SAMPLES, batch.shape[axis]))
+    inputs = to_device(few, world.device, channels_last=recipe.channels_last)
+    statistics = RunningStatistics(model)
+    before = statistics.read()
+    calibrate_steps(model, [inputs], percentile=recipe.calibrate)
+    statistics.write(before)
+    statistics.forget_batches(1)
