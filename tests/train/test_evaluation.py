@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lbq.data import DataConfig
+from lbq.data import Batch, DataConfig
 from lbq.errors import RunError
 from lbq.train import evaluation
 from lbq.train.document import to_document
@@ -41,7 +41,7 @@ def batches(counts):
     def test_batches(data, *, batch, rank, world, num_workers):
         for count in counts:
             target = torch.arange(count) % 4
-            yield target.float().reshape(-1, 1, 1, 1), target, target
+            yield Batch(target.float().reshape(-1, 1, 1, 1), target, target)
 
     return test_batches
 
@@ -77,11 +77,3 @@ def test_an_accuracy_over_another_number_of_samples_is_refused(monkeypatch):
 @pytest.mark.as_shipped
 def test_a_stop_ends_an_evaluation_without_a_result(monkeypatch):
     assert count(monkeypatch, [8, 4], should_stop=lambda: True) is None
-
-
-def test_images_get_their_memory_order_and_clips_keep_theirs():
-    images, clips = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 2, 4, 4)
-    moved = evaluation.to_device(images, CPU, channels_last=True)
-    assert moved.is_contiguous(memory_format=torch.channels_last)
-    assert evaluation.to_device(clips, CPU, channels_last=True) is clips
-    assert evaluation.to_device(images, CPU, channels_last=False) is images

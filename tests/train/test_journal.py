@@ -20,6 +20,13 @@ def test_records_are_read_back_in_order_with_their_time(tmp_path):
     assert all(record["time"] > 1.7e9 for record in records)
 
 
+def test_a_number_that_json_does_not_know_is_written_as_a_word(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    Journal(path)({"event": "skip", "step": 1, "loss": float("nan"), "norm": float("inf")})
+    record = next(read_journal(path))
+    assert (record["loss"], record["norm"]) == ("nan", "inf")
+
+
 def test_a_torn_line_costs_only_itself(tmp_path):
     path = tmp_path / "journal.jsonl"
     Journal(path)({"event": "train", "step": 1})

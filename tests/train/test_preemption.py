@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 
 import pytest
 
@@ -24,6 +25,19 @@ def test_the_second_interrupt_is_believed():
         os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_than_the_main_one_can_train_too():
+    seen = []
+
+    def listen():
+        with listening_for_stop() as request:
+            seen.append(bool(request))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert seen == [False]
 
 
 def test_a_process_whose_guardian_died_stops(monkeypatch):

@@ -23,14 +23,17 @@ def saver(tmp_path, told):
     return Saver(CheckpointFolder(tmp_path), told.append, every_steps=3)
 
 
-def test_it_is_time_after_so_many_steps_or_seconds(tmp_path, told, saver):
+def test_it_is_time_after_so_many_steps_or_seconds(tmp_path, told, saver, monkeypatch):
     assert [step for step in range(1, 10) if saver.is_due(step)] == [3, 6, 9]
-    hasty = Saver(CheckpointFolder(tmp_path), told.append, every_s=0.05)
-    assert not hasty.is_due(3)
-    time.sleep(0.06)
-    assert hasty.is_due(3)
-    hasty.save(checkpoint(3))
-    assert not hasty.is_due(4)
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    timed = Saver(CheckpointFolder(tmp_path), told.append, every_s=60.0)
+    now[0] = 159.0
+    assert not timed.is_due(3)
+    now[0] = 160.0
+    assert timed.is_due(3)
+    timed.save(checkpoint(3))
+    assert not timed.is_due(4)
 
 
 def test_a_saved_step_is_told(saver, told, tmp_path):

@@ -56,6 +56,14 @@ def test_the_best_is_the_first_of_the_most_right_answers():
     assert found[1].accuracy == 0.7
 
 
+@pytest.mark.parametrize("scale", [None, {}, {"scale": "large"}])
+def test_a_loss_scale_that_does_not_fit_is_refused(tiny, tmp_path, scale):
+    state = build(tiny, tmp_path, precision="fp16")
+    facts = state.checkpoint({}).facts | {"loss_scale": scale}
+    with pytest.raises(FormatError, match="loss scale"):
+        state.restore_facts(facts)
+
+
 @pytest.mark.parametrize("facts", [{}, {"progress": {}}, {"progress": {"evaluations": [{}]}}])
 def test_facts_without_progress_are_refused(facts):
     with pytest.raises(FormatError, match="does not say how far it was"):

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from lbq.errors import FormatError, LBQError, RunError
+from lbq.train.checkpoint import Checkpoint
+from lbq.train.document import to_document
 from lbq.train.engine import RunOptions, train
+from lbq.train.run_folder import RunFolder
 from lbq.train.trained import evaluate_run, load_trained
 
 OPTIONS = RunOptions(device="cpu", cache=Path("/nonexistent"))
@@ -39,6 +42,25 @@ def test_loading_changes_nothing_even_if_a_file_is_damaged(tiny, tmp_path):
     with pytest.raises(FormatError, match="has 0 bytes"):
         load_trained(tmp_path, step=12)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [({}, "Recipe must be an object"), ({"recipe": None}, "Recipe must be an object")],
+)
+def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(tmp_path, facts, words):
+    checkpoint = Checkpoint(step=1, parts={"model": {}}, facts=facts)
+    RunFolder(tmp_path).checkpoints.save(checkpoint)
+    with pytest.raises(LBQError, match=words):
+        load_trained(tmp_path)
+
+
+def test_a_checkpoint_that_does_not_say_its_classes_is_refused(tiny, tmp_path):
+    facts = {"recipe": to_document(tiny.tiny_recipe()), "num_classes": "ten"}
+    checkpoint = Checkpoint(step=1, parts={"model": {}}, facts=facts)
+    RunFolder(tmp_path).checkpoints.save(checkpoint)
+    with pytest.raises(FormatError, match="how many classes"):
+        load_trained(tmp_path)
 
 
 def test_a_folder_without_a_run_is_a_mistake_that_is_explained(tmp_path):

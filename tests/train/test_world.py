@@ -1,4 +1,5 @@
 import signal
+import time
 
 import pytest
 import torch
@@ -65,8 +66,11 @@ def test_a_signal_reaches_the_workers_once_however_often_it_comes(launch, tmp_pa
         "time.sleep(60)\n"
     )
     done = launch(program, str(tmp_path / "rank"))
+    end = time.monotonic() + 60
     while len(list(tmp_path.iterdir())) < 2:
         assert done.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
     done.send_signal(signal.SIGTERM)
     done.send_signal(signal.SIGTERM)
     assert done.wait(60) == 143

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from lbq.data import Data, test_batches
 from lbq.errors import RunError
+from lbq.train.feeding import feed
 from lbq.train.precision import Precision
 from lbq.train.world import World
 
@@ -58,12 +59,11 @@ def count_correct(
     batches = test_batches(
         data, batch=batch, rank=world.rank, world=world.size, num_workers=num_workers
     )
-    for x, classes, _ in batches:
+    for x, target, _ in feed(batches, world.device, channels_last=channels_last):
         if stopped := should_stop():
             break
         with precision.autocast():
-            logits = model(to_device(x, world.device, channels_last=channels_last))
-        target = classes.to(world.device)
+            logits = model(x)
         correct += (logits.argmax(1) == target).sum()
         loss += F.cross_entropy(logits.float(), target, reduction="sum").double()
         count += len(target)
@@ -79,10 +79,3 @@ def count_correct(
             f"over another set is worth nothing"
         )
     return num_correct, num_samples, total / num_samples
-
-
-def to_device(inputs: Tensor, device: torch.device, *, channels_last: bool) -> Tensor:
-    """Bring a batch to where the network is; images also into the memory order asked for."""
-    if channels_last and inputs.dim() == 4:
-        return inputs.to(device, non_blocking=True, memory_format=torch.channels_last)
-    return inputs.to(device, non_blocking=True)

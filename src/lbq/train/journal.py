@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ class Journal:
 
     def __call__(self, record: Record) -> None:
         """Append a record, with the time."""
-        line = json.dumps({"time": round(time.time(), 3), **record}, allow_nan=True)
+        line = json.dumps({"time": round(time.time(), 3), **_sayable(record)}, allow_nan=False)
         self._pending.append(line.encode() + b"\n")
         try:
             self._write()
@@ -52,6 +53,14 @@ class Journal:
         finally:
             os.close(descriptor)
         self._pending.clear()
+
+
+def _sayable(record: Record) -> Record:
+    """Write numbers that JSON does not know as words: "nan", "inf"."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
 
 
 def read_journal(path: Path) -> Iterator[Record]:

@@ -11,7 +11,6 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lbq.data import Batch
 from lbq.errors import NonFiniteError
-from lbq.train.evaluation import to_device
 from lbq.train.gradients import Gradients, Shared
 from lbq.train.optim import set_learning_rate
 from lbq.train.recipe import Recipe
@@ -72,17 +71,15 @@ class Learner:
         """Take one step.
 
         Args:
-            batch: this process's slice of the global batch.
+            batch: this process's slice of the global batch, on its device.
             lr: learning rate of the step.
             stop: whether this process was asked to stop.
             watching: entered around forward and backward.
         """
-        state, recipe, device = self._state, self._recipe, self._world.device
+        state, recipe = self._state, self._recipe
         set_learning_rate(state.optimizer, lr)
-        inputs = to_device(batch.x, device, channels_last=recipe.channels_last)
         with watching:
-            target = batch.target.to(device, non_blocking=True)
-            shared = self._gradients.compute(inputs, target, stop=stop)
+            shared = self._gradients.compute(batch.x, batch.target, stop=stop)
         state.precision.unscale_(state.optimizer)
         gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
         norm = get_total_norm(gradients)

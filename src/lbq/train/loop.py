@@ -9,6 +9,7 @@ from typing import Literal
 from lbq.data import Data, steps_per_epoch, train_batches
 from lbq.train.document import Document
 from lbq.train.evaluation import Evaluation, count_correct
+from lbq.train.feeding import feed
 from lbq.train.gauges import Gauges
 from lbq.train.journal import Listener
 from lbq.train.learning import Learner, Verdict
@@ -81,7 +82,8 @@ class Loop:
             start_step=start_step,
             num_workers=self.num_workers,
         )
-        for batch in batches:
+        device, channels_last = self.world.device, self.recipe.channels_last
+        for batch in feed(batches, device, channels_last=channels_last):
             gauges.batch_arrived()
             lr = self._learning_rate()
             watching = self._watching(gauges)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -43,8 +44,14 @@ class StopRequest:
 
 @contextmanager
 def listening_for_stop() -> Generator[StopRequest]:
-    """Turn SIGTERM and Ctrl-C into a flag inside the ``with`` block."""
+    """Turn SIGTERM and Ctrl-C into a flag inside the ``with`` block.
+
+    Only a main thread can: in another one the flag stays down.
+    """
     request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
     before = {number: signal.signal(number, request.take) for number in STOPPING}
     try:
         yield request

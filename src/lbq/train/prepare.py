@@ -9,7 +9,7 @@ from lbq.data import Data, train_batches
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons.calibrate import calibrate_steps
 from lbq.train.allocator import keep_freed_memory
-from lbq.train.evaluation import to_device
+from lbq.train.feeding import to_device
 from lbq.train.gradients import AveragedGradients, CanonicalGradients, Gradients
 from lbq.train.loss import Lesson
 from lbq.train.network import build_network

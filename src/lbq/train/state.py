@@ -78,7 +78,10 @@ class TrainingState:
     def restore_facts(self, facts: Document) -> None:
         """Take up the numbers of a checkpoint that are no tensors."""
         self.progress = read_progress(facts)
-        self.precision.restore(facts["loss_scale"])
+        try:
+            self.precision.restore(facts["loss_scale"])
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise FormatError(f"the checkpoint has no loss scale that fits: {error}") from error
 
     def share(self, world: World) -> None:
         """Give every process the tensors of the first one."""

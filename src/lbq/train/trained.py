@@ -32,11 +32,10 @@ def load_trained(out: Path, *, step: int | None = None) -> tuple[SpikingResNet, 
         The network, the recipe it was trained by, and the steps it was trained for.
     """
     checkpoint = _find(out, step)
-    try:
-        recipe = from_document(Recipe, checkpoint.facts["recipe"])
-        num_classes = int(checkpoint.facts["num_classes"])
-    except KeyError as error:
-        raise FormatError(f"the checkpoint in {out} does not say {error}") from error
+    recipe = from_document(Recipe, checkpoint.facts.get("recipe"))
+    num_classes = checkpoint.facts.get("num_classes")
+    if not isinstance(num_classes, int):
+        raise FormatError(f"the checkpoint in {out} does not say for how many classes it is")
     model = build_network(recipe.model, num_classes=num_classes)
     prefix = "module." if "average" in checkpoint.parts else ""
     part = checkpoint.parts.get("average", checkpoint.parts.get("model", {}))

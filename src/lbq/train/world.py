@@ -77,7 +77,7 @@ class World:
     def broadcast_(self, tensor: Tensor) -> Tensor:
         """Replace a tensor by that of the first process."""
         if self.size > 1:
-            dense = tensor.contiguous()
+            dense = tensor.to(self.device).contiguous()  # optimizers count their steps on CPUs
             dist.broadcast(dense, src=0)
             if dense is not tensor:
                 tensor.copy_(dense)
