@@ -63,3 +63,11 @@ class RecipeError(LBQError, ValueError):
 
 class RunError(LBQError, RuntimeError):
     """A run cannot start, continue or finish in its folder as asked."""
+
+
+class LoweringError(LBQError, ValueError):
+    """A network does something that a lowered network cannot express; the message says where."""
+
+
+class BoundError(LBQError, ValueError):
+    """An integer network could overflow, or claims a bound that does not hold."""

@@ -27,8 +27,8 @@ Current = Float[Tensor, "*n"]
 """W S_fwd[t]: what arrives at the neurons at one instant."""
 Currents = Float[Tensor, "T B *n"]
 """The currents of a whole sequence."""
-Membrane = Float[Tensor, "*n"]
-"""U[t]: the potential before emission and reset."""
+Membrane = Num[Tensor, "*n"]
+"""U[t]: the potential before emission and reset; an integer in an integer network."""
 Carry = Float[Tensor, "..."]
 """V[t]: what a neuron remembers after its reset, the state of a stream."""
 Level = Num[Tensor, "*n"]
@@ -49,8 +49,8 @@ Scalar = float | Float[Tensor, "..."]
 """A coefficient: a number, or a tensor that broadcasts against one instant of the neurons."""
 Coefficient = Float[Tensor, "1"]
 """A learned or stored scalar: shape (1,), since sharding refuses 0-d parameters."""
-Thresholds = Float[Tensor, "N"]
-"""The ordered thresholds of a burst neuron."""
+Thresholds = Num[Tensor, "N ..."]
+"""The rising thresholds of a burst neuron; each broadcasts against one instant of the neurons."""
 Weight = Float[Tensor, "out in *kernel"]
 """The weights of a synapse."""
 Images = Float[Tensor, "B C H W"]

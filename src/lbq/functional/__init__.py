@@ -18,6 +18,7 @@ from lbq.functional.quantize import (
     count_thresholds,
     fixed_burst_level,
     ternary_level,
+    threshold_ladder,
 )
 from lbq.functional.surrogate import (
     arctan_soft_spike,
@@ -56,6 +57,7 @@ __all__ = [
     "straight_through",
     "tail_slope",
     "ternary_level",
+    "threshold_ladder",
     "to_planes",
     "unary_acs",
     "unit_event_acs",

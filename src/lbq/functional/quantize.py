@@ -20,10 +20,33 @@ def binary_spike(membrane: Membrane, *, threshold: Step) -> Level:
 def count_thresholds(membrane: Membrane, thresholds: Thresholds) -> Level:
     """Count the thresholds that the membrane has reached (Eq. 3).
 
-    ``thresholds`` are ordered and shared by all neurons. No gradient.
+    ``thresholds`` rise along their first axis; each is one number, or broadcasts against the
+    membrane. No gradient.
     """
-    reached = membrane.detach().unsqueeze(-1) >= thresholds  # [*n, N]
-    return reached.sum(dim=-1).to(membrane.dtype)
+    rungs = thresholds.unbind(0)
+    level = (membrane.detach() >= rungs[0]).to(membrane.dtype)
+    for rung in rungs[1:]:
+        level += membrane.detach() >= rung
+    return level
+
+
+def threshold_ladder(step: Step, *, max_level: int) -> Thresholds:
+    """Find the smallest membranes at which :func:`burst_level` reaches 1, 2, .. ``max_level``.
+
+    They are ``k * step`` up to a rounding or two: a quotient just below ``k`` may be rounded to it.
+    With them :func:`count_thresholds` equals :func:`burst_level` on every float of the step's
+    dtype. Shape ``[N, *step.shape]``.
+    """
+    counts = torch.arange(1, max_level + 1, dtype=step.dtype, device=step.device)
+    counts = counts.reshape(-1, *[1] * step.dim())  # [N, 1, ...]
+    rungs = counts * step.detach()
+    for _ in range(2):
+        above = torch.nextafter(rungs, torch.full_like(rungs, torch.inf))
+        rungs = torch.where(rungs / step < counts, above, rungs)
+    for _ in range(4):
+        below = torch.nextafter(rungs, torch.full_like(rungs, -torch.inf))
+        rungs = torch.where(below / step >= counts, below, rungs)
+    return rungs
 
 
 def fixed_burst_level(membrane: Membrane, interval: float, *, max_level: int) -> Level:

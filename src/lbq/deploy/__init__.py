@@ -1,0 +1,9 @@
+"""The loading bay: a trained network becomes one of integers, proven not to overflow."""
+
+from lbq.deploy.bounds import Bound, prove
+from lbq.deploy.fixed_point import Pixels, to_fixed_point
+from lbq.deploy.lower import lower
+from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.run import run
+
+__all__ = ["Bound", "LoweredNetwork", "Pixels", "lower", "prove", "run", "to_fixed_point"]

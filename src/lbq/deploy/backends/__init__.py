@@ -1,0 +1,1 @@
+"""Ways to multiply levels by weights; all give the same currents."""

@@ -1,0 +1,121 @@
+"""Writing down what a network does, call by call: the only file that knows torch.fx and models."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
+from torch.fx.proxy import TraceError
+
+from lbq.errors import LoweringError
+from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime
+from lbq.neurons.neuron import Neuron
+
+_LEAVES = (Neuron, RepeatOverTime, MeanOverTime, ImagesIn, FramesIn)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Call:
+    """One thing that the network does."""
+
+    kind: Literal["input", "module", "function", "attribute", "output"]
+    name: str
+    """Of the function or method; of a module its class."""
+    path: str
+    """Of the module that is called, or inside which the function is called."""
+    module: nn.Module | None
+    args: tuple[Any, ...]
+    """With calls where tensors enter."""
+    kwargs: dict[str, Any]
+    num_readers: int
+    shape: tuple[int, ...] | None
+    """Of what it gave for the example; None if that is no tensor."""
+    says: dict[str, int] = field(default_factory=dict[str, int])
+    """What a module that this file knows says about itself: ``timesteps``."""
+
+
+def capture(model: nn.Module, example: Tensor) -> list[Call]:
+    """Trace the model in eval mode and return its calls, in order.
+
+    Args:
+        model: any network whose forward torch.fx can trace.
+        example: an input, to learn the shapes from.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        graph = _Tracer().trace(model)
+    except (TraceError, TypeError) as error:
+        raise LoweringError(
+            f"this network cannot be traced: {error}; its forward may not decide by values"
+        ) from error
+    finally:
+        model.train(was_training)
+    traced = fx.GraphModule(model, graph)
+    traced.graph.eliminate_dead_code()
+    shapes = _Shapes(traced)
+    with torch.no_grad():
+        shapes.run(example)
+    calls: dict[fx.Node, Call] = {}
+    for node in traced.graph.nodes:
+        calls[node] = _read(node, model, calls.__getitem__, shapes.found.get(node.name))
+    return list(calls.values())
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, _LEAVES) or super().is_leaf_module(m, module_qualified_name)
+
+
+class _Shapes(fx.Interpreter):
+    """Runs the graph once and keeps every shape."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.found: dict[str, tuple[int, ...]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.found[n.name] = tuple(result.shape)
+        return result
+
+
+_KINDS: dict[str, Literal["input", "module", "function", "attribute", "output"]] = {
+    "placeholder": "input",
+    "call_module": "module",
+    "call_function": "function",
+    "call_method": "function",
+    "get_attr": "attribute",
+    "output": "output",
+}
+
+
+def _read(
+    node: fx.Node,
+    model: nn.Module,
+    call_of: Callable[[fx.Node], Call],
+    shape: tuple[int, ...] | None,
+) -> Call:
+    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+    target: Any = node.target
+    if module is not None:
+        name, path = type(module).__name__, str(target)
+    else:
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        stack = list(node.meta.get("nn_module_stack", {}))
+        path = stack[-1] if stack else ""
+    timesteps = module.timesteps if isinstance(module, RepeatOverTime | FramesIn) else None
+    return Call(
+        kind=_KINDS[node.op],
+        name=name,
+        path=path,
+        module=module,
+        args=map_arg(node.args, call_of),  # pyright: ignore
+        kwargs=map_arg(node.kwargs, call_of),  # pyright: ignore
+        num_readers=len(node.users),
+        shape=shape,
+        says={} if timesteps is None else {"timesteps": timesteps},
+    )

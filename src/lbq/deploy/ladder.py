@@ -1,0 +1,113 @@
+"""Turning trained neurons into ladders of thresholds that give the same levels."""
+
+import torch
+from torch import Tensor
+
+from lbq.deploy.nodes import LevelNeuron
+from lbq.errors import LoweringError, StepError
+from lbq.functional.quantize import threshold_ladder
+from lbq.neurons.binary import BinaryLIF
+from lbq.neurons.burst import BurstLIF
+from lbq.neurons.integer import IntegerLIF
+from lbq.neurons.lmht import LMHT
+from lbq.neurons.multilevel import MultiLevelLIF
+from lbq.neurons.neuron import Neuron
+from lbq.neurons.ternary import OriginalTernaryLIF, TernaryLIF
+
+STEP_RANGE = (1e-4, 1e4)
+"""Steps outside this range are degenerate: a network with such a step is refused."""
+
+
+@torch.no_grad()
+def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[LevelNeuron, Tensor]:
+    """Return the node that emits the neuron's levels, and the step that a level is worth."""
+    one = torch.ones(1, dtype=dtype)
+    if isinstance(neuron, BurstLIF):
+        step = _step(neuron.step(), path, dtype)
+        node = LevelNeuron(
+            threshold_ladder(step, max_level=neuron.max_level),
+            decay=neuron.decay().to(dtype),
+            removed=neuron.reset.to(dtype) * step,
+            reset=neuron.options.reset_mode,
+        )
+    elif isinstance(neuron, TernaryLIF):
+        step = _step(neuron.step(), path, dtype)
+        node = LevelNeuron(
+            threshold_ladder(step, max_level=1),
+            decay=neuron.decay().to(dtype),
+            removed=neuron.reset.to(dtype) * step,
+            reset=neuron.reset_mode,
+            is_signed=True,
+        )
+    elif isinstance(neuron, OriginalTernaryLIF):
+        step = _step(neuron.step(), path, dtype)
+        node = LevelNeuron(
+            threshold_ladder(one * neuron.THRESHOLD, max_level=1),
+            decay=neuron.decay().to(dtype),
+            removed=one,
+            reset="zero",
+            is_signed=True,
+        )
+    elif isinstance(neuron, BinaryLIF):
+        step, threshold = one, neuron.threshold.to(dtype)
+        node = LevelNeuron(
+            _above(threshold).unsqueeze(0),
+            decay=neuron.decay().to(dtype),
+            removed=neuron.reset.to(dtype) * threshold,
+            reset="event",
+            resets_after_decay=True,
+        )
+    elif isinstance(neuron, IntegerLIF):
+        step = one
+        node = LevelNeuron(
+            _rounding_ladder(neuron.max_level, dtype),
+            decay=neuron.decay().to(dtype),
+            removed=one,
+            reset="level",
+        )
+    elif isinstance(neuron, MultiLevelLIF):
+        step = one
+        node = LevelNeuron(
+            _above(neuron.thresholds.to(dtype)).unsqueeze(1),
+            decay=neuron.decay().to(dtype),
+            removed=one,
+            reset="zero",
+            is_split=True,
+        )
+    elif isinstance(neuron, LMHT):
+        step = neuron.step.to(dtype)
+        mixture = 2 * torch.sigmoid(neuron.raw_mixture.to(dtype)) / neuron.timesteps
+        node = LevelNeuron(
+            threshold_ladder(step, max_level=neuron.max_level),
+            decay=torch.sigmoid(neuron.raw_leak.to(dtype)) + 0.5,
+            removed=step,
+            reset="level",
+            mixture=mixture,
+        )
+    else:
+        raise LoweringError(
+            f"{path} is a {type(neuron).__name__}, whose levels have no ladder here"
+        )
+    return node.to(dtype), step.double()
+
+
+def _step(step: Tensor, path: str, dtype: torch.dtype) -> Tensor:
+    low, high = STEP_RANGE
+    if not bool(((step >= low) & (step <= high)).all()):
+        raise StepError(
+            f"{path} has a step of {step.min().item():g}..{step.max().item():g}; a network whose "
+            f"steps leave {low:g}..{high:g} is degenerate and is not taken out of training"
+        )
+    return step.detach().to(dtype)
+
+
+def _above(threshold: Tensor) -> Tensor:
+    """Return the smallest floats above: ``>`` as ``>=``."""
+    return torch.nextafter(threshold, torch.full_like(threshold, torch.inf))
+
+
+def _rounding_ladder(max_level: int, dtype: torch.dtype) -> Tensor:
+    """Return where rounding half to even reaches each level: odd ones just above the half."""
+    halves = torch.arange(max_level, dtype=dtype) + 0.5
+    is_odd = torch.arange(1, max_level + 1) % 2 == 1
+    return torch.where(is_odd, _above(halves), halves).unsqueeze(1)

@@ -1,0 +1,422 @@
+"""What a lowered network is made of: a closed set of nodes, each a small module.
+
+Between nodes travel *levels* (small integers, ``[T, B, *n]``) and *currents* (real numbers, or
+int32 in an integer network). Steps are gone: they were absorbed into the weights of these nodes.
+Parameters are buffers; nothing here is trained.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lbq.errors import LevelError, ParameterError
+from lbq.functional.membrane import integrate, lif_membrane, steps_removed
+from lbq.functional.quantize import count_thresholds
+from lbq.models.time import fold, unfold
+from lbq.neurons.neuron import Neuron
+
+PoolKind = Literal["max", "sum"]
+NodeReset = Literal["event", "level", "none", "zero"]
+"""As a neuron's reset mode; "zero" forgets the membrane of whoever emitted."""
+
+Multiply = Callable[["Synapse | Shortcut", Tensor], Tensor]
+"""How a backend multiplies levels by weights; no bias."""
+
+EXACT_FLOAT32 = 2**24
+"""Integers below this are exact in float32."""
+
+
+class Synapse(nn.Module):
+    """A convolution or a linear layer: levels in, currents out, at every instant.
+
+    Args:
+        weight: ``[out, in / groups, kh, kw]`` or ``[out, in]``; integers in an integer network.
+        bias: ``[out]``, or ``[out, H, W]`` where borders differ; None for none.
+        max_input: largest size of what enters (levels or pixels); None if that is a real number.
+        is_still: what enters has no time axis.
+        stride: of a convolution, per axis.
+        padding: zeros on both sides, per axis.
+        dilation: distance of the taps, per axis.
+        groups: number of channel groups.
+        bits: that hold an integer weight; None for real weights.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        max_input: int | None,
+        is_still: bool = False,
+        stride: tuple[int, ...] = (1, 1),
+        padding: tuple[int, ...] = (0, 0),
+        dilation: tuple[int, ...] = (1, 1),
+        groups: int = 1,
+        bits: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.bias: Tensor | None
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+        self.max_input, self.is_still = max_input, is_still
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.groups, self.bits = groups, bits
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether this is a linear layer: it flattens what enters."""
+        return self.weight.dim() == 2
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it computes in integers."""
+        return not self.weight.is_floating_point()
+
+    def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
+        """Return the currents of all instants; ``multiply`` says how, densely unless told."""
+        folded = inputs if self.is_still else fold(inputs)
+        product = self.multiply(folded) if multiply is None else multiply(self, folded)
+        if self.bias is not None:
+            product = product + (
+                self.bias
+                if self.is_linear
+                else self.bias.reshape(len(self.bias), *self._bias_map())
+            )
+        return product if self.is_still else unfold(product, like=inputs)
+
+    def multiply(self, inputs: Tensor) -> Tensor:
+        """Multiply by the weights, without bias; exact in an integer network."""
+        dtype = self._exact_dtype() if self.is_integer else self.weight.dtype
+        weight, inputs = self.weight.to(dtype), inputs.to(dtype)
+        if self.is_linear:
+            product = F.linear(inputs.flatten(1), weight)
+        else:
+            product = F.conv2d(
+                inputs, weight, None, self.stride, self.padding, self.dilation, self.groups
+            )
+        return product.to(torch.int32) if self.is_integer else product
+
+    def _bias_map(self) -> tuple[int, ...]:
+        assert self.bias is not None
+        return tuple(self.bias.shape[1:]) if self.bias.dim() == 3 else (1, 1)
+
+    def _exact_dtype(self) -> torch.dtype:
+        """Choose the floats in which every partial sum of integers is exact: they are fast."""
+        assert self.max_input is not None
+        largest = int(self.weight.abs().long().flatten(1).sum(1).max()) * self.max_input
+        return torch.float32 if largest < EXACT_FLOAT32 else torch.float64
+
+    def extra_repr(self) -> str:
+        """Show shape and range."""
+        shape = "x".join(map(str, self.weight.shape))
+        return (
+            f"{shape} {str(self.weight.dtype).removeprefix('torch.')}, inputs to {self.max_input}"
+        )
+
+
+class Shortcut(nn.Module):
+    """An identity shortcut: a synapse with one weight per channel, which absorbed the step.
+
+    Args:
+        weight: ``[C]``, or ``[1]`` for one weight for all.
+        bias: ``[C]`` or None.
+        max_input: largest size of what enters; None if that is a real number.
+        is_still: what enters has no time axis.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        max_input: int | None,
+        is_still: bool = False,
+    ) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.bias: Tensor | None
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+        self.max_input, self.is_still = max_input, is_still
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it computes in integers."""
+        return not self.weight.is_floating_point()
+
+    def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
+        """Return the currents of all instants."""
+        folded = inputs if self.is_still else fold(inputs)
+        product = self.multiply(folded) if multiply is None else multiply(self, folded)
+        if self.bias is not None:
+            product = product + per_channel(self.bias, product)
+        return product if self.is_still else unfold(product, like=inputs)
+
+    def multiply(self, inputs: Tensor) -> Tensor:
+        """Multiply every channel by its weight."""
+        dtype = torch.int32 if self.is_integer else self.weight.dtype
+        return inputs.to(dtype) * per_channel(self.weight.to(dtype), inputs)
+
+
+class Merge(nn.Module):
+    """Adds currents."""
+
+    def forward(self, *currents: Tensor) -> Tensor:
+        """Add, from left to right."""
+        total = currents[0]
+        for current in currents[1:]:
+            total = total + current
+        return total
+
+
+class Pool(nn.Module):
+    """The largest level of every window, or the sum of its levels; means carry their gain on.
+
+    Args:
+        kind: "max" or "sum".
+        kernel: size of the window.
+        stride: step of the window.
+        padding: positions added on both sides.
+        is_still: what enters has no time axis.
+    """
+
+    def __init__(
+        self,
+        kind: PoolKind,
+        *,
+        kernel: tuple[int, int],
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, int] = (0, 0),
+        is_still: bool = False,
+    ) -> None:
+        super().__init__()
+        if kind not in ("max", "sum"):
+            raise ParameterError(f'a pool takes the "max" or the "sum" of levels, got {kind!r}')
+        self.kind: PoolKind = kind
+        self.kernel, self.stride, self.padding = kernel, stride, padding
+        self.is_still = is_still
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Pool every instant; levels stay small integers, sums become int32."""
+        folded = inputs if self.is_still else fold(inputs)
+        is_real, is_byte = folded.is_floating_point(), folded.dtype in (torch.uint8, torch.int8)
+        exact = torch.float32 if is_byte and self.kind == "max" else torch.float64
+        floats = folded if is_real else folded.to(exact)
+        if self.kind == "max":
+            pooled = F.max_pool2d(floats, self.kernel, self.stride, self.padding).to(inputs.dtype)
+        else:
+            pooled = F.avg_pool2d(
+                floats, self.kernel, self.stride, self.padding, divisor_override=1
+            )
+            pooled = pooled if is_real else pooled.to(torch.int32)
+        return pooled if self.is_still else unfold(pooled, like=inputs)
+
+    def extra_repr(self) -> str:
+        """Show what is taken of which window."""
+        return f"{self.kind} of {self.kernel}, stride={self.stride}, padding={self.padding}"
+
+
+class Repeat(nn.Module):
+    """Shows the current of a still image at every timestep.
+
+    Args:
+        timesteps: how often (T).
+    """
+
+    def __init__(self, timesteps: int) -> None:
+        super().__init__()
+        self.timesteps = timesteps
+
+    def forward(self, current: Tensor) -> Tensor:
+        """Repeat, without a copy."""
+        return current.unsqueeze(0).expand(self.timesteps, *[-1] * current.dim())
+
+    def extra_repr(self) -> str:
+        """Show the number of timesteps."""
+        return f"timesteps={self.timesteps}"
+
+
+class LevelNeuron(Neuron):
+    """Any neuron of this library with its step absorbed: currents in, integer levels out.
+
+    A level is the number of thresholds that the membrane has reached (Eq. 3). The ladder holds the
+    smallest membranes at which the trained neuron's own formula reaches each level, so that both
+    agree on every float.
+
+    Args:
+        ladder: thresholds, rising, ``[N, 1]`` or ``[N, C]``; for a signed neuron, of its size.
+        decay: share of the carry that survives a timestep, ``[1]``.
+        removed: what one unit of reset takes from the membrane, ``[1]`` or ``[C]``.
+        reset: whether emission removes that once, once per level, never, or forgets everything.
+        is_signed: whether the level has the membrane's sign.
+        resets_after_decay: whether the reset escapes the decay of the next timestep (Eq. 1).
+        is_split: whether every threshold has a membrane of its own.
+        mixture: ``[T, T]`` that mixes the currents of all timesteps first; None for none.
+    """
+
+    def __init__(
+        self,
+        ladder: Tensor,
+        *,
+        decay: Tensor,
+        removed: Tensor,
+        reset: NodeReset,
+        is_signed: bool = False,
+        resets_after_decay: bool = False,
+        is_split: bool = False,
+        mixture: Tensor | None = None,
+    ) -> None:
+        super().__init__(max_level=len(ladder))
+        self.ladder: Tensor
+        self.decay: Tensor
+        self.removed: Tensor
+        self.mixture: Tensor | None
+        self.register_buffer("ladder", ladder)
+        self.register_buffer("decay", decay)
+        self.register_buffer("removed", removed)
+        self.register_buffer("mixture", mixture)
+        self.reset: NodeReset = reset
+        self.is_signed = is_signed
+        self.resets_after_decay, self.is_split = resets_after_decay, is_split
+
+    def forward(self, currents: Tensor) -> Tensor:
+        """Answer a whole sequence with its levels, from rest."""
+        levels, _ = self.stream(currents, None)
+        return levels
+
+    def stream(self, currents: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Answer a piece of a sequence, from the carry of the piece before (None: from rest)."""
+        currents = self.receive(currents)
+        if self.mixture is not None:
+            shaped = self.mixture.reshape(*self.mixture.shape, *[1] * (currents.dim() - 1))
+            currents = torch.stack([(row * currents).sum(0) for row in shaped.unbind(0)])
+        if carry is None:
+            rest = torch.zeros_like(currents[0])
+            carry = torch.stack([rest] * self.max_level) if self.is_split else rest
+        levels: list[Tensor] = []
+        for current in currents.unbind(0):
+            level, carry = self.instant(carry, current)
+            levels.append(level)
+        emitted = torch.stack(levels)  # [T, B, *n]
+        self.emit(emitted)
+        return emitted, carry
+
+    def instant(self, carry: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
+        """Integrate, count thresholds and reset: one timestep."""
+        membrane = self.integrate(carry, current)
+        if self.is_split:
+            ladder = self.ladder.reshape(-1, *[1] * current.dim())  # [N, 1, ...]
+            spikes = (membrane >= ladder).to(torch.uint8)
+            return spikes.sum(0, dtype=torch.uint8), torch.where(spikes > 0, 0, membrane)
+        ladder = torch.stack([per_channel(rung, current[:1])[0] for rung in self.ladder.unbind(0)])
+        size = membrane.abs() if self.is_signed else membrane
+        level = count_thresholds(size, ladder).to(torch.uint8)
+        if self.is_signed:
+            level = level.to(torch.int8) * membrane.sign().to(torch.int8)
+        return level, self._after(membrane, level)
+
+    def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
+        """Decay what was carried over and add the current."""
+        if self.resets_after_decay:  # the carry is the last membrane
+            spike = count_thresholds(carry, self.ladder)
+            return lif_membrane(
+                carry, current, spike=spike, decay=self.decay, threshold=self.removed, reset=1.0
+            )
+        return integrate(carry, current, decay=self.decay)
+
+    def _after(self, membrane: Tensor, level: Tensor) -> Tensor:
+        if self.resets_after_decay or self.reset == "none":
+            return membrane
+        if self.reset == "zero":
+            return torch.where(level != 0, torch.zeros_like(membrane), membrane)
+        units = steps_removed(level, mode=self.reset).to(membrane.dtype)
+        return membrane - per_channel(self.removed, membrane) * units
+
+    def extra_repr(self) -> str:
+        """Show the range of levels."""
+        low = -self.max_level if self.is_signed else 0
+        return f"levels {low}..{self.max_level}, reset={self.reset}"
+
+
+class IntegerNeuron(LevelNeuron):
+    """A neuron in int32: thresholds, reset and decay are integers in the unit of its currents.
+
+    The decay is a product and an arithmetic shift, ``(multiplier * carry) >> shift``, which rounds
+    down, negative carries too.
+
+    Args:
+        ladder: thresholds, rising, ``[N, C]`` int32.
+        multiplier: of the carry.
+        shift: bits that the product is shifted by.
+        removed: what one unit of reset takes from the membrane, ``[C]`` int32.
+        reset: whether emission removes that once, once per level, never, or forgets everything.
+        resets_after_decay: whether the reset escapes the decay of the next timestep (Eq. 1).
+    """
+
+    def __init__(
+        self,
+        ladder: Tensor,
+        *,
+        multiplier: int,
+        shift: int,
+        removed: Tensor,
+        reset: NodeReset,
+        resets_after_decay: bool = False,
+    ) -> None:
+        super().__init__(
+            ladder,
+            decay=torch.tensor([multiplier / 2**shift]),
+            removed=removed,
+            reset=reset,
+            resets_after_decay=resets_after_decay,
+        )
+        self.multiplier, self.shift = multiplier, shift
+
+    def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
+        """Decay what was carried over and add the current."""
+        membrane = ((carry * self.multiplier) >> self.shift) + current
+        if not self.resets_after_decay:
+            return membrane
+        reached = carry >= per_channel(self.ladder[0], carry)
+        return membrane - per_channel(self.removed, carry) * reached
+
+
+class Readout(nn.Module):
+    """The classifier's answer: currents averaged over time, or in integers their sum.
+
+    Args:
+        over_time: "mean", "sum" (integers), or "none" to leave the sequence as it is.
+    """
+
+    def __init__(self, over_time: Literal["mean", "sum", "none"]) -> None:
+        super().__init__()
+        self.over_time = over_time
+
+    def forward(self, currents: Tensor) -> Tensor:
+        """Return ``[B, classes]``, or ``[T, B, classes]``."""
+        if self.over_time == "mean":
+            return currents.mean(0)
+        return currents.sum(0, dtype=currents.dtype) if self.over_time == "sum" else currents
+
+    def extra_repr(self) -> str:
+        """Show what happens to time."""
+        return f"over_time={self.over_time}"
+
+
+NODES = (Synapse, Shortcut, Merge, Pool, Repeat, LevelNeuron, IntegerNeuron, Readout)
+"""Every kind of node; a lowered network has no other."""
+
+
+def per_channel(values: Tensor, like: Tensor) -> Tensor:
+    """Shape one value per channel to broadcast against ``[B, C, *space]``."""
+    if values.numel() == 1:
+        return values.reshape([1] * like.dim())
+    if values.numel() != like.shape[1]:
+        raise LevelError(
+            f"{values.numel()} values for {like.shape[1]} channels (shape {tuple(like.shape)})"
+        )
+    return values.reshape(1, -1, *[1] * (like.dim() - 2))

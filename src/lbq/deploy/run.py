@@ -1,0 +1,46 @@
+"""``run``: a lowered network on a backend of choice, watched or not."""
+
+from contextlib import nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lbq.deploy.backends import dense, planes, unary
+from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.nodes import Multiply
+from lbq.errors import ParameterError
+from lbq.neurons.watch import watch_levels
+from lbq.types import Watch
+
+Backend = Literal["dense", "unary", "planes"]
+
+BACKENDS: dict[Backend, Multiply] = {
+    "dense": dense.multiply,
+    "unary": unary.multiply,
+    "planes": planes.multiply,
+}
+"""How levels are multiplied; all give the same currents (in integers, the same bits)."""
+
+
+@torch.no_grad()
+def run(
+    network: LoweredNetwork,
+    inputs: Tensor,
+    *,
+    backend: Backend = "dense",
+    watch: Watch | None = None,
+) -> Tensor:
+    """Run a lowered network and return its logits; of an integer network, integers.
+
+    Args:
+        network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
+        inputs: as the trained network takes them; uint8 pixels or counts for an integer network.
+        backend: "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15).
+        watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
+    """
+    if backend not in BACKENDS:
+        raise ParameterError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    network.check_input(inputs)
+    with nullcontext() if watch is None else watch_levels(network, watch):
+        return network(inputs, BACKENDS[backend])
