@@ -2,6 +2,7 @@
 
     python benchmarks/bench_engine.py                         paper's width, both precisions
     python benchmarks/bench_engine.py --width 0.125 --batch 32 --rounds 15
+    python benchmarks/bench_engine.py --loop pocket --data $LBQ_DATA/cifar10 --threads 2
 
 The ANN is the bare engine: ReLUs in place of neurons on the same ``T * B`` images (the stem runs
 once on both sides). Neurons of other libraries stand in the same network where they are installed.
@@ -25,6 +26,7 @@ from measure import Run, bytes_kept, interleaved
 from other_neurons import other_neurons
 from torch import Tensor, nn
 from torch.nn import functional as F
+from whole_loop import compare_loop, compare_processes
 
 import lbq
 from lbq.kernels import forcing, native, triton
@@ -125,9 +127,16 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precisions", nargs="+", default=["float32", "bf16 channels_last"])
     parser.add_argument("--only", nargs="+", help="these rows beside the ANN", metavar="ROW")
+    parser.add_argument("--loop", metavar="RECIPE", help="lbq train against its bare step instead")
+    parser.add_argument("--data", default="synthetic", help="what --loop trains on")
+    parser.add_argument("--steps", type=int, default=20, help="of one round of --loop")
+    parser.add_argument("--processes", action="store_true", help="--loop: two processes, too")
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.loop:
+        bench_loop(arguments)
+        return
     device = arguments.device
     rows = networks(arguments.width, arguments.timesteps, device)
     if arguments.only:
@@ -152,6 +161,27 @@ def main() -> None:
                 f"{name:26}{row['median_ms']:11.1f}{row['min_ms']:9.1f}{row['to_ann']:8.3f}"
                 f"{row['min_to_ann']:8.3f}{row['kept_to_ann']:12.2f}"
             )
+    if arguments.out:
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def bench_loop(arguments: argparse.Namespace) -> None:
+    """Print the loop against its bare step, and two processes against one."""
+    options = {key: getattr(arguments, key) for key in ("rounds", "steps", "width", "batch")}
+    record = {"command": "bench_engine --loop", "torch": torch.__version__}
+    record |= {key: value for key, value in vars(arguments).items() if key != "out"}
+    record["loop"] = found = compare_loop(arguments.loop, arguments.data, **options)
+    print(
+        f"{arguments.loop}, width {arguments.width}, B={arguments.batch}: {found['loop_per_s']:.0f} "
+        f"samples/s of {found['bare_per_s']:.0f} bare, ratio {found['ratio']:.3f} "
+        f"({found['worst_ratio']:.3f}..{found['best_ratio']:.3f})"
+    )
+    if arguments.processes:
+        record["processes"] = two = compare_processes(arguments.loop, arguments.data, **options)
+        print(
+            f"two processes {two['two_per_s']:.0f} samples/s, one {two['one_per_s']:.0f}, ratio "
+            f"{two['ratio']:.3f}"
+        )
     if arguments.out:
         arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -74,7 +74,9 @@ def _neuron(node, currents):
         level = sum((membrane >= _channels(rung, membrane)).astype(np.int64) for rung in ladder)
         levels.append(level)
         units = {"event": level > 0, "level": level, "none": 0 * level}.get(node.reset)
-        carry = membrane if node.resets_after_decay else membrane - _channels(removed, level) * units
+        carry = (
+            membrane if node.resets_after_decay else membrane - _channels(removed, level) * units
+        )
     return np.stack(levels)
 
 

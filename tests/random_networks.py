@@ -64,6 +64,23 @@ class RandomNetwork(nn.Module):
         features = channels * (1 if isinstance(pool, nn.AdaptiveAvgPool2d) else size * size)
         self._add("head", OverTime(pool, nn.Flatten(), nn.Linear(features, 5)), last)
         self._add("mean", MeanOverTime(), -1)
+        self._forget_what_nobody_reads()
+
+    def _forget_what_nobody_reads(self):
+        read = {len(self._program)}
+        for index in range(len(self._program), 0, -1):
+            if index in read:
+                read |= set(self._program[index - 1][1])
+        kept = sorted(read)  # 0 is the input
+        renamed = {old: new for new, old in enumerate(kept)}
+        for index, (name, _) in enumerate(self._program, start=1):
+            if index not in read:
+                del self.layers[name]
+        self._program = [
+            (name, tuple(renamed[i] for i in inputs))
+            for index, (name, inputs) in enumerate(self._program, start=1)
+            if index in read
+        ]
 
     def _add(self, name, module, *inputs):
         self.layers[name] = module
@@ -97,9 +114,16 @@ class RandomNetwork(nn.Module):
             groups = 1  # concatenated channels are not read in groups
         outputs = channels * dice.choice([1, 2]) if channels < 16 else channels
         kernel = dice.choice([1, 3])
-        here = self._add(f"c{number}", OverTime(*self._conv(channels, outputs, kernel, stride, groups)), index)
+        here = self._add(
+            f"c{number}", OverTime(*self._conv(channels, outputs, kernel, stride, groups)), index
+        )
         other = dice.choice(["none", "identity", "conv"])
-        if other == "identity" and outputs == channels and stride == 1 and not self._is_joined(index):
+        if (
+            other == "identity"
+            and outputs == channels
+            and stride == 1
+            and not self._is_joined(index)
+        ):
             here = self._add(f"sum{number}", _Sum(), here, index)
         elif other == "conv":
             side = self._add(
@@ -116,7 +140,9 @@ class RandomNetwork(nn.Module):
         index, channels, size, is_single = self._pick()
         if size < 4:
             return
-        kind = self._dice.choice(["max", "avg"]) if is_single and not self._is_joined(index) else "avg"
+        kind = (
+            self._dice.choice(["max", "avg"]) if is_single and not self._is_joined(index) else "avg"
+        )
         pool = nn.MaxPool2d(3, 2, 1) if kind == "max" else nn.AvgPool2d(2)
         after = self._add(f"pool{number}", OverTime(pool), index)
         behind = (size - 1) // 2 + 1 if kind == "max" else size // 2
@@ -124,7 +150,9 @@ class RandomNetwork(nn.Module):
 
     def _sum(self, number):
         index, channels, size, _ = self._pick()
-        alike = [i for i, v in self._values.items() if v[:2] == (channels, size)]
+        alike = [i for i, v in self._values.items() if v[:2] == (channels, size) and i != index]
+        if not alike:
+            return
         after = self._add(f"plus{number}", _Sum(), index, self._dice.choice(alike))
         if any(self._is_joined(i) for i in self._program[after - 1][1]):
             self._program.pop()

@@ -1,5 +1,6 @@
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,3 +73,20 @@ def test_levels_carry_no_gradient():
     membrane, step = one(2.5).requires_grad_(), one(0.5).requires_grad_()
     assert not lbqf.burst_level(membrane, step, max_level=5).requires_grad
     assert not lbqf.ternary_level(membrane, step).requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_ladder_agrees_with_the_level_formula_at_every_threshold(dtype):  # S4
+    torch.manual_seed(0)
+    steps = 10 ** torch.empty(20_000, dtype=dtype).uniform_(-4, 4)
+    for max_level in (1, 2, 3, 5, 7, 15, 31, 255):
+        some = steps[: 20_000 if max_level <= 7 else 1_000]
+        ladder = lbqf.threshold_ladder(some, max_level=max_level)  # [N, steps]
+        counts = torch.arange(1, max_level + 1, dtype=dtype).unsqueeze(1)
+        membrane = counts * some
+        for _ in range(2):
+            membrane = torch.nextafter(membrane, torch.full_like(membrane, -torch.inf))
+        for _ in range(5):  # k * step, and two floats on either side of it
+            expected = lbqf.burst_level(membrane, some, max_level=max_level)
+            assert torch.equal(lbqf.count_thresholds(membrane, ladder.unsqueeze(1)), expected)
+            membrane = torch.nextafter(membrane, torch.full_like(membrane, torch.inf))

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts
 from lbq.cost.wiring import Edge, Wiring, trace_wiring
+from lbq.deploy.network import LoweredNetwork
 from lbq.errors import CountError, LevelError
 from lbq.functional.planes import num_planes
 from lbq.types import FanOut
@@ -35,10 +36,15 @@ class Tally:
 
     Args:
         model: the network whose neurons will be watched.
-        example: input of the model for a batch of one, to find out which neuron feeds what.
+        example: input of the model for a batch of one, to find out which neuron feeds what; a
+            lowered network knows its own.
     """
 
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
+    def __init__(self, model: nn.Module, example: Tensor | None = None) -> None:
+        if example is None:
+            if not isinstance(model, LoweredNetwork):
+                raise CountError("a tally needs an example input, a batch of one, to find its way")
+            example = model.example()
         self._wiring: Wiring = trace_wiring(model, example)
         if not self._wiring.neurons:
             raise CountError(

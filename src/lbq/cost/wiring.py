@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from lbq.cost.fan_out import Reach, conv_reach, linear_reach
 from lbq.cost.pools import Pool, bind, per_axis, read_pool
 from lbq.cost.table import SynapseSize
+from lbq.deploy.nodes import Shortcut
 from lbq.errors import CountError, ShapeError
 from lbq.neurons.neuron import Neuron
 from lbq.types import FanOut
@@ -111,7 +112,7 @@ class _Tracer(TorchFunctionMode):
         super().__init__()
         self.wiring = Wiring()
         self._stack: list[str] = []
-        self._inside_neuron = 0
+        self._inside = 0  # of modules that are followed as a whole
         self._routes: dict[int, tuple[Tensor, tuple[Route, ...]]] = {}
         self._mixed: dict[int, Tensor] = {}  # sums of bursts and currents
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -128,15 +129,18 @@ class _Tracer(TorchFunctionMode):
     def entering(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
             self._stack.append(name)
-            self._inside_neuron += isinstance(module, Neuron)
+            self._inside += isinstance(module, Neuron | Shortcut)
 
         return hook
 
     def leaving(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             self._stack.pop()
+            if isinstance(module, Shortcut):
+                self._inside -= 1
+                self._shortcut(name, args[0])
             if isinstance(module, Neuron):
-                self._inside_neuron -= 1
+                self._inside -= 1
                 if isinstance(output, Tensor):
                     self._emitted(name, output, module.max_level)
 
@@ -161,7 +165,7 @@ class _Tracer(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        if not self._inside_neuron:
+        if not self._inside:
             name = getattr(func, "__name__", str(func))
             if isinstance(output, Tensor):
                 self._follow(name, args, kwargs or {}, output)
@@ -206,6 +210,13 @@ class _Tracer(TorchFunctionMode):
             self._mixed[id(output)] = output
             for route in mine or other:
                 self._add_edge(route, Reach(axes=(), width=1), is_identity=True)
+
+    def _shortcut(self, name: str, inputs: Tensor) -> None:
+        """Follow a lowered identity shortcut: the block that holds it adds its currents."""
+        self._stack.append(name.rpartition(".")[0])
+        for route in self._routes_of(inputs):
+            self._add_edge(route, Reach(axes=(), width=1), is_identity=True)
+        self._stack.pop()
 
     def _concatenation(self, call: dict[str, Any], output: Tensor) -> None:
         """Follow channels side by side: fan-out is the same for every channel."""

@@ -2,9 +2,9 @@
 
 Levels are not negative, so a synapse's sums lie between the largest level times its negative
 weights and the largest level times its positive ones, whatever the order of the additions, bit by
-bit or in lanes. A membrane follows timestep by timestep: for every level that it may emit, the membranes that
-emit it, after their reset; the union of these is what it carries on. Python's integers have no
-width, so the proof itself cannot overflow.
+bit or in lanes. A membrane follows timestep by timestep: for every level that it may emit, the
+membranes that emit it, after their reset; the union of these is what it carries on. Python's
+integers have no width, so the proof itself cannot overflow.
 """
 
 from dataclasses import dataclass

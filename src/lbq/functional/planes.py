@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lbq.errors import LevelError, ParameterError
-from lbq.types import Float, Level, Planes
+from lbq.types import Level, Num, Planes
 
 MAX_LEVEL = 255
 """The largest level anywhere in the library: levels are stored as uint8."""
@@ -52,7 +52,7 @@ def popcount(level: Level) -> Level:
 
 def bit_sparse_product(
     synapse: Callable[[Tensor], Tensor], planes: Planes, *, dtype: torch.dtype
-) -> Float[Tensor, "..."]:
+) -> Num[Tensor, "..."]:
     """Accumulate the synapse's answer to each non-zero plane, times its power of two (Eq. 15).
 
     Args:

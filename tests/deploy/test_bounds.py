@@ -1,0 +1,167 @@
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import lbq
+from integer_oracle import run_oracle
+from lbq.deploy.bounds import membrane_intervals, prove
+from lbq.deploy.fixed_point import to_fixed_point
+from lbq.deploy.lower import lower
+from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.nodes import IntegerNeuron, Readout, Synapse
+from lbq.errors import BoundError
+from random_networks import RandomNetwork
+
+
+def int32(values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def one_layer(seed, *, timesteps, inputs=2, outputs=3):
+    """Build a synapse and its neurons, all random; inputs are bytes."""
+    dice = random.Random(seed)
+    net = LoweredNetwork(
+        timesteps=timesteps, input_shape=(inputs,), takes_frames=True, logit_scale=1.0
+    )
+    weight = torch.tensor(
+        [[dice.randint(-4, 4) for _ in range(inputs)] for _ in range(outputs)], dtype=torch.int8
+    )
+    bias = int32([dice.randint(-40, 40) for _ in range(outputs)])
+    net.add("synapse", Synapse(weight, bias, max_input=255, bits=8), "input")
+    step = [dice.randint(20, 500) for _ in range(outputs)]
+    num = dice.choice([1, 2, 3, 5])
+    shift = dice.randint(0, 8)
+    neuron = IntegerNeuron(
+        int32([[k * gamma for gamma in step] for k in range(1, num + 1)]),
+        multiplier=dice.randint(0, 2**shift),
+        shift=shift,
+        removed=int32([dice.randint(0, gamma) for gamma in step]),
+        reset=dice.choice(["event", "level", "none", "zero"]),
+        resets_after_decay=num == 1 and dice.random() < 0.3,
+    )
+    net.add("neuron", neuron, "synapse")
+    net.add("readout", Readout("none"), "neuron")
+    return net
+
+
+def membranes(net, frames):
+    """Return every membrane that the neuron has on these frames, [T, B, n]."""
+    neuron, currents = net.get_submodule("neuron"), net.get_submodule("synapse")(frames)
+    carry, seen = torch.zeros_like(currents[0]), []
+    for current in currents:
+        seen.append(neuron.integrate(carry, current))
+        _, carry = neuron.instant(carry, current)
+    return torch.stack(seen).numpy()
+
+
+def extreme_frames(net):
+    """Return all sequences of the inputs that give the smallest, the largest, and no current."""
+    weight = net.get_submodule("synapse").weight
+    corners = [torch.zeros(weight.shape[1], dtype=torch.uint8)]
+    for row in weight:
+        corners += [(row > 0).to(torch.uint8) * 255, (row < 0).to(torch.uint8) * 255]
+    sequences = itertools.product(corners, repeat=net.timesteps)
+    return torch.stack([torch.stack(list(some)) for some in sequences], dim=1)  # [T, B, n]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_input_leaves_the_bounds(seed):  # S7
+    net = one_layer(seed, timesteps=3)
+    proven = membrane_intervals(net)["neuron"]
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randint(0, 256, (3, 300, 2), dtype=torch.uint8, generator=generator)
+    for frames in (extreme_frames(net), noise):
+        for t, membrane in enumerate(membranes(net, frames)):
+            assert (membrane >= proven[t].low.astype(int)).all()
+            assert (membrane <= proven[t].high.astype(int)).all()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_first_bound_is_reached_on_both_sides_by_every_neuron(seed):
+    net = one_layer(seed, timesteps=1)
+    (proven,) = membrane_intervals(net)["neuron"]
+    (membrane,) = membranes(net, extreme_frames(net))
+    assert membrane.min(0).tolist() == proven.low.tolist()
+    assert membrane.max(0).tolist() == proven.high.tolist()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_later_bounds_are_reached_where_every_current_is_possible(seed):
+    """With weights of one, every integer current occurs: follow the exact set of carries."""
+    dice = random.Random(seed)
+    net = one_layer(seed, timesteps=3, inputs=2, outputs=1)
+    net.get_submodule("synapse").weight.copy_(torch.tensor([[1, -1]], dtype=torch.int8))
+    neuron = net.get_submodule("neuron")
+    neuron.ladder.copy_(neuron.ladder // dice.choice([1, 3]))
+    neuron.removed.copy_(torch.minimum(neuron.removed, neuron.ladder[0]))
+    low, high = (int(side[0]) for side in membrane_intervals(net)["neuron"][0])
+    reached, all_currents = {0}, np.arange(low, high + 1)
+    for proven in membrane_intervals(net)["neuron"]:
+        carries = torch.tensor(sorted(reached), dtype=torch.int32).reshape(-1, 1)
+        seen = set()
+        for current in all_currents.tolist():
+            now = torch.full_like(carries, current)
+            seen |= set(neuron.integrate(carries, now).flatten().tolist())
+        assert (min(seen), max(seen)) == (proven.low[0], proven.high[0])
+        membrane = torch.tensor(sorted(seen), dtype=torch.int32).reshape(-1, 1)
+        if neuron.resets_after_decay:
+            reached = seen
+        else:
+            still = IntegerNeuron(
+                neuron.ladder, multiplier=0, shift=0, removed=neuron.removed, reset=neuron.reset
+            )
+            _, after = still.instant(torch.zeros_like(membrane), membrane)
+            reached = set(after.flatten().tolist())
+        if len(reached) > 3000:
+            break
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_whole_network_stays_within_its_proof(seed):
+    model = RandomNetwork(seed)
+    inputs = torch.cat(
+        [model.inputs(), model.inputs() * 0, model.inputs() * 0 + 255], dim=int(model.takes_frames)
+    )
+    net = to_fixed_point(lower(model, inputs.float()))
+    proven = prove(net)
+    for path, value in run_oracle(net, inputs).items():
+        if path in proven and not isinstance(net.get_submodule(path), IntegerNeuron):
+            assert proven[path].low <= value.min() <= value.max() <= proven[path].high
+
+
+def test_the_narrowest_width_is_picked():
+    net = one_layer(0, timesteps=1)
+    assert prove(net)["synapse"].bits == 16
+    wide = LoweredNetwork(timesteps=1, input_shape=(2,), takes_frames=True, logit_scale=1.0)
+    weight = torch.full((1, 2), 30000, dtype=torch.int16)
+    wide.add("synapse", Synapse(weight, max_input=255, bits=16), "input")
+    wide.add("readout", Readout("none"), "synapse")
+    assert prove(wide)["synapse"].bits == 32
+
+
+def test_what_could_overflow_is_refused_by_name():
+    net = LoweredNetwork(timesteps=1, input_shape=(600,), takes_frames=True, logit_scale=1.0)
+    weight = torch.full((1, 600), 32767, dtype=torch.int16)
+    net.add("deep.synapse", Synapse(weight, max_input=255, bits=16), "input")
+    with pytest.raises(BoundError, match=r"deep\.synapse"):
+        prove(net)
+
+
+def test_time_belongs_into_the_bound():
+    """One step is removed whatever the level, so a membrane grows with every timestep."""
+    short, long = (one_layer(7, timesteps=t) for t in (1, 12))
+    for net in (short, long):
+        neuron = net.get_submodule("neuron")
+        neuron.multiplier, neuron.shift, neuron.reset = 1, 0, "event"
+        neuron.resets_after_decay = False
+    assert prove(long)["neuron"].high > 5 * prove(short)["neuron"].high
+
+
+def test_a_node_that_says_less_enters_than_does_is_refused():
+    net = to_fixed_point(lower(lbq.resnet19(3, width=1 / 16), torch.zeros(2, 1, 2, 16, 16)))
+    net.get_submodule("stages.0.0.synapse2.0").max_input = 4
+    with pytest.raises(BoundError, match=r"stages\.0\.0\.synapse2\.0"):
+        prove(net)

@@ -1,0 +1,145 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lbq
+from lbq.deploy.lower import lower
+from lbq.deploy.nodes import NODES, LevelNeuron, Shortcut, Synapse
+from lbq.deploy.run import run
+from lbq.errors import LoweringError
+from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+from lbq.neurons import BinaryLIF
+from random_networks import RandomNetwork
+
+
+def levels_of(model, inputs):
+    seen = {}
+    with torch.no_grad(), lbq.watch_levels(model, lambda layer, t, x: seen.update({(layer, t): x})):
+        logits = model(inputs)
+    return seen, logits
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_network_keeps_every_level(seed):  # S5
+    model = RandomNetwork(seed, for_integers=False).double()
+    inputs = model.inputs().double() / 64
+    net = lower(model, inputs)
+    expected, logits = levels_of(model, inputs)
+    got, answer = levels_of(net, inputs)
+    assert list(got) == list(expected)
+    assert sum(int((got[key] != expected[key]).sum()) for key in got) == 0
+    torch.testing.assert_close(answer, logits, rtol=1e-9, atol=1e-9)
+
+
+def test_only_nodes_of_the_closed_set_are_left():
+    net = lower(lbq.resnet18(10, width=1 / 16), torch.zeros(1, 3, 32, 32))
+    assert all(isinstance(node, NODES) for _, node in net.nodes())
+    assert not list(net.parameters())
+
+
+def test_the_model_is_not_changed():
+    model = lbq.resnet20(10, width=1 / 16).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    lower(model, torch.zeros(1, 3, 16, 16))
+    assert model.training
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+def test_neurons_keep_their_paths():
+    model = lbq.resnet20(10, width=1 / 16)
+    net = lower(model, torch.zeros(1, 3, 16, 16))
+    expected = [name for name, m in model.named_modules() if isinstance(m, lbq.BurstLIF)]
+    assert [path for path, _ in net.neurons()] == expected
+    assert isinstance(net.get_submodule("stages.0.0.synapse1.0"), Synapse)
+    assert isinstance(net.get_submodule("stages.0.0.shortcut"), Shortcut)
+
+
+def test_time_folded_by_hand_is_understood():
+    class ByHand(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.readout = nn.Conv2d(2, 4, 3), nn.Linear(4, 3)
+            self.neuron = lbq.BurstLIF(step=lbq.LearnedStep(0.2, channels=4))
+
+        def forward(self, frames):
+            timesteps, batch = frames.shape[:2]
+            x = self.neuron(self.conv(frames.flatten(0, 1)).unflatten(0, (timesteps, batch)))
+            return self.readout(F.dropout(2 * x, training=False).mean(dim=(3, 4))).mean(0)
+
+    model, frames = ByHand().double(), torch.randn(3, 4, 2, 9, 9).double()
+    net = lower(model, frames)
+    torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
+
+
+class Around(nn.Module):
+    """A network with something between its neuron and its readout."""
+
+    def __init__(self, middle):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), RepeatOverTime(2))
+        self.neuron, self.middle = lbq.BurstLIF(), middle
+        self.head = OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+        self.mean = MeanOverTime()
+
+    def forward(self, x):
+        return self.mean(self.head(self.middle(self.neuron(self.stem(x)))))
+
+
+class Squared(nn.Module):
+    def forward(self, x):
+        return x * x
+
+
+class Shifted(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+class Doubled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.other, self.pool = BinaryLIF(), OverTime(nn.MaxPool2d(2))
+
+    def forward(self, x):
+        return self.pool(x + self.other(x))
+
+
+@pytest.mark.parametrize(
+    ("middle", "name"),
+    [
+        (nn.ReLU(), "middle"),
+        (OverTime(nn.Sigmoid()), r"middle\.0"),
+        (OverTime(nn.MaxPool2d(2, ceil_mode=True)), r"middle\.0"),
+        (OverTime(nn.InstanceNorm2d(4)), r"middle\.0"),
+        (Squared(), "middle"),
+        (Shifted(), "middle"),
+        (Doubled(), r"middle\.pool\.0"),
+    ],
+)
+def test_what_it_cannot_express_is_refused_with_its_path(middle, name):
+    with pytest.raises(LoweringError, match=name):
+        lower(Around(middle), torch.zeros(1, 3, 8, 8))
+
+
+def test_float32_flips_few_levels_and_keeps_the_answer():  # S9
+    torch.manual_seed(0)
+    model = lbq.resnet20(10, width=1 / 8).eval()
+    images = torch.randn(16, 3, 32, 32)
+    expected, logits = levels_of(model, images)
+    got, answer = levels_of(lower(model, images[:1]), images)
+    flipped = sum(int((got[key] != expected[key]).sum()) for key in got)
+    assert flipped / sum(level.numel() for level in got.values()) < 1e-4  # reported for real nets
+    assert torch.equal(answer.argmax(1), logits.argmax(1))
+
+
+def test_a_lowered_network_compiles_to_equal_levels():
+    net = lower(lbq.resnet20(10, width=1 / 16).double(), torch.zeros(1, 3, 16, 16).double())
+    images = torch.randn(2, 3, 16, 16).double()
+    exported = torch.export.export(net, (images,))
+    torch.testing.assert_close(exported.module()(images), run(net, images))
+
+
+def test_every_neuron_of_a_lowered_network_is_a_ladder():
+    net = lower(RandomNetwork(3), RandomNetwork(3).inputs().float())
+    assert all(isinstance(neuron, LevelNeuron) for _, neuron in net.neurons())

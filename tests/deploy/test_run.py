@@ -1,0 +1,72 @@
+import pytest
+import torch
+
+import lbq
+from lbq.deploy.fixed_point import to_fixed_point
+from lbq.deploy.lower import lower
+from lbq.deploy.run import BACKENDS, run
+from lbq.errors import ParameterError, ShapeError
+from random_networks import RandomNetwork
+
+
+@pytest.fixture(scope="module")
+def networks():
+    model = RandomNetwork(4, for_integers=False).double()
+    pixels = model.inputs()
+    return lower(model, pixels.double()), pixels
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_every_backend_gives_the_same_logits(seed, backend):
+    model = RandomNetwork(seed, for_integers=False).double()
+    inputs = model.inputs().double() / 64
+    net = lower(model, inputs)
+    torch.testing.assert_close(
+        run(net, inputs, backend=backend), run(net, inputs), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_a_watch_sees_what_it_sees_on_the_trained_network():
+    model = lbq.resnet20(10, width=1 / 16).double().eval()
+    images, seen, expected = torch.randn(2, 3, 16, 16).double(), [], []
+    with torch.no_grad(), lbq.watch_levels(model, lambda *what: expected.append(what)):
+        model(images)
+    run(lower(model, images), images, watch=lambda *what: seen.append(what))
+    assert [what[:2] for what in seen] == [what[:2] for what in expected]
+    assert all(torch.equal(a[2], b[2]) for a, b in zip(seen, expected, strict=True))
+
+
+@pytest.mark.parametrize("block", ["basic", "sew"])
+def test_a_tally_counts_on_a_lowered_network_as_on_the_trained_one(block):
+    model = lbq.resnet20(10, width=1 / 16, block=block).double().eval()
+    images = torch.randn(3, 3, 16, 16).double()
+    trained, net = lbq.Tally(model, images[:1]), lower(model, images)
+    with torch.no_grad(), lbq.watch_levels(model, trained):
+        model(images)
+    lowered = lbq.Tally(net)
+    run(net, images, watch=lowered, backend="planes")
+    assert lowered.table().total() == trained.table().total()
+    assert lowered.table().layers == trained.table().layers
+
+
+def test_a_tally_counts_integers_too():
+    model = lbq.resnet19(10, width=1 / 16).eval()
+    frames = torch.randint(0, 4, (2, 3, 2, 16, 16), dtype=torch.uint8)
+    net = to_fixed_point(lower(model, frames.float()))
+    tally = lbq.Tally(net)
+    run(net, frames, watch=tally)
+    assert tally.table().num_images == 3
+    assert not tally.table().untracked
+
+
+def test_an_unknown_backend_is_refused(networks):
+    net, pixels = networks
+    with pytest.raises(ParameterError, match="abacus"):
+        run(net, pixels.double(), backend="abacus")
+
+
+def test_inputs_are_checked(networks):
+    net, pixels = networks
+    with pytest.raises(ShapeError):
+        run(net, pixels.double()[..., 1:])

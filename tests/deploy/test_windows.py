@@ -1,0 +1,37 @@
+import pytest
+from torch import nn
+
+from lbq.deploy.windows import Window, read_pool
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.MaxPool2d(3, 2, 1), Window(is_max=True, kernel=(3, 3), stride=(2, 2), padding=(1, 1))),
+        (nn.AvgPool2d((2, 3)), Window(is_max=False, kernel=(2, 3), stride=(2, 3))),
+        (nn.AdaptiveAvgPool2d(1), Window(is_max=False, kernel=None)),
+    ],
+)
+def test_pools_that_a_lowered_network_has(module, expected):
+    assert read_pool(module, type(module).__name__, (), {}) == expected
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.MaxPool2d(3, ceil_mode=True),
+        nn.MaxPool2d(3, dilation=2),
+        nn.MaxPool2d(2, return_indices=True),
+        nn.AvgPool2d(3, padding=1, count_include_pad=False),
+        nn.AvgPool2d(2, divisor_override=3),
+        nn.AdaptiveAvgPool2d(3),
+    ],
+)
+def test_pools_that_it_has_not_say_why(module):
+    why = read_pool(module, type(module).__name__, (), {})
+    assert isinstance(why, str)
+
+
+def test_functions_are_read_like_modules():
+    found = read_pool(None, "avg_pool2d", (2,), {"padding": 1})
+    assert found == Window(is_max=False, kernel=(2, 2), stride=(2, 2), padding=(1, 1))
