@@ -184,7 +184,8 @@ def _neuron(entry: Entry, entering: Flow, manifest: Manifest) -> Flow:
     per_channel = entry.kind == "level_neuron" and (ladder[1], removed) != (1, (1,))
     if is_late:
         sound = ladder[0] == 1 and not (is_signed or is_split or per_channel)
-        require(sound, "reset", f"{path} resets after its decay: one threshold, no sign")
+        sound &= settings["reset"] == "event"
+        require(sound, "reset", f"{path} resets after its decay: one threshold, one event, no sign")
     if is_split:
         sound = settings["reset"] == "zero" and ladder[1] == 1 and not is_signed
         require(sound, "reset", f"{path} is split: it resets to zero, all channels alike")
