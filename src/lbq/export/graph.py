@@ -25,8 +25,8 @@ class Flow:
     """Largest size of levels (or sums of them); None for currents."""
 
 
-def check_graph(manifest: Manifest) -> None:
-    """Complain where nodes do not fit together."""
+def check_graph(manifest: Manifest) -> dict[str, Flow]:
+    """Complain where nodes do not fit together; return what each of them gives."""
     flows = {
         INPUT: Flow(
             shape=manifest.input_shape,
@@ -50,6 +50,7 @@ def check_graph(manifest: Manifest) -> None:
     require(last.kind == "readout", "unread", f"the last node, {last.path}, is a {last.kind}")
     _check_proof(manifest, flows)
     _check_dtypes(manifest)
+    return flows
 
 
 def _flow(entry: Entry, entering: list[Flow], manifest: Manifest) -> Flow:
