@@ -1,7 +1,8 @@
 """``export_onnx``: a lowered network as an ONNX file that other engines run."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from lbq.deploy.bounds import PIXEL_MAX, Bound, prove
 from lbq.deploy.network import INPUT, LoweredNetwork, Place
 from lbq.deploy.nodes import (
+    IntegerNeuron,
     LevelNeuron,
     Merge,
     Pool,
@@ -21,10 +23,12 @@ from lbq.deploy.nodes import (
 from lbq.errors import LoweringError, ParameterError
 from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_integers import IntegerNodes
+from lbq.export.onnx_qdq import Int8Pairs
 from lbq.export.onnx_real import RealNodes, check_exact
 from lbq.export.onnx_signal import Signal, stack
 
-Style = Literal["exact", "fast"]
+Style = Literal["exact", "fast", "int8"]
+STYLES: tuple[Style, ...] = get_args(Style)
 ANSWER = "logits"
 """The name of the graph's first output."""
 
@@ -42,14 +46,16 @@ def export_onnx(
     Args:
         network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
         path: the file; replaced if there is one.
-        style: "exact" computes an integer network in integers. "fast" uses the engines' float32
-            convolutions where the overflow proof shows that float32 rounds nothing, and refuses
-            where it could. A network of real numbers has one style.
+        style: how an integer network is computed. "exact": in integers, whatever their size.
+            "fast": in float32, where the overflow proof shows that float32 rounds nothing; same
+            bits, or a refusal. "int8": as "fast", but for one timestep only and with int8
+            convolutions where a neuron follows; a few levels at thresholds differ by one. A
+            network of real numbers has one style, "exact".
         outputs_levels: whether every neuron's levels ``[T, B, ...]`` leave the graph as well,
             under the neuron's path.
     """
-    if style not in ("exact", "fast"):
-        raise ParameterError(f'style must be "exact" or "fast", got {style!r}')
+    if style not in STYLES:
+        raise ParameterError(f"style must be one of {', '.join(STYLES)}, got {style!r}")
     path = Path(path)
     written = _Written(network, style, outputs_levels)
     facts: dict[str, Any] = {
@@ -62,6 +68,8 @@ def export_onnx(
         "levels": written.level_outputs,
         "origin": network.origin,
     }
+    if written.num_inexact_channels is not None:
+        facts["num_inexact_channels"] = written.num_inexact_channels
     written.graph.save(path, facts)
 
 
@@ -72,6 +80,7 @@ class _Written:
         self.graph = Graph()
         self.level_outputs: list[str] = []
         self._network = network
+        self._places = {place.path: place for place in network.plan}
         self._is_exact = network.is_integer and style == "exact"
         self._nodes = (
             IntegerNodes(self.graph)
@@ -79,6 +88,7 @@ class _Written:
             else RealNodes(self.graph, is_integer=network.is_integer)
         )
         self._bounds = prove(network) if network.is_integer else {}
+        self._pairs = Int8Pairs(self.graph, network) if style == "int8" else None
         self._signals = {INPUT: self._enter()}
         for place, node in network.nodes():
             _check_node(place, node)
@@ -90,6 +100,11 @@ class _Written:
         if outputs_levels:
             for neuron_path, _ in network.neurons():
                 self._output_levels(neuron_path)
+
+    @property
+    def num_inexact_channels(self) -> int | None:
+        """Channels whose levels may differ by one at a threshold; None where none can."""
+        return None if self._pairs is None else self._pairs.num_inexact_channels
 
     def _enter(self) -> Signal:
         network = self._network
@@ -116,7 +131,9 @@ class _Written:
         if bound is not None and not self._is_exact:
             check_exact(bound.low, bound.high)
         if isinstance(node, Synapse):
-            return _like(first, self._nodes.synapse(node, first), _seen(node, first.shape), bound)
+            is_paired = self._pairs and place.path in self._pairs.synapse_of.values()
+            value = None if is_paired else self._nodes.synapse(node, first)
+            return _like(first, value, _seen(node, first.shape), bound)
         if isinstance(node, Shortcut):
             return _like(first, self._nodes.shortcut(node, first), first.shape, bound)
         if isinstance(node, Merge):
@@ -124,23 +141,30 @@ class _Written:
         if isinstance(node, Pool):
             return self._pool(node, first)
         if isinstance(node, Repeat):
-            shown = _like(first, first.batch(self.graph), first.shape, None)
-            shown.time, shown.low, shown.high = "shown", first.low, first.high
-            return shown
+            return replace(first, time="shown")
         if isinstance(node, LevelNeuron):
-            reach = (0, 0) if bound is None else (bound.low, bound.high)
-            instants = self._nodes.neuron(node, first, reach)
             return Signal(
                 "moving",
                 first.shape,
                 first.timesteps,
-                instants=instants,
+                instants=self._levels(place, node, bound),
                 high=node.max_level,
                 is_byte=True,
             )
         if isinstance(node, Readout):
             return self._answer(node, first)
         raise LoweringError(f"a {type(node).__name__} is no node of a lowered network")
+
+    def _levels(self, place: Place, node: LevelNeuron, bound: Bound | None) -> list[str]:
+        if self._pairs is not None and place.path in self._pairs.synapse_of:
+            source = self._pairs.synapse_of[place.path]
+            synapse = self._network.get_submodule(source)
+            assert isinstance(synapse, Synapse)
+            assert isinstance(node, IntegerNeuron)
+            (read,) = self._places[source].inputs
+            return [self._pairs.write(synapse, node, self._signals[read].batch(self.graph))]
+        reach = (0, 0) if bound is None else (bound.low, bound.high)
+        return self._nodes.neuron(node, self._signals[place.inputs[0]], reach)
 
     def _merge(self, node: Merge, inputs: list[Signal], bound: Bound | None) -> Signal:
         is_shown = all(signal.time == inputs[0].time for signal in inputs)
@@ -188,7 +212,7 @@ class _Written:
         self.level_outputs.append(path)
 
 
-def _like(signal: Signal, value: str, shape: tuple[int, ...], bound: Bound | None) -> Signal:
+def _like(signal: Signal, value: str | None, shape: tuple[int, ...], bound: Bound | None) -> Signal:
     """Return a value with the time of another."""
     low, high = (0, 0) if bound is None else (bound.low, bound.high)
     return Signal(signal.time, shape, signal.timesteps, folded=value, low=low, high=high)

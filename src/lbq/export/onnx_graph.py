@@ -133,10 +133,12 @@ class Graph:
 
 def read_onnx_facts(path: str | Path) -> dict[str, Any]:
     """Read what an exported file says about itself: timesteps, shapes, scale, origin."""
-    onnx = _import_onnx()
+    model = _import_onnx().ModelProto()
     try:
-        model = onnx.load(str(path))
-    except onnx.onnx_cpp2py_export.checker.ValidationError as error:
+        model.ParseFromString(Path(path).read_bytes())
+    except Exception as error:
+        if isinstance(error, OSError):
+            raise
         raise FormatError(f"{path} is no ONNX file: {error}") from error
     for fact in model.metadata_props:
         if fact.key == FACTS:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def _load_onnxruntime(path: str, threads: int | None) -> _Loaded:
     names = [output.name for output in session.get_outputs()]
 
     def run(inputs: Array) -> dict[str, Array]:
-        found: list[Any] = session.run(names, {entry.name: inputs})
+        found = cast(list[Any], session.run(names, {entry.name: inputs}))
         return dict(zip(names, found, strict=True))
 
     dtype = np.dtype({"tensor(uint8)": np.uint8}.get(entry.type, np.float32))
