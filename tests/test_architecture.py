@@ -30,6 +30,9 @@ OWNERS = {
     "PIL": "lbq/data/decode.py",
     "datasets": "lbq/data/images.py",
     "pyarrow": "lbq/data/images.py",
+    "onnx": "lbq/export/onnx_graph.py",
+    "onnxruntime": "lbq/export/onnx_run.py",
+    "openvino": "lbq/export/onnx_run.py",
 }
 
 CORE = {"lbq", "torch", "numpy", "safetensors", "tyro", "rich", "jaxtyping"}

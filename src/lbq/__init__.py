@@ -2,11 +2,13 @@
 
 The names below are the promise; everything else may move. ``lbq.functional`` holds the paper's
 equations, ``lbq.neurons`` every neuron, step and surrogate, ``lbq.data`` the way in, ``lbq.models``
-the blocks, ``lbq.cost`` the meters.
+the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.cost`` the meters.
 """
 
 from lbq.cost import EnergyModel, Tally, count_macs
+from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
 from lbq.errors import LBQError
+from lbq.export.bundle import load, save
 from lbq.models import SpikingResNet, resnet18, resnet19, resnet20, resnet34
 from lbq.neurons import (
     BoxET,
@@ -28,15 +30,22 @@ __all__ = [
     "FixedStep",
     "LBQError",
     "LearnedStep",
+    "LoweredNetwork",
+    "Pixels",
     "ReLSGET",
     "SpikingResNet",
     "Tally",
     "calibrate_steps",
     "check_currents_finite",
     "count_macs",
+    "load",
+    "lower",
     "resnet18",
     "resnet19",
     "resnet20",
     "resnet34",
+    "run",
+    "save",
+    "to_fixed_point",
     "watch_levels",
 ]
