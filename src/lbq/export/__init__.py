@@ -1,0 +1,1 @@
+"""The doors out: lowered networks as files that other engines run."""
