@@ -30,6 +30,7 @@ OWNERS = {
     "PIL": "lbq/data/decode.py",
     "datasets": "lbq/data/images.py",
     "pyarrow": "lbq/data/images.py",
+    "nir": "lbq/export/nir.py",
 }
 
 CORE = {"lbq", "torch", "numpy", "safetensors", "tyro", "rich", "jaxtyping"}

@@ -9,7 +9,7 @@ from lbq.deploy import Pixels, lower, to_fixed_point
 MEAN, STD = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)
 
 
-def stirred(model):
+def _stirred(model):
     """Give every batch norm statistics of its own, as training would."""
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -23,7 +23,7 @@ def stirred(model):
 def _make(name, is_integer):
     torch.manual_seed(0)
     build = getattr(lbq, name)
-    model = stirred(build(10, timesteps=2, width=1 / 16))
+    model = _stirred(build(10, timesteps=2, width=1 / 16))
     if build.form == "events":
         bytes_ = torch.randint(0, 4, (2, 5, 2, 16, 16), dtype=torch.uint8)
         inputs, pixels = bytes_.float(), None
@@ -42,3 +42,9 @@ def _make(name, is_integer):
 def make_lowered():
     """``make_lowered("resnet20", is_integer=True)``: a lowered network and inputs for it."""
     return _make
+
+
+@pytest.fixture(scope="session")
+def stirred():
+    """``stirred(model)``: in eval mode, with batch statistics as if it had been trained."""
+    return _stirred
