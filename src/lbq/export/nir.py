@@ -259,8 +259,8 @@ class _Reading:
         if isinstance(node, nir.Affine):
             return Synapse(torch.from_numpy(node.weight), _bias(node.bias), **reads)
         raise FormatError(
-            f"{name} in {self._source} is of kind {type(node).__name__}; lbq reads the NIR graphs that "
-            f"it wrote"
+            f"{name} in {self._source} is of kind {type(node).__name__}; lbq reads the NIR "
+            f"graphs that it wrote"
         )
 
     def _joined(self, name: str) -> str:
