@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 FLOORS = [
-    {"types", "errors"},
+    {"types", "errors", "durable"},
     {"functional"},
     {"kernels"},
     {"neurons", "data"},
@@ -91,11 +91,20 @@ def test_no_file_is_named_after_nothing():
     assert not vague & {path.stem for path in SOURCES}
 
 
+ROOMS = {
+    "cli",
+    "cost",
+    "data",
+    "durable",
+    "export",
+    "functional",
+    "kernels",
+    "models",
+    "neurons",
+    "train",
+}
 MIRRORED = [
-    path
-    for path in SOURCES
-    if path.stem not in ("__init__", "__main__")
-    and room(path) in {"cli", "cost", "data", "functional", "kernels", "models", "neurons", "train"}
+    path for path in SOURCES if path.stem not in ("__init__", "__main__") and room(path) in ROOMS
 ]
 
 

@@ -18,8 +18,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from lbq import durable
 from lbq.errors import RunError
-from lbq.train import durable
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.engine import RunOptions, train
 

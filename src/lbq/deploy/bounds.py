@@ -2,15 +2,17 @@
 
 Levels are not negative, so a synapse's sums lie between the largest level times its negative
 weights and the largest level times its positive ones, whatever the order of the additions, bit by
-bit or in lanes. A membrane follows timestep by timestep: for every level that it may emit, the membranes that
-emit it, after their reset; the union of these is what it carries on. Python's integers have no
-width, so the proof itself cannot overflow.
+bit or in lanes. A membrane follows timestep by timestep: for every level that it may emit, the
+membranes that emit it, after their reset; the union of these is what it carries on. The proof
+itself cannot overflow: sums are Python's integers, which have no width, and membranes are followed
+in int64 only while they fit int32.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lbq.deploy.network import INPUT, LoweredNetwork
@@ -19,6 +21,8 @@ from lbq.errors import BoundError
 
 PIXEL_MAX = 255
 """The largest pixel or event count that enters an integer network."""
+_BEYOND = 2**62
+"""Further than anything that fits."""
 WIDTHS = (16, 32)
 """Bits that accumulators and membranes may have."""
 
@@ -134,9 +138,9 @@ def _check_inputs(path: str, node: Synapse | Shortcut, entering: Interval) -> No
 def _weighted(node: Synapse | Shortcut) -> tuple[Interval, Interval]:
     """Bound the partial sums of a synapse, and its currents."""
     assert node.max_input is not None  # checked
-    weight = node.weight.long().flatten(1) if node.weight.dim() > 1 else node.weight.long()[:, None]
-    positive = _objects(weight.clamp(min=0).sum(1)) * node.max_input
-    negative = _objects(weight.clamp(max=0).sum(1)) * node.max_input
+    weight = node.weight.flatten(1) if node.weight.dim() > 1 else node.weight[:, None]
+    positive = _objects(weight.clamp(min=0).sum(1, dtype=torch.long)) * node.max_input
+    negative = _objects(weight.clamp(max=0).sum(1, dtype=torch.long)) * node.max_input
     sums = Interval(negative, positive)
     if node.bias is None:
         return sums, sums
@@ -148,75 +152,69 @@ def _weighted(node: Synapse | Shortcut) -> tuple[Interval, Interval]:
 def _membranes(
     node: IntegerNeuron, currents: Interval, timesteps: int
 ) -> tuple[list[Interval], list[Interval]]:
-    """Bound the membrane at every timestep, and the products that its decay forms."""
-    channels = max(len(currents.low), node.ladder.shape[1], node.removed.numel())
-    currents = Interval(*(np.broadcast_to(side, channels) for side in currents))
-    carried = Interval(*(np.zeros(channels, dtype=object),) * 2)  # type: ignore[arg-type]
+    """Bound the membrane at every timestep, and the products that its decay forms.
+
+    Both lists end early where 32 bits are left: whoever asks for the width complains then. Where
+    a timestep carries on what the one before it did, all later ones are the same.
+    """
+    if not _fits([currents]):
+        return [currents], []
+    parts = _Parts(node, channels=len(currents.low))
+    currents = Interval(*(np.broadcast_to(side, parts.channels).astype(int) for side in currents))
+    carried = Interval(np.zeros(parts.channels, int), np.zeros(parts.channels, int))
     membranes: list[Interval] = []
-    products: list[Interval] = []
-    for _ in range(timesteps):
+    others: list[Interval] = []
+    while len(membranes) < timesteps and _fits([*membranes[-1:], *others[-2:]]):
         product, decayed = _decayed(node, carried)
-        products.append(product)
         if node.resets_after_decay and membranes:
-            parts = [
-                Interval(
-                    *(side - units * _objects(node.removed) for side in _decayed(node, part)[1])
-                )
-                for part, units in _by_level(node, membranes[-1])
-            ]
-            decayed = _joined(parts)
+            decayed = parts.reset(carried, node)
         membrane = decayed.plus(currents)
+        before = carried
+        carried = membrane if node.resets_after_decay else parts.reset(membrane)
         membranes.append(membrane)
-        if node.resets_after_decay:
-            carried = membrane
-            continue
-        after: list[Interval] = []
-        for part, level in _by_level(node, membrane):
-            units = {"none": 0, "event": min(level, 1), "level": level}.get(node.reset)
-            if units is None:  # "zero"
-                kept = 0 if level else 1
-                after.append(Interval(part.low * kept, part.high * kept))
-            else:
-                removed = units * _objects(node.removed)
-                after.append(Interval(part.low - removed, part.high - removed))
-        carried = _joined(after)
-    return membranes, [*products, carried]
+        others += [product, carried]
+        if all((old == new).all() for old, new in zip(before, carried, strict=True)):
+            membranes += [membrane] * (timesteps - len(membranes))
+    return membranes, others
+
+
+class _Parts:
+    """The membranes of a neuron, split by the level they emit: arrays ``[N + 1, C]``."""
+
+    def __init__(self, node: IntegerNeuron, *, channels: int) -> None:
+        ladder, removed = (t.cpu().numpy().astype(int) for t in (node.ladder, node.removed))
+        self.channels = max(channels, ladder.shape[1], len(removed))
+        ladder = np.broadcast_to(ladder, (len(ladder), self.channels))
+        beyond = np.full((1, self.channels), _BEYOND)
+        self._low = np.concatenate([-beyond, ladder])
+        self._high = np.concatenate([ladder - 1, beyond])
+        level = np.arange(len(ladder) + 1)[:, None]
+        reset = "event" if node.resets_after_decay else node.reset
+        units = {"event": np.minimum(level, 1), "level": level}.get(reset, 0 * level)
+        self._removed = units * removed  # [N + 1, C]
+        self._is_kept = (level == 0) | (reset != "zero")
+
+    def reset(self, membrane: Interval, node: IntegerNeuron | None = None) -> Interval:
+        """Return the hull of all parts after their reset, which may come behind a node's decay."""
+        low = np.maximum(membrane.low, self._low)
+        high = np.minimum(membrane.high, self._high)
+        is_there = low <= high  # some level always is
+        part = Interval(low, high) if node is None else _decayed(node, Interval(low, high))[1]
+        low, high = (side * self._is_kept - self._removed for side in part)
+        return Interval(
+            np.where(is_there, low, _BEYOND).min(0), np.where(is_there, high, -_BEYOND).max(0)
+        )
+
+
+def _fits(parts: list[Interval]) -> bool:
+    """Whether all this lies within the widest integers allowed."""
+    largest = 2 ** (WIDTHS[-1] - 1)
+    return all(-largest <= part.low.min() and part.high.max() < largest for part in parts)
 
 
 def _decayed(node: IntegerNeuron, carried: Interval) -> tuple[Interval, Interval]:
     product = Interval(carried.low * node.multiplier, carried.high * node.multiplier)
     return product, Interval(product.low >> node.shift, product.high >> node.shift)
-
-
-def _by_level(node: IntegerNeuron, membrane: Interval) -> list[tuple[Interval, int]]:
-    """Split an interval by the level it emits; empty parts have low > high."""
-    ladder = [_objects(rung) for rung in node.ladder]
-    parts: list[tuple[Interval, int]] = []
-    for level in range(len(ladder) + 1):
-        low = membrane.low if level == 0 else np.maximum(membrane.low, ladder[level - 1])
-        high = membrane.high
-        if level < len(ladder):
-            high = np.minimum(high, ladder[level] - 1)
-        parts.append((Interval(low, high), level))
-    return parts
-
-
-def _joined(parts: list[Interval]) -> Interval:
-    """Return the hull of the parts that are not empty; at least one never is."""
-    low: np.ndarray | None = None
-    high = low
-    for part in parts:
-        is_there = part.low <= part.high
-        if low is None or high is None:
-            huge = np.array([10**30], dtype=object)
-            low = np.where(is_there, part.low, huge)
-            high = np.where(is_there, part.high, -huge)
-            continue
-        low = np.where(is_there, np.minimum(low, part.low), low)
-        high = np.where(is_there, np.maximum(high, part.high), high)
-    assert low is not None
-    assert high is not None
-    return Interval(low, high)
 
 
 def _hull(parts: list[Interval]) -> Interval:

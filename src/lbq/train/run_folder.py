@@ -7,9 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lbq.durable import write_durably
 from lbq.errors import RunError
 from lbq.train.checkpoint import CheckpointFolder
-from lbq.train.durable import write_durably
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 
 

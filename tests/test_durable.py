@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lbq.train import durable
+from lbq import durable
 
 
 def test_a_file_is_flushed_before_its_name_changes_and_its_folder_after(tmp_path, monkeypatch):
@@ -51,7 +51,7 @@ def test_a_write_beyond_the_limit_of_a_file_keeps_the_old_one(tmp_path):
     path = tmp_path / "file"
     durable.write_durably(path, b"old")
     code = (
-        "import pathlib, signal, sys; from lbq.train.durable import write_durably\n"
+        "import pathlib, signal, sys; from lbq.durable import write_durably\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "write_durably(pathlib.Path(sys.argv[1]), bytes(1_000_000))"
     )
