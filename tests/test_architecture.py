@@ -31,6 +31,9 @@ OWNERS = {
     "datasets": "lbq/data/images.py",
     "pyarrow": "lbq/data/images.py",
     "nir": "lbq/export/nir.py",
+    "onnx": "lbq/export/onnx_graph.py",
+    "onnxruntime": "lbq/export/onnx_run.py",
+    "openvino": "lbq/export/onnx_run.py",
 }
 
 CORE = {"lbq", "torch", "numpy", "safetensors", "tyro", "rich", "jaxtyping"}

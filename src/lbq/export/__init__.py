@@ -1,6 +1,26 @@
-"""The doors out: a lowered network leaves as a file that others can read."""
+"""The doors out: a lowered network leaves as a file that others can read and run."""
 
 from lbq.export.bundle import digest, load, save
+from lbq.export.nir import export_nir, import_nir
+from lbq.export.onnx import export_onnx
+from lbq.export.onnx_graph import read_onnx_facts
+from lbq.export.onnx_run import OnnxRunner, run_onnx
+from lbq.export.pt2 import export_pt2, read_pt2, run_pt2
 from lbq.export.rules import RULES, BundleError
 
-__all__ = ["RULES", "BundleError", "digest", "load", "save"]
+__all__ = [
+    "RULES",
+    "BundleError",
+    "OnnxRunner",
+    "digest",
+    "export_nir",
+    "export_onnx",
+    "export_pt2",
+    "import_nir",
+    "load",
+    "read_onnx_facts",
+    "read_pt2",
+    "run_onnx",
+    "run_pt2",
+    "save",
+]

@@ -1,0 +1,245 @@
+"""``export_onnx``: a lowered network as an ONNX file that other engines run."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from lbq.deploy.bounds import PIXEL_MAX, Bound, prove
+from lbq.deploy.network import INPUT, LoweredNetwork, Place
+from lbq.deploy.nodes import (
+    IntegerNeuron,
+    LevelNeuron,
+    Merge,
+    Pool,
+    Readout,
+    Repeat,
+    Shortcut,
+    Synapse,
+)
+from lbq.errors import LoweringError, ParameterError
+from lbq.export.onnx_graph import Graph
+from lbq.export.onnx_integers import IntegerNodes
+from lbq.export.onnx_qdq import Int8Pairs
+from lbq.export.onnx_real import RealNodes, check_exact
+from lbq.export.onnx_signal import Signal, stack
+
+Style = Literal["exact", "fast", "int8"]
+STYLES: tuple[Style, ...] = get_args(Style)
+ANSWER = "logits"
+"""The name of the graph's first output."""
+
+
+@torch.no_grad()
+def export_onnx(
+    network: LoweredNetwork,
+    path: str | Path,
+    *,
+    style: Style = "exact",
+    outputs_levels: bool = False,
+) -> None:
+    """Write a lowered network as an ONNX file; the size of the batch stays free.
+
+    Args:
+        network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
+        path: the file; replaced if there is one.
+        style: how an integer network is computed. "exact": in integers, whatever their size.
+            "fast": in float32, where the overflow proof shows that float32 rounds nothing; same
+            bits, or a refusal. "int8": as "fast", but for one timestep only and with int8
+            convolutions where a neuron follows; a few levels at thresholds differ by one. A
+            network of real numbers has one style, "exact".
+        outputs_levels: whether every neuron's levels ``[T, B, ...]`` leave the graph as well,
+            under the neuron's path.
+    """
+    if style not in STYLES:
+        raise ParameterError(f"style must be one of {', '.join(STYLES)}, got {style!r}")
+    path = Path(path)
+    written = _Written(network, style, outputs_levels)
+    facts: dict[str, Any] = {
+        "timesteps": network.timesteps,
+        "input_shape": list(network.input_shape),
+        "takes_frames": network.takes_frames,
+        "is_integer": network.is_integer,
+        "logit_scale": network.logit_scale,
+        "style": style,
+        "levels": written.level_outputs,
+        "origin": network.origin,
+    }
+    if written.num_inexact_channels is not None:
+        facts["num_inexact_channels"] = written.num_inexact_channels
+    written.graph.save(path, facts)
+
+
+class _Written:
+    """The graph of a network, written node by node."""
+
+    def __init__(self, network: LoweredNetwork, style: Style, outputs_levels: bool) -> None:
+        self.graph = Graph()
+        self.level_outputs: list[str] = []
+        self._network = network
+        self._places = {place.path: place for place in network.plan}
+        self._is_exact = network.is_integer and style == "exact"
+        self._nodes = (
+            IntegerNodes(self.graph)
+            if self._is_exact
+            else RealNodes(self.graph, is_integer=network.is_integer)
+        )
+        self._bounds = prove(network) if network.is_integer else {}
+        self._pairs = Int8Pairs(self.graph, network) if style == "int8" else None
+        self._signals = {INPUT: self._enter()}
+        for place, node in network.nodes():
+            _check_node(place, node)
+            try:
+                with self.graph.at(place.path):
+                    self._signals[place.path] = self._write(place, node)
+            except LoweringError as error:
+                raise LoweringError(f"{place.path} cannot be exported: {error}") from error
+        if outputs_levels:
+            for neuron_path, _ in network.neurons():
+                self._output_levels(neuron_path)
+
+    @property
+    def num_inexact_channels(self) -> int | None:
+        """Channels whose levels may differ by one at a threshold; None where none can."""
+        return None if self._pairs is None else self._pairs.num_inexact_channels
+
+    def _enter(self) -> Signal:
+        network = self._network
+        shape: tuple[int | str, ...] = ("B", *network.input_shape)
+        if network.takes_frames:
+            shape = (network.timesteps, *shape)
+        dtype = np.uint8 if network.is_integer else np.float32
+        value = self.graph.input(INPUT, dtype, shape)
+        if network.takes_frames:
+            folded = self.graph.constant(np.array([-1, *network.input_shape]), np.int64)
+            value = self.graph.op("Reshape", value, folded)  # [T * B, ...]
+        return Signal(
+            "moving" if network.takes_frames else "still",
+            network.input_shape,
+            network.timesteps,
+            folded=self._nodes.enter(value),
+            high=PIXEL_MAX,
+            is_byte=True,
+        )
+
+    def _write(self, place: Place, node: nn.Module) -> Signal:
+        inputs = [self._signals[name] for name in place.inputs]
+        first, bound = inputs[0], self._bounds.get(place.path)
+        if bound is not None and not self._is_exact:
+            check_exact(bound.low, bound.high)
+        if isinstance(node, Synapse):
+            is_paired = self._pairs and place.path in self._pairs.synapse_of.values()
+            value = None if is_paired else self._nodes.synapse(node, first)
+            return _like(first, value, _seen(node, first.shape), bound)
+        if isinstance(node, Shortcut):
+            return _like(first, self._nodes.shortcut(node, first), first.shape, bound)
+        if isinstance(node, Merge):
+            return self._merge(node, inputs, bound)
+        if isinstance(node, Pool):
+            return self._pool(node, first)
+        if isinstance(node, Repeat):
+            return replace(first, time="shown")
+        if isinstance(node, LevelNeuron):
+            return Signal(
+                "moving",
+                first.shape,
+                first.timesteps,
+                instants=self._levels(place, node, bound),
+                high=node.max_level,
+                is_byte=True,
+            )
+        if isinstance(node, Readout):
+            return self._answer(node, first)
+        raise LoweringError(f"a {type(node).__name__} is no node of a lowered network")
+
+    def _levels(self, place: Place, node: LevelNeuron, bound: Bound | None) -> list[str]:
+        if self._pairs is not None and place.path in self._pairs.synapse_of:
+            source = self._pairs.synapse_of[place.path]
+            synapse = self._network.get_submodule(source)
+            assert isinstance(synapse, Synapse)
+            assert isinstance(node, IntegerNeuron)
+            (read,) = self._places[source].inputs
+            return [self._pairs.write(synapse, node, self._signals[read].batch(self.graph))]
+        reach = (0, 0) if bound is None else (bound.low, bound.high)
+        return self._nodes.neuron(node, self._signals[place.inputs[0]], reach)
+
+    def _merge(self, node: Merge, inputs: list[Signal], bound: Bound | None) -> Signal:
+        is_shown = all(signal.time == inputs[0].time for signal in inputs)
+        if is_shown:
+            values = [signal.batch(self.graph) for signal in inputs]
+            return _like(inputs[0], self._nodes.merge(node, values), inputs[0].shape, bound)
+        values = [signal.all_instants(self.graph) for signal in inputs]
+        merged = _like(inputs[0], self._nodes.merge(node, values), inputs[0].shape, bound)
+        merged.time = "moving"
+        return merged
+
+    def _pool(self, node: Pool, inputs: Signal) -> Signal:
+        channels, *space = inputs.shape
+        sizes = (
+            (size + 2 * pad - kernel) // stride + 1
+            for size, pad, kernel, stride in zip(
+                space, node.padding, node.kernel, node.stride, strict=True
+            )
+        )
+        area = node.kernel[0] * node.kernel[1] if node.kind == "sum" else 1
+        low, high = inputs.low * area, inputs.high * area
+        if self._network.is_integer and not self._is_exact:
+            check_exact(low, high)
+        pooled = _like(inputs, self._nodes.pool(node, inputs), (channels, *sizes), None)
+        pooled.low, pooled.high = low, high
+        pooled.is_byte = inputs.is_byte and node.kind == "max"
+        return pooled
+
+    def _answer(self, node: Readout, currents: Signal) -> Signal:
+        value = self._nodes.readout(node, currents)
+        shape = ("B", *currents.shape)
+        if node.over_time == "none":
+            shape = (currents.timesteps, *shape)
+        self.graph.output(
+            value, ANSWER, np.int32 if self._network.is_integer else np.float32, shape
+        )
+        return currents
+
+    def _output_levels(self, path: str) -> None:
+        signal = self._signals[path]
+        with self.graph.at(f"{path}/levels"):
+            value = stack(self.graph, signal.by_instant(self.graph))
+        dtype = np.uint8 if self._is_exact else np.float32
+        self.graph.output(value, path, dtype, (signal.timesteps, "B", *signal.shape))
+        self.level_outputs.append(path)
+
+
+def _like(signal: Signal, value: str | None, shape: tuple[int, ...], bound: Bound | None) -> Signal:
+    """Return a value with the time of another."""
+    low, high = (0, 0) if bound is None else (bound.low, bound.high)
+    return Signal(signal.time, shape, signal.timesteps, folded=value, low=low, high=high)
+
+
+def _seen(node: Synapse, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape behind a synapse."""
+    if node.is_linear:
+        return (len(node.weight),)
+    sizes = (
+        (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+        for size, pad, dilation, kernel, stride in zip(
+            shape[1:], node.padding, node.dilation, node.weight.shape[2:], node.stride, strict=True
+        )
+    )
+    return (len(node.weight), *sizes)
+
+
+def _check_node(place: Place, node: nn.Module) -> None:
+    why = None
+    if any(b.dtype == torch.float64 for b in node.buffers()):
+        why = "it computes in float64, which engines do not; lower the network in float32"
+    elif (
+        isinstance(node, LevelNeuron)
+        and node.resets_after_decay
+        and bool((node.ladder[0] <= 0).any())
+    ):
+        why = "it emits from rest, so its first reset has no timestep before it"
+    if why is not None:
+        raise LoweringError(f"{place.path} cannot be exported: {why}")

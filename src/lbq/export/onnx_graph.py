@@ -1,0 +1,156 @@
+"""An ONNX graph under construction: operators, constants, facts, and the file they end in.
+
+The set of nodes of a lowered network is closed, so its graph is written operator by operator:
+a tracer (torch.onnx) would choose operators for us, and exactness depends on which ones.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from lbq.errors import FormatError, MissingExtraError
+
+OPSET = 20
+"""Version of the operators: the first that both ONNX Runtime and OpenVINO take whole."""
+IR_VERSION = 9
+"""Version of the file format that belongs to it."""
+FACTS = "lbq"
+"""The key under which a file says, as JSON, where it came from."""
+
+Array = np.ndarray[Any, Any]
+
+
+class Graph:
+    """Operators in running order; every value is named ``path of its node/operator``."""
+
+    def __init__(self) -> None:
+        self._onnx = _import_onnx()
+        self._nodes: list[Any] = []
+        self._constants: dict[tuple[Any, ...], str] = {}
+        self._tensors: list[Any] = []
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._taken: set[str] = set()
+        self._path = ""
+
+    @contextmanager
+    def at(self, path: str) -> Generator[None]:
+        """Name what is added inside after the node at this path."""
+        before, self._path = self._path, path
+        try:
+            yield
+        finally:
+            self._path = before
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add an operator with one output; return the output's name."""
+        return self._op(kind, inputs, 1, attributes)[0]
+
+    def split(self, value: str, parts: int) -> list[str]:
+        """Cut the first axis into equal parts."""
+        return self._op("Split", (value,), parts, {"axis": 0, "num_outputs": parts})
+
+    def cast(self, value: str, dtype: type[np.generic]) -> str:
+        """Convert to another type."""
+        return self.op("Cast", value, to=self._element(dtype))
+
+    def constant(self, values: Tensor | Array | int | float, dtype: type[np.generic]) -> str:
+        """Store a constant, equal ones once."""
+        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        stored = np.ascontiguousarray(array.astype(dtype)).reshape(array.shape)
+        key = (stored.dtype.str, stored.shape, stored.tobytes())
+        if key not in self._constants:
+            name = self._unique("constant")
+            self._constants[key] = name
+            self._tensors.append(self._onnx.numpy_helper.from_array(stored, name))
+        return self._constants[key]
+
+    def input(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
+        """Declare what enters; strings in the shape are sizes that may vary."""
+        self._inputs.append(self._value(name, dtype, shape))
+        return name
+
+    def output(
+        self, value: str, name: str, dtype: type[np.generic], shape: Sequence[int | str]
+    ) -> None:
+        """Declare that this value leaves under this name."""
+        self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
+        self._outputs.append(self._value(name, dtype, shape))
+
+    def save(self, path: Path, facts: dict[str, Any]) -> None:
+        """Check the whole graph and write it, beside its place first, so that no half is seen."""
+        helper = self._onnx.helper
+        read = {name for node in self._nodes for name in node.input}
+        tensors = [tensor for tensor in self._tensors if tensor.name in read]
+        graph = helper.make_graph(
+            self._nodes, "lbq", self._inputs, self._outputs, initializer=tensors
+        )
+        opset = helper.make_opsetid("", OPSET)
+        model = helper.make_model(
+            graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="lbq"
+        )
+        helper.set_model_props(model, {FACTS: json.dumps(facts)})
+        self._onnx.checker.check_model(model, full_check=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(cast(bytes, model.SerializeToString()))
+            Path(beside).chmod(0o644)
+            Path(beside).replace(path)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+
+    def _op(
+        self, kind: str, inputs: Sequence[str], num_outputs: int, attributes: dict[str, Any]
+    ) -> list[str]:
+        name = self._unique(kind)
+        outputs = [name] if num_outputs == 1 else [f"{name}:{k}" for k in range(num_outputs)]
+        made = self._onnx.helper.make_node(kind, list(inputs), outputs, name=name, **attributes)
+        self._nodes.append(made)
+        return outputs
+
+    def _unique(self, kind: str) -> str:
+        name, number = f"{self._path}/{kind}", 2
+        while name in self._taken:
+            name, number = f"{self._path}/{kind}_{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def _value(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> Any:
+        return self._onnx.helper.make_tensor_value_info(name, self._element(dtype), list(shape))
+
+    def _element(self, dtype: type[np.generic]) -> int:
+        return self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def read_onnx_facts(path: str | Path) -> dict[str, Any]:
+    """Read what an exported file says about itself: timesteps, shapes, scale, origin."""
+    model = _import_onnx().ModelProto()
+    try:
+        model.ParseFromString(Path(path).read_bytes())
+    except Exception as error:
+        if isinstance(error, OSError):
+            raise
+        raise FormatError(f"{path} is no ONNX file: {error}") from error
+    for fact in model.metadata_props:
+        if fact.key == FACTS:
+            return json.loads(fact.value)
+    raise FormatError(
+        f"{path} says nothing about its origin; it was not written by lbq.export.export_onnx"
+    )
+
+
+def _import_onnx() -> Any:
+    try:
+        import onnx  # noqa: PLC0415 -- an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("ONNX files need onnx: pip install 'lbq[onnx]'") from error
+    return onnx
