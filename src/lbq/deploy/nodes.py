@@ -105,9 +105,13 @@ class Synapse(nn.Module):
         return tuple(self.bias.shape[1:]) if self.bias.dim() == 3 else (1, 1)
 
     def _exact_dtype(self) -> torch.dtype:
-        """Choose the floats in which every partial sum of integers is exact: they are fast."""
+        """Choose the floats in which every partial sum of integers is exact: they are fast.
+
+        Whatever the weights: a tracer such as torch.export cannot look at their values.
+        """
         assert self.max_input is not None
-        largest = int(self.weight.abs().long().flatten(1).sum(1).max()) * self.max_input
+        bits = torch.iinfo(self.weight.dtype).bits if self.bits is None else self.bits
+        largest = self.weight[0].numel() * 2 ** (bits - 1) * self.max_input
         return torch.float32 if largest < EXACT_FLOAT32 else torch.float64
 
     def extra_repr(self) -> str:

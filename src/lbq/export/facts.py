@@ -1,0 +1,63 @@
+"""What every door writes beside a network: what enters it, and where it came from."""
+
+import json
+from typing import Any
+
+from lbq.deploy.network import LoweredNetwork
+from lbq.errors import FormatError
+
+Facts = dict[str, Any]
+"""timesteps, input_shape, takes_frames, is_integer, logit_scale, origin: as JSON holds them."""
+
+_KINDS: dict[str, Any] = {
+    "timesteps": int,
+    "input_shape": list,
+    "takes_frames": bool,
+    "is_integer": bool,
+    "logit_scale": float | None,
+    "origin": dict,
+}
+
+
+def facts_of(network: LoweredNetwork) -> Facts:
+    """Collect what a reader of the file has to know."""
+    return {
+        "timesteps": network.timesteps,
+        "input_shape": list(network.input_shape),
+        "takes_frames": network.takes_frames,
+        "is_integer": network.is_integer,
+        "logit_scale": network.logit_scale,
+        "origin": network.origin,
+    }
+
+
+def write_facts(network: LoweredNetwork) -> str:
+    """Write the facts as JSON."""
+    return json.dumps(facts_of(network), allow_nan=False)
+
+
+def read_facts(text: str | bytes, *, source: str) -> Facts:
+    """Read what :func:`write_facts` wrote, or complain about ``source``."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{source} does not say what it takes: {error}") from error
+    if not isinstance(facts, dict) or set(facts) != set(_KINDS):
+        raise FormatError(f"{source} does not say what it takes; expected {', '.join(_KINDS)}")
+    for name, kind in _KINDS.items():
+        if not isinstance(facts[name], kind):
+            raise FormatError(f"{source} has {name}={facts[name]!r}")
+    if not all(isinstance(size, int) for size in facts["input_shape"]):
+        raise FormatError(f"{source} has input_shape={facts['input_shape']!r}")
+    return facts
+
+
+def empty_network(facts: Facts) -> LoweredNetwork:
+    """Make a network of these facts, without nodes."""
+    return LoweredNetwork(
+        timesteps=facts["timesteps"],
+        input_shape=tuple(facts["input_shape"]),
+        takes_frames=facts["takes_frames"],
+        logit_scale=facts["logit_scale"],
+        origin=facts["origin"],
+    )

@@ -1,0 +1,313 @@
+"""The door to NIR, the exchange format of neuromorphic tools: one graph, exact or refused.
+
+Time is not part of a NIR graph. Whoever runs one shows a still image at every timestep (frames, one
+by one), and reads an answer at every timestep; the mean over time is theirs to take. Both are said
+in the graph's metadata. Several edges into a node are summed.
+"""
+
+import graphlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.nodes import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.errors import FormatError, LoweringError, MissingExtraError
+from lbq.export.facts import empty_network, read_facts, write_facts
+from lbq.export.nir_neuron import neuron_graph, read_neuron
+
+
+def export_nir(network: LoweredNetwork, path: Path) -> None:
+    """Write a lowered network of floats as a NIR graph (HDF5), or name what NIR cannot express."""
+    nir = _library()
+    nir.write(path, _Graph(nir, network).finish())
+
+
+def import_nir(path: Path) -> LoweredNetwork:
+    """Read what :func:`export_nir` wrote: a network with the same levels and logits."""
+    nir = _library()
+    try:
+        graph = nir.read(path)
+    except Exception as error:  # h5py and nir complain in many ways
+        raise FormatError(f"{path} is no NIR graph that can be read: {error}") from error
+    return _Reading(nir, graph, str(path)).network
+
+
+def _library() -> ModuleType:
+    try:
+        import nir  # noqa: PLC0415 -- an extra  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        raise MissingExtraError("NIR needs its library: pip install 'lbq[nir]'") from error
+    return nir
+
+
+class _Graph:
+    """A NIR graph as it grows, node by node of a lowered network."""
+
+    def __init__(self, nir: ModuleType, network: LoweredNetwork) -> None:
+        if network.is_integer:
+            raise LoweringError(
+                "NIR nodes compute in real numbers: export the float network (lbq lower --bits "
+                "float) instead of the integer one"
+            )
+        self._nir, self._network = nir, network
+        self._shapes = _shapes(network)
+        self._nodes: dict[str, Any] = {INPUT: nir.Input({"input": np.array(network.input_shape)})}
+        self._edges: list[tuple[str, str]] = []
+        self._sources: dict[str, list[str]] = {INPUT: [INPUT]}
+        """Which NIR nodes make the value of a path; several are summed."""
+        for place, node in network.nodes():
+            sources = [self._sources[name] for name in place.inputs]
+            self._sources[place.path] = self._add(place.path, node, sources)
+
+    def finish(self) -> Any:
+        """Return the whole graph, its types checked by NIR."""
+        readout = self._network.get_submodule(self._network.plan[-1].path)
+        assert isinstance(readout, Readout)
+        said = {"lbq": write_facts(self._network), "over_time": readout.over_time}
+        return self._nir.NIRGraph(self._nodes, self._edges, metadata=said)
+
+    def _add(self, path: str, node: nn.Module, sources: list[list[str]]) -> list[str]:
+        nir, shape = self._nir, self._shapes[path]
+        if isinstance(node, Merge):
+            return self._sum(path, sources)
+        if isinstance(node, Repeat):
+            return sources[0]
+        if isinstance(node, Synapse):
+            return self._synapse(path, node, sources[0])
+        if isinstance(node, Shortcut):
+            return self._put(path, _shortcut(nir, node, shape), sources[0])
+        if isinstance(node, Pool):
+            if node.kind == "max":
+                raise LoweringError(f"{path} cannot be written as NIR: it has no max pools")
+            window = {"kernel_size": node.kernel, "stride": node.stride, "padding": node.padding}
+            pool = nir.SumPool2d(**{name: np.array(size) for name, size in window.items()})
+            return self._put(path, pool, sources[0])
+        if isinstance(node, LevelNeuron):
+            timesteps = self._network.timesteps
+            made = neuron_graph(nir, node, shape=shape, timesteps=timesteps, path=path)
+            return self._put(path, made, sources[0])
+        assert isinstance(node, Readout)
+        return self._put(path, nir.Output({"output": np.array(shape)}), sources[0])
+
+    def _put(self, name: str, node: Any, sources: list[str]) -> list[str]:
+        self._nodes[name] = node
+        self._edges += [(source, name) for source in sources]
+        return [name]
+
+    def _sum(self, path: str, terms: list[list[str]]) -> list[str]:
+        """List what is added, from left to right; a sum inside a sum needs a node of its own."""
+        listed = list(terms[0])
+        for number, term in enumerate(terms[1:]):
+            if len(term) > 1 or term[0] in listed:
+                ones = np.ones(self._shapes[path], dtype=_numpy_dtype(self._network))
+                listed += self._put(f"{path}_term_{number}", self._nir.Scale(ones), term)
+            else:
+                listed += term
+        return listed
+
+    def _synapse(self, path: str, node: Synapse, sources: list[str]) -> list[str]:
+        nir, weight = self._nir, node.weight.numpy()
+        bias = np.zeros(len(weight), weight.dtype) if node.bias is None else node.bias.numpy()
+        if node.is_linear:
+            shape = self._shapes[self._read_by(path)]
+            if len(shape) > 1:
+                flat = nir.Flatten({"input": np.array(shape)}, start_dim=0, end_dim=-1)
+                sources = self._put(f"{path}_flatten", flat, sources)
+            made = nir.Linear(weight) if node.bias is None else nir.Affine(weight, bias)
+            return self._put(path, made, sources)
+        why = None
+        if node.groups != 1:
+            why = "NIR misreads the shapes of grouped convolutions"
+        elif weight.shape[2] != weight.shape[3]:
+            why = "NIR misreads the shapes of kernels that are not square"
+        elif bias.ndim != 1:
+            why = "its bias differs from place to place"
+        if why is not None:
+            raise LoweringError(f"{path} cannot be written as NIR: {why}")
+        made = nir.Conv2d(
+            input_shape=tuple(self._shapes[self._read_by(path)][1:]),
+            weight=weight,
+            stride=node.stride,
+            padding=node.padding,
+            dilation=node.dilation,
+            groups=node.groups,
+            bias=bias,
+        )
+        return self._put(path, made, sources)
+
+    def _read_by(self, path: str) -> str:
+        return next(place.inputs[0] for place in self._network.plan if place.path == path)
+
+
+def _shortcut(nir: ModuleType, node: Shortcut, shape: Sequence[int]) -> Any:
+    """A factor per channel; with a bias, a synapse whose weights are diagonal."""
+    channels = shape[0]
+    weight = node.weight.expand(channels).numpy()
+    if node.bias is None:
+        shaped = weight.reshape(-1, *[1] * (len(shape) - 1))
+        return nir.Scale(np.ascontiguousarray(np.broadcast_to(shaped, tuple(shape))))
+    bias = node.bias.expand(channels).numpy().copy()
+    if len(shape) == 1:
+        return nir.Affine(np.diag(weight), bias)
+    return nir.Conv2d(
+        input_shape=tuple(shape[1:]),
+        weight=np.diag(weight).reshape(channels, channels, 1, 1),
+        stride=(1, 1),
+        padding=(0, 0),
+        dilation=(1, 1),
+        groups=1,
+        bias=bias,
+    )
+
+
+@torch.no_grad()
+def _shapes(network: LoweredNetwork) -> dict[str, tuple[int, ...]]:
+    """Find the shape of one sample at one instant behind every node."""
+    shapes = {INPUT: network.input_shape}
+    has_time = {INPUT: network.takes_frames}
+    values = {INPUT: network.example()}
+    for place, node in network.nodes():
+        values[place.path] = node(*(values[name] for name in place.inputs))
+        has_time[place.path] = isinstance(node, Repeat) or has_time[place.inputs[0]]
+        shapes[place.path] = tuple(values[place.path].shape[2 if has_time[place.path] else 1 :])
+    answer = network.plan[-1]
+    shapes[answer.path] = shapes[answer.inputs[0]]
+    return shapes
+
+
+def _numpy_dtype(network: LoweredNetwork) -> Any:
+    return network.example().numpy().dtype
+
+
+class _Reading:
+    """A lowered network as it grows, node by node of a NIR graph."""
+
+    def __init__(self, nir: ModuleType, graph: Any, source: str) -> None:
+        self._nir, self._graph, self._source = nir, graph, source
+        said = graph.metadata
+        if "lbq" not in said or said.get("over_time") not in ("mean", "none"):
+            raise FormatError(
+                f"{source} does not say for how many timesteps it runs; lbq reads the NIR graphs "
+                f"that it wrote"
+            )
+        self.network = empty_network(read_facts(said["lbq"], source=source))
+        self._into: dict[str, list[str]] = {name: [] for name in graph.nodes}
+        for before, behind in graph.edges:
+            self._into[behind].append(before)
+        self._paths: dict[str, str] = {}
+        self._largest: dict[str, int | None] = {}
+        """Largest level or sum of levels at a path; None for real numbers."""
+        self._is_still: dict[str, bool] = {}
+        try:
+            order = list(graphlib.TopologicalSorter(self._into).static_order())
+        except graphlib.CycleError as error:
+            raise FormatError(f"{source} has a loop outside of neurons: {error.args[1]}") from error
+        outputs = [name for name in order if isinstance(graph.nodes[name], nir.Output)]
+        for name in [name for name in order if name not in outputs] + outputs:
+            self._read(name, graph.nodes[name])
+
+    def _read(self, name: str, node: Any) -> None:
+        nir = self._nir
+        if isinstance(node, nir.Input):
+            self._know(name, INPUT, None, is_still=not self.network.takes_frames)
+            return
+        before = self._joined(name)
+        largest, is_still = self._largest[before], self._is_still[before]
+        reads: dict[str, Any] = {"max_input": largest, "is_still": is_still}
+        if isinstance(node, nir.Flatten):
+            self._know(name, before, largest, is_still=is_still)
+            return
+        if isinstance(node, nir.NIRGraph | nir.Output) and is_still:
+            before = self._add(f"{name}_repeat", Repeat(self.network.timesteps), before)
+        if isinstance(node, nir.NIRGraph):
+            neuron = read_neuron(nir, node, path=name)
+            self._add(name, neuron, before, largest=neuron.max_level)
+        elif isinstance(node, nir.Output):
+            self._add(name, Readout(self._graph.metadata["over_time"]), before)
+        elif isinstance(node, nir.SumPool2d):
+            kernel = _pair(node.kernel_size)
+            sums = None if largest is None else largest * kernel[0] * kernel[1]
+            stride, padding = _pair(node.stride), _pair(node.padding)
+            pool = Pool("sum", kernel=kernel, stride=stride, padding=padding, is_still=is_still)
+            self._add(name, pool, before, largest=sums, is_still=is_still)
+        elif isinstance(node, nir.Scale):
+            weight = _by_channel(node.scale, f"{name} in {self._source}")
+            self._add(name, Shortcut(weight, **reads), before, is_still=is_still)
+        else:
+            self._add(name, self._synapse(name, node, reads), before, is_still=is_still)
+
+    def _synapse(self, name: str, node: Any, reads: dict[str, Any]) -> Synapse:
+        nir = self._nir
+        if isinstance(node, nir.Conv2d):
+            return Synapse(
+                torch.from_numpy(node.weight),
+                _bias(node.bias),
+                stride=_pair(node.stride),
+                padding=_pair(node.padding),
+                dilation=_pair(node.dilation),
+                groups=int(node.groups),
+                **reads,
+            )
+        if isinstance(node, nir.Linear):
+            return Synapse(torch.from_numpy(node.weight), **reads)
+        if isinstance(node, nir.Affine):
+            return Synapse(torch.from_numpy(node.weight), _bias(node.bias), **reads)
+        raise FormatError(
+            f"{name} in {self._source} is of kind {type(node).__name__}; lbq reads the NIR "
+            f"graphs that it wrote"
+        )
+
+    def _joined(self, name: str) -> str:
+        """Return the path of what enters a node: one value, or a sum of currents."""
+        paths = [self._paths[before] for before in self._into[name]]
+        if not paths:
+            raise FormatError(f"nothing enters {name} in {self._source}")
+        if len(paths) == 1:
+            return paths[0]
+        if not all(self._is_still[path] for path in paths):
+            paths = [
+                self._add(f"{path}_repeat", Repeat(self.network.timesteps), path)
+                if self._is_still[path]
+                else path
+                for path in paths
+            ]
+        return self._add(f"{name}_merge", Merge(), *paths, is_still=self._is_still[paths[0]])
+
+    def _add(
+        self,
+        name: str,
+        node: nn.Module,
+        *inputs: str,
+        largest: int | None = None,
+        is_still: bool = False,
+    ) -> str:
+        path = self.network.add(name, node, *inputs)
+        self._know(name, path, largest, is_still=is_still)
+        return path
+
+    def _know(self, name: str, path: str, largest: int | None, *, is_still: bool) -> None:
+        self._paths[name] = path
+        self._largest[path], self._is_still[path] = largest, is_still
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = (int(value) for value in np.broadcast_to(values, 2))
+    return first, second
+
+
+def _bias(values: Any) -> Tensor | None:
+    return torch.from_numpy(values) if np.any(values) else None
+
+
+def _by_channel(values: Any, what: str) -> Tensor:
+    flat = values.reshape(len(values), -1)
+    if np.ptp(flat, axis=1).any():
+        raise FormatError(f"{what} differs from place to place; lbq's shortcuts do so by channel")
+    channels = torch.from_numpy(np.ascontiguousarray(flat[:, 0]))
+    return channels[:1].clone() if bool((channels == channels[0]).all()) else channels

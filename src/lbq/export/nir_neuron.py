@@ -1,0 +1,187 @@
+"""One neuron as a NIR sub-graph, and back.
+
+NIR has no node with levels or with a reset that subtracts. The same dynamics are a loop of its
+plain ones, with dt = 1 and forward Euler::
+
+    input -> LI(tau=1/(1-decay), r=1/(1-decay)) -> Threshold 1 -+-> output    (edges are summed)
+              ^                                 -> Threshold 2 -+
+              +-- Delay(1) <- Scale(-decay * removed) <- Threshold 1 (or all of them)
+
+An integrator that never leaks is ``I(r=1)``; a neuron that remembers nothing is its thresholds.
+NIR compares with ``>`` and a ladder with ``>=``: the file holds the next smaller floats. The
+equations are the neuron's own; an engine that computes them as written rounds in other places,
+which a membrane notices only within a rounding of its threshold.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lbq.deploy.nodes import LevelNeuron
+from lbq.errors import FormatError, LoweringError
+
+DT = 1.0
+"""The timestep, in NIR's unit of time."""
+
+Floats = NDArray[Any]
+
+
+def neuron_graph(
+    nir: ModuleType, node: LevelNeuron, *, shape: Sequence[int], timesteps: int, path: str
+) -> Any:
+    """Return the sub-graph of a neuron whose currents have this shape."""
+    _check(node, path)
+    rungs = [f"threshold_{level}" for level in range(1, node.max_level + 1)]
+    below = torch.nextafter(node.ladder, torch.full_like(node.ladder, -torch.inf))
+    nodes: dict[str, Any] = {
+        "input": nir.Input({"input": np.array(shape)}),
+        "output": nir.Output({"output": np.array(shape)}),
+    }
+    for name, rung in zip(rungs, below, strict=True):
+        nodes[name] = nir.Threshold(_over_space(rung, shape))
+    edges = [(name, "output") for name in rungs]
+    if _remembers(node, timesteps):
+        nodes["membrane"] = _integrator(nir, node, shape)
+        edges += [("input", "membrane"), *(("membrane", name) for name in rungs)]
+        if node.reset != "none" or node.resets_after_decay:
+            nodes["reset"] = nir.Scale(_over_space(_feedback(node), shape))
+            nodes["delay"] = nir.Delay(_over_space(torch.full_like(node.decay, DT), shape))
+            takes_one = node.reset == "event" and not node.resets_after_decay
+            fed_back = rungs[:1] if takes_one else rungs
+            edges += [(name, "reset") for name in fed_back]
+            edges += [("reset", "delay"), ("delay", "membrane")]
+    else:
+        edges += [("input", name) for name in rungs]
+    hints = {
+        "dt": DT,
+        "decay": node.decay.numpy(),
+        "removed": node.removed.numpy(),
+        "resets_after_decay": int(node.resets_after_decay),
+    }
+    return nir.NIRGraph(nodes, edges, metadata=hints)
+
+
+def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> LevelNeuron:
+    """Return the neuron of a sub-graph; hints count where the nodes agree with them."""
+    into: dict[str, list[str]] = {name: [] for name in graph.nodes}
+    for source, target in graph.edges:
+        into[target].append(source)
+    (output,) = _named(graph, nir.Output, path)
+    rungs = into[output]
+    if not rungs or any(not isinstance(graph.nodes[name], nir.Threshold) for name in rungs):
+        raise FormatError(f"{path} is not one of lbq's neurons: thresholds must make its output")
+    steps = np.stack([graph.nodes[name].threshold for name in rungs])
+    ladder = np.nextafter(steps, steps.dtype.type(np.inf))
+    order = np.argsort(ladder.reshape(len(ladder), -1)[:, 0])
+    ladder = torch.from_numpy(_per_channel(ladder[order], path))
+    ladder = ladder[:, :1].clone() if bool((ladder == ladder[:, :1]).all()) else ladder
+    read = {name for rung in rungs for name in into[rung]}
+    if read == set(_named(graph, nir.Input, path)):
+        still = ladder.new_zeros(1)
+        return LevelNeuron(ladder, decay=still, removed=still.clone(), reset="none")
+    (membrane,) = read
+    decay = _read_decay(nir, graph, membrane, path)
+    feedback = [name for name in into[membrane] if isinstance(graph.nodes[name], nir.Delay)]
+    if not feedback:
+        return LevelNeuron(ladder, decay=decay, removed=decay.new_zeros(1), reset="none")
+    (scale,) = into[feedback[0]]
+    taken = _read_removed(graph, scale, decay, path)
+    fed_back = set(into[scale])
+    if fed_back not in ({rungs[order[0]]}, set(rungs)):
+        raise FormatError(f"{path}: the first threshold is fed back, or all are")
+    return LevelNeuron(
+        ladder,
+        decay=decay,
+        removed=taken[0],
+        reset="event" if len(fed_back) == 1 else "level",
+        resets_after_decay=taken[1],
+    )
+
+
+def _check(node: LevelNeuron, path: str) -> None:
+    why = None
+    if node.is_signed:
+        why = "it emits negative levels"
+    elif node.is_split:
+        why = "every level has a membrane of its own"
+    elif node.mixture is not None:
+        why = "it mixes timesteps"
+    elif node.reset == "zero":
+        why = "its reset forgets the membrane"
+    elif not 0 <= float(node.decay) <= 1:
+        why = f"its decay is {float(node.decay):g}, not in 0..1"
+    if why is not None:
+        raise LoweringError(f"{path} cannot be written as NIR exactly: {why}")
+
+
+def _remembers(node: LevelNeuron, timesteps: int) -> bool:
+    return timesteps > 1 and (float(node.decay) > 0 or node.resets_after_decay)
+
+
+def _integrator(nir: ModuleType, node: LevelNeuron, shape: Sequence[int]) -> Any:
+    if float(node.decay) == 1:
+        return nir.I(r=_over_space(torch.full_like(node.decay, 1 / DT), shape))
+    tau, resistance = DT / (1 - node.decay), 1 / (1 - node.decay)
+    return nir.LI(
+        tau=_over_space(tau, shape),
+        r=_over_space(resistance, shape),
+        v_leak=_over_space(torch.zeros_like(tau), shape),
+    )
+
+
+def _feedback(node: LevelNeuron) -> Tensor:
+    return -node.removed if node.resets_after_decay else -(node.decay * node.removed)
+
+
+def _read_decay(nir: ModuleType, graph: Any, name: str, path: str) -> Tensor:
+    node = graph.nodes[name]
+    if isinstance(node, nir.I):
+        if not bool((node.r == 1 / DT).all()):
+            raise FormatError(f"{path}: an integrator of lbq has r = {1 / DT:g}")
+        return torch.ones(1, dtype=torch.from_numpy(node.r).dtype)
+    if not isinstance(node, nir.LI) or np.any(node.v_leak) or np.ptp(node.tau):
+        raise FormatError(f"{path}: membranes are I or LI nodes with one tau, leaking to zero")
+    tau = torch.from_numpy(node.tau.reshape(-1)[:1].copy())
+    hint = torch.as_tensor(np.asarray(graph.metadata.get("decay", np.nan))).to(tau.dtype)
+    decay = hint.reshape(1) if bool((DT / (1 - hint) == tau).all()) else 1 - DT / tau
+    if not bool((torch.from_numpy(node.r) == 1 / (1 - decay)).all()):
+        raise FormatError(f"{path}: a leaky membrane of lbq has r = tau / dt")
+    return decay
+
+
+def _read_removed(graph: Any, name: str, decay: Tensor, path: str) -> tuple[Tensor, bool]:
+    """Return what a reset removes, and whether it escapes the decay."""
+    fed_back = torch.from_numpy(_per_channel(-graph.nodes[name].scale[None], path))[0]
+    fed_back = fed_back[:1].clone() if bool((fed_back == fed_back[0]).all()) else fed_back
+    if fed_back.numel() == 1 and bool(graph.metadata.get("resets_after_decay", False)):
+        return fed_back, True
+    hint = torch.as_tensor(np.asarray(graph.metadata.get("removed", np.nan))).to(decay.dtype)
+    if bool((decay * hint == fed_back).all()):
+        return hint.reshape(-1), False
+    return fed_back / decay, False
+
+
+def _named(graph: Any, kind: type, path: str) -> list[str]:
+    names = [name for name, node in graph.nodes.items() if isinstance(node, kind)]
+    if len(names) != 1:
+        raise FormatError(f"{path} has {len(names)} {kind.__name__} nodes; lbq's neurons have one")
+    return names
+
+
+def _over_space(values: Tensor, shape: Sequence[int]) -> Floats:
+    """Write one value, or one per channel, at every place: NIR broadcasts nothing."""
+    shaped = values.reshape(-1, *[1] * (len(shape) - 1)).numpy()
+    return np.ascontiguousarray(np.broadcast_to(shaped, tuple(shape)))
+
+
+def _per_channel(values: Floats, path: str) -> Floats:
+    """Read ``[N, C, *space]`` as ``[N, C]``."""
+    flat = values.reshape(*values.shape[:2], -1)
+    if np.ptp(flat, axis=2).any():
+        raise FormatError(f"{path} differs from place to place; lbq's neurons do so by channel")
+    return np.ascontiguousarray(flat[:, :, 0])

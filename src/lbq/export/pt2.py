@@ -1,0 +1,90 @@
+"""The door to plain torch: a ``.pt2`` program that runs where ``lbq`` is not installed.
+
+torch.export writes it and torch reads it. A ``.pt2`` may hold pickles and compiled code, which
+torch runs as it loads; ours hold neither, and :func:`read_pt2` refuses files that do.
+"""
+
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from lbq.deploy.network import LoweredNetwork
+from lbq.errors import FormatError
+from lbq.export.facts import Facts, empty_network, read_facts, write_facts
+
+_FACTS = "lbq.json"
+_EXAMPLE = "data/sample_inputs/model.pt"
+_CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
+_ENTRIES = re.compile(
+    r"data/weights/weight_\d+|data/constants/tensor_\d+|models/model\.json|byteorder"
+    rf"|archive_(format|version)|\.data/(version|serialization_id)|extra/{re.escape(_FACTS)}"
+)
+"""What one of our programs holds besides its example and its two lists of tensors."""
+
+
+@torch.no_grad()
+def export_pt2(network: LoweredNetwork, path: Path) -> None:
+    """Write a lowered network, of floats or of integers, as a program for any batch size.
+
+    It takes and gives what the network does: ``torch.export.load(path).module()(inputs)``.
+    """
+    batch_axis = 1 if network.takes_frames else 0
+    program = torch.export.export(
+        network,
+        (network.example(batch=2),),  # torch would take a batch of one for a promise
+        dynamic_shapes=({batch_axis: Dim("batch", min=1)},),
+    )
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    torch.export.save(program, path, extra_files={_FACTS: write_facts(network)})
+
+
+def read_pt2(path: Path) -> tuple[nn.Module, Facts]:
+    """Read what :func:`export_pt2` wrote: the program, and what it says about itself."""
+    _check_archive(path)
+    extra = {_FACTS: ""}
+    try:
+        program = torch.export.load(path, extra_files=extra)
+    except Exception as error:
+        raise FormatError(f"torch {torch.__version__} cannot read {path}: {error}") from error
+    return program.module(), read_facts(extra[_FACTS], source=str(path))
+
+
+@torch.no_grad()
+def run_pt2(path: Path, inputs: Tensor) -> Tensor:
+    """Run a program once and return its logits; of an integer network, integers."""
+    program, facts = read_pt2(path)
+    empty_network(facts).check_input(inputs)
+    return program(inputs)
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse what could run code while torch loads it: pickles, shared libraries."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            inside = {name.partition("/")[2]: name for name in names}
+            strange = [
+                name
+                for name in inside
+                if not _ENTRIES.fullmatch(name) and name not in (_EXAMPLE, *_CONFIGS)
+            ]
+            if strange or len(inside) != len(names):
+                raise FormatError(f"{path} holds {', '.join(strange[:3]) or 'a name twice'}")
+            for config in _CONFIGS:
+                listed = json.loads(archive.read(inside[config]))["config"]
+                if any(entry["use_pickle"] for entry in listed.values()):
+                    raise FormatError(f"{path} holds pickled tensors")
+            torch.load(io.BytesIO(archive.read(inside[_EXAMPLE])), weights_only=True)
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
+    except FormatError as error:
+        raise FormatError(f"{error}; it was not written by lbq and is not loaded") from None
+    except Exception as error:  # zipfile, json and torch complain in many ways about damage
+        raise FormatError(f"{path} is no whole .pt2 program: {error}") from error

@@ -1,0 +1,135 @@
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+
+from lbq.deploy import run
+from lbq.errors import FormatError, ShapeError
+from lbq.export.facts import facts_of
+from lbq.export.pt2 import export_pt2, read_pt2, run_pt2
+
+as_shipped = pytest.mark.as_shipped  # torch.export cannot trace the annotation checks
+pytestmark = [as_shipped, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+ELSEWHERE = """
+import sys
+sys.modules["lbq"] = None  # whoever imports it, fails
+import torch
+inputs = torch.load("inputs.pt")
+program = torch.export.load("net.pt2").module()
+torch.save([program(piece) for piece in inputs], "answers.pt")
+try:
+    import lbq
+except ImportError:
+    print("without lbq")
+"""
+
+
+@pytest.fixture(scope="module")
+def export_once(make_lowered, tmp_path_factory):
+    """Exporting takes seconds: once for all tests."""
+    made = {}
+
+    def export(name, is_integer):
+        if (name, is_integer) not in made:
+            network, inputs = make_lowered(name, is_integer)
+            path = tmp_path_factory.mktemp("pt2") / "net.pt2"
+            export_pt2(network, path)
+            made[name, is_integer] = network, inputs, path
+        return made[name, is_integer]
+
+    return export
+
+
+@pytest.fixture(
+    params=[("resnet20", False), ("resnet20", True), ("resnet19", False), ("resnet19", True)],
+    ids=["floats", "integers", "frames of floats", "frames of integers"],
+)
+def exported(request, export_once):
+    return export_once(*request.param)
+
+
+@pytest.mark.multi
+def test_it_answers_alike_in_a_process_without_lbq_for_any_batch(exported):
+    network, inputs, path = exported
+    axis = 1 if network.takes_frames else 0
+    pieces = [inputs, inputs.narrow(axis, 0, 1), inputs.narrow(axis, 1, 3)]
+    torch.save(pieces, path.with_name("inputs.pt"))
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ELSEWHERE],
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "without lbq", done.stderr
+    answers = torch.load(path.with_name("answers.pt"))
+    for piece, answer in zip(pieces, answers, strict=True):
+        expected = run(network, piece)
+        assert answer.dtype == expected.dtype
+        assert torch.equal(answer, expected)
+
+
+def test_it_says_what_it_takes_and_runs_at_home(exported):
+    network, inputs, path = exported
+    assert read_pt2(path)[1] == facts_of(network)
+    assert torch.equal(run_pt2(path, inputs), run(network, inputs))
+    with pytest.raises(ShapeError, match="this network takes"):
+        run_pt2(path, inputs[..., :8])
+
+
+def test_no_path_of_this_machine_is_written(exported):
+    _, _, path = exported
+    with zipfile.ZipFile(path) as archive:
+        assert not any(b"nodes.py" in archive.read(name) for name in archive.namelist())
+
+
+def rewritten(path, tmp_path, change):
+    """Copy an archive; ``change(name, body)`` returns the body that is written, or None."""
+    target = tmp_path / "changed.pt2"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            body = change(name.partition("/")[2], old.read(name))
+            if body is not None:
+                new.writestr(name, body)
+    return target
+
+
+@pytest.fixture
+def whole(export_once, tmp_path):
+    return shutil.copy(export_once("resnet20", is_integer=True)[2], tmp_path / "net.pt2")
+
+
+def test_a_file_that_could_run_code_is_not_loaded(whole, tmp_path):
+    def pickled(name, body):
+        return body.replace(b'"use_pickle": false', b'"use_pickle": true', 1)
+
+    with pytest.raises(FormatError, match=r"pickled tensors.*not loaded"):
+        read_pt2(rewritten(whole, tmp_path, pickled))
+
+    class Hostile:
+        def __reduce__(self):
+            return (pytest.fail, ("code of the file ran",))
+
+    torch.save(Hostile(), tmp_path / "hostile.pt")
+    hostile = (tmp_path / "hostile.pt").read_bytes()
+    with pytest.raises(FormatError, match="no whole"):
+        read_pt2(rewritten(whole, tmp_path, lambda n, b: hostile if "sample_inputs" in n else b))
+    with zipfile.ZipFile(whole, "a") as archive:
+        archive.writestr("net/data/aotinductor/model/model.so", b"")
+    with pytest.raises(FormatError, match=r"model\.so.*not loaded"):
+        read_pt2(whole)
+
+
+def test_damage_is_named(whole, tmp_path):
+    with pytest.raises(FormatError, match="cannot be read"):
+        read_pt2(tmp_path / "nothing.pt2")
+    with pytest.raises(FormatError, match=r"torch .* cannot read|no whole"):
+        read_pt2(rewritten(whole, tmp_path, lambda n, b: None if n == "models/model.json" else b))
+    whole.write_bytes(whole.read_bytes()[:-100])
+    with pytest.raises(FormatError, match=r"not loaded|no whole"):
+        read_pt2(whole)
