@@ -172,8 +172,9 @@ def bench_loop(arguments: argparse.Namespace) -> None:
     record |= {key: value for key, value in vars(arguments).items() if key != "out"}
     record["loop"] = found = compare_loop(arguments.loop, arguments.data, **options)
     print(
-        f"{arguments.loop}, width {arguments.width}, B={arguments.batch}: {found['loop_per_s']:.0f} "
-        f"samples/s of {found['bare_per_s']:.0f} bare, ratio {found['ratio']:.3f} "
+        f"{arguments.loop}, width {arguments.width}, B={arguments.batch}: "
+        f"{found['loop_per_s']:.0f} samples/s of {found['bare_per_s']:.0f} bare, "
+        f"ratio {found['ratio']:.3f} "
         f"({found['worst_ratio']:.3f}..{found['best_ratio']:.3f})"
     )
     if arguments.processes:

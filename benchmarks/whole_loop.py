@@ -28,7 +28,7 @@ from lbq.train.precision import Precision
 def compare_loop(
     name: str, source: str, *, rounds: int, steps: int, width: float, batch: int
 ) -> dict[str, float]:
-    """Return samples per second of the loop and of the bare step, and the medians of their ratio."""
+    """Return samples per second of the loop and of the bare step, and their ratio."""
     recipe = _recipe(name, source, width, batch)
     keep_freed_memory()
     bare = _bare_step(recipe)
@@ -38,7 +38,9 @@ def compare_loop(
     bare_rates: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(1, rounds + 2):
-            options = RunOptions(stop_at=turn * steps, log_every=steps, threads=torch.get_num_threads())
+            options = RunOptions(
+                stop_at=turn * steps, log_every=steps, threads=torch.get_num_threads()
+            )
             train(recipe, Path(folder), options)
             start = time.perf_counter()
             for _ in range(steps):

@@ -4,16 +4,16 @@ import random
 import numpy as np
 import pytest
 import torch
+from integer_oracle import run_oracle
+from random_networks import RandomNetwork
 
 import lbq
-from integer_oracle import run_oracle
 from lbq.deploy.bounds import membrane_intervals, prove
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.network import LoweredNetwork
 from lbq.deploy.nodes import IntegerNeuron, Readout, Synapse
 from lbq.errors import BoundError
-from random_networks import RandomNetwork
 
 
 def int32(values):

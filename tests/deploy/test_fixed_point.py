@@ -1,16 +1,16 @@
 import pytest
 import torch
+from integer_oracle import run_oracle
+from random_networks import RandomNetwork
 from torch import nn
 
 import lbq
-from integer_oracle import run_oracle
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
 from lbq.deploy.run import run
 from lbq.errors import LoweringError, ParameterError
 from lbq.neurons import LMHT, MultiLevelLIF, TernaryLIF
-from random_networks import RandomNetwork
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from random_networks import RandomNetwork
 from torch import nn
 from torch.nn import functional as F
 
@@ -10,7 +11,6 @@ from lbq.deploy.run import run
 from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 from lbq.neurons import BinaryLIF
-from random_networks import RandomNetwork
 
 
 def levels_of(model, inputs):

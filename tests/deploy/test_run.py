@@ -1,12 +1,12 @@
 import pytest
 import torch
+from random_networks import RandomNetwork
 
 import lbq
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.run import BACKENDS, run
 from lbq.errors import ParameterError, ShapeError
-from random_networks import RandomNetwork
 
 
 @pytest.fixture(scope="module")
