@@ -2,8 +2,8 @@
 
     python benchmarks/record_run.py runs/pocket results/training/pocket.json
 
-The record holds the recipe, the commit, versions, the machine, the time that passed in all lives, the
-curve and the SHA-256 of the last checkpoint's weights, but no path of the machine.
+The record holds the recipe, the commit, versions, the machine, the time that passed in all lives,
+the curve and the SHA-256 of the last checkpoint's weights, but no path of the machine.
 """
 
 import argparse

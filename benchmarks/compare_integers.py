@@ -1,0 +1,138 @@
+"""What integers cost in accuracy: the trained network, lowered, and in 16, 8 and 4 bits.
+
+    python benchmarks/compare_integers.py results/training/pocket --data $LBQ_DATA/cifar10
+
+reads the record ``pocket.json`` and the weights ``pocket.safetensors`` beside it, and runs every
+form on the whole test set. Levels are compared with those of the trained float32 network twice:
+every layer alone, fed with the trained network's levels, and as they come, where one moved level
+moves hundreds behind it.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import lbq
+from lbq.data import open_data, test_batches, train_batches
+from lbq.train import Recipe, build_network
+from lbq.train.document import from_document
+
+Form = tuple[lbq.LoweredNetwork, Callable[[Tensor], Tensor]]
+"""A network and what it wants to see of an image."""
+CALIBRATION = 512
+"""Training images whose levels are averaged."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="record and weights, without their suffixes")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--out", type=Path, help="write the record there as JSON")
+    arguments = parser.parse_args()
+    recipe = from_document(
+        Recipe, json.loads(arguments.run.with_suffix(".json").read_text())["recipe"]
+    )
+    recipe = replace(recipe, data=replace(recipe.data, source=arguments.data))
+    data = open_data(recipe.data, Path("~/.cache/lbq").expanduser())
+    model = build_network(recipe.model, num_classes=data.num_classes).eval()
+    model.load_state_dict(load_file(arguments.run.with_suffix(".safetensors")))
+    normalization = recipe.data.augment.normalization
+    assert normalization is not None
+    mean = torch.tensor(normalization.mean).reshape(3, 1, 1)
+    std = torch.tensor(normalization.std).reshape(3, 1, 1)
+    pixels = lbq.Pixels(mean=normalization.mean, std=normalization.std)
+    calibration = next(iter(train_batches(data, seed=0, epoch=0, global_batch=CALIBRATION))).x
+    lowered = lbq.lower(model, calibration[:1])
+
+    def bytes_of(images: Tensor) -> Tensor:
+        return ((images * std + mean) * 255).round().to(torch.uint8)
+
+    forms: dict[str, Form] = {"float32, lowered": (lowered, lambda images: images)}
+    for bits in (16, 8, 4):
+        for name, images in (("", None), (", calibrated", calibration)):
+            net = lbq.to_fixed_point(lowered, bits=bits, pixels=pixels, calibration=images)
+            forms[f"int{bits}{name}"] = net, bytes_of
+    correct = dict.fromkeys(["float32, trained", *forms], 0)
+    moved, alone, agree = (dict.fromkeys(forms, 0) for _ in range(3))
+    total = count = 0
+    for images, target, _ in test_batches(data, batch=100):
+        trained, answer = _levels_of(model, images)
+        correct["float32, trained"] += int((answer == target).sum())
+        for name, (net, prepare) in forms.items():
+            levels, guess = _levels_of(net, prepare(images))
+            correct[name] += int((guess == target).sum())
+            agree[name] += int((guess == answer).sum())
+            moved[name] += sum(int((levels[key] != trained[key]).sum()) for key in trained)
+            alone[name] += _moved_alone(net, prepare(images), trained)
+        total += sum(level.numel() for level in trained.values())
+        count += len(target)
+        if count >= arguments.images:
+            break
+    record = {
+        name: {
+            "accuracy": found / count,
+            "levels_moved": moved.get(name, 0) / total,
+            "levels_moved_alone": alone.get(name, 0) / total,
+            "same_answer": agree[name] / count if name in agree else 1.0,
+        }
+        for name, found in correct.items()
+    }
+    print(
+        f"{count:6} images{'':11}{'accuracy':>10}{'moved alone':>13}{'moved':>10}{'same answer':>13}"
+    )
+    for name, row in record.items():
+        print(
+            f"{name:24}{row['accuracy']:10.2%}{row['levels_moved_alone']:13.1e}"
+            f"{row['levels_moved']:10.1e}{row['same_answer']:13.2%}"
+        )
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps({"images": count, "forms": record}, indent=1) + "\n")
+
+
+@torch.no_grad()
+def _levels_of(model: nn.Module, inputs: Tensor) -> tuple[dict[tuple[str, int], Tensor], Tensor]:
+    levels: dict[tuple[str, int], Tensor] = {}
+
+    def keep(layer: str, t: int, level: Tensor) -> None:
+        levels[layer, t] = level
+
+    with lbq.watch_levels(model, keep):
+        return levels, model(inputs).argmax(1)
+
+
+@torch.no_grad()
+def _moved_alone(
+    net: lbq.LoweredNetwork, inputs: Tensor, trained: dict[tuple[str, int], Tensor]
+) -> int:
+    """Count the levels that differ where every layer gets the trained network's levels."""
+    moved = 0
+
+    def replace_levels(
+        layer: str, node: nn.Module, args: tuple[Tensor, ...], out: Tensor
+    ) -> Tensor:
+        nonlocal moved
+        expected = torch.stack([trained[layer, t] for t in range(len(out))])
+        moved += int((out != expected).sum())
+        return expected
+
+    hooks = [
+        neuron.register_forward_hook(partial(replace_levels, path))
+        for path, neuron in net.neurons()
+    ]
+    net(inputs)
+    for hook in hooks:
+        hook.remove()
+    return moved
+
+
+if __name__ == "__main__":
+    main()
