@@ -18,6 +18,8 @@ from lbq.deploy.nodes import (
     Shortcut,
     Synapse,
 )
+from lbq.export.manifest import named_tensors, write
+from lbq.export.payload import NAMES, Region
 
 HEADER = 64
 MEAN, STD = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)
@@ -107,6 +109,15 @@ def lowered(name, *, block="basic", bits=None):
     if bits is None:
         return network, real
     return to_fixed_point(network, bits=bits, pixels=pixels, calibration=real), inputs
+
+
+def manifest_of(network):
+    """Return the manifest as a document, with made-up places of the tensors, and these."""
+    regions = {
+        name: Region(NAMES[tensor.dtype], tuple(tensor.shape), 8 * place)
+        for place, (name, tensor) in enumerate(named_tensors(network).items())
+    }
+    return json.loads(write(network, regions)), regions
 
 
 class Draft:
