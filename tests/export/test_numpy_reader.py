@@ -49,6 +49,7 @@ def test_the_reader_agrees_with_torch_bit_for_bit(name, block, bits, tmp_path):
     assert torch.equal(found[:, 0], expected.argmax(1))
 
 
+@pytest.mark.as_shipped
 @pytest.mark.parametrize("reset", ["event", "level", "none", "zero", "late"])
 def test_the_reader_knows_every_reset(reset, tmp_path):
     network = tiny_network()

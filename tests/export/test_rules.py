@@ -1,7 +1,9 @@
 """Every rule has a bundle that breaks it, and that bundle is refused by its name."""
 
 import json
+import re
 import struct
+from pathlib import Path
 
 import pytest
 from bundles import Draft, seal, tiny_network
@@ -498,6 +500,12 @@ def test_another_file_than_the_known_one_is_refused_before_it_is_parsed(tmp_path
 
 def test_every_rule_is_broken_by_some_case():
     assert {rule for rule, _, _ in CASES.values()} | {"file", "known-digest"} == set(RULES)
+
+
+def test_the_page_about_the_format_lists_the_rules():
+    page = Path(__file__).parents[2] / "docs" / "deploy" / "bundle-format.md"
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|$", page.read_text(), flags=re.M))
+    assert {rule: rows.get(rule) for rule in RULES} == RULES
 
 
 def test_the_drafts_are_sound_before_they_are_broken(bundles, tmp_path):
