@@ -97,7 +97,8 @@ MIRRORED = [
     path
     for path in SOURCES
     if path.stem not in ("__init__", "__main__")
-    and room(path) in {"cli", "cost", "data", "functional", "kernels", "models", "neurons", "train"}
+    and room(path)
+    in {"cli", "cost", "data", "export", "functional", "kernels", "models", "neurons", "train"}
 ]
 
 
