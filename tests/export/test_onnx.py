@@ -24,6 +24,8 @@ from lbq.export.onnx import export_onnx
 from lbq.export.onnx_graph import read_onnx_facts
 from lbq.export.onnx_run import run_onnx
 
+pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
+
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
@@ -112,7 +114,6 @@ def test_an_unknown_node_is_refused_by_its_path(tmp_path):
         export_onnx(net, tmp_path / "net.onnx")
 
 
-@pytest.mark.as_shipped
 def test_a_style_that_does_not_exist_is_refused(tmp_path):
     net, _, _ = resnet(lbq.resnet20, timesteps=1)
     with pytest.raises(ParameterError, match="exact, fast, int8"):

@@ -9,6 +9,8 @@ from lbq.export.onnx import export_onnx
 from lbq.export.onnx_graph import read_onnx_facts
 from lbq.export.onnx_qdq import fit_ladder
 
+pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
+
 
 def counted(ladder, currents):
     """Count rungs: what the line must give."""

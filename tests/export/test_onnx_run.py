@@ -9,6 +9,8 @@ from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeErro
 from lbq.export.onnx import export_onnx
 from lbq.export.onnx_run import OnnxRunner, run_onnx
 
+pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
@@ -41,7 +43,6 @@ def test_a_missing_engine_names_its_extra(path, engine, monkeypatch):
         run_onnx(path, np.zeros((1, 3, 16, 16), dtype=np.uint8), engine=engine)
 
 
-@pytest.mark.as_shipped
 def test_an_engine_that_does_not_exist_is_refused(path):
     with pytest.raises(ParameterError, match="onnxruntime, openvino, got 'tvm'"):
         OnnxRunner(path, engine="tvm")
