@@ -85,9 +85,8 @@ def main() -> None:
         }
         for name, found in correct.items()
     }
-    print(
-        f"{count:6} images{'':11}{'accuracy':>10}{'moved alone':>13}{'moved':>10}{'same answer':>13}"
-    )
+    heading = f"{'accuracy':>10}{'moved alone':>13}{'moved':>10}{'same answer':>13}"
+    print(f"{count:6} images{'':11}{heading}")
     for name, row in record.items():
         print(
             f"{name:24}{row['accuracy']:10.2%}{row['levels_moved_alone']:13.1e}"

@@ -98,6 +98,7 @@ ROOMS = {
     "cli",
     "cost",
     "data",
+    "deploy",
     "durable",
     "export",
     "functional",
