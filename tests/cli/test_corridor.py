@@ -15,7 +15,7 @@ SMALL = ["--data.limit", "256", "--data.limit-test", "100", "--epochs", "1"]
 def recipe():
     """CIFAR-10 where it lies here, else the synthetic set."""
     folder = os.environ.get("LBQ_DATA")
-    return ["pocket", "--data", folder] if folder else ["smoke"]
+    return ["pocket", "--data", f"{folder}/cifar10"] if folder else ["smoke"]
 
 
 def test_from_training_to_onnx_runtime(tmp_path, capsys):
