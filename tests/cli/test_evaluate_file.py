@@ -55,6 +55,7 @@ def test_a_float_network_counts_as_its_run(trained, tmp_path, capsys):
     ],
 )
 def test_flags_of_others_are_a_mistake(tmp_path, capsys, name, more, why):
+    (tmp_path / name).touch()
     assert main(["eval", str(tmp_path / name), *more]) == 1
     assert why in capsys.readouterr().err
 

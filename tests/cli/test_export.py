@@ -43,6 +43,20 @@ def test_what_does_not_belong_together_is_a_mistake(bundle, tmp_path, capsys, mo
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("source", ["nothing.lbq", "nothing"])
+def test_a_source_that_is_not_there_is_a_mistake(tmp_path, capsys, source):
+    words = ["export", str(tmp_path / source), "--to", "onnx", "--out", str(tmp_path / "x")]
+    assert main(words) == 1
+    assert "no bundle and no run" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_a_mistake_before_any_work(trained, tmp_path, capsys):
+    for command in (["lower"], ["export", "--to", "onnx"]):
+        words = [*command, str(trained), "--out", str(tmp_path / "no" / "x.lbq")]
+        assert main(words) == 1
+        assert "cannot be written" in capsys.readouterr().err
+
+
 def test_a_damaged_bundle_is_a_mistake(tmp_path, capsys):
     (tmp_path / "net.lbq").write_bytes(b"hello")
     words = ["export", str(tmp_path / "net.lbq"), "--to", "onnx", "--out", str(tmp_path / "x")]

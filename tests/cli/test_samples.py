@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lbq import data as data_room
 from lbq.cli.samples import count_answers, open_samples, pieces, recipe_of
-from lbq.data import DataConfig, open_data, test_batches
+from lbq.data import DataConfig, open_data
 from lbq.errors import FormatError
 from lbq.train.document import to_document
 
@@ -17,7 +18,9 @@ CLIPS = DataConfig(source="synthetic", kind="nmnist", size=8, timesteps=3, limit
 @pytest.mark.parametrize("config", [IMAGES, CLIPS], ids=["images", "clips"])
 def test_real_samples_are_those_that_training_evaluates_on(config):
     data = open_data(config, CACHE)
-    for piece, batch in zip(pieces(data, batch=16), test_batches(data, batch=16), strict=True):
+    for piece, batch in zip(
+        pieces(data, batch=16), data_room.test_batches(data, batch=16), strict=True
+    ):
         assert torch.equal(piece.real, batch.x)
         assert torch.equal(piece.target, batch.target)
 

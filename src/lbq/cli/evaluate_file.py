@@ -11,7 +11,7 @@ from torch import Tensor
 from lbq.cli.samples import Count, count_answers, open_samples, recipe_of
 from lbq.deploy import LoweredNetwork, run
 from lbq.deploy.run import Backend
-from lbq.errors import ParameterError
+from lbq.errors import FormatError, ParameterError
 
 SUFFIXES = (".lbq", ".onnx", ".pt2", ".nir")
 """Files that hold a network."""
@@ -60,6 +60,8 @@ def evaluate_file(
 
 def open_network(path: Path, *, engine: str | None = None, backend: str | None = None) -> Opened:
     """Open a network by the ending of its file."""
+    if not path.is_file():
+        raise FormatError(f"there is no file {path}")
     if engine is not None and path.suffix != ".onnx":
         raise ParameterError(f"--engine runs .onnx files, not {path.name}")
     if backend is not None and path.suffix not in (".lbq", ".nir"):
@@ -91,8 +93,8 @@ def _open_onnx(path: Path, engine: str) -> Opened:
     from lbq.export.onnx_graph import read_onnx_facts  # noqa: PLC0415 -- an extra
     from lbq.export.onnx_run import OnnxRunner  # noqa: PLC0415
 
+    facts = read_onnx_facts(path)  # refuses what is no ONNX file, in words
     runner = OnnxRunner(path, engine=engine)  # pyright: ignore[reportArgumentType] -- it checks
-    facts = read_onnx_facts(path)
 
     def answer(inputs: Tensor) -> Tensor:
         return torch.from_numpy(runner(inputs.numpy()))

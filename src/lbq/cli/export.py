@@ -9,9 +9,9 @@ import tyro
 from rich.console import Console
 
 from lbq.cli.following import waiting
-from lbq.cli.lower import LoweringOptions, lower_run
+from lbq.cli.lower import LoweringOptions, check_out, lower_run
 from lbq.deploy import LoweredNetwork
-from lbq.errors import ParameterError
+from lbq.errors import FormatError, ParameterError
 
 Format = Literal["onnx", "pt2", "nir", "bundle"]
 
@@ -40,6 +40,7 @@ class ExportArguments:
 def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq export``."""
     arguments = tyro.cli(ExportArguments, prog="lbq export", args=list(words))
+    check_out(arguments.out)
     console = Console(soft_wrap=True)
     network = _open(arguments, console)
     with waiting(f"writing {arguments.out}"):
@@ -92,6 +93,8 @@ def _open(arguments: ExportArguments, console: Console) -> LoweredNetwork:
             f"{arguments.source} is no folder of a run: --bits, --calibrate, --data, --cache, "
             f"--size and --step belong to `lbq lower`"
         )
+    if not arguments.source.is_file():
+        raise FormatError(f"there is no bundle and no run at {arguments.source}")
     from lbq.export.bundle import load  # noqa: PLC0415
 
     return load(arguments.source)

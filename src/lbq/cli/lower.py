@@ -83,6 +83,7 @@ def run(words: Sequence[str]) -> int:
     from lbq.export.bundle import save  # noqa: PLC0415 -- only this command needs it
 
     arguments = tyro.cli(LowerArguments, prog="lbq lower", args=list(words))
+    check_out(arguments.out)
     lowered = lower_run(arguments.run, arguments.options)
     if arguments.check and lowered.data is None:
         raise ParameterError(f"--check needs the data: {' '.join(lowered.notes)}")
@@ -125,6 +126,12 @@ def lower_run(out: Path, options: LoweringOptions) -> Lowered:
             calibration=calibration,
         )
     return Lowered(real=real, network=network, data=data, notes=tuple(notes))
+
+
+def check_out(out: Path) -> None:
+    """Complain now about a file that could not be written later."""
+    if not out.absolute().parent.is_dir() or out.is_dir():
+        raise ParameterError(f"{out} cannot be written: --out names a file in a folder that exists")
 
 
 def compare(
