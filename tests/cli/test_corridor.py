@@ -20,13 +20,14 @@ def recipe():
 
 def test_from_training_to_onnx_runtime(tmp_path, capsys):
     run, bundle, onnx = (str(tmp_path / name) for name in ("run", "net.lbq", "net.onnx"))
-    assert main(["train", *recipe(), *SMALL, "--out", run]) == 0
-    assert main(["lower", run, "--out", bundle, "--calibrate", "64"]) == 0
+    cache = ["--cache", str(tmp_path / "cache")]
+    assert main(["train", *recipe(), *SMALL, "--out", run, *cache]) == 0
+    assert main(["lower", run, "--out", bundle, "--calibrate", "64", *cache]) == 0
     assert main(["export", bundle, "--to", "onnx", "--out", onnx]) == 0
     capsys.readouterr()
     found = []
     for path in (bundle, onnx):
-        assert main(["eval", path, "--json"]) == 0
+        assert main(["eval", path, "--json", *cache]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert found[0] == found[1]
     assert found[0]["count"] == 100
