@@ -11,6 +11,7 @@ from torch import nn
 from lbq.deploy.bounds import PIXEL_MAX, Bound, prove
 from lbq.deploy.network import INPUT, LoweredNetwork, Place
 from lbq.deploy.nodes import (
+    EXACT_FLOAT32,
     IntegerNeuron,
     LevelNeuron,
     Merge,
@@ -82,12 +83,12 @@ class _Written:
         self._network = network
         self._places = {place.path: place for place in network.plan}
         self._is_exact = network.is_integer and style == "exact"
-        self._nodes = (
-            IntegerNodes(self.graph)
-            if self._is_exact
-            else RealNodes(self.graph, is_integer=network.is_integer)
-        )
         self._bounds = prove(network) if network.is_integer else {}
+        if self._is_exact:
+            is_wide = any(max(-b.low, b.high) >= EXACT_FLOAT32 for b in self._bounds.values())
+            self._nodes = IntegerNodes(self.graph, is_wide=is_wide)
+        else:
+            self._nodes = RealNodes(self.graph, is_integer=network.is_integer)
         self._pairs = Int8Pairs(self.graph, network) if style == "int8" else None
         self._signals = {INPUT: self._enter()}
         for place, node in network.nodes():

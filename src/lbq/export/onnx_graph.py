@@ -24,8 +24,6 @@ IR_VERSION = 9
 FACTS = "lbq"
 """The key under which a file says, as JSON, where it came from."""
 
-Array = np.ndarray[Any, Any]
-
 
 class Graph:
     """Operators in running order; every value is named ``path of its node/operator``."""
@@ -61,7 +59,7 @@ class Graph:
         """Convert to another type."""
         return self.op("Cast", value, to=self._element(dtype))
 
-    def constant(self, values: Tensor | Array | int | float, dtype: type[np.generic]) -> str:
+    def constant(self, values: Tensor | np.ndarray | int | float, dtype: type[np.generic]) -> str:
         """Store a constant, equal ones once."""
         array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
         stored = np.ascontiguousarray(array.astype(dtype)).reshape(array.shape)

@@ -1,9 +1,10 @@
 """Nodes as ONNX operators in integers: the same bits in every engine.
 
 ONNX Runtime computes int32 as int32. OpenVINO adds, subtracts and multiplies int32 exactly, but
-convolves, sums, divides and compares in float32, which rounds beyond 2**24. So products are formed
-from digits small enough for float32, sums are chains of additions, and large numbers are compared
-by the sign of their difference and divided in two halves.
+convolves, sums, divides and compares in float32, which rounds beyond 2**24, and pulls what follows
+a convolution into it. So products are formed from digits small enough for float32 and fenced off,
+sums are chains of additions, and large numbers are compared by the sign of their difference and
+divided in two halves.
 """
 
 import numpy as np
@@ -37,10 +38,11 @@ class IntegerNodes:
 
     Args:
         graph: where to.
+        is_wide: whether the network has integers that float32 would round.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, *, is_wide: bool) -> None:
+        self.graph, self._is_wide = graph, is_wide
 
     def enter(self, value: str) -> str:
         """Take what enters the network: bytes."""
@@ -67,11 +69,18 @@ class IntegerNodes:
 
     def _product(self, node: Synapse, inputs: Signal, digit: str, weight: Tensor) -> str:
         graph = self.graph
-        dtype = np.uint8 if weight.dtype == torch.uint8 else np.int8
+        stored = graph.constant(
+            weight.T if node.is_linear else weight,
+            np.uint8 if weight.dtype == torch.uint8 else np.int8,
+        )
         if node.is_linear:
             digit = digit if len(inputs.shape) == 1 else graph.op("Flatten", digit, axis=1)
-            return graph.op("MatMulInteger", digit, graph.constant(weight.T, dtype))
-        return graph.op("ConvInteger", digit, graph.constant(weight, dtype), **convolution(node))
+            product = graph.op("MatMulInteger", digit, stored)
+        else:
+            product = graph.op("ConvInteger", digit, stored, **convolution(node))
+        if not self._is_wide:
+            return product
+        return graph.op("BitwiseAnd", product, self._constant(-1))  # a fence: the same bits
 
     def _input_digits(self, inputs: Signal, bits: int) -> list[tuple[int, str]]:
         """Cut what enters into digits of some bits: what each is worth, and its name, as bytes."""

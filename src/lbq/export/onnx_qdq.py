@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.network import LoweredNetwork
-from lbq.deploy.nodes import IntegerNeuron, Repeat, Synapse
+from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Repeat, Synapse
 from lbq.errors import ParameterError
-from lbq.export.onnx_graph import Array, Graph
+from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_real import convolution
 
 _BYTE_MAX = 255
@@ -30,9 +30,9 @@ _PAIR_MAX = 2**15 - 1
 class Line(NamedTuple):
     """A ladder as a straight line: ``level = round(scale * (current + offset))``, per channel."""
 
-    scale: Array
-    offset: Array
-    is_exact: Array
+    scale: np.ndarray
+    offset: np.ndarray
+    is_exact: np.ndarray
     """Whether every integer current gets its own level."""
 
 
@@ -59,7 +59,7 @@ class Int8Pairs:
     def write(self, synapse: Synapse, neuron: IntegerNeuron, value: str) -> str:
         """Return the levels as floats that engines know to be bytes."""
         graph = self._graph
-        gain = _WEIGHT_MAX // max(int(synapse.weight.int().abs().max()), 1)
+        gain = _gain(synapse, neuron)
         line = fit_ladder(neuron.ladder, gain=gain)
         self.num_inexact_channels += int((~line.is_exact).sum())
         bias = line.offset
@@ -93,6 +93,15 @@ class Int8Pairs:
 
     def _unit(self) -> tuple[str, str]:
         return self._graph.constant(1, np.float32), self._graph.constant(0, np.uint8)
+
+
+def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
+    """Return by how much weights can grow, so that half a step is closer to an integer."""
+    assert synapse.max_input is not None
+    largest = int(synapse.weight.long().abs().flatten(1).sum(1).max()) * synapse.max_input
+    largest += 0 if synapse.bias is None else int(synapse.bias.long().abs().max())
+    room = (EXACT_FLOAT32 - 1) // max(largest, int(neuron.ladder.max()))
+    return max(1, min(_WEIGHT_MAX // max(int(synapse.weight.int().abs().max()), 1), room))
 
 
 def fit_ladder(ladder: Tensor, *, gain: int) -> Line:
@@ -140,8 +149,8 @@ def _pairs(network: LoweredNetwork) -> dict[str, str]:
             source = before[source]
         synapse = network.get_submodule(source) if source in before else None
         is_alone = len(readers[source]) == 1
-        if is_alone and isinstance(synapse, Synapse) and _fits(synapse):
-            assert isinstance(neuron, IntegerNeuron)
+        is_narrow = int(neuron.ladder.max()) < EXACT_FLOAT32
+        if is_alone and is_narrow and isinstance(synapse, Synapse) and _fits(synapse):
             pairs[path] = source
     return pairs
 

@@ -10,7 +10,6 @@ import numpy as np
 from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError
 
 Engine = Literal["onnxruntime", "openvino"]
-Array = np.ndarray[Any, Any]
 
 
 class OnnxRunner:
@@ -31,11 +30,11 @@ class OnnxRunner:
             raise FormatError(f"there is no file {path}; write it with lbq.export.export_onnx")
         self._run, self._dtype, self._shape = _LOADERS[engine](str(path), threads)
 
-    def __call__(self, inputs: Array) -> Array:
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Answer with the logits."""
         return next(iter(self.run_all(inputs).values()))
 
-    def run_all(self, inputs: Array) -> dict[str, Array]:
+    def run_all(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Answer with every output by name: the logits, and levels where the file has them."""
         expected = [size if isinstance(size, int) else None for size in self._shape]
         fits = len(expected) == inputs.ndim and all(
@@ -50,12 +49,12 @@ class OnnxRunner:
         return self._run(np.ascontiguousarray(inputs))
 
 
-def run_onnx(path: str | Path, inputs: Array, *, engine: Engine = "onnxruntime") -> Array:
+def run_onnx(path: str | Path, inputs: np.ndarray, *, engine: Engine = "onnxruntime") -> np.ndarray:
     """Run an exported file once and return its logits; an :class:`OnnxRunner` stays loaded."""
     return OnnxRunner(path, engine=engine)(inputs)
 
 
-_Run = Callable[[Array], dict[str, Array]]
+_Run = Callable[[np.ndarray], dict[str, np.ndarray]]
 _Loaded = tuple[_Run, np.dtype[Any], Sequence[int | str | None]]
 
 
@@ -74,7 +73,7 @@ def _load_onnxruntime(path: str, threads: int | None) -> _Loaded:
     (entry,) = session.get_inputs()
     names = [output.name for output in session.get_outputs()]
 
-    def run(inputs: Array) -> dict[str, Array]:
+    def run(inputs: np.ndarray) -> dict[str, np.ndarray]:
         found = cast(list[Any], session.run(names, {entry.name: inputs}))
         return dict(zip(names, found, strict=True))
 
@@ -98,7 +97,7 @@ def _load_openvino(path: str, threads: int | None) -> _Loaded:
     # OpenVINO knows an output under its inner name too, and only inner names hold a slash.
     names = [next(n for n in output.get_names() if "/" not in n) for output in model.outputs]
 
-    def run(inputs: Array) -> dict[str, Array]:
+    def run(inputs: np.ndarray) -> dict[str, np.ndarray]:
         found = model(inputs)
         return {name: np.array(found[k]) for k, name in enumerate(names)}
 

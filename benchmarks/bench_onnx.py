@@ -1,0 +1,123 @@
+"""Exported ResNet-20s in ONNX Runtime and OpenVINO: every style, batch 1 and 16, in one run.
+
+    python benchmarks/bench_onnx.py                              paper's width
+    python benchmarks/bench_onnx.py --width 0.0625 --rounds 3    a look
+
+Weights are random: time does not depend on them. Levels that differ from ``lbq.deploy.run`` are
+counted for every file. Runs are interleaved; look at the ratios.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import Run, interleaved
+
+import lbq
+from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
+from lbq.errors import LBQError
+from lbq.export import OnnxRunner, export_onnx
+
+ENGINES = ("onnxruntime", "openvino")
+MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
+
+
+def build(width: float, timesteps: int) -> LoweredNetwork:
+    torch.manual_seed(0)
+    model = lbq.resnet20(10, timesteps=timesteps, width=width).eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.normal_(module.bias, 0, 0.3)
+    return lower(model, torch.zeros(1, 3, 32, 32))
+
+
+def num_different(net: LoweredNetwork, file: Path, inputs: torch.Tensor) -> tuple[int, int]:
+    """Count the levels that differ from ours, and all levels."""
+    seen: dict[str, list[torch.Tensor]] = {}
+    run(net, inputs, watch=lambda layer, t, x: seen.setdefault(layer, []).append(x))
+    got = OnnxRunner(file, threads=1).run_all(inputs.numpy())
+    pairs = [(got[layer], torch.stack(levels).numpy()) for layer, levels in seen.items()]
+    return sum(int((a != b).sum()) for a, b in pairs), sum(b.size for _, b in pairs)
+
+
+def files(folder: Path, width: float, timesteps: int, bits: int) -> dict[str, dict[str, Any]]:
+    """Export every style that takes the network."""
+    real = build(width, timesteps)
+    raw = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
+    mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
+    images = (raw / 255 - mean) / std
+    integers = to_fixed_point(real, bits=bits, pixels=Pixels(mean=MEAN, std=STD))  # type: ignore[arg-type]
+    found: dict[str, dict[str, Any]] = {}
+    for name, net, inputs, style in (
+        ("float32", real, images, "exact"),
+        ("exact", integers, raw, "exact"),
+        ("fast", integers, raw, "fast"),
+        ("int8", integers, raw, "int8"),
+    ):
+        path, watched = folder / f"{name}.onnx", folder / f"{name}-levels.onnx"
+        try:
+            export_onnx(net, path, style=style)
+            export_onnx(net, watched, style=style, outputs_levels=True)
+        except LBQError as error:
+            print(f"{name}: {error}")
+            continue
+        different, levels = num_different(net, watched, inputs)
+        found[name] = {"path": path, "inputs": inputs, "different": different, "levels": levels}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=float, default=1.0)
+    parser.add_argument("--timesteps", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--bits", type=int, default=8)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="write the record there as JSON")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    record: dict[str, Any] = {"command": "bench_onnx", "machine": platform.machine()}
+    record |= {key: value for key, value in vars(arguments).items() if key != "out"}
+    for timesteps in arguments.timesteps:
+        with tempfile.TemporaryDirectory() as folder:
+            found = files(Path(folder), arguments.width, timesteps, arguments.bits)
+            runners = {
+                (name, engine): OnnxRunner(file["path"], engine=engine, threads=arguments.threads)
+                for name, file in found.items()
+                for engine in ENGINES
+            }
+            for batch in arguments.batches:
+                runs: dict[str, Run] = {
+                    f"{name}, {engine}": partial(runner, found[name]["inputs"][:batch].numpy())
+                    for (name, engine), runner in runners.items()
+                }
+                times = interleaved(runs, rounds=arguments.rounds, warmups=2, device="cpu")
+                print(f"\nwidth {arguments.width}, T={timesteps}, B={batch}, {arguments.bits} bits")
+                print(f"{'':24}{'median ms':>11}{'min ms':>9}{'levels that differ':>28}")
+                rows: dict[str, Any] = {}
+                for row, taken in times.items():
+                    file = found[row.split(",")[0]]
+                    rows[row] = {
+                        "median_ms": 1e3 * statistics.median(taken),
+                        "min_ms": 1e3 * min(taken),
+                        "different": file["different"],
+                        "levels": file["levels"],
+                    }
+                    print(
+                        f"{row:24}{rows[row]['median_ms']:11.2f}{rows[row]['min_ms']:9.2f}"
+                        f"{file['different']:14} of {file['levels']}"
+                    )
+                record[f"T={timesteps}, B={batch}"] = rows
+    if arguments.out:
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+import sys
+
+import numpy as np
+import pytest
+from exported import ENGINES, integer_resnet
+
+import lbq
+from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError
+from lbq.export.onnx import export_onnx
+from lbq.export.onnx_run import OnnxRunner, run_onnx
+
+pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    path = tmp_path_factory.mktemp("export") / "net.onnx"
+    export_onnx(net, path)
+    return path
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_other_shapes_and_types_are_refused(path, engine):
+    runner = OnnxRunner(path, engine=engine, threads=1)
+    with pytest.raises(ShapeError, match=r"takes \[B, 3, 16, 16\], got \[1, 3, 8, 8\]"):
+        runner(np.zeros((1, 3, 8, 8), dtype=np.uint8))
+    with pytest.raises(ShapeError, match="raw pixels or counts as uint8, got float32"):
+        runner(np.zeros((1, 3, 16, 16), dtype=np.float32))
+    assert runner(np.zeros((2, 3, 16, 16), dtype=np.uint8)).shape == (2, 10)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FormatError, match=r"there is no file .*net\.onnx"):
+        run_onnx(tmp_path / "net.onnx", np.zeros(1, dtype=np.uint8))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_missing_engine_names_its_extra(path, engine, monkeypatch):
+    monkeypatch.setitem(sys.modules, engine, None)
+    extra = {"onnxruntime": "onnx", "openvino": "openvino"}[engine]
+    with pytest.raises(MissingExtraError, match=rf"pip install 'lbq\[{extra}\]'"):
+        run_onnx(path, np.zeros((1, 3, 16, 16), dtype=np.uint8), engine=engine)
+
+
+def test_an_engine_that_does_not_exist_is_refused(path):
+    with pytest.raises(ParameterError, match="onnxruntime, openvino, got 'tvm'"):
+        OnnxRunner(path, engine="tvm")
