@@ -22,6 +22,10 @@ EXTRAS = {
     "datasets": ("data", "images: CIFAR, ImageNet, any folder in their layout"),
     "PIL": ("data", "decoding images"),
     "tensorboard": ("log", "charts: lbq train --tensorboard"),
+    "onnx": ("onnx", "lbq export --to onnx"),
+    "onnxruntime": ("onnx", "lbq eval net.onnx"),
+    "openvino": ("openvino", "lbq eval net.onnx --engine openvino"),
+    "nir": ("nir", "lbq export --to nir"),
 }
 """Module: the extra that brings it, and what it is for."""
 

@@ -1,24 +1,26 @@
-"""``lbq eval RUN``: the accuracy of a trained network on its whole test set."""
+"""``lbq eval RUN`` or ``FILE``: the accuracy of a network on its whole test set."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 
+from lbq.cli.evaluate_file import SUFFIXES, evaluate_file
+from lbq.errors import ParameterError
 from lbq.train.trained import evaluate_run
 from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalArguments:
-    """Count the right answers of a run's network over its whole test set."""
+    """Count the right answers of a network over its whole test set."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Folder of the run."""
+    """Folder of a run, or a file that was lowered or exported: .lbq, .onnx, .pt2, .nir."""
     step: int | None = None
     """Which checkpoint; the last one unless said."""
     data: str | None = None
@@ -31,6 +33,12 @@ class EvalArguments:
     """GPUs of this machine to use, or processes on CPUs."""
     workers: int = 0
     """Processes that prepare batches, per device."""
+    engine: Literal["onnxruntime", "openvino"] | None = None
+    """Who runs an .onnx file; ONNX Runtime unless said."""
+    backend: Literal["dense", "unary", "planes"] | None = None
+    """How an .lbq file multiplies levels; dense unless said."""
+    limit: int | None = None
+    """Ask a file's network so many test samples only."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
     debug: bool = False
@@ -40,6 +48,12 @@ class EvalArguments:
 def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq eval``."""
     arguments = tyro.cli(EvalArguments, prog="lbq eval", args=list(words))
+    if arguments.run.suffix in SUFFIXES and not arguments.run.is_dir():
+        return _evaluate_file(arguments)
+    if arguments.limit or arguments.engine or arguments.backend:
+        raise ParameterError(
+            f"--limit, --engine and --backend are for files ({', '.join(SUFFIXES)}), not for runs"
+        )
     if arguments.devices > 1 and not is_inside_launcher():
         return launch_workers(["-m", "lbq.cli", "eval", *words], devices=arguments.devices)
     found = evaluate_run(
@@ -57,5 +71,28 @@ def run(words: Sequence[str]) -> int:
             else f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count}), loss "
             f"{found.loss:.4f}, after {found.epoch} epochs ({found.step} steps)"
         )
-        Console(soft_wrap=True).print(words_out, markup=False, highlight=False)
+        _say(words_out)
     return 0
+
+
+def _evaluate_file(arguments: EvalArguments) -> int:
+    if arguments.step is not None or arguments.devices > 1:
+        raise ParameterError("--step and --devices are for runs; a file holds one network")
+    found = evaluate_file(
+        arguments.run,
+        cache=arguments.cache,
+        source=arguments.data,
+        limit=arguments.limit,
+        engine=arguments.engine,
+        backend=arguments.backend,
+    )
+    _say(
+        json.dumps({**asdict(found), "accuracy": found.accuracy})
+        if arguments.json
+        else f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count})"
+    )
+    return 0
+
+
+def _say(words: str) -> None:
+    Console(soft_wrap=True).print(words, markup=False, highlight=False)

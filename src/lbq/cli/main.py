@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from lbq import __version__
-from lbq.cli import doctor, evaluate, train
+from lbq.cli import doctor, evaluate, export, lower, train
 from lbq.errors import LBQError
 from lbq.train.world import is_first_process, is_lost_contact
 
@@ -24,7 +24,9 @@ Command = Callable[[Sequence[str]], int]
 
 COMMANDS: dict[str, tuple[Command, str]] = {
     "train": (train.run, "train a recipe, or continue where it was left"),
-    "eval": (evaluate.run, "count the right answers of a trained network"),
+    "eval": (evaluate.run, "count the right answers of a trained, lowered or exported network"),
+    "lower": (lower.run, "take a trained network out of training: integers, in one file"),
+    "export": (export.run, "write it for other engines: ONNX, torch alone, NIR"),
     "doctor": (doctor.run, "look at this machine: what was found, what to do about the rest"),
 }
 

@@ -1,0 +1,100 @@
+"""``lbq export SOURCE --to FORMAT``: a bundle, or a run, as a file that other engines take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from lbq.cli.following import waiting
+from lbq.cli.lower import LoweringOptions, check_out, lower_run
+from lbq.deploy import LoweredNetwork
+from lbq.errors import FormatError, ParameterError
+
+Format = Literal["onnx", "pt2", "nir", "bundle"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportArguments:
+    """Write a lowered network in another format; a run is lowered first."""
+
+    source: Annotated[Path, tyro.conf.Positional]
+    """A bundle (.lbq), or the folder of a run."""
+    to: Format
+    """ "onnx" for ONNX Runtime and OpenVINO, "pt2" for torch alone, "nir" for neuromorphic tools
+    (real numbers only), "bundle" for lbq."""
+    out: Path
+    """File to write."""
+    style: Literal["exact", "fast", "int8"] = "exact"
+    """How an ONNX file computes integers."""
+    options: Annotated[LoweringOptions, tyro.conf.arg(name="")] = field(
+        default_factory=LoweringOptions
+    )
+    """How a run is lowered; a bundle is lowered already."""
+    debug: bool = False
+    """Show tracebacks for mistakes too."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command with these words behind ``lbq export``."""
+    arguments = tyro.cli(ExportArguments, prog="lbq export", args=list(words))
+    check_out(arguments.out)
+    console = Console(soft_wrap=True)
+    network = _open(arguments, console)
+    with waiting(f"writing {arguments.out}"):
+        write(network, arguments.to, arguments.out, style=arguments.style)
+    kind = "integers" if network.is_integer else "real numbers"
+    size = arguments.out.stat().st_size
+    console.print(f"{arguments.out}: {size:,} bytes, {kind}", markup=False, highlight=False)
+    return 0
+
+
+def write(
+    network: LoweredNetwork,
+    to: Format,
+    out: Path,
+    *,
+    style: Literal["exact", "fast", "int8"] = "exact",
+) -> None:
+    """Write a lowered network in one of the formats."""
+    if to != "onnx" and style != "exact":
+        raise ParameterError(f"--style {style} is for --to onnx, not {to}")
+    if to == "onnx":
+        from lbq.export.onnx import export_onnx  # noqa: PLC0415 -- one door at a time
+
+        export_onnx(network, out, style=style)
+    elif to == "pt2":
+        from lbq.export.pt2 import export_pt2  # noqa: PLC0415
+
+        export_pt2(network, out)
+    elif to == "nir":
+        from lbq.export.nir import export_nir  # noqa: PLC0415
+
+        export_nir(network, out)
+    else:
+        from lbq.export.bundle import save  # noqa: PLC0415
+
+        save(network, out)
+
+
+def _open(arguments: ExportArguments, console: Console) -> LoweredNetwork:
+    options = arguments.options
+    if arguments.source.is_dir():
+        if options.bits is None and arguments.to == "nir":
+            options = replace(options, bits="float")
+        lowered = lower_run(arguments.source, options)
+        for note in lowered.notes:
+            console.print(note, markup=False, highlight=False)
+        return lowered.network
+    if options != LoweringOptions():
+        raise ParameterError(
+            f"{arguments.source} is no folder of a run: --bits, --calibrate, --data, --cache, "
+            f"--size and --step belong to `lbq lower`"
+        )
+    if not arguments.source.is_file():
+        raise FormatError(f"there is no bundle and no run at {arguments.source}")
+    from lbq.export.bundle import load  # noqa: PLC0415
+
+    return load(arguments.source)

@@ -1,0 +1,227 @@
+"""``lbq lower RUN``: a trained network becomes a bundle, of integers unless said otherwise."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+from rich.console import Console
+from torch import Tensor
+
+from lbq.cli.following import waiting
+from lbq.cli.samples import open_samples, pieces
+from lbq.data import Data
+from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
+from lbq.deploy import run as run_lowered
+from lbq.errors import LBQError, ParameterError
+from lbq.train.document import to_document
+from lbq.train.recipe import Recipe
+from lbq.train.trained import load_trained
+
+Bits = Literal["8", "4", "16", "float"]
+BATCH = 100
+"""Samples that run at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoweringOptions:
+    """How a run is lowered."""
+
+    bits: Bits | None = None
+    """Of the weights; "float" keeps real numbers. 8 unless said."""
+    calibrate: int = 512
+    """Training samples that rounding errors are measured on and taken out; 0 for none."""
+    data: str | None = None
+    """Where the data lie, if not where the recipe says."""
+    cache: Path = Path("~/.cache/lbq")
+    """Where data sets are kept once they are decoded."""
+    size: int | None = None
+    """Side of the images, if neither the recipe nor any data say it."""
+    step: int | None = None
+    """Which checkpoint; the last one unless said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowerArguments:
+    """Take a run's network out of training: integer levels, integer weights, one file."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    out: Path = Path("net.lbq")
+    """File to write."""
+    check: int = 0
+    """Test samples on which the network of real numbers and the one of integers are compared."""
+    options: Annotated[LoweringOptions, tyro.conf.arg(name="")] = field(
+        default_factory=LoweringOptions
+    )
+    """How."""
+    json: bool = False
+    """Print one JSON object instead of sentences."""
+    debug: bool = False
+    """Show tracebacks for mistakes too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """What came of lowering a run."""
+
+    real: LoweredNetwork
+    network: LoweredNetwork
+    """The one that was asked for: ``real`` itself, or its integers."""
+    data: Data | None
+    """The run's data, if they could be opened."""
+    notes: tuple[str, ...]
+    """What a person should know."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command with these words behind ``lbq lower``."""
+    from lbq.export.bundle import save  # noqa: PLC0415 -- only this command needs it
+
+    arguments = tyro.cli(LowerArguments, prog="lbq lower", args=list(words))
+    check_out(arguments.out)
+    lowered = lower_run(arguments.run, arguments.options)
+    if arguments.check and lowered.data is None:
+        raise ParameterError(f"--check needs the data: {' '.join(lowered.notes)}")
+    sha256 = save(lowered.network, arguments.out)
+    found = _describe(lowered, arguments.out) | {"sha256": sha256}
+    if arguments.check and lowered.data is not None:
+        found |= compare(lowered.real, lowered.network, lowered.data, limit=arguments.check)
+    console = Console(soft_wrap=True)
+    lines = [json.dumps(found)] if arguments.json else [*lowered.notes, *_sentences(found)]
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+    return 0
+
+
+def lower_run(out: Path, options: LoweringOptions) -> Lowered:
+    """Lower the network of a run, to fixed point unless real numbers were asked for."""
+    model, recipe, step = load_trained(out, step=options.step)
+    notes: list[str] = []
+    data = None
+    try:
+        data = open_samples(recipe, source=options.data, cache=options.cache)
+    except LBQError as error:
+        if options.data is not None:
+            raise
+        notes.append(f"the run's data cannot be opened ({error}); pass --data.")
+    with waiting(f"lowering {out}"):
+        real = lower(model, _example(recipe, data, options))
+        real.origin.update(recipe=to_document(recipe), step=step)
+        if options.bits == "float":
+            return Lowered(real=real, network=real, data=data, notes=tuple(notes))
+        calibration = None
+        if options.calibrate and data is not None:
+            calibration = _calibration(data, options.calibrate)
+        elif options.calibrate:
+            notes.append("rounding errors were not calibrated away.")
+        network = to_fixed_point(
+            real,
+            bits={None: 8, "4": 4, "8": 8, "16": 16}[options.bits],  # pyright: ignore[reportArgumentType]
+            pixels=_pixels(recipe),
+            calibration=calibration,
+        )
+    return Lowered(real=real, network=network, data=data, notes=tuple(notes))
+
+
+def check_out(out: Path) -> None:
+    """Complain now about a file that could not be written later."""
+    if not out.absolute().parent.is_dir() or out.is_dir():
+        raise ParameterError(f"{out} cannot be written: --out names a file in a folder that exists")
+
+
+def compare(
+    real: LoweredNetwork, integers: LoweredNetwork, data: Data, *, limit: int
+) -> dict[str, Any]:
+    """Count right answers of both networks, and the levels that differ between them."""
+    correct = {"real": 0, "integer": 0}
+    count = moved = emitted = 0
+    for piece in pieces(data, limit=limit, batch=BATCH):
+        seen = piece.raw if integers.is_integer else piece.real
+        answer, levels = _watched(real, piece.real)
+        other, other_levels = _watched(integers, seen)
+        for name, logits in (("real", answer), ("integer", other)):
+            correct[name] += int((logits.argmax(1) == piece.target).sum())
+        count += len(piece.target)
+        moved += sum(int((other_levels[at] != level).sum()) for at, level in levels.items())
+        emitted += sum(level.numel() for level in levels.values())
+    return {
+        "checked": count,
+        "accuracy_real": correct["real"] / count,
+        "accuracy": correct["integer"] / count,
+        "levels_moved": moved / emitted,
+    }
+
+
+def _watched(network: LoweredNetwork, inputs: Tensor) -> tuple[Tensor, dict[Any, Tensor]]:
+    levels: dict[Any, Tensor] = {}
+
+    def see(path: str, t: int, level: Tensor) -> None:
+        levels[path, t] = level
+
+    return run_lowered(network, inputs, watch=see), levels
+
+
+def _example(recipe: Recipe, data: Data | None, options: LoweringOptions) -> Tensor:
+    size = options.size or recipe.data.size
+    if data is not None:
+        shape = data.sample_shape
+    elif size is not None:
+        shape = (2 if recipe.data.is_events else 3, size, size)
+    else:
+        raise ParameterError(
+            "the size of the images is unknown without data; pass --data, or --size 32 for CIFAR"
+        )
+    image = shape[-3:]
+    return torch.zeros(
+        (recipe.model.timesteps, 1, *image) if recipe.data.is_events else (1, *image)
+    )
+
+
+def _calibration(data: Data, limit: int) -> Tensor:
+    read = pieces(data, split="train", limit=limit, batch=limit)
+    return next(iter(read)).real
+
+
+def _pixels(recipe: Recipe) -> Pixels | None:
+    if recipe.data.is_events:
+        return None
+    normalization = recipe.data.augment.normalization
+    return Pixels(mean=normalization.mean, std=normalization.std)
+
+
+def _describe(lowered: Lowered, out: Path) -> dict[str, Any]:
+    network = lowered.network
+    found: dict[str, Any] = {
+        "file": str(out),
+        "bytes": out.stat().st_size,
+        "parameters": sum(buffer.numel() for buffer in network.buffers()),
+        "neurons": len(list(network.neurons())),
+        "timesteps": network.timesteps,
+        "is_integer": network.is_integer,
+    }
+    if network.is_integer:
+        widths = Counter(bound.bits for bound in prove(network).values())
+        found["accumulators"] = {str(bits): widths[bits] for bits in sorted(widths)}
+    return found
+
+
+def _sentences(found: dict[str, Any]) -> list[str]:
+    kind = "integers" if found["is_integer"] else "real numbers"
+    lines = [
+        f"{found['file']}: {found['bytes']:,} bytes, {found['parameters']:,} parameters, "
+        f"{found['neurons']} layers of neurons, {found['timesteps']} timesteps, {kind}"
+    ]
+    if found["is_integer"]:
+        widths = [f"{n} of {bits} bits" for bits, n in found["accumulators"].items()]
+        lines.append(f"proven not to overflow: accumulators and membranes, {', '.join(widths)}")
+    if "checked" in found:
+        lines.append(
+            f"on {found['checked']} test samples: accuracy {found['accuracy']:.2%}, as real "
+            f"numbers {found['accuracy_real']:.2%}; {found['levels_moved']:.3%} of the levels moved"
+        )
+    return [*lines, f"sha256 {found['sha256']}"]

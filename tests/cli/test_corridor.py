@@ -1,0 +1,33 @@
+"""The whole corridor: train, lower, export, and count the same right answers at the end."""
+
+import json
+import os
+
+import pytest
+
+from lbq.cli.main import main
+
+pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
+
+SMALL = ["--data.limit", "256", "--data.limit-test", "100", "--epochs", "1"]
+
+
+def recipe():
+    """CIFAR-10 where it lies here, else the synthetic set."""
+    folder = os.environ.get("LBQ_DATA")
+    return ["pocket", "--data", f"{folder}/cifar10"] if folder else ["smoke"]
+
+
+def test_from_training_to_onnx_runtime(tmp_path, capsys):
+    run, bundle, onnx = (str(tmp_path / name) for name in ("run", "net.lbq", "net.onnx"))
+    cache = ["--cache", str(tmp_path / "cache")]
+    assert main(["train", *recipe(), *SMALL, "--out", run, *cache]) == 0
+    assert main(["lower", run, "--out", bundle, "--calibrate", "64", *cache]) == 0
+    assert main(["export", bundle, "--to", "onnx", "--out", onnx]) == 0
+    capsys.readouterr()
+    found = []
+    for path in (bundle, onnx):
+        assert main(["eval", path, "--json", *cache]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert found[0]["count"] == 100

@@ -1,0 +1,64 @@
+import pytest
+
+from lbq.cli.main import main
+from lbq.export.bundle import digest, load
+
+pytestmark = [
+    pytest.mark.as_shipped,  # torch.fx and torch.export cannot trace the annotation checks
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+def test_a_bundle_copies_to_itself(bundle, tmp_path, capsys):
+    out = tmp_path / "copy.lbq"
+    assert main(["export", str(bundle), "--to", "bundle", "--out", str(out)]) == 0
+    assert digest(out) == digest(bundle)
+    assert "integers" in capsys.readouterr().out
+
+
+def test_a_run_is_lowered_on_the_way(trained, tmp_path):
+    out = tmp_path / "net.lbq"
+    words = ["export", str(trained), "--to", "bundle", "--out", str(out), "--bits", "16"]
+    assert main(words) == 0
+    assert load(out).is_integer
+
+
+def test_nir_gets_real_numbers_of_a_run_and_refuses_integers(trained, bundle, tmp_path, capsys):
+    out = tmp_path / "net.nir"
+    assert main(["export", str(trained), "--to", "nir", "--out", str(out)]) == 0
+    assert "real numbers" in capsys.readouterr().out
+    assert main(["export", str(bundle), "--to", "nir", "--out", str(out)]) == 1
+    assert "--bits float" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--to", "pt2", "--style", "fast"], "--style fast is for --to onnx"),
+        (["--to", "onnx", "--bits", "4"], "belong to `lbq lower`"),
+    ],
+)
+def test_what_does_not_belong_together_is_a_mistake(bundle, tmp_path, capsys, more, why):
+    assert main(["export", str(bundle), "--out", str(tmp_path / "x"), *more]) == 1
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["nothing.lbq", "nothing"])
+def test_a_source_that_is_not_there_is_a_mistake(tmp_path, capsys, source):
+    words = ["export", str(tmp_path / source), "--to", "onnx", "--out", str(tmp_path / "x")]
+    assert main(words) == 1
+    assert "no bundle and no run" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_a_mistake_before_any_work(trained, tmp_path, capsys):
+    for command in (["lower"], ["export", "--to", "onnx"]):
+        words = [*command, str(trained), "--out", str(tmp_path / "no" / "x.lbq")]
+        assert main(words) == 1
+        assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_damaged_bundle_is_a_mistake(tmp_path, capsys):
+    (tmp_path / "net.lbq").write_bytes(b"hello")
+    words = ["export", str(tmp_path / "net.lbq"), "--to", "onnx", "--out", str(tmp_path / "x")]
+    assert main(words) == 1
+    assert "Traceback" not in capsys.readouterr().err
