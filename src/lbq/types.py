@@ -57,7 +57,7 @@ Images = Float[Tensor, "B C H W"]
 """Still images, or the current of one instant behind a convolution."""
 Frames = Float[Tensor, "T B C H W"]
 """A sequence of images, of frames of events, or of what a convolution makes of them."""
-Sequence = Float[Tensor, "T B ..."]
+Sequence = Num[Tensor, "T B ..."]
 """Anything that has a time and a batch axis."""
 Logits = Float[Tensor, "B classes"]
 """What a classifier answers."""

@@ -8,6 +8,8 @@ from lbq.deploy.lower import lower
 from lbq.deploy.run import BACKENDS, run
 from lbq.errors import ParameterError, ShapeError
 
+pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
+
 
 @pytest.fixture(scope="module")
 def networks():

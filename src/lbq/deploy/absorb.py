@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lbq.functional.absorb import absorb_step
 
@@ -61,6 +61,17 @@ class Signal:
             else:
                 terms.append(term)
         return replace(self, terms=tuple(terms))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A synapse that batch norms may still be folded into."""
+
+    path: str
+    inputs: Signal
+    weight: Tensor
+    bias: Tensor | None
+    layer: nn.Conv2d | nn.Linear
 
 
 def absorb(weight: Tensor, term: Term, *, channels: int, groups: int) -> Tensor:

@@ -43,21 +43,21 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
         model: any network whose forward torch.fx can trace.
         example: an input, to learn the shapes from.
     """
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        graph = _Tracer().trace(model)
+        traced = fx.GraphModule(model, _Tracer().trace(model))
+        traced.graph.eliminate_dead_code()
+        shapes = _Shapes(traced)
+        with torch.no_grad():
+            shapes.run(example)
     except (TraceError, TypeError) as error:
         raise LoweringError(
             f"this network cannot be traced: {error}; its forward may not decide by values"
         ) from error
     finally:
-        model.train(was_training)
-    traced = fx.GraphModule(model, graph)
-    traced.graph.eliminate_dead_code()
-    shapes = _Shapes(traced)
-    with torch.no_grad():
-        shapes.run(example)
+        for module, training in modes.items():
+            module.training = training
     calls: dict[fx.Node, Call] = {}
     for node in traced.graph.nodes:
         calls[node] = _read(node, model, calls.__getitem__, shapes.found.get(node.name))

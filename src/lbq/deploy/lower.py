@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.absorb import Signal, Term, absorb
+from lbq.deploy.absorb import Draft, Signal, Term, absorb
 from lbq.deploy.capture import Call, capture
 from lbq.deploy.fold import fold_affine, norm_as_affine
 from lbq.deploy.ladder import as_level_neuron
@@ -36,18 +36,7 @@ def lower(model: nn.Module, example: Tensor) -> LoweredNetwork:
     return _Lowering(model, example).network
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Draft:
-    """A synapse that batch norms may still be folded into."""
-
-    path: str
-    inputs: Signal
-    weight: Tensor
-    bias: Tensor | None
-    layer: nn.Conv2d | nn.Linear
-
-
-_Value = Signal | _Draft | None
+_Value = Signal | Draft | None
 """What a call of the trained network gives; None for what is no tensor (shapes)."""
 
 
@@ -65,7 +54,7 @@ class _Lowering:
                 "no timesteps; pass frames [T, B, ...] as the example, or repeat the current"
             )
         self.network = LoweredNetwork(timesteps=steps[0], input_shape=shape, takes_frames=has_time)
-        self._settled: dict[int, tuple[_Draft, Signal]] = {}
+        self._settled: dict[int, tuple[Draft, Signal]] = {}
         self._values: dict[int, _Value] = {}
         for call in calls:
             self._values[id(call)] = self._lower(call, has_time)
@@ -100,7 +89,7 @@ class _Lowering:
         handler = _MODULES.get(call.name)
         return handler(self, call) if handler else self._refuse(call)
 
-    def _synapse(self, call: Call, layer: nn.Conv2d | nn.Linear) -> _Draft:
+    def _synapse(self, call: Call, layer: nn.Conv2d | nn.Linear) -> Draft:
         signal = self._signal(call)
         if isinstance(layer, nn.Conv2d):
             if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
@@ -109,13 +98,13 @@ class _Lowering:
             self._refuse(call, "a linear layer reads features; flatten first")
         bias = None if layer.bias is None else layer.bias.detach().double()
         weight = layer.weight.detach().double()
-        return _Draft(path=call.path, inputs=signal, weight=weight, bias=bias, layer=layer)
+        return Draft(path=call.path, inputs=signal, weight=weight, bias=bias, layer=layer)
 
     def _norm(self, call: Call, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> _Value:
         gain, offset = norm_as_affine(norm, path=call.path)
         before: Call = call.args[0]
         value = self._values[id(before)]
-        if isinstance(value, _Draft) and before.num_readers == 1:
+        if isinstance(value, Draft) and before.num_readers == 1:
             weight, bias = fold_affine(value.weight, value.bias, gain, offset)
             return replace(value, weight=weight, bias=bias)
         signal = self._signal(call)
@@ -304,9 +293,9 @@ class _Lowering:
         value = self._values[id(call)]
         if value is None:
             return self._refuse(call, "a shape is used as a tensor")
-        return self._settle(value) if isinstance(value, _Draft) else value
+        return self._settle(value) if isinstance(value, Draft) else value
 
-    def _settle(self, draft: _Draft) -> Signal:
+    def _settle(self, draft: Draft) -> Signal:
         """Make the synapses of a draft, one for each term that enters, and add them up."""
         if id(draft) in self._settled:
             return self._settled[id(draft)][1]

@@ -12,16 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.errors import LevelError, ParameterError
-from lbq.functional.membrane import integrate, lif_membrane, steps_removed
-from lbq.functional.quantize import count_thresholds
+from lbq.deploy.level_neuron import IntegerNeuron, LevelNeuron, per_channel
+from lbq.errors import ParameterError
 from lbq.models.time import fold, unfold
-from lbq.neurons.neuron import Neuron
 
 PoolKind = Literal["max", "sum"]
-NodeReset = Literal["event", "level", "none", "zero"]
-"""As a neuron's reset mode; "zero" forgets the membrane of whoever emitted."""
-
 Multiply = Callable[["Synapse | Shortcut", Tensor], Tensor]
 """How a backend multiplies levels by weights; no bias."""
 
@@ -244,151 +239,6 @@ class Repeat(nn.Module):
         return f"timesteps={self.timesteps}"
 
 
-class LevelNeuron(Neuron):
-    """Any neuron of this library with its step absorbed: currents in, integer levels out.
-
-    A level is the number of thresholds that the membrane has reached (Eq. 3). The ladder holds the
-    smallest membranes at which the trained neuron's own formula reaches each level, so that both
-    agree on every float.
-
-    Args:
-        ladder: thresholds, rising, ``[N, 1]`` or ``[N, C]``; for a signed neuron, of its size.
-        decay: share of the carry that survives a timestep, ``[1]``.
-        removed: what one unit of reset takes from the membrane, ``[1]`` or ``[C]``.
-        reset: whether emission removes that once, once per level, never, or forgets everything.
-        is_signed: whether the level has the membrane's sign.
-        resets_after_decay: whether the reset escapes the decay of the next timestep (Eq. 1).
-        is_split: whether every threshold has a membrane of its own.
-        mixture: ``[T, T]`` that mixes the currents of all timesteps first; None for none.
-    """
-
-    def __init__(
-        self,
-        ladder: Tensor,
-        *,
-        decay: Tensor,
-        removed: Tensor,
-        reset: NodeReset,
-        is_signed: bool = False,
-        resets_after_decay: bool = False,
-        is_split: bool = False,
-        mixture: Tensor | None = None,
-    ) -> None:
-        super().__init__(max_level=len(ladder))
-        self.ladder: Tensor
-        self.decay: Tensor
-        self.removed: Tensor
-        self.mixture: Tensor | None
-        self.register_buffer("ladder", ladder)
-        self.register_buffer("decay", decay)
-        self.register_buffer("removed", removed)
-        self.register_buffer("mixture", mixture)
-        self.reset: NodeReset = reset
-        self.is_signed = is_signed
-        self.resets_after_decay, self.is_split = resets_after_decay, is_split
-
-    def forward(self, currents: Tensor) -> Tensor:
-        """Answer a whole sequence with its levels, from rest."""
-        levels, _ = self.stream(currents, None)
-        return levels
-
-    def stream(self, currents: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Answer a piece of a sequence, from the carry of the piece before (None: from rest)."""
-        currents = self.receive(currents)
-        if self.mixture is not None:
-            shaped = self.mixture.reshape(*self.mixture.shape, *[1] * (currents.dim() - 1))
-            currents = torch.stack([(row * currents).sum(0) for row in shaped.unbind(0)])
-        if carry is None:
-            rest = torch.zeros_like(currents[0])
-            carry = torch.stack([rest] * self.max_level) if self.is_split else rest
-        levels: list[Tensor] = []
-        for current in currents.unbind(0):
-            level, carry = self.instant(carry, current)
-            levels.append(level)
-        emitted = torch.stack(levels)  # [T, B, *n]
-        self.emit(emitted)
-        return emitted, carry
-
-    def instant(self, carry: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate, count thresholds and reset: one timestep."""
-        membrane = self.integrate(carry, current)
-        if self.is_split:
-            ladder = self.ladder.reshape(-1, *[1] * current.dim())  # [N, 1, ...]
-            spikes = (membrane >= ladder).to(torch.uint8)
-            return spikes.sum(0, dtype=torch.uint8), torch.where(spikes > 0, 0, membrane)
-        ladder = torch.stack([per_channel(rung, current[:1])[0] for rung in self.ladder.unbind(0)])
-        size = membrane.abs() if self.is_signed else membrane
-        level = count_thresholds(size, ladder).to(torch.uint8)
-        if self.is_signed:
-            level = level.to(torch.int8) * membrane.sign().to(torch.int8)
-        return level, self._after(membrane, level)
-
-    def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
-        """Decay what was carried over and add the current."""
-        if self.resets_after_decay:  # the carry is the last membrane
-            spike = count_thresholds(carry, self.ladder)
-            return lif_membrane(
-                carry, current, spike=spike, decay=self.decay, threshold=self.removed, reset=1.0
-            )
-        return integrate(carry, current, decay=self.decay)
-
-    def _after(self, membrane: Tensor, level: Tensor) -> Tensor:
-        if self.resets_after_decay or self.reset == "none":
-            return membrane
-        if self.reset == "zero":
-            return torch.where(level != 0, torch.zeros_like(membrane), membrane)
-        units = steps_removed(level, mode=self.reset).to(membrane.dtype)
-        return membrane - per_channel(self.removed, membrane) * units
-
-    def extra_repr(self) -> str:
-        """Show the range of levels."""
-        low = -self.max_level if self.is_signed else 0
-        return f"levels {low}..{self.max_level}, reset={self.reset}"
-
-
-class IntegerNeuron(LevelNeuron):
-    """A neuron in int32: thresholds, reset and decay are integers in the unit of its currents.
-
-    The decay is a product and an arithmetic shift, ``(multiplier * carry) >> shift``, which rounds
-    down, negative carries too.
-
-    Args:
-        ladder: thresholds, rising, ``[N, C]`` int32.
-        multiplier: of the carry.
-        shift: bits that the product is shifted by.
-        removed: what one unit of reset takes from the membrane, ``[C]`` int32.
-        reset: whether emission removes that once, once per level, never, or forgets everything.
-        resets_after_decay: whether the reset escapes the decay of the next timestep (Eq. 1).
-    """
-
-    def __init__(
-        self,
-        ladder: Tensor,
-        *,
-        multiplier: int,
-        shift: int,
-        removed: Tensor,
-        reset: NodeReset,
-        resets_after_decay: bool = False,
-    ) -> None:
-        super().__init__(
-            ladder,
-            decay=torch.tensor([multiplier / 2**shift]),
-            removed=removed,
-            reset=reset,
-            resets_after_decay=resets_after_decay,
-        )
-        self.multiplier, self.shift = multiplier, shift
-
-    def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
-        """Decay what was carried over and add the current."""
-        membrane = ((carry * self.multiplier) >> self.shift) + current
-        if not self.resets_after_decay:
-            return membrane
-        reached = carry >= per_channel(self.ladder[0], carry)
-        return membrane - per_channel(self.removed, carry) * reached
-
-
 class Readout(nn.Module):
     """The classifier's answer: currents averaged over time, or in integers their sum.
 
@@ -413,14 +263,3 @@ class Readout(nn.Module):
 
 NODES = (Synapse, Shortcut, Merge, Pool, Repeat, LevelNeuron, IntegerNeuron, Readout)
 """Every kind of node; a lowered network has no other."""
-
-
-def per_channel(values: Tensor, like: Tensor) -> Tensor:
-    """Shape one value per channel to broadcast against ``[B, C, *space]``."""
-    if values.numel() == 1:
-        return values.reshape([1] * like.dim())
-    if values.numel() != like.shape[1]:
-        raise LevelError(
-            f"{values.numel()} values for {like.shape[1]} channels (shape {tuple(like.shape)})"
-        )
-    return values.reshape(1, -1, *[1] * (like.dim() - 2))
