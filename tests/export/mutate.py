@@ -174,7 +174,7 @@ def mutants(count, seed):
             try:
                 outcome = attempt(path)
             except BaseException:
-                Path("escaped.lbq").write_bytes(data)
+                Path(tempfile.gettempdir(), "escaped.lbq").write_bytes(data)  # to look at
                 raise
             seconds = time.process_time() - start
             slowest = max(slowest, seconds)

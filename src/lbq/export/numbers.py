@@ -13,7 +13,7 @@ _DECAYS = (0.0, 2.0)
 def check_numbers(path: str, node: nn.Module) -> None:
     """Complain about numbers that no lowered network has."""
     for name, tensor in node.named_buffers():
-        # a NaN or an infinity makes the extremes differ from themselves or from finite numbers
+        # the extremes of a tensor with a NaN are NaN, which no comparison likes
         if tensor.is_floating_point():
             low, high = (float(value) for value in tensor.aminmax())
             require(
