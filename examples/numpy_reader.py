@@ -78,8 +78,7 @@ def synapse(values: Array, node: dict[str, Any]) -> Array:
     for (i, j), seen in windows(values, weight.shape[2:], node, 0):
         parts = zip(np.split(weight[:, :, i, j], groups), np.split(seen, groups, 1), strict=True)
         currents += np.concatenate([np.einsum("oc,nchw->nohw", w, x) for w, x in parts], 1)
-    if bias is None:
-        return currents
+    bias = np.zeros(1, int) if bias is None else bias
     return currents + (bias if bias.ndim == 3 else bias[:, None, None])
 
 
@@ -100,10 +99,9 @@ def pool(values: Array, node: dict[str, Any]) -> Array:
 
 def neuron(currents: Array, node: dict[str, Any]) -> Array:
     """Levels of a sequence ``[T, B, ...]``: decay, integrate, count thresholds, reset."""
-    settings, ladder = node["settings"], node["tensors"]["ladder"]
-    removed = per_channel(node["tensors"]["removed"], currents[0])
-    ladder = np.stack([per_channel(rung, currents[0]) for rung in ladder])
-    ladder = ladder[:, None]  # [N, 1, C, ...]
+    settings, removed = node["settings"], per_channel(node["tensors"]["removed"], currents[0])
+    rungs = [per_channel(rung, currents[0]) for rung in node["tensors"]["ladder"]]
+    ladder = np.stack(rungs)[:, None]  # [N, 1, C, ...]
     carry, level, levels = np.zeros_like(currents[0]), np.zeros_like(currents[0]), []
     for current in currents:
         membrane = ((carry * settings["multiplier"]) >> settings["shift"]) + current

@@ -5,6 +5,8 @@ import json
 
 import torch
 
+import lbq
+from lbq.deploy import Pixels, lower, to_fixed_point
 from lbq.deploy.network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import (
     IntegerNeuron,
@@ -16,8 +18,11 @@ from lbq.deploy.nodes import (
     Shortcut,
     Synapse,
 )
+from lbq.export.manifest import named_tensors, write
+from lbq.export.payload import NAMES, Region
 
 HEADER = 64
+MEAN, STD = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)
 
 
 def tiny_network(*, is_integer=True):
@@ -83,6 +88,38 @@ def tiny_network(*, is_integer=True):
     return net
 
 
+def lowered(name, *, block="basic", bits=None):
+    """Lower a narrow ResNet with arbitrary batch norms; return it and inputs that it takes."""
+    generator = torch.Generator().manual_seed(1)
+    build = getattr(lbq, name)
+    model = build(10, timesteps=2, width=1 / 16, block=block).eval()
+    for norm in model.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.3, generator=generator)
+            norm.running_var.uniform_(0.5, 2, generator=generator)
+            norm.bias.data.normal_(0, 0.3, generator=generator)
+    if build.form == "events":
+        counts = torch.randint(0, 4, (2, 2, 2, 16, 16), dtype=torch.uint8, generator=generator)
+        inputs, real, pixels = counts, counts.float(), None
+    else:
+        inputs = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=generator)
+        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
+        real, pixels = (inputs / 255 - mean) / std, Pixels(mean=MEAN, std=STD)
+    network = lower(model, real)
+    if bits is None:
+        return network, real
+    return to_fixed_point(network, bits=bits, pixels=pixels, calibration=real), inputs
+
+
+def manifest_of(network):
+    """Return the manifest as a document, with made-up places of the tensors, and these."""
+    regions = {
+        name: Region(NAMES[tensor.dtype], tuple(tensor.shape), 8 * place)
+        for place, (name, tensor) in enumerate(named_tensors(network).items())
+    }
+    return json.loads(write(network, regions)), regions
+
+
 class Draft:
     """A bundle taken apart: change what you like, and ``pack`` it with a digest that is right."""
 
@@ -111,7 +148,8 @@ class Draft:
         return seal(manifest, len(table).to_bytes(8, "little") + table + self.numbers, self.version)
 
     def _shift(self, distance):
-        for node in self.manifest["nodes"]:
+        nodes = self.manifest.get("nodes")
+        for node in nodes if isinstance(nodes, list) else ():
             tensors = node.get("tensors") if isinstance(node, dict) else None
             for region in tensors.values() if isinstance(tensors, dict) else ():
                 if isinstance(region, dict) and type(region.get("offset")) is int:
