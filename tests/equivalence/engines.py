@@ -1,0 +1,89 @@
+"""One integer network on every engine there is: do all answers agree bit for bit?"""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from integer_oracle import run_oracle
+from safetensors.torch import load_file
+
+import lbq
+from lbq.data import open_data, test_batches
+from lbq.deploy.run import BACKENDS
+from lbq.export import OnnxRunner, export_onnx
+from lbq.train import Recipe, build_network
+from lbq.train.document import from_document
+
+_READER = Path(__file__).parents[2] / "examples" / "numpy_reader.py"
+
+
+def answers(network, inputs, folder, *, with_oracle=True):
+    """Return the integers of every engine by name; folder is for the files."""
+    found = {name: lbq.run(network, inputs, backend=name).numpy() for name in BACKENDS}
+    if with_oracle:
+        found["int64 oracle"] = run_oracle(network, inputs)[network.plan[-1].path]
+    bundle = folder / "net.lbq"
+    lbq.save(network, bundle)
+    found["bundle"] = lbq.run(lbq.load(bundle), inputs).numpy()
+    reader = _load_reader()
+    found["numpy reader"] = reader.run(reader.read_bundle(str(bundle)), inputs.numpy())
+    for style in ("exact", "fast"):
+        path = folder / f"{style}.onnx"
+        try:
+            export_onnx(network, path, style=style)
+        except lbq.LBQError:
+            if style == "exact":
+                raise
+            continue  # "fast" refuses what float32 would round
+        for engine in ("onnxruntime", "openvino"):
+            found[f"{engine}, {style}"] = OnnxRunner(path, engine=engine)(inputs.numpy())
+    return found
+
+
+def disagreements(found):
+    """Return how many integers of each engine differ from the dense backend's."""
+    expected = found["dense"].astype(np.int64)
+    wrong = {}
+    for name, integers in found.items():
+        assert integers.shape == expected.shape, name
+        wrong[name] = int((integers.astype(np.int64) != expected).sum())
+    return wrong
+
+
+def _load_reader():
+    spec = importlib.util.spec_from_file_location("numpy_reader", _READER)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def integer_network(model, inputs, *, bits, calibrate=False):
+    """Lower a random network and turn it into integers."""
+    pixels = lbq.Pixels(mean=[0.4] * model.channels, std=[0.25] * model.channels)
+    images = inputs.float() / 64
+    lowered = lbq.lower(model, images)
+    given = images if calibrate else None
+    return lbq.to_fixed_point(lowered, bits=bits, pixels=pixels, calibration=given)
+
+
+def pocket_network(results):
+    """Return the trained pocket network of the committed record, and its recipe."""
+    record = json.loads((results / "training" / "pocket.json").read_text())
+    recipe = from_document(Recipe, record["recipe"])
+    model = build_network(recipe.model, num_classes=10).eval()
+    model.load_state_dict(load_file(results / "training" / "pocket.safetensors"))
+    return model, recipe
+
+
+def cifar10_bytes(data, count, recipe):
+    """Return the first images of the test set as bytes, and normalised."""
+    config = replace(recipe.data, source=str(data))
+    batch = next(
+        iter(test_batches(open_data(config, Path("~/.cache/lbq").expanduser()), batch=count))
+    )
+    normalization = recipe.data.augment.normalization
+    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (normalization.mean, normalization.std))
+    return ((batch.x * std + mean) * 255).round().to(torch.uint8), batch.x

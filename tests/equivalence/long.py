@@ -1,0 +1,187 @@
+"""The long form of the equivalence tests; its records belong into results/equivalence.
+
+    python tests/equivalence/long.py lowering graphs images bounds --out results/equivalence
+
+lowering  float64: trained against lowered, every shape, block and neuron, 1,000 CIFAR-10 images
+          each                                                         0 levels differ
+graphs    200 random networks on every engine                          0 integers differ
+images    the trained pocket network in 8 bits on every engine, 1,000 CIFAR-10 images    0 differ
+bounds    10,000 random layers and inputs                              0 integers outside the proof
+
+``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests")]
+
+from deploy import test_bounds  # noqa: E402
+from equivalence import engines  # noqa: E402
+from random_networks import RandomNetwork  # noqa: E402
+
+import lbq  # noqa: E402
+from lbq import neurons  # noqa: E402
+from lbq.train.provenance import git_commit  # noqa: E402
+
+NEURONS = {
+    "LBQ": lambda c: lbq.BurstLIF(step=lbq.LearnedStep(0.4)),
+    "LBQ per channel": lambda c: lbq.BurstLIF(step=lbq.LearnedStep(0.4, channels=c)),
+    "LBQ level reset": lambda c: lbq.BurstLIF(3, step=0.3, reset_mode="level"),
+    "LBQ learned decay": lambda c: lbq.BurstLIF(learn_decay=True),
+    "V1": lambda c: lbq.BurstLIF(step=lbq.FixedStep(), surrogate=lbq.BoxET()),
+    "binary": lambda c: neurons.BinaryLIF(threshold=0.5),
+    "ternary": lambda c: neurons.TernaryLIF(step=0.4),
+    "ternary original": lambda c: neurons.OriginalTernaryLIF(),
+    "I-LIF": lambda c: neurons.IntegerLIF(),
+    "MLF": lambda c: neurons.MultiLevelLIF(),
+    "LM-HT": lambda c: neurons.LMHT(2),
+}
+SHAPES = {
+    "resnet18": lbq.resnet18,
+    "resnet19": lbq.resnet19,
+    "resnet20": lbq.resnet20,
+    "resnet34": lbq.resnet34,
+}
+
+
+def randomised(model):
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.3)
+            module.running_var.uniform_(0.5, 2)
+            module.weight.data.uniform_(0.5, 1.5)
+            module.bias.data.normal_(0, 0.3)
+        if isinstance(module, lbq.LearnedStep):
+            module.set_(torch.empty_like(module.raw_step).uniform_(0.3, 0.8))
+    return model
+
+
+@torch.no_grad()
+def differing(model, net, images, batch=50):
+    """Count levels that differ, and levels."""
+    wrong = total = 0
+    for some in images.split(batch, dim=1 if images.dim() == 5 else 0):
+        pair = []
+        for network in (model, net):
+            levels = []
+            with lbq.watch_levels(network, lambda layer, t, x, into=levels: into.append(x)):
+                network(some)
+            pair.append(levels)
+        wrong += sum(int((a != b).sum()) for a, b in zip(*pair, strict=True))
+        total += sum(a.numel() for a in pair[0])
+    return wrong, total
+
+
+def lowering(scale):
+    _, recipe = engines.pocket_network(ROOT / "results")
+    count = max(4, round(1000 * scale))
+    _, images = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
+    images = images.double()
+    frames = (
+        images[None, :, :2, ::2, ::2].clamp(min=0).round().expand(2, -1, -1, -1, -1).contiguous()
+    )
+    cases = [(s, b, "LBQ") for s in SHAPES for b in ("basic", "sew", "ms")]
+    cases += [("resnet20", "basic", n) for n in NEURONS if n != "LBQ"]
+    rows = []
+    for shape, block, neuron in cases:
+        torch.manual_seed(len(rows))
+        model = SHAPES[shape](10, timesteps=2, width=1 / 16, block=block, neuron=NEURONS[neuron])
+        model = randomised(model).double().eval()
+        given = frames if shape == "resnet19" else images
+        net = lbq.lower(model, given[:, :1] if shape == "resnet19" else given[:1])
+        wrong, total = differing(model, net, given)
+        rows.append(
+            {"shape": shape, "block": block, "neuron": neuron, "levels": total, "differ": wrong}
+        )
+        sys.stderr.write(f"{rows[-1]}\n")
+    return {"images": count, "levels_differing": sum(row["differ"] for row in rows), "cases": rows}
+
+
+def graphs(scale):
+    count, wrong, engines_seen = max(1, round(200 * scale)), {}, {}
+    for seed in range(count):
+        model = RandomNetwork(1000 + seed)
+        inputs = model.inputs()
+        net = engines.integer_network(model, inputs, bits=(4, 8, 16)[seed % 3], calibrate=seed % 2)
+        with tempfile.TemporaryDirectory() as folder:
+            found = engines.disagreements(engines.answers(net, inputs, Path(folder)))
+        for name, differ in found.items():
+            wrong[name] = wrong.get(name, 0) + differ
+            engines_seen[name] = engines_seen.get(name, 0) + 1
+        if differ_now := sum(found.values()):
+            sys.stderr.write(f"seed {1000 + seed}: {differ_now} differ, {found}\n")
+    return {"graphs": count, "integers_differing": wrong, "graphs_per_engine": engines_seen}
+
+
+def images(scale):
+    model, recipe = engines.pocket_network(ROOT / "results")
+    count = max(4, round(1000 * scale))
+    pixels, inputs = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
+    normalization = recipe.data.augment.normalization
+    given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
+    net = lbq.to_fixed_point(lbq.lower(model, inputs[:1]), pixels=given, calibration=inputs[:256])
+    wrong = {}
+    for some in pixels.split(50):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, differ in engines.disagreements(
+                engines.answers(net, some, Path(folder))
+            ).items():
+                wrong[name] = wrong.get(name, 0) + differ
+    return {"images": count, "integers_differing": wrong}
+
+
+def bounds(scale):
+    count, outside = round(10_000 * scale), 0
+    for seed in range(count):
+        net = test_bounds.one_layer(seed, timesteps=1 + seed % 4)
+        proven = test_bounds.membrane_intervals(net)["neuron"]
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randint(
+            0, 256, (net.timesteps, 64, 2), dtype=torch.uint8, generator=generator
+        )
+        extreme = (noise > 127).to(torch.uint8) * 255
+        for frames in (noise, extreme):
+            for t, membrane in enumerate(test_bounds.membranes(net, frames)):
+                low, high = (side.astype(int) for side in proven[t])
+                outside += int(((membrane < low) | (membrane > high)).sum())
+    return {"layers": count, "inputs_each": 128, "integers_outside": outside}
+
+
+PARTS = {"lowering": lowering, "graphs": graphs, "images": images, "bounds": bounds}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="+", choices=PARTS)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    for name in arguments.parts:
+        start = time.time()
+        record = {"part": name, **PARTS[name](arguments.scale)}
+        record |= {
+            "seconds": round(time.time() - start),
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": git_commit(),
+            "torch": torch.__version__,
+        }
+        text = json.dumps(record, indent=1)
+        sys.stdout.write(text + "\n")
+        if arguments.out:
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            (arguments.out / f"{name}.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+import os
+from pathlib import Path
+
+import pytest
+from equivalence import engines
+from random_networks import RandomNetwork
+
+import lbq
+
+pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_engine_gives_the_same_integers(seed, tmp_path):
+    model = RandomNetwork(seed)
+    inputs = model.inputs()
+    net = engines.integer_network(model, inputs, bits=(4, 8, 16)[seed % 3], calibrate=seed % 2)
+    found = engines.answers(net, inputs, tmp_path)
+    assert set(engines.disagreements(found).values()) == {0}, engines.disagreements(found)
+    assert "openvino, exact" in found
+
+
+@pytest.mark.skipif("LBQ_DATA" not in os.environ, reason="real images: set LBQ_DATA")
+def test_the_trained_network_gives_the_same_integers_on_real_images(tmp_path):
+    model, recipe = engines.pocket_network(RESULTS)
+    data = Path(os.environ["LBQ_DATA"]) / "cifar10"
+    pixels, images = engines.cifar10_bytes(data, 20, recipe)
+    normalization = recipe.data.augment.normalization
+    given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
+    net = lbq.to_fixed_point(lbq.lower(model, images), bits=8, pixels=given, calibration=images)
+    found = engines.answers(net, pixels[:4], tmp_path)
+    assert set(engines.disagreements(found).values()) == {0}, engines.disagreements(found)
