@@ -23,8 +23,9 @@ import lbq
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
 from lbq.errors import LBQError
 from lbq.export import OnnxRunner, export_onnx
+from lbq.export.onnx_run import Engine
 
-ENGINES = ("onnxruntime", "openvino")
+ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
 
 
@@ -37,13 +38,18 @@ def build(width: float, timesteps: int) -> LoweredNetwork:
     return lower(model, torch.zeros(1, 3, 32, 32))
 
 
-def num_different(net: LoweredNetwork, file: Path, inputs: torch.Tensor) -> tuple[int, int]:
-    """Count the levels that differ from ours, and all levels."""
+def num_different(net: LoweredNetwork, file: Path, inputs: torch.Tensor) -> dict[str, str]:
+    """Count the levels that differ from ours, and all levels, for every engine."""
     seen: dict[str, list[torch.Tensor]] = {}
     run(net, inputs, watch=lambda layer, t, x: seen.setdefault(layer, []).append(x))
-    got = OnnxRunner(file, threads=1).run_all(inputs.numpy())
-    pairs = [(got[layer], torch.stack(levels).numpy()) for layer, levels in seen.items()]
-    return sum(int((a != b).sum()) for a, b in pairs), sum(b.size for _, b in pairs)
+    expected = {layer: torch.stack(levels).numpy() for layer, levels in seen.items()}
+    total = sum(levels.size for levels in expected.values())
+    counts: dict[str, str] = {}
+    for engine in ENGINES:
+        got = OnnxRunner(file, engine=engine, threads=1).run_all(inputs.numpy())
+        different = sum(int((got[layer] != expected[layer]).sum()) for layer in expected)
+        counts[engine] = f"{different} of {total}"
+    return counts
 
 
 def files(folder: Path, width: float, timesteps: int, bits: int) -> dict[str, dict[str, Any]]:
@@ -67,8 +73,8 @@ def files(folder: Path, width: float, timesteps: int, bits: int) -> dict[str, di
         except LBQError as error:
             print(f"{name}: {error}")
             continue
-        different, levels = num_different(net, watched, inputs)
-        found[name] = {"path": path, "inputs": inputs, "different": different, "levels": levels}
+        different = num_different(net, watched, inputs)
+        found[name] = {"path": path, "inputs": inputs, "different": different}
     return found
 
 
@@ -103,16 +109,15 @@ def main() -> None:
                 print(f"{'':24}{'median ms':>11}{'min ms':>9}{'levels that differ':>28}")
                 rows: dict[str, Any] = {}
                 for row, taken in times.items():
-                    file = found[row.split(",")[0]]
+                    name, engine = row.split(", ")
                     rows[row] = {
                         "median_ms": 1e3 * statistics.median(taken),
                         "min_ms": 1e3 * min(taken),
-                        "different": file["different"],
-                        "levels": file["levels"],
+                        "different": found[name]["different"][engine],
                     }
                     print(
                         f"{row:24}{rows[row]['median_ms']:11.2f}{rows[row]['min_ms']:9.2f}"
-                        f"{file['different']:14} of {file['levels']}"
+                        f"{rows[row]['different']:>28}"
                     )
                 record[f"T={timesteps}, B={batch}"] = rows
     if arguments.out:

@@ -37,7 +37,7 @@ def neuron(**changes):
         "removed": torch.tensor([3_000_001], dtype=torch.int32),
         "reset": "event",
     }
-    ladder = torch.tensor([[1_000_003], [20_000_001], [30_000_007]], dtype=torch.int32)
+    ladder = torch.tensor([[1_000_003], [18_000_001], [22_000_007]], dtype=torch.int32)
     return IntegerNeuron(ladder, **(fields | changes))
 
 
