@@ -35,9 +35,7 @@ def answers(network, inputs, folder, *, with_oracle=True):
         try:
             export_onnx(network, path, style=style)
         except lbq.LBQError:
-            if style == "exact":
-                raise
-            continue  # "fast" refuses what float32 would round
+            continue  # refused: "fast" where float32 rounds, "exact" where a distance needs 33 bits
         for engine in ("onnxruntime", "openvino"):
             found[f"{engine}, {style}"] = OnnxRunner(path, engine=engine)(inputs.numpy())
     return found
