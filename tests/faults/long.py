@@ -9,7 +9,8 @@ P6  100 full disks (tmpfs)          the last good checkpoint loads, the run goes
 P8  1,000 flipped bits and 200 truncations                         1,200 noticed          1 min
 D1  canonical mode for 1, 2, 4 ranks and 1 -> 4 -> 2, three recipes     one SHA-256       2 min
 
-Times are those of two idle cores. `--scale 0.1` does a tenth of the trials.
+Times are those of two idle cores. `--scale 0.1` does a tenth of the trials; `--start 10` rolls other
+dice for them and writes a record of its own, so that a long row can be done in pieces.
 """
 
 import argparse
@@ -57,12 +58,12 @@ def repeat(count, trial):
     return seen, failures
 
 
-def p1(crew, folder, scale):
+def p1(crew, folder, scale, start):
     recipe, expected = trials.reference(crew, tiny, folder, epochs=25)
     chains = max(1, round(10 * scale))
 
     def chain(number):
-        out, dice = folder / f"run{number}", trials.roll(number)
+        out, dice = folder / f"run{number}", trials.roll(start + number)
         return trials.kill_chain(crew, tiny, out, recipe, expected, kills=20, interval=3, dice=dice)
 
     seen, failures = repeat(chains, chain)
@@ -74,15 +75,14 @@ def p1(crew, folder, scale):
     }
 
 
-def p2(crew, folder, scale):
+def p2(crew, folder, scale, start):
     recipe = tiny.tiny_recipe(epochs=40)
     _, expected = trials.reference(crew, tiny, folder, world=2, epochs=40)
     count = max(1, round(50 * scale))
 
     def one(number):
-        found = trials.kill_a_rank(
-            tiny, folder / f"run{number}", recipe, expected, dice=trials.roll(number)
-        )
+        dice = trials.roll(start + number)
+        found = trials.kill_a_rank(tiny, folder / f"run{number}", recipe, expected, dice=dice)
         assert found["was_hit"], "the run was over before its rank could be killed"
         return found
 
@@ -97,7 +97,7 @@ def p2(crew, folder, scale):
     }
 
 
-def p3(crew, folder, scale):
+def p3(crew, folder, scale, start):
     count = max(2, round(100 * scale))
     references = {}
     for world in (1, 2):
@@ -106,7 +106,7 @@ def p3(crew, folder, scale):
 
     def one(number):
         world = 1 + number % 2
-        out, dice = folder / f"run{number}", trials.roll(number)
+        out, dice = folder / f"run{number}", trials.roll(start + number)
         return trials.terminate(crew, tiny, out, *references[world], world=world, dice=dice)
 
     seen, failures = repeat(count, one)
@@ -119,7 +119,7 @@ def p3(crew, folder, scale):
     }
 
 
-def p6(crew, folder, scale):
+def p6(crew, folder, scale, start):
     count = max(1, round(100 * scale))
     command = ["unshare", "-Urm", sys.executable, HERE / "full_disk.py", folder]
     done = subprocess.run(
@@ -134,7 +134,7 @@ def p6(crew, folder, scale):
     }
 
 
-def p8(crew, folder, scale):
+def p8(crew, folder, scale, start):
     out, options = folder / "run", {"save_every_steps": 6, "save_every_s": 1e9}
     recipe = to_document(tiny.tiny_recipe())
     crew.run("train_run", out=str(out), recipe=recipe, options=options)
@@ -156,7 +156,7 @@ def p8(crew, folder, scale):
     }
 
 
-def d1(crew, folder, scale):
+def d1(crew, folder, scale, start):
     forms = [{}, {"precision": "bf16", "channels_last": True}, {"precision": "fp16", "seed": 4}]
 
     def one(number):
@@ -191,6 +191,7 @@ def main():
     )
     parser.add_argument("faults", nargs="+", choices=FAULTS)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the trials to run")
+    parser.add_argument("--start", type=int, default=0, help="number of the first trial's dice")
     parser.add_argument("--out", type=Path, help="folder for the records")
     arguments = parser.parse_args()
     failed = 0
@@ -199,7 +200,7 @@ def main():
         crew = load(HERE.parent / "crew.py").Crew()
         start = time.time()
         try:
-            found = FAULTS[name](crew, folder, arguments.scale)
+            found = FAULTS[name](crew, folder, arguments.scale, arguments.start)
         finally:
             crew.close()
             shutil.rmtree(folder, ignore_errors=True)
@@ -217,7 +218,8 @@ def main():
         sys.stdout.write(text + "\n")
         if arguments.out:
             arguments.out.mkdir(parents=True, exist_ok=True)
-            (arguments.out / f"{name}.json").write_text(text + "\n")
+            suffix = f"-{arguments.start}" if arguments.start else ""
+            (arguments.out / f"{name}{suffix}.json").write_text(text + "\n")
     sys.exit(1 if failed else 0)
 
 
