@@ -9,8 +9,8 @@ P6  100 full disks (tmpfs)          the last good checkpoint loads, the run goes
 P8  1,000 flipped bits and 200 truncations                         1,200 noticed          1 min
 D1  canonical mode for 1, 2, 4 ranks and 1 -> 4 -> 2, three recipes     one SHA-256       2 min
 
-Times are those of two idle cores. `--scale 0.1` does a tenth of the trials; `--start 10` rolls other
-dice for them and writes a record of its own, so that a long row can be done in pieces.
+Times are those of two idle cores. `--scale 0.1` does a tenth of the trials; `--start 10` rolls
+other dice for them and writes a record of its own, so that a long row can be done in pieces.
 """
 
 import argparse
