@@ -26,7 +26,7 @@ def record(run: Path) -> dict[str, object]:
     evaluations = [r for r in journal if r["event"] == "evaluation"]
     last = evaluations[-1]
     best = max(evaluations, key=lambda r: r["accuracy"])
-    lives = [r["time"] for r in journal if r["event"] == "start"]
+    lives = [r["time"] for r in journal if r["event"] in ("start", "resume")]
     return {
         "recipe": recipe,
         "accuracy_after_last_epoch": last["accuracy"],
