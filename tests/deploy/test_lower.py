@@ -145,3 +145,13 @@ def test_a_lowered_network_compiles_to_equal_levels():
 def test_every_neuron_of_a_lowered_network_is_a_ladder():
     net = lower(RandomNetwork(3), RandomNetwork(3).inputs().float())
     assert all(isinstance(neuron, LevelNeuron) for _, neuron in net.neurons())
+
+
+def test_what_comes_behind_the_mean_over_time_is_still():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 6), lbq.BurstLIF(step=0.2), nn.Linear(6, 5), MeanOverTime(), nn.Linear(5, 2)
+    ).double()  # fmt: skip
+    frames = torch.randn(3, 7, 4).double()
+    net = lower(model, frames)
+    torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)

@@ -82,8 +82,9 @@ def open_network(path: Path, *, engine: str | None = None, backend: str | None =
 def _lowered(network: LoweredNetwork, backend: str) -> Opened:
     kind: Backend = backend  # pyright: ignore[reportAssignmentType] -- run() checks it
 
+    dtype = network.example().dtype
+
     def answer(inputs: Tensor) -> Tensor:
-        dtype = network.example().dtype
         return run(network, inputs.to(dtype), backend=kind)
 
     return Opened(answer=answer, is_integer=network.is_integer, origin=network.origin)

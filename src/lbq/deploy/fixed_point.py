@@ -117,17 +117,7 @@ def _synapse(node: Synapse, unit: Tensor, bits: int, mean: Tensor | None) -> Syn
     if bias is not None:
         shaped = unit.reshape(-1, *[1] * (bias.dim() - 1))
         stored = (bias.double() / shaped).round().to(torch.int32)
-    return Synapse(
-        integers,
-        stored,
-        max_input=node.max_input,
-        is_still=node.is_still,
-        stride=node.stride,
-        padding=node.padding,
-        dilation=node.dilation,
-        groups=node.groups,
-        bits=bits,
-    )
+    return node.with_numbers(integers, stored, max_input=node.max_input, bits=bits)
 
 
 def _response(weight: Tensor, mean: Tensor, groups: int) -> Tensor:
@@ -195,16 +185,7 @@ def _first_synapse(node: Synapse, network: LoweredNetwork, pixels: Pixels | None
         weight = _scale_inputs(weight, per_input, node.groups)
         old = torch.zeros(len(weight)).double() if bias is None else bias.double()
         bias = offset + old.reshape(-1, *[1] * (offset.dim() - 1))
-    return Synapse(
-        weight,
-        bias,
-        max_input=PIXEL_MAX,
-        is_still=node.is_still,
-        stride=node.stride,
-        padding=node.padding,
-        dilation=node.dilation,
-        groups=node.groups,
-    )
+    return node.with_numbers(weight, bias, max_input=PIXEL_MAX)
 
 
 def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:

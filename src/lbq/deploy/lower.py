@@ -157,7 +157,8 @@ class _Lowering:
             path = self.network.add(
                 "readout", Readout("mean"), self._as_currents(signal, call.path)
             )
-            return self._currents(path, like=signal, channels=signal.terms[0].channels)
+            answer = self._currents(path, like=signal, channels=signal.terms[0].channels)
+            return replace(answer, axes="still")
         if rank == leading + 3 and {a % rank for a in axes} == {rank - 2, rank - 1}:
             pooled = self._pool(call, signal, Window(is_max=False, kernel=None))
             return replace(pooled, is_flat=not call.kwargs.get("keepdim", False))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.nodes import LevelNeuron, Multiply, Shortcut, Synapse
+from lbq.deploy.nodes import LevelNeuron, Multiply, Weighted
 from lbq.errors import LoweringError, ShapeError, TimeError
 
 INPUT = "input"
@@ -93,7 +93,7 @@ class LoweredNetwork(nn.Module):
         last_use = self._last_use()
         for index, (place, node) in enumerate(self.nodes()):
             arguments = [values[name] for name in place.inputs]
-            is_weighted = isinstance(node, Synapse | Shortcut) and INPUT not in place.inputs
+            is_weighted = isinstance(node, Weighted) and INPUT not in place.inputs
             values[place.path] = node(*arguments, multiply) if is_weighted else node(*arguments)
             for name in place.inputs:
                 if last_use[name] == index and name in values:

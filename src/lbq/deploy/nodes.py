@@ -17,14 +17,53 @@ from lbq.errors import ParameterError
 from lbq.models.time import fold, unfold
 
 PoolKind = Literal["max", "sum"]
-Multiply = Callable[["Synapse | Shortcut", Tensor], Tensor]
+Multiply = Callable[["Weighted", Tensor], Tensor]
 """How a backend multiplies levels by weights; no bias."""
 
 EXACT_FLOAT32 = 2**24
 """Integers below this are exact in float32."""
 
 
-class Synapse(nn.Module):
+class Weighted(nn.Module):
+    """What turns levels into currents: a product with weights, and a bias.
+
+    Args:
+        weight: integers in an integer network.
+        bias: None for none.
+        max_input: largest size of what enters (levels or pixels); None if that is a real number.
+        is_still: what enters has no time axis.
+    """
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, *, max_input: int | None, is_still: bool
+    ) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.bias: Tensor | None
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+        self.max_input, self.is_still = max_input, is_still
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it computes in integers."""
+        return not self.weight.is_floating_point()
+
+    def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
+        """Return the currents of all instants; ``multiply`` says how, densely unless told."""
+        folded = inputs if self.is_still else fold(inputs)
+        currents = self.multiply(folded) if multiply is None else multiply(self, folded)
+        if self.bias is not None:
+            is_map = self.bias.dim() == 3
+            currents = currents + (self.bias if is_map else per_channel(self.bias, currents))
+        return currents if self.is_still else unfold(currents, like=inputs)
+
+    def multiply(self, inputs: Tensor) -> Tensor:
+        """Multiply by the weights, without bias; exact in an integer network."""
+        raise NotImplementedError
+
+
+class Synapse(Weighted):
     """A convolution or a linear layer: levels in, currents out, at every instant.
 
     Args:
@@ -52,12 +91,7 @@ class Synapse(nn.Module):
         groups: int = 1,
         bits: int | None = None,
     ) -> None:
-        super().__init__()
-        self.weight: Tensor
-        self.bias: Tensor | None
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
-        self.max_input, self.is_still = max_input, is_still
+        super().__init__(weight, bias, max_input=max_input, is_still=is_still)
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.groups, self.bits = groups, bits
 
@@ -66,22 +100,21 @@ class Synapse(nn.Module):
         """Whether this is a linear layer: it flattens what enters."""
         return self.weight.dim() == 2
 
-    @property
-    def is_integer(self) -> bool:
-        """Whether it computes in integers."""
-        return not self.weight.is_floating_point()
-
-    def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
-        """Return the currents of all instants; ``multiply`` says how, densely unless told."""
-        folded = inputs if self.is_still else fold(inputs)
-        product = self.multiply(folded) if multiply is None else multiply(self, folded)
-        if self.bias is not None:
-            product = product + (
-                self.bias
-                if self.is_linear
-                else self.bias.reshape(len(self.bias), *self._bias_map())
-            )
-        return product if self.is_still else unfold(product, like=inputs)
+    def with_numbers(
+        self, weight: Tensor, bias: Tensor | None, *, max_input: int | None, bits: int | None = None
+    ) -> "Synapse":
+        """Return the same synapse with other weights."""
+        return Synapse(
+            weight,
+            bias,
+            max_input=max_input,
+            is_still=self.is_still,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            bits=bits,
+        )
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply by the weights, without bias; exact in an integer network."""
@@ -94,10 +127,6 @@ class Synapse(nn.Module):
                 inputs, weight, None, self.stride, self.padding, self.dilation, self.groups
             )
         return product.to(torch.int32) if self.is_integer else product
-
-    def _bias_map(self) -> tuple[int, ...]:
-        assert self.bias is not None
-        return tuple(self.bias.shape[1:]) if self.bias.dim() == 3 else (1, 1)
 
     def _exact_dtype(self) -> torch.dtype:
         """Choose the floats in which every partial sum of integers is exact: they are fast.
@@ -117,7 +146,7 @@ class Synapse(nn.Module):
         )
 
 
-class Shortcut(nn.Module):
+class Shortcut(Weighted):
     """An identity shortcut: a synapse with one weight per channel, which absorbed the step.
 
     Args:
@@ -135,25 +164,7 @@ class Shortcut(nn.Module):
         max_input: int | None,
         is_still: bool = False,
     ) -> None:
-        super().__init__()
-        self.weight: Tensor
-        self.bias: Tensor | None
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
-        self.max_input, self.is_still = max_input, is_still
-
-    @property
-    def is_integer(self) -> bool:
-        """Whether it computes in integers."""
-        return not self.weight.is_floating_point()
-
-    def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
-        """Return the currents of all instants."""
-        folded = inputs if self.is_still else fold(inputs)
-        product = self.multiply(folded) if multiply is None else multiply(self, folded)
-        if self.bias is not None:
-            product = product + per_channel(self.bias, product)
-        return product if self.is_still else unfold(product, like=inputs)
+        super().__init__(weight, bias, max_input=max_input, is_still=is_still)
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply every channel by its weight."""

@@ -1,6 +1,5 @@
 """From real numbers to integers: weights, decays, and the error that rounding makes on average."""
 
-from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -60,7 +59,7 @@ def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
             means[path] = seen.mean((0, 2, 3))
 
     hooks = [
-        node.register_forward_pre_hook(_named(look, place.path))
+        node.register_forward_pre_hook(partial(look, place.path))
         for place, node in network.nodes()
         if isinstance(node, Synapse) and place.inputs != (INPUT,)
     ]
@@ -70,7 +69,3 @@ def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
         for hook in hooks:
             hook.remove()
     return means
-
-
-def _named(look: Callable[..., None], path: str) -> Callable[..., None]:
-    return partial(look, path)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from lbq.deploy.nodes import (
     Synapse,
 )
 from lbq.errors import LoweringError, ParameterError
+from lbq.export.facts import facts_of
 from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_integers import IntegerNodes
 from lbq.export.onnx_qdq import Int8Pairs
@@ -59,16 +60,7 @@ def export_onnx(
         raise ParameterError(f"style must be one of {', '.join(STYLES)}, got {style!r}")
     path = Path(path)
     written = _Written(network, style, outputs_levels)
-    facts: dict[str, Any] = {
-        "timesteps": network.timesteps,
-        "input_shape": list(network.input_shape),
-        "takes_frames": network.takes_frames,
-        "is_integer": network.is_integer,
-        "logit_scale": network.logit_scale,
-        "style": style,
-        "levels": written.level_outputs,
-        "origin": network.origin,
-    }
+    facts = facts_of(network) | {"style": style, "levels": written.level_outputs}
     if written.num_inexact_channels is not None:
         facts["num_inexact_channels"] = written.num_inexact_channels
     written.graph.save(path, facts)

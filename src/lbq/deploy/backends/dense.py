@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from lbq.deploy.nodes import Shortcut, Synapse
+from lbq.deploy.nodes import Weighted
 
 
-def multiply(synapse: Synapse | Shortcut, levels: Tensor) -> Tensor:
+def multiply(synapse: Weighted, levels: Tensor) -> Tensor:
     """Multiply at once."""
     return synapse.multiply(levels)

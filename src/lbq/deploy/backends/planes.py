@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.backends.signs import by_sign
-from lbq.deploy.nodes import Shortcut, Synapse
+from lbq.deploy.nodes import Weighted
 from lbq.functional.planes import bit_sparse_product, num_planes, to_planes
 
 
-def multiply(synapse: Synapse | Shortcut, levels: Tensor) -> Tensor:
+def multiply(synapse: Weighted, levels: Tensor) -> Tensor:
     """Multiply plane by plane and shift."""
     if levels.is_floating_point():
         return synapse.multiply(levels)

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.backends.signs import by_sign
-from lbq.deploy.nodes import Shortcut, Synapse
+from lbq.deploy.nodes import Weighted
 
 
-def multiply(synapse: Synapse | Shortcut, levels: Tensor) -> Tensor:
+def multiply(synapse: Weighted, levels: Tensor) -> Tensor:
     """Add up the synapse's answers to "at least one", "at least two", and so on."""
     if levels.is_floating_point():
         return synapse.multiply(levels)
