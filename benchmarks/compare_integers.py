@@ -10,8 +10,6 @@ moves hundreds behind it.
 
 import argparse
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import lbq
-from lbq.data import open_data, test_batches, train_batches
+from lbq.cli.samples import open_samples, pieces
 from lbq.train import Recipe, build_network
 from lbq.train.document import from_document
 
-Form = tuple[lbq.LoweredNetwork, Callable[[Tensor], Tensor]]
-"""A network and what it wants to see of an image."""
 CALIBRATION = 512
 """Training images whose levels are averaged."""
 
@@ -40,42 +36,33 @@ def main() -> None:
     recipe = from_document(
         Recipe, json.loads(arguments.run.with_suffix(".json").read_text())["recipe"]
     )
-    recipe = replace(recipe, data=replace(recipe.data, source=arguments.data))
-    data = open_data(recipe.data, Path("~/.cache/lbq").expanduser())
+    data = open_samples(recipe, source=arguments.data, cache=Path("~/.cache/lbq"))
     model = build_network(recipe.model, num_classes=data.num_classes).eval()
     model.load_state_dict(load_file(arguments.run.with_suffix(".safetensors")))
     normalization = recipe.data.augment.normalization
-    assert normalization is not None
-    mean = torch.tensor(normalization.mean).reshape(3, 1, 1)
-    std = torch.tensor(normalization.std).reshape(3, 1, 1)
     pixels = lbq.Pixels(mean=normalization.mean, std=normalization.std)
-    calibration = next(iter(train_batches(data, seed=0, epoch=0, global_batch=CALIBRATION))).x
+    calibration = next(pieces(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
     lowered = lbq.lower(model, calibration[:1])
-
-    def bytes_of(images: Tensor) -> Tensor:
-        return ((images * std + mean) * 255).round().to(torch.uint8)
-
-    forms: dict[str, Form] = {"float32, lowered": (lowered, lambda images: images)}
+    forms = {"float32, lowered": lowered}
     for bits in (16, 8, 4):
         for name, images in (("", None), (", calibrated", calibration)):
             net = lbq.to_fixed_point(lowered, bits=bits, pixels=pixels, calibration=images)
-            forms[f"int{bits}{name}"] = net, bytes_of
+            forms[f"int{bits}{name}"] = net
     correct = dict.fromkeys(["float32, trained", *forms], 0)
     moved, alone, agree = (dict.fromkeys(forms, 0) for _ in range(3))
     total = count = 0
-    for images, target, _ in test_batches(data, batch=100):
+    for images, raw, target in pieces(data, limit=arguments.images, batch=100):
         trained, answer = _levels_of(model, images)
         correct["float32, trained"] += int((answer == target).sum())
-        for name, (net, prepare) in forms.items():
-            levels, guess = _levels_of(net, prepare(images))
+        for name, net in forms.items():
+            inputs = raw if net.is_integer else images
+            levels, guess = _levels_of(net, inputs)
             correct[name] += int((guess == target).sum())
             agree[name] += int((guess == answer).sum())
             moved[name] += sum(int((levels[key] != trained[key]).sum()) for key in trained)
-            alone[name] += _moved_alone(net, prepare(images), trained)
+            alone[name] += _moved_alone(net, inputs, trained)
         total += sum(level.numel() for level in trained.values())
         count += len(target)
-        if count >= arguments.images:
-            break
     record = {
         name: {
             "accuracy": found / count,

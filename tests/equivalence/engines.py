@@ -2,16 +2,14 @@
 
 import importlib.util
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from integer_oracle import run_oracle
 from safetensors.torch import load_file
 
 import lbq
-from lbq.data import open_data, test_batches
+from lbq.cli.samples import open_samples, pieces
 from lbq.deploy.run import BACKENDS
 from lbq.export import OnnxRunner, export_onnx
 from lbq.train import Recipe, build_network
@@ -77,11 +75,7 @@ def pocket_network(results):
 
 
 def cifar10_bytes(data, count, recipe):
-    """Return the first images of the test set as bytes, and normalised."""
-    config = replace(recipe.data, source=str(data))
-    batch = next(
-        iter(test_batches(open_data(config, Path("~/.cache/lbq").expanduser()), batch=count))
-    )
-    normalization = recipe.data.augment.normalization
-    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (normalization.mean, normalization.std))
-    return ((batch.x * std + mean) * 255).round().to(torch.uint8), batch.x
+    """Return images of the test set as bytes, and normalised."""
+    opened = open_samples(recipe, source=str(data), cache=Path("~/.cache/lbq"))
+    piece = next(pieces(opened, limit=count, batch=count))
+    return piece.raw, piece.real
