@@ -1,8 +1,8 @@
 """A cell: one recipe and seed whose measurement fills places in the paper's tables.
 
-Places are addresses: ``CIFAR-10/ResNet-20/LBQ/T=2``, ``ablation/V1/fixed`` and ``energy/LBQ (5)`` are
-rows of the paper, named as :mod:`lbq_paper.tables_as_printed` names them; ``open/...`` are questions
-that it leaves open.
+Places are addresses: ``CIFAR-10/ResNet-20/LBQ/T=2``, ``ablation/V1/fixed`` and ``energy/LBQ (5)``
+are rows of the paper, named as :mod:`lbq_paper.tables_as_printed` names them; ``open/...`` are
+questions that it leaves open.
 """
 
 from collections.abc import Iterable, Sequence

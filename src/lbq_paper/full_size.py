@@ -6,6 +6,7 @@ and schedules are then those of the paper's own rows, not those of the quoted wo
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from lbq.train import NeuronConfig, Recipe
 from lbq.train.recipes import (
@@ -47,6 +48,7 @@ COSTS: dict[str, NeuronConfig] = {
 _Row = tuple[str, str, Recipe]  # place, method, recipe
 
 
+@cache
 def full_size_cells() -> tuple[Cell, ...]:
     """List every cell of the paper's size, each with all of its places."""
     found: list[Cell] = []

@@ -7,6 +7,7 @@ alike; where else they might start is a question of group d.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from lbq.train import NeuronConfig, OptimConfig, Recipe, ScheduleConfig
 from lbq.train.recipes import pocket
@@ -35,6 +36,7 @@ def pocket_science() -> Recipe:
     )
 
 
+@cache
 def pocket_cells() -> tuple[Cell, ...]:
     """List every small cell, each with all of its places and groups."""
     rows = [*_ablation(), *_levels(), *_timesteps(), *_open_points(), *_others()]

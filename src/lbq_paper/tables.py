@@ -3,7 +3,7 @@
 Numbers come from committed records only; a place without one says so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 from lbq_paper.cells import Table
@@ -131,7 +131,7 @@ def _both(results: Results, place: str, value: Value, *, digits: int = 2) -> tup
     return full, results.shown(place, "pocket", value, digits=max(digits, 2))
 
 
-def _with_ours(claims: dict[str, object], results: Results, table: Table) -> list[str]:
+def _with_ours(claims: Mapping[str, object], results: Results, table: Table) -> list[str]:
     """List printed places, then those that only we have."""
     kind = next(iter(claims)).partition("/")[0]
     ours = [place for place in results.places(table) if place.partition("/")[0] == kind]
