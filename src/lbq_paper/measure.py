@@ -19,7 +19,7 @@ _DIGITS = 6
 """Digits behind the point of what is measured and not counted."""
 
 
-def measure_run(run: Path, *, cache: Path, device: str = "cpu") -> Document:
+def measure_run(run: Path, *, cache: Path, device: torch.device) -> Document:
     """Measure the last checkpoint of a run on the whole test set of its recipe."""
     model, recipe, _ = load_trained(run)
     data = open_data(recipe.data, cache.expanduser())
@@ -27,24 +27,23 @@ def measure_run(run: Path, *, cache: Path, device: str = "cpu") -> Document:
 
 
 @torch.inference_mode()
-def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: str = "cpu") -> Document:
+def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.device) -> Document:
     """Return right answers, counts and, for every layer, its step and the levels it emits.
 
     The network runs as it was evaluated in training: same precision, same memory order.
     """
-    there = torch.device(device)
-    model = model.to(there)
+    model = model.to(device)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    example = _example(data).to(there)
+    example = _example(data).to(device)
     if not any(named_neurons(model)):
-        correct = _answer(model, data, recipe, there)
+        correct = _answer(model, data, recipe, device)
         macs = sum(count_macs(model, example).values())
         counts = {"num_images": data.num_test, "ann_macs": macs, "fp_macs": macs * data.num_test}
         return {"measured_correct": correct, "counts": counts, "layers": []}
     tally, levels = Tally(model, example), LevelCounts()
     with watch_levels(model, tally), watch_levels(model, levels):
-        correct = _answer(model, data, recipe, there)
+        correct = _answer(model, data, recipe, device)
     return {
         "measured_correct": correct,
         "counts": _counts(tally),

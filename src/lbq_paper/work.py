@@ -8,25 +8,28 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Literal
-
-import torch
 
 from lbq.data import SYNTHETIC
 from lbq.errors import LBQError, NonFiniteError, RunError
 from lbq.train import Recipe, RunOptions, train, write_recipe
-from lbq.train.journal import Listener
+from lbq.train.journal import Listener, Record
 from lbq.train.preemption import listening_for_stop
 from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import Supervisor
+from lbq.train.world import choose_device
 from lbq_paper.cells import Cell
 from lbq_paper.measure import measure_run
 from lbq_paper.records import read_records, record_path, write_failure, write_record
 
-Ending = Literal["recorded", "was recorded", "somebody else works on it", "stopped", "failed"]
+Ending = Literal["recorded", "was recorded", "somebody else works on it", "stopped"]
 
 Say = Callable[[str], None]
+
+_TELL_EVERY = 200
+"""Steps between two lines about a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +53,7 @@ class Work:
 
 
 def work_off(
-    cells: Sequence[Cell],
-    work: Work,
-    *,
-    say: Say,
-    limit_minutes: float | None = None,
-    listeners: Sequence[Listener] = (),
+    cells: Sequence[Cell], work: Work, *, say: Say, limit_minutes: float | None = None
 ) -> int:
     """Run cells in their order; return 0, 1 if one failed, or 128 + signal if asked to stop."""
     num_failed = 0
@@ -63,24 +61,23 @@ def work_off(
         for index, cell in enumerate(cells, 1):
             if stop:
                 return stop.exit_code
-            words = f"[{index}/{len(cells)}] {cell.id} {cell.method}, seed {cell.seed}"
+            head = f"[{index}/{len(cells)}] {cell.id} {cell.method}, seed {cell.seed}"
             try:
-                ending = run_cell(
-                    cell, work, say=lambda w, head=words: say(f"{head}: {w}"), listeners=listeners
-                )
+                ending = run_cell(cell, work, say=partial(_say_about, say, head))
             except LBQError as error:  # the next cell may fare better
-                ending, num_failed = "failed", num_failed + 1
-                say(f"{words}: failed: {error}")
+                num_failed += 1
+                say(f"{head}: failed: {error}")
+                continue
+            say(f"{head}: {ending}")
             if ending == "stopped":
-                say(f"{words}: stopped and saved; the same command continues")
+                say("everything is saved; the same command continues")
                 return stop.exit_code
     return 1 if num_failed else 0
 
 
-def run_cell(cell: Cell, work: Work, *, say: Say, listeners: Sequence[Listener] = ()) -> Ending:
+def run_cell(cell: Cell, work: Work, *, say: Say) -> Ending:
     """Train, measure and record one cell, or what is left of that to do."""
     if is_recorded(cell, work):
-        say("was recorded")
         return "was recorded"
     place = RunFolder(work.folder / cell.id)
     run = place.path / "run"
@@ -88,15 +85,14 @@ def run_cell(cell: Cell, work: Work, *, say: Say, listeners: Sequence[Listener] 
         try:
             stack.enter_context(place.locked())
         except RunError:
-            say("somebody else works on it")
             return "somebody else works on it"
         if is_recorded(cell, work):  # somebody else was faster
-            say("was recorded")
             return "was recorded"
         try:
-            if not _train(_located(cell.recipe, work.data), run, work, listeners):
+            if not _train(_located(cell.recipe, work.data), run, work, _progress(say)):
                 return "stopped"
-            measured = measure_run(run, cache=work.options.cache, device=_device(work))
+            device = choose_device(work.options.device)
+            measured = measure_run(run, cache=work.options.cache, device=device)
         except NonFiniteError as error:
             say(f"diverged: {error}")
             write_failure(work.out, cell, run, str(error))
@@ -104,7 +100,6 @@ def run_cell(cell: Cell, work: Work, *, say: Say, listeners: Sequence[Listener] 
         path = write_record(work.out, cell, run, measured)
         if work.keep_weights:
             _keep_weights(run, path.with_suffix(".safetensors"))
-    say(f"recorded, {measured['measured_correct']} of {measured['counts']['num_images']} right")
     return "recorded"
 
 
@@ -115,7 +110,7 @@ def is_recorded(cell: Cell, work: Work) -> bool:
     return work.accept_older and cell.key in read_records(work.out)
 
 
-def _train(recipe: Recipe, run: Path, work: Work, listeners: Sequence[Listener]) -> bool:
+def _train(recipe: Recipe, run: Path, work: Work, progress: Listener) -> bool:
     """Train to the end; False if somebody said stop.
 
     Code may have changed since an earlier life: what decides numbers is in the cell's id, and so in
@@ -123,7 +118,7 @@ def _train(recipe: Recipe, run: Path, work: Work, listeners: Sequence[Listener])
     """
     options = replace(work.options, allow_changed=("code",))
     if work.devices == 1:
-        return train(recipe, run, options, listeners=listeners).ending != "stopped"
+        return train(recipe, run, options, listeners=[progress]).ending != "stopped"
     run.mkdir(parents=True, exist_ok=True)
     file = run.parent / "recipe.json"
     file.write_text(write_recipe(recipe))
@@ -138,6 +133,28 @@ def _train(recipe: Recipe, run: Path, work: Work, listeners: Sequence[Listener])
     if code and code < 128:
         raise RunError(f"training on {work.devices} devices ended with exit code {code}")
     return code == 0
+
+
+def _progress(say: Say) -> Listener:
+    """Tell a line when a run begins, every few hundred steps, and at every evaluation."""
+
+    def tell(record: Record) -> None:
+        match record["event"]:
+            case "start" | "resume":
+                say(f"{record['event']} at step {record['step']} of {record['total_steps']}")
+            case "train" if record["step"] % _TELL_EVERY == 0:
+                rate, accuracy = record["samples_per_s"], record["accuracy"]
+                say(f"epoch {record['epoch']:.1f}, {rate:,.0f}/s, training {accuracy:.1%}")
+            case "evaluation":
+                say(f"epoch {record['epoch']}, test {record['accuracy']:.2%}")
+            case _:
+                pass
+
+    return tell
+
+
+def _say_about(say: Say, head: str, words: str) -> None:
+    say(f"{head}: {words}")
 
 
 def _located(recipe: Recipe, data: Path | None) -> Recipe:
@@ -155,13 +172,6 @@ def _located(recipe: Recipe, data: Path | None) -> Recipe:
             f"pass --data the folder that holds {name}"
         )
     return replace(recipe, data=replace(recipe.data, source=str(source)))
-
-
-def _device(work: Work) -> str:
-    wanted = work.options.device
-    if wanted != "auto":
-        return wanted
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _keep_weights(run: Path, path: Path) -> None:

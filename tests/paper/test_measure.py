@@ -18,7 +18,7 @@ def measured(tiny, tmp_path):
         data = open_data(recipe.data, tmp_path)
         torch.manual_seed(0)
         model = build_network(recipe.model, num_classes=data.num_classes).eval()
-        return model, data, measure(model, data, recipe)
+        return model, data, measure(model, data, recipe, device=torch.device("cpu"))
 
     return run
 
