@@ -58,6 +58,8 @@ class Results:
 
     def paired(self, place: str, reference: str, size: Size, value: Value) -> str:
         """Write the differences to another place over the seeds that both were run with."""
+        if place == reference:
+            return "-"
         there = {record.seed: value(record) for record in self.at(reference, size)}
         differences = [
             mine - theirs

@@ -128,7 +128,7 @@ def _open_lines(results: Results) -> list[_Line]:
 
 def _both(results: Results, place: str, value: Value, *, digits: int = 2) -> tuple[str, str]:
     full = results.shown(place, "full", value, digits=digits)
-    return full, results.shown(place, "pocket", value, digits=max(digits, 2))
+    return full, results.shown(place, "pocket", value, digits=digits)
 
 
 def _with_ours(claims: Mapping[str, object], results: Results, table: Table) -> list[str]:

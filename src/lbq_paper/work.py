@@ -97,9 +97,9 @@ def run_cell(cell: Cell, work: Work, *, say: Say) -> Ending:
             say(f"diverged: {error}")
             write_failure(work.out, cell, run, str(error))
             return "recorded"
-        path = write_record(work.out, cell, run, measured)
-        if work.keep_weights:
-            _keep_weights(run, path.with_suffix(".safetensors"))
+        if work.keep_weights:  # before the record: who finds it finds everything
+            _keep_weights(run, record_path(work.out, cell).with_suffix(".safetensors"))
+        write_record(work.out, cell, run, measured)
     return "recorded"
 
 
@@ -179,6 +179,7 @@ def _keep_weights(run: Path, path: Path) -> None:
     stem = f"{checkpoints.steps()[-1]:09d}"
     found = {p.name: p for p in checkpoints.folder.glob(f"{stem}.*.safetensors")}
     model = found.get(f"{stem}.average.safetensors", found[f"{stem}.model.safetensors"])
+    path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(model, path)
 
 

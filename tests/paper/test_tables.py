@@ -81,7 +81,7 @@ def test_seeds_become_mean_spread_and_paired_differences(record, tmp_path):
         record("ablation/LBQ/learnable", seed, lbq)
         record("ablation/V3/learnable", seed, v3)
     text = table("5", tmp_path)
-    assert "84.00 +- 1.00 (n=3)" in line(text, "LBQ/learnable")
+    assert line(text, "LBQ/learnable").endswith("84.00 +- 1.00 (n=3) -")
     assert "82.00 +- 1.00 (n=3)" in line(text, "V3/learnable")
     assert "-2.00 +- 1.00 (n=3)" in line(text, "V3/learnable")
 
