@@ -23,7 +23,7 @@ def test_any_change_changes_the_digest():
     recipe = RECIPES["pocket"]()
     others = [
         replace(recipe, seed=43),
-        replace(recipe, optim=replace(recipe.optim, lr=0.2)),
+        replace(recipe, optim=replace(recipe.optim, lr=0.3)),
         replace(recipe, data=replace(recipe.data, source="elsewhere")),
     ]
     assert len({each.digest() for each in (recipe, *others)}) == 4
