@@ -7,11 +7,12 @@ from pathlib import Path
 
 from lbq.functional.cost import arithmetic_energy_pj
 from lbq.train.document import Document
-from lbq_paper.cells import Cell, Size
+from lbq_paper.cells import Cell, Size, Table, table_of
 from lbq_paper.full_size import full_size_cells
 from lbq_paper.pocket_size import pocket_cells
 from lbq_paper.records import Record, read_records
 
+NO_CELL = "no cell"
 NOT_RUN = "not run"
 DIVERGED = "diverged"
 OLDER = "*"
@@ -42,13 +43,15 @@ class Results:
         ]
         return sorted(found, key=lambda record: record.seed)
 
-    def places(self, table: str) -> list[str]:
+    def places(self, table: Table) -> list[str]:
         """List the places of a table that some cell fills, in the order of the cells."""
-        every = (place for cell in self.cells if table in cell.tables for place in cell.places)
-        return list(dict.fromkeys(every))
+        every = dict.fromkeys(place for cell in self.cells for place in cell.places)
+        return [place for place in every if table_of(place) == table]
 
     def shown(self, place: str, size: Size, value: Value, *, digits: int = 2) -> str:
         """Write what was measured at a place: mean, spread and number of runs."""
+        if not any(cell.size == size and place in cell.places for cell in self.cells):
+            return NO_CELL
         records = self.at(place, size)
         values = [found for record in records if (found := value(record)) is not None]
         if not records:

@@ -50,13 +50,9 @@ def _accuracy_lines(table: Table) -> Callable[[Results], list[_Line]]:
     def lines(results: Results) -> list[_Line]:
         claims = {c.cell: (str(c.accuracy), c.origin) for c in ACCURACY if str(c.table) == table}
         found: list[_Line] = [("dataset / network / method / T", "paper", "", "ours", "pocket")]
-        ours = results.places(table)
-        for place in [*claims, *(place for place in ours if place not in claims)]:
+        for place in _with_ours(claims, results, table):
             printed, origin = claims.get(place, ("-", "not in the paper"))
-            if place in ours:
-                found.append((place, printed, origin, *_both(results, place, accuracy)))
-            else:
-                found.append((place, printed, origin, "no cell", "no cell"))
+            found.append((place, printed, origin, *_both(results, place, accuracy)))
         return found
 
     return lines
@@ -119,7 +115,7 @@ def _energy_lines(results: Results) -> list[_Line]:
 
 def _open_lines(results: Results) -> list[_Line]:
     found: list[_Line] = [("choice", "pocket", "- LBQ as in the recipes")]
-    for place in (place for place in results.places("open") if place.startswith("open/")):
+    for place in results.places("open"):
         row = place.removeprefix("open/")
         difference = results.paired(place, _OPEN_REFERENCE, "pocket", accuracy)
         found.append((row, results.shown(place, "pocket", accuracy), difference))
@@ -133,9 +129,7 @@ def _both(results: Results, place: str, value: Value, *, digits: int = 2) -> tup
 
 def _with_ours(claims: Mapping[str, object], results: Results, table: Table) -> list[str]:
     """List printed places, then those that only we have."""
-    kind = next(iter(claims)).partition("/")[0]
-    ours = [place for place in results.places(table) if place.partition("/")[0] == kind]
-    return list(dict.fromkeys([*claims, *ours]))
+    return list(dict.fromkeys([*claims, *results.places(table)]))
 
 
 def _row(claim: AccumulationClaim | EnergyClaim) -> str:

@@ -128,7 +128,16 @@ def test_older_code_and_divergence_are_shown(record, tmp_path):
 
 
 def test_quoted_rows_without_a_cell_say_so(tmp_path):
-    assert "no cell" in line(table("2", tmp_path), "CIFAR-10/ResNet-20/RMP-SNN")
+    text = table("2", tmp_path)
+    assert line(text, "CIFAR-10/ResNet-20/RMP-SNN").endswith("no cell no cell")
+    assert line(text, "CIFAR-100/ResNet-20/LBQ/T=1").endswith("not run no cell")
+
+
+def test_a_table_has_the_places_of_its_own_only(tmp_path):
+    results = open_results(tmp_path)
+    assert "ablation/" not in table_text("2", results)
+    assert "CIFAR-10/ResNet-20/I-LIF (D=4)/T=2" in table_text("2", results)
+    assert all(place.startswith("open/") for place in results.places("open"))
 
 
 def test_a_recipe_that_was_recorded_before_a_field_existed_is_still_found(record, tmp_path):
