@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -154,5 +153,5 @@ def _rounded(record: dict[str, Any], names: tuple[str, ...]) -> Document:
 
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
-    lines: Iterator[str] = iter(info.read_text().splitlines() if info.exists() else ())
+    lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
