@@ -38,6 +38,15 @@ def test_every_field_can_be_changed_by_a_flag():
     assert recipe.optim.momentum == RECIPES["pocket"]().optim.momentum
 
 
+def test_what_the_paper_leaves_open_can_be_chosen_by_flags():
+    words = ["pocket", "--model.blocks", "1", "2", "1", "--model.neuron.surrogate", "tailed-box"]
+    words += ["--model.neuron.reset-mode", "level", "--model.neuron.gradient-scale", "lsq"]
+    model = command.parse(words).recipe.model
+    assert model.blocks == (1, 2, 1)
+    assert (model.neuron.surrogate, model.neuron.reset_mode) == ("tailed-box", "level")
+    assert model.neuron.gradient_scale == "lsq"
+
+
 def test_a_recipe_can_come_from_a_file(recipe_file, tiny):
     arguments = command.parse([recipe_file, "--seed", "5"])
     assert arguments.recipe == tiny.tiny_recipe(epochs=1, seed=5)

@@ -5,8 +5,16 @@ import torch
 from torch import nn
 
 from lbq import neurons
-from lbq.errors import RecipeError
-from lbq.train.network import ModelConfig, NeuronConfig, NeuronKind, build_network
+from lbq.errors import ParameterError, RecipeError
+from lbq.train.document import from_document, to_document
+from lbq.train.network import (
+    SURROGATES,
+    ModelConfig,
+    NeuronConfig,
+    NeuronKind,
+    SurrogateKind,
+    build_network,
+)
 
 
 def small(**options):
@@ -57,3 +65,75 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
     object.__setattr__(config, "name", "vgg")
     with pytest.raises(RecipeError, match=r"no network 'vgg'.*resnet20"):
         build_network(config, num_classes=4)
+
+
+def test_blocks_make_a_network_shallower():
+    model = build_network(small(blocks=(1, 2, 1)), num_classes=4)
+    assert [len(stage) for stage in model.stages] == [1, 2, 1]
+    assert model(torch.randn(2, 3, 8, 8)).shape == (2, 4)
+    assert [len(s) for s in build_network(small(), num_classes=4).stages] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (1, 1, 0), (), (1, 1, 1, 1)])
+def test_blocks_that_do_not_fit_the_stages_are_refused(blocks):
+    with pytest.raises(ParameterError, match="each of 3 stages"):
+        build_network(small(blocks=blocks), num_classes=4)
+
+
+def test_every_surrogate_has_a_name():
+    assert tuple(SURROGATES) == get_args(SurrogateKind)
+    assert set(SURROGATES.values()) == set(neurons.Surrogate.__subclasses__())
+
+
+@pytest.mark.parametrize("kind", ["lbq", "v1", "v2", "v3", "ternary", "ternary-learned"])
+@pytest.mark.parametrize("name", SURROGATES)
+def test_a_named_surrogate_replaces_the_kinds_own(kind, name):
+    config = NeuronConfig(kind=kind, surrogate=name)
+    if "ternary" in kind and name == "matched-box":
+        return  # an empty plateau at one level
+    neuron = build_network(small(neuron=config), num_classes=4).stem_neuron
+    assert type(neuron.surrogate) is SURROGATES[name]
+
+
+def test_kinds_keep_their_own_surrogate_and_reset_unless_said():
+    own = {"lbq": "relsg-et", "v1": "box-et", "v2": "relsg-et", "v3": "box-et", "ternary": "box-et"}
+    for kind, name in own.items():
+        neuron = build_network(small(neuron=NeuronConfig(kind=kind)), num_classes=4).stem_neuron
+        assert type(neuron.surrogate) is SURROGATES[name]
+    burst = build_network(small(), num_classes=4).stem_neuron
+    assert burst.options.reset_mode == "event"
+    assert burst.step.gradient_scale == "none"
+
+
+@pytest.mark.parametrize("mode", ["event", "level", "none"])
+def test_the_reset_is_the_one_asked_for(mode):
+    config = small(neuron=NeuronConfig(reset_mode=mode))
+    assert build_network(config, num_classes=4).stem_neuron.options.reset_mode == mode
+    config = small(neuron=NeuronConfig(kind="ternary", reset_mode=mode))
+    assert build_network(config, num_classes=4).stem_neuron.reset_mode == mode
+
+
+def test_the_gradient_of_the_steps_can_be_scaled():
+    for kind in ("lbq", "v3", "ternary-learned"):
+        config = small(neuron=NeuronConfig(kind=kind, gradient_scale="lsq"))
+        assert build_network(config, num_classes=4).stem_neuron.step.gradient_scale == "lsq"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "relu", "surrogate": "box-et"},
+        {"kind": "binary", "reset_mode": "level"},
+        {"kind": "v2", "gradient_scale": "lsq"},
+        {"kind": "ilif", "gradient_scale": "lsq"},
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options):
+    with pytest.raises(RecipeError, match=rf"not {options['kind']}; leave it out"):
+        NeuronConfig(**options)
+
+
+def test_the_choices_survive_a_document():
+    neuron = NeuronConfig(surrogate="tailed-box", reset_mode="level", gradient_scale="lsq")
+    config = small(neuron=neuron, blocks=(1, 1, 1))
+    assert from_document(ModelConfig, to_document(config)) == config

@@ -4,8 +4,9 @@ The widths of resnet20 are those that reproduce the paper's MAC count; the other
 code lines that the paper names (docs/paper-notes.md).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from lbq.errors import ParameterError
 from lbq.models.blocks import BlockKind, NeuronBuilder
 from lbq.models.resnet import Form, ResNetShape, SpikingResNet
 from lbq.neurons.burst import BurstLIF
@@ -29,6 +30,7 @@ class NamedResNet:
         max_level: int = 5,
         neuron: NeuronBuilder | None = None,
         width: float = 1.0,
+        blocks: tuple[int, ...] | None = None,
         form: Form | None = None,
         block: BlockKind = "basic",
         input_channels: int | None = None,
@@ -43,6 +45,7 @@ class NamedResNet:
             max_level: largest level of the default neuron (N_max); unused if ``neuron`` is given.
             neuron: builds a neuron for a number of channels; LBQ unless said.
             width: factor on every number of channels, so that small machines can train the shape.
+            blocks: number of blocks in each stage; those of the name unless said.
             form: "cifar", "imagenet" or "events"; the paper's unless said.
             block: "basic" (the paper), "sew" or "ms".
             input_channels: 3 for images, 2 for events unless said.
@@ -56,7 +59,7 @@ class NamedResNet:
             return BurstLIF(max_level)
 
         return SpikingResNet(
-            self.shape.scaled(width),
+            self._shape(blocks).scaled(width),
             num_classes=num_classes,
             timesteps=timesteps,
             neuron=burst_neuron if neuron is None else neuron,
@@ -66,6 +69,16 @@ class NamedResNet:
             first_stage_stride=first_stage_stride,
             fused=fused,
         )
+
+    def _shape(self, blocks: tuple[int, ...] | None) -> ResNetShape:
+        if blocks is None:
+            return self.shape
+        if len(blocks) != len(self.shape.blocks) or min(blocks) < 1:
+            raise ParameterError(
+                f"blocks must name at least one block for each of {len(self.shape.blocks)} stages, "
+                f"such as {self.shape.blocks}, got {blocks}"
+            )
+        return replace(self.shape, blocks=blocks)
 
 
 resnet18 = NamedResNet(

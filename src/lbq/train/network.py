@@ -1,5 +1,6 @@
 """A network from its configuration: which of the paper's shapes, with which neuron."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,14 +15,36 @@ from lbq.neurons.burst import BurstLIF
 from lbq.neurons.integer import IntegerLIF
 from lbq.neurons.lmht import LMHT
 from lbq.neurons.multilevel import MultiLevelLIF
-from lbq.neurons.step import FixedStep, LearnedStep
-from lbq.neurons.surrogates import BoxET, ReLSGET
+from lbq.neurons.step import FixedStep, GradientScale, LearnedStep, NeuronStep
+from lbq.neurons.surrogates import (
+    BoxET,
+    ClipBox,
+    MatchedBox,
+    ReLSGET,
+    Surrogate,
+    TailedBox,
+)
 from lbq.neurons.ternary import OriginalTernaryLIF, TernaryLIF
+from lbq.types import ResetMode
 
 NeuronKind = Literal[
     "lbq", "v1", "v2", "v3", "binary", "ternary", "ternary-learned", "ternary-original", "ilif",
     "mlf", "lmht", "relu",
 ]  # fmt: skip
+
+SurrogateKind = Literal["relsg-et", "box-et", "matched-box", "clip-box", "tailed-box"]
+
+SURROGATES: dict[SurrogateKind, Callable[[], Surrogate]] = {
+    "relsg-et": ReLSGET,
+    "box-et": BoxET,
+    "matched-box": MatchedBox,
+    "clip-box": ClipBox,
+    "tailed-box": TailedBox,
+}
+
+_BURSTS = ("lbq", "v1", "v2", "v3")
+_TERNARY = ("ternary", "ternary-learned")
+_LEARNED = ("lbq", "v3", "ternary-learned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +61,27 @@ class NeuronConfig:
     """Whether every channel has a step of its own instead of every layer; for bursts."""
     decay: float | None = None
     """Share of the carry that survives a timestep (beta); None for the kind's own."""
+    surrogate: SurrogateKind | None = None
+    """What carries the gradient; None for the kind's own. For bursts and ternary neurons."""
+    reset_mode: ResetMode | None = None
+    """What emission removes: one step per "event", one per "level", or "none"; None for the kind's
+    own, "event". For bursts and ternary neurons."""
+    gradient_scale: GradientScale = "none"
+    """Factor on the gradient of learned steps: "none" (the paper), or that of "lsq"."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the kind cannot take: an option without effect would be a false claim."""
+        takes = {
+            "surrogate": (self.surrogate is None, _BURSTS + _TERNARY),
+            "reset_mode": (self.reset_mode is None, _BURSTS + _TERNARY),
+            "gradient_scale": (self.gradient_scale == "none", _LEARNED),
+        }
+        for name, (is_unsaid, kinds) in takes.items():
+            if not is_unsaid and self.kind not in kinds:
+                raise RecipeError(
+                    f"{name}={getattr(self, name)!r} is for neurons of kind {', '.join(kinds)}, "
+                    f"not {self.kind}; leave it out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +96,8 @@ class ModelConfig:
     """Number of timesteps (T)."""
     width: float = 1.0
     """Factor on every number of channels."""
+    blocks: tuple[int, ...] | None = None
+    """Number of blocks in each stage, such as 1 1 1; None for those of the name."""
     form: Form | None = None
     """ "cifar", "imagenet" or "events"; None for what the paper uses the shape with."""
     block: BlockKind = "basic"
@@ -84,6 +130,7 @@ def build_network(config: ModelConfig, *, num_classes: int) -> SpikingResNet:
         timesteps=config.timesteps,
         neuron=neuron,
         width=config.width,
+        blocks=config.blocks,
         form=config.form,
         block=config.block,
         first_stage_stride=config.first_stage_stride,
@@ -98,10 +145,13 @@ def _build_neuron(config: NeuronConfig, timesteps: int, channels: int) -> nn.Mod
             return _burst(config, channels)
         case "binary":
             return BinaryLIF(threshold=config.step, decay=decay)
-        case "ternary":
-            return TernaryLIF(step=config.step, decay=decay)
-        case "ternary-learned":
-            return TernaryLIF(step=LearnedStep(config.step), decay=decay)
+        case "ternary" | "ternary-learned":
+            return TernaryLIF(
+                step=_step(config, channels=None),
+                surrogate=_surrogate(config),
+                decay=decay,
+                reset_mode=config.reset_mode or "event",
+            )
         case "ternary-original":
             return OriginalTernaryLIF(decay=decay)
         case "ilif":
@@ -115,11 +165,23 @@ def _build_neuron(config: NeuronConfig, timesteps: int, channels: int) -> nn.Mod
 
 
 def _burst(config: NeuronConfig, channels: int) -> BurstLIF:
-    count = channels if config.step_per_channel else None
-    build_step = LearnedStep if config.kind in ("v3", "lbq") else FixedStep
     return BurstLIF(
         5 if config.max_level is None else config.max_level,
-        step=build_step(config.step, channels=count),
-        surrogate=ReLSGET() if config.kind in ("v2", "lbq") else BoxET(),
+        step=_step(config, channels=channels if config.step_per_channel else None),
+        surrogate=_surrogate(config),
         decay=config.decay,
+        reset_mode=config.reset_mode or "event",
     )
+
+
+def _step(config: NeuronConfig, *, channels: int | None) -> NeuronStep:
+    if config.kind in _LEARNED:
+        scale = config.gradient_scale
+        return LearnedStep(config.step, channels=channels, gradient_scale=scale)
+    return FixedStep(config.step, channels=channels)
+
+
+def _surrogate(config: NeuronConfig) -> Surrogate:
+    if config.surrogate is not None:
+        return SURROGATES[config.surrogate]()
+    return ReLSGET() if config.kind in ("v2", "lbq") else BoxET()

@@ -1,0 +1,187 @@
+"""``python -m lbq_paper``: list and run the cells of the paper's tables, and print the tables."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from lbq.errors import LBQError, ParameterError
+from lbq.train import RunOptions
+from lbq_paper.cells import Cell, Size, Table, chosen
+from lbq_paper.full_size import full_size_cells
+from lbq_paper.pocket_size import pocket_cells
+from lbq_paper.records import read_records
+from lbq_paper.results import open_results
+from lbq_paper.tables import table_text
+from lbq_paper.work import Work, work_off
+
+_USAGE = """usage:
+  python -m lbq_paper list [--size pocket] [--table 5] [--group a]    cells, and which are recorded
+  python -m lbq_paper run [IDS] [--table 5] [--group a b] --data PATH  train, measure, record
+  python -m lbq_paper table N                                         2 to 7, or open
+  python -m lbq_paper figure N"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which cells."""
+
+    ids: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Beginnings of ids; all cells if none are given."""
+    size: Size = "pocket"
+    """The paper's networks, or small ones."""
+    table: Table | None = None
+    """Those with a place in this table."""
+    group: tuple[str, ...] = ()
+    """Small cells by question: a ablation, b levels, c timesteps, d open points, e others."""
+    array_index: int = 0
+    """Which part of the work is ours, counted from 0; for job arrays."""
+    array_size: int = 1
+    """In how many parts the work is cut."""
+
+    def cells(self) -> list[Cell]:
+        """Return the chosen cells in the order in which they are run."""
+        every = pocket_cells() if self.size == "pocket" else full_size_cells()
+        if not 0 <= self.array_index < self.array_size:
+            raise ParameterError(
+                f"array_index must lie in 0..{self.array_size - 1}, got {self.array_index}"
+            )
+        found = chosen(every, ids=self.ids, table=self.table, groups=self.group)
+        if not found:
+            raise ParameterError("no cell is chosen by these words; `list` shows them all")
+        return found[self.array_index :: self.array_size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListArguments:
+    """List cells in the order in which they are run."""
+
+    choice: Annotated[Choice, tyro.conf.arg(name="")]
+    """Which cells."""
+    results: Path = Path("results")
+    """Where the records lie."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArguments:
+    """Run cells. The same command again skips what is recorded and continues what was cut."""
+
+    choice: Annotated[Choice, tyro.conf.arg(name="")]
+    """Which cells."""
+    data: Path | None = None
+    """The data set, or the folder that holds it under its name; from the hub unless said."""
+    out: Path | None = None
+    """Folder of the records; results/<size> unless said."""
+    work: Path = Path("runs/cells")
+    """Folder of the runs. Processes that share it share the work."""
+    limit_minutes: float | None = None
+    """Stop after so many minutes, saved."""
+    devices: int = 1
+    """GPUs of this machine for each cell, or processes on CPUs."""
+    device: str = "auto"
+    """ "auto" is a GPU where there is one; or cpu, cuda, cuda:1."""
+    workers: int = 0
+    """Processes that prepare batches, per device."""
+    threads: int | None = None
+    """Threads on CPUs; None leaves it to torch."""
+    cache: Path = Path("~/.cache/lbq")
+    """Where data sets are kept once they are decoded."""
+    save_every_s: float = 60.0
+    """Seconds between two checkpoints: what a kill may cost."""
+    keep_weights: bool = False
+    """Put the weights beside the records."""
+    accept_older: bool = False
+    """Do not run again what was recorded with other code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableArguments:
+    """Print a table: the paper's numbers, ours at full size and at pocket size."""
+
+    table: Annotated[Table, tyro.conf.Positional]
+    """2 to 7, or open."""
+    results: Path = Path("results")
+    """Where the records lie."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    words = sys.argv[1:] if words is None else list(words)
+    commands: dict[str, Callable[[Sequence[str]], int]] = {
+        "list": _list,
+        "run": _run,
+        "table": _table,
+        "figure": _figure,
+    }
+    if not words or words[0] not in commands:
+        is_asked = bool(words) and words[0] in ("-h", "--help")
+        print(_USAGE, file=sys.stdout if is_asked else sys.stderr)
+        return 0 if is_asked else 2
+    try:
+        return commands[words[0]](words[1:])
+    except LBQError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def _list(words: Sequence[str]) -> int:
+    arguments = tyro.cli(ListArguments, prog="lbq_paper list", args=list(words))
+    cells = arguments.choice.cells()
+    records = read_records(arguments.results / arguments.choice.size)
+    num_done = 0
+    for cell in cells:
+        found = records.get(cell.key, [])
+        is_done = any(record.is_current for record in found)
+        num_done += is_done
+        state = "recorded" if is_done else "recorded by other code" if found else "not run"
+        groups = f"group {' '.join(cell.groups)}" if cell.groups else ""
+        tables = f"tables {' '.join(cell.tables)}"
+        _say(f"{cell.id}  seed {cell.seed}  {cell.method:26}{groups:15}{tables:21}{state}")
+    _say(f"{len(cells)} cells, {num_done} recorded")
+    return 0
+
+
+def _run(words: Sequence[str]) -> int:
+    arguments = tyro.cli(RunArguments, prog="lbq_paper run", args=list(words))
+    options = RunOptions(
+        cache=arguments.cache,
+        device=arguments.device,
+        workers=arguments.workers,
+        threads=arguments.threads,
+        save_every_s=arguments.save_every_s,
+    )
+    work = Work(
+        out=arguments.out or Path("results") / arguments.choice.size,
+        folder=arguments.work,
+        data=arguments.data,
+        devices=arguments.devices,
+        keep_weights=arguments.keep_weights,
+        accept_older=arguments.accept_older,
+        options=options,
+    )
+    cells = arguments.choice.cells()
+    return work_off(cells, work, say=_say, limit_minutes=arguments.limit_minutes)
+
+
+def _table(words: Sequence[str]) -> int:
+    arguments = tyro.cli(TableArguments, prog="lbq_paper table", args=list(words))
+    _say(table_text(arguments.table, open_results(arguments.results)))
+    return 0
+
+
+def _figure(words: Sequence[str]) -> int:
+    del words
+    raise ParameterError(
+        "figures need lbq.analysis, which is not there yet; `table N` prints tables"
+    )
+
+
+def _say(words: str) -> None:
+    print(words, flush=True)  # noqa: T201 -- this is the command line
+
+
+if __name__ == "__main__":
+    sys.exit(main())

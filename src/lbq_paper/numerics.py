@@ -1,0 +1,42 @@
+"""What decides the numbers of a run besides its recipe: the files that compute them."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import lbq
+from lbq.errors import RunError
+
+ROOMS = ("functional", "kernels", "neurons", "models", "data", "train")
+"""The rooms that a number passes on its way; the others only watch, ask or print."""
+
+NATIVE = ("include", "src", "torch")
+"""The folders of ``native/`` that end in the built library."""
+
+NAMES_ONLY = "train/recipes.py"
+"""Gives recipes names; what a recipe says is hashed with the recipe itself."""
+
+
+@cache
+def numerics_digest() -> str:
+    """Return the SHA-256 of every file that decides what a recipe computes, committed or not."""
+    package = Path(lbq.__file__).parent
+    return digest_of(package, package.parents[1] / "native")
+
+
+def digest_of(package: Path, native: Path) -> str:
+    """Hash names and contents of the files, so that a moved line counts and a moved folder not."""
+    if not native.is_dir():
+        raise RunError(
+            f"{native} is missing: cells are named after the sources of the kernels too; run "
+            f"lbq_paper from a checkout (pip install -e .)"
+        )
+    found = [(f"lbq/{room}", package / room, (".py", ".json")) for room in ROOMS]
+    found += [(f"native/{part}", native / part, (".cc", ".h")) for part in NATIVE]
+    total = hashlib.sha256()
+    for name, folder, suffixes in found:
+        for path in sorted(folder.rglob("*")):
+            place = f"{name}/{path.relative_to(folder).as_posix()}"
+            if path.suffix in suffixes and place != f"lbq/{NAMES_ONLY}":
+                total.update(place.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()

@@ -1,0 +1,113 @@
+"""Small cells for two CPU cores: the same questions, asked of a network that minutes can train.
+
+One recipe, :func:`pocket_science`; every cell differs from it in what it asks and in nothing else.
+Steps start, or stay, at 1.0 as in the full-size recipes, so that a fixed and a learned step begin
+alike; where else they might start is a question of group d.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from lbq.train import NeuronConfig, OptimConfig, Recipe, ScheduleConfig
+from lbq.train.recipes import pocket
+from lbq_paper.cells import Cell, merged
+from lbq_paper.full_size import ABLATION, COSTS, LBQ, LMHT, cost_places, with_neuron
+
+ABLATION_SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
+CALIBRATION_PERCENTILE = 99.0
+
+_Row = tuple[str, str, str, Recipe]  # group, place, method, recipe
+
+
+def pocket_science() -> Recipe:
+    """CIFAR-10 for a study of many runs: one block per stage, an eighth of the width, 12 epochs."""
+    like = pocket()
+    return replace(
+        like,
+        name="pocket-science",
+        model=replace(like.model, neuron=LBQ, blocks=(1, 1, 1), width=0.125, timesteps=2),
+        epochs=12,
+        batch=128,
+        optim=OptimConfig(kind="sgd", lr=0.2, weight_decay=5e-4),
+        schedule=ScheduleConfig(warmup_epochs=1.0, moves="step"),
+        evaluate_every=4,
+    )
+
+
+@cache
+def pocket_cells() -> tuple[Cell, ...]:
+    """List every small cell, each with all of its places and groups."""
+    rows = [*_ablation(), *_levels(), *_timesteps(), *_open_points(), *_others()]
+    return merged(
+        Cell(
+            places=(place,),
+            method=method,
+            recipe=replace(recipe, seed=seed),
+            size="pocket",
+            groups=(group,),
+        )
+        for group, place, method, recipe in rows
+        for seed in (ABLATION_SEEDS if group == "a" else SEEDS)
+    )
+
+
+def _ablation() -> Iterator[_Row]:
+    for row, neuron in ABLATION.items():
+        yield "a", f"ablation/{row}", row, with_neuron(pocket_science(), neuron)
+    for row in ("Binary", "Ternary", "LBQ (5)"):  # the same networks, counted
+        for place in cost_places(row):
+            yield "a", place, row, with_neuron(pocket_science(), COSTS[row])
+    yield "a", "energy/ANN", "ANN", with_neuron(pocket_science(), ABLATION["ANN"])
+
+
+def _levels() -> Iterator[_Row]:
+    for n in (1, 2, 5, 10, 20):
+        recipe = with_neuron(pocket_science(), replace(LBQ, max_level=n))
+        for place in cost_places(f"LBQ ({n})"):
+            yield "b", place, f"LBQ ({n})", recipe
+
+
+def _timesteps() -> Iterator[_Row]:
+    like = pocket_science()
+    for t in (1, 2, 4):
+        recipe = replace(like, model=replace(like.model, timesteps=t))
+        yield "c", f"CIFAR-10/ResNet-20/LBQ/T={t}", f"LBQ, T={t}", recipe
+
+
+def _open_points() -> Iterator[_Row]:
+    """Yield what the paper leaves open; the first row is what the others are compared with."""
+    like = pocket_science()
+    neurons = {
+        "as in the recipes": LBQ,
+        "step from 0.5": replace(LBQ, step=0.5),
+        "step from 0.2": replace(LBQ, step=0.2),
+        "V2, step fixed at 0.5": NeuronConfig(kind="v2", max_level=5, step=0.5),
+        "V2, step fixed at 0.25": NeuronConfig(kind="v2", max_level=5, step=0.25),
+        "one step per channel": replace(LBQ, step_per_channel=True),
+        "LSQ gradient scale": replace(LBQ, gradient_scale="lsq"),
+        "reset by level": replace(LBQ, reset_mode="level"),
+        "no reset": replace(LBQ, reset_mode="none"),
+        "Box-ET [0.5, N+0.5]": ABLATION["V3/learnable"],
+        "Box-ET [1, N]": replace(ABLATION["V3/learnable"], surrogate="matched-box"),
+        "Box-ET [0, N]": replace(ABLATION["V3/learnable"], surrogate="clip-box"),
+        "Box-ET with fixed tails": replace(ABLATION["V3/learnable"], surrogate="tailed-box"),
+    }
+    for method, neuron in neurons.items():
+        yield "d", f"open/{method}", method, with_neuron(like, neuron)
+    calibrated = replace(like, calibrate=CALIBRATION_PERCENTILE)
+    yield "d", "open/step calibrated", "step calibrated", calibrated
+
+
+def _others() -> Iterator[_Row]:
+    """Other neurons with many levels, with as many levels as LBQ where they can have them."""
+    neurons = {
+        "LM-HT (L=2)": LMHT,
+        "LM-HT (L=5)": replace(LMHT, max_level=5),
+        "I-LIF (D=4)": NeuronConfig(kind="ilif"),
+        "MLF (K=3)": NeuronConfig(kind="mlf"),
+    }
+    for method, neuron in neurons.items():
+        place = f"CIFAR-10/ResNet-20/{method}/T=2"
+        yield "e", place, method, with_neuron(pocket_science(), neuron)

@@ -1,0 +1,157 @@
+"""Records: what a cell came to, as a JSON file to commit; tables are made from nothing else."""
+
+import json
+import os
+import platform
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from lbq.durable import write_durably
+from lbq.errors import FormatError, LBQError
+from lbq.kernels.native import isa
+from lbq.train import Recipe, read_journal
+from lbq.train.document import Document, from_document
+from lbq.train.run_folder import RunFolder
+from lbq_paper.cells import Cell, published, recipe_key
+from lbq_paper.numerics import numerics_digest
+
+FORMAT = "lbq-cell-1"
+
+_CURVE_LINES = 40
+"""Points of the training curve that a record keeps, about."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record and what it is a record of."""
+
+    path: Path
+    body: Document
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the code that computed it is the code that runs now."""
+        return self.body["numerics_sha256"] == numerics_digest()
+
+    @property
+    def accuracy(self) -> float | None:
+        """Percent of right answers after the last epoch; None if training diverged."""
+        found = self.body.get("accuracy_after_last_epoch")
+        return None if found is None else 100 * found
+
+    @property
+    def seed(self) -> int:
+        """The seed of its recipe."""
+        return self.body["recipe"]["seed"]
+
+
+def record_path(out: Path, cell: Cell) -> Path:
+    """Say where the record of a cell lies."""
+    return out / f"{cell.id}.json"
+
+
+def write_record(out: Path, cell: Cell, run: Path, measured: Document) -> Path:
+    """Write what a finished run and its measurement came to."""
+    return _write(out, cell, {**_history(run), **measured})
+
+
+def write_failure(out: Path, cell: Cell, run: Path, words: str) -> Path:
+    """Write that training diverged: that, too, is an answer."""
+    return _write(out, cell, {"diverged": words, **_provenance(run)})
+
+
+def read_records(folder: Path) -> dict[str, list[Record]]:
+    """Read every record of a folder, by the key of its recipe; those of the present code first."""
+    found: dict[str, list[Record]] = {}
+    for path in sorted(folder.glob("*.json")):
+        record = Record(path, _read(path))
+        try:
+            recipe = from_document(Recipe, record.body["recipe"])
+        except LBQError as error:
+            raise FormatError(f"{path} holds no recipe that can be read: {error}") from error
+        found.setdefault(recipe_key(recipe), []).append(record)
+    for records in found.values():
+        records.sort(key=lambda record: not record.is_current)
+    return found
+
+
+def _write(out: Path, cell: Cell, body: Document) -> Path:
+    head = {
+        "format": FORMAT,
+        "id": cell.id,
+        "size": cell.size,
+        "method": cell.method,
+        "places": list(cell.places),
+        "numerics_sha256": numerics_digest(),
+    }
+    whole = {**head, **body, "recipe": published(cell.recipe)}
+    out.mkdir(parents=True, exist_ok=True)
+    path = record_path(out, cell)
+    write_durably(path, (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())
+    return path
+
+
+def _read(path: Path) -> Document:
+    try:
+        body = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise FormatError(f"{path} is not JSON: {error}") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise FormatError(f"{path} is no record of a cell; expected format {FORMAT!r}")
+    return body
+
+
+def _history(run: Path) -> Document:
+    """Tell a run from its journal: headline, curve, time."""
+    journal = list(read_journal(run / "journal.jsonl"))
+    evaluations = [record for record in journal if record["event"] == "evaluation"]
+    last, best = evaluations[-1], max(evaluations, key=lambda record: record["correct"])
+    curve = [record for record in journal if record["event"] == "train"]
+    kept = ("epoch", "loss", "accuracy", "active", "samples_per_s")
+    return {
+        "accuracy_after_last_epoch": last["accuracy"],
+        "correct": last["correct"],
+        "count": last["count"],
+        "best_on_test_set": {"accuracy": best["accuracy"], "epoch": best["epoch"]},
+        "minutes": round(_seconds(journal) / 60, 2),
+        "lives": sum(record["event"] in ("start", "resume") for record in journal),
+        **_provenance(run),
+        "curve": [_rounded(record, kept) for record in curve[:: 1 + len(curve) // _CURVE_LINES]],
+        "evaluations": [_rounded(r, ("epoch", "accuracy", "loss")) for r in evaluations],
+    }
+
+
+def _provenance(run: Path) -> Document:
+    """Say what the newest checkpoint was made with, and on which machine."""
+    checkpoints = RunFolder(run).checkpoints
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {_cpu()}"
+    found = {"machine": machine, "native_kernels": isa()}
+    if not checkpoints.steps():
+        return found
+    manifest = json.loads(checkpoints.path(checkpoints.steps()[-1]).read_bytes())["body"]
+    facts, files = manifest["facts"], manifest["files"]
+    return {
+        **found,
+        "commit": facts["commit"],
+        "versions": facts["versions"],
+        "weights_sha256": files.get("average", files["model"])["sha256"],
+    }
+
+
+def _seconds(journal: list[dict[str, Any]]) -> float:
+    """Add up the time in which the run lived; between two lives nobody counts."""
+    pairs = pairwise(journal)
+    return sum(b["time"] - a["time"] for a, b in pairs if b["event"] != "resume")
+
+
+def _rounded(record: dict[str, Any], names: tuple[str, ...]) -> Document:
+    found = ((name, record[name]) for name in names if name in record)
+    return {name: round(v, 5) if isinstance(v, float) else v for name, v in found}
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")

@@ -1,0 +1,140 @@
+"""What was measured, place by place: accuracies and counts with their number, mean and spread."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbq.functional.cost import arithmetic_energy_pj
+from lbq.train.document import Document
+from lbq_paper.cells import Cell, Size, Table, table_of
+from lbq_paper.full_size import full_size_cells
+from lbq_paper.pocket_size import pocket_cells
+from lbq_paper.records import Record, read_records
+
+NO_CELL = "no cell"
+NOT_RUN = "not run"
+DIVERGED = "diverged"
+OLDER = "*"
+"""Marks numbers that other code than the present one computed."""
+
+Value = Callable[[Record], float | None]
+"""Reads one number off a record; None where it has none."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The records of all cells, found by size and place.
+
+    Args:
+        cells: what could have been run.
+        records: what was, by size and by the key of its recipe.
+    """
+
+    cells: Sequence[Cell]
+    records: dict[Size, dict[str, list[Record]]]
+
+    def at(self, place: str, size: Size) -> list[Record]:
+        """Return one record for every seed that was run at a place, in the order of seeds."""
+        found = [
+            self.records[size][cell.key][0]
+            for cell in self.cells
+            if cell.size == size and place in cell.places and cell.key in self.records[size]
+        ]
+        return sorted(found, key=lambda record: record.seed)
+
+    def places(self, table: Table) -> list[str]:
+        """List the places of a table that some cell fills, in the order of the cells."""
+        every = dict.fromkeys(place for cell in self.cells for place in cell.places)
+        return [place for place in every if table_of(place) == table]
+
+    def shown(self, place: str, size: Size, value: Value, *, digits: int = 2) -> str:
+        """Write what was measured at a place: mean, spread and number of runs."""
+        if not any(cell.size == size and place in cell.places for cell in self.cells):
+            return NO_CELL
+        records = self.at(place, size)
+        values = [found for record in records if (found := value(record)) is not None]
+        if not records:
+            return NOT_RUN
+        mark = "" if all(record.is_current for record in records) else OLDER
+        return (shown(values, digits=digits) if values else DIVERGED) + mark
+
+    def paired(self, place: str, reference: str, size: Size, value: Value) -> str:
+        """Write the differences to another place over the seeds that both were run with."""
+        if place == reference:
+            return "-"
+        there = {record.seed: value(record) for record in self.at(reference, size)}
+        differences = [
+            mine - theirs
+            for record in self.at(place, size)
+            if (mine := value(record)) is not None
+            and (theirs := there.get(record.seed)) is not None
+        ]
+        return shown(differences, digits=2, sign="+") if differences else "-"
+
+
+def open_results(folder: Path) -> Results:
+    """Read the records under ``folder/full`` and ``folder/pocket``, and nothing else."""
+    return Results(
+        cells=(*full_size_cells(), *pocket_cells()),
+        records={
+            "full": read_records(folder / "full"),
+            "pocket": read_records(folder / "pocket"),
+        },
+    )
+
+
+def shown(values: Iterable[float], *, digits: int, sign: str = "") -> str:
+    """Write values as mean, sample standard deviation and number."""
+    values = list(values)
+    mean, form = statistics.fmean(values), f".{digits}f"
+    if len(values) == 1:
+        return f"{mean:{sign}{form}} (n=1)"
+    return f"{mean:{sign}{form}} +- {statistics.stdev(values):{form}} (n={len(values)})"
+
+
+def accuracy(record: Record) -> float | None:
+    """Percent of right answers after the last epoch."""
+    return record.accuracy
+
+
+def millions(name: str) -> Value:
+    """Read a count off records: millions per image."""
+
+    def value(record: Record) -> float | None:
+        counts = record.body.get("counts", {})
+        return counts[name] / counts["num_images"] / 1e6 if name in counts else None
+
+    return value
+
+
+def reduction(record: Record) -> float | None:
+    """Percent of the unary accumulations that bit-sparse ones save."""
+    counts = record.body.get("counts", {})
+    if not counts.get("unary_acs"):
+        return None
+    return 100 * (1 - counts["bit_sparse_acs"] / counts["unary_acs"])
+
+
+def energy_mj(record: Record) -> float | None:
+    """Price the counts as the paper does: float32 MACs and adds at 45 nm, per image."""
+    counts = record.body.get("counts")
+    return None if counts is None else _price_mj(counts)
+
+
+def energy_ratio(record: Record) -> float | None:
+    """Divide the energy of the same network as an ANN by this energy, at the paper's prices."""
+    counts = record.body.get("counts")
+    if counts is None or "bit_sparse_acs" not in counts:
+        return None
+    ann_mj = arithmetic_energy_pj(fp_macs=counts["ann_macs"], acs=0) / 1e9
+    return ann_mj / _price_mj(counts)
+
+
+def _price_mj(counts: Document) -> float:
+    picojoules = arithmetic_energy_pj(
+        fp_macs=counts["fp_macs"],
+        acs=counts.get("bit_sparse_acs", 0),
+        plane_formations=counts.get("plane_formations", 0),
+    )
+    return picojoules / counts["num_images"] / 1e9

@@ -1,0 +1,198 @@
+"""Working off cells: each trained, measured and recorded once, however often the work is cut."""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Literal
+
+from lbq.data import SYNTHETIC
+from lbq.errors import LBQError, NonFiniteError, RunError
+from lbq.train import Recipe, RunOptions, train, write_recipe
+from lbq.train.journal import Listener, Record
+from lbq.train.preemption import listening_for_stop
+from lbq.train.run_folder import RunFolder
+from lbq.train.supervisor import Supervisor
+from lbq.train.world import choose_device
+from lbq_paper.cells import Cell
+from lbq_paper.measure import measure_run
+from lbq_paper.records import read_records, record_path, write_failure, write_record
+
+Ending = Literal["recorded", "was recorded", "somebody else works on it", "stopped"]
+
+Say = Callable[[str], None]
+
+_TELL_EVERY = 200
+"""Steps between two lines about a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Where and how fast: nothing here changes a number."""
+
+    out: Path
+    """Folder of the records."""
+    folder: Path
+    """Folder of the runs; who shares it shares the work."""
+    data: Path | None = None
+    """The data set of the cells, or the folder that holds it under its name; the hub if None."""
+    devices: int = 1
+    """GPUs of this machine, or processes on CPUs."""
+    keep_weights: bool = False
+    """Put the weights beside the record."""
+    accept_older: bool = False
+    """Leave a cell alone if it was recorded with other code."""
+    options: RunOptions = field(default_factory=RunOptions)
+    """Of training."""
+
+
+def work_off(
+    cells: Sequence[Cell], work: Work, *, say: Say, limit_minutes: float | None = None
+) -> int:
+    """Run cells in their order; return 0, 1 if one failed, or 128 + signal if asked to stop."""
+    num_failed = 0
+    with listening_for_stop() as stop, _alarm(limit_minutes):
+        for index, cell in enumerate(cells, 1):
+            if stop:
+                return stop.exit_code
+            head = f"[{index}/{len(cells)}] {cell.id} {cell.method}, seed {cell.seed}"
+            try:
+                ending = run_cell(cell, work, say=partial(_say_about, say, head))
+            except LBQError as error:  # the next cell may fare better
+                num_failed += 1
+                say(f"{head}: failed: {error}")
+                continue
+            say(f"{head}: {ending}")
+            if ending == "stopped":
+                say("everything is saved; the same command continues")
+                return stop.exit_code
+    return 1 if num_failed else 0
+
+
+def run_cell(cell: Cell, work: Work, *, say: Say) -> Ending:
+    """Train, measure and record one cell, or what is left of that to do."""
+    if is_recorded(cell, work):
+        return "was recorded"
+    place = RunFolder(work.folder / cell.id)
+    run = place.path / "run"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(place.locked())
+        except RunError:
+            return "somebody else works on it"
+        if is_recorded(cell, work):  # somebody else was faster
+            return "was recorded"
+        try:
+            if not _train(_located(cell.recipe, work.data), run, work, _progress(say)):
+                return "stopped"
+            device = choose_device(work.options.device)
+            measured = measure_run(run, cache=work.options.cache, device=device)
+        except NonFiniteError as error:
+            say(f"diverged: {error}")
+            write_failure(work.out, cell, run, str(error))
+            return "recorded"
+        if work.keep_weights:  # before the record: who finds it finds everything
+            _keep_weights(run, record_path(work.out, cell).with_suffix(".safetensors"))
+        write_record(work.out, cell, run, measured)
+    return "recorded"
+
+
+def is_recorded(cell: Cell, work: Work) -> bool:
+    """Say whether there is nothing left to do."""
+    if record_path(work.out, cell).exists():
+        return True
+    return work.accept_older and cell.key in read_records(work.out)
+
+
+def _train(recipe: Recipe, run: Path, work: Work, progress: Listener) -> bool:
+    """Train to the end; False if somebody said stop.
+
+    Code may have changed since an earlier life: what decides numbers is in the cell's id, and so in
+    the folder's name.
+    """
+    options = replace(work.options, allow_changed=("code",))
+    if work.devices == 1:
+        return train(recipe, run, options, listeners=[progress]).ending != "stopped"
+    run.mkdir(parents=True, exist_ok=True)
+    file = run.parent / "recipe.json"
+    file.write_text(write_recipe(recipe))
+    words = ["-m", "lbq.cli", "train", str(file), "--out", str(run), "--allow-changed", "code"]
+    words += ["--devices", str(work.devices), "--device", options.device]
+    words += ["--cache", str(options.cache), "--workers", str(options.workers)]
+    checkpoints = RunFolder(run).checkpoints
+    job = Supervisor(
+        [sys.executable, *words], progress=lambda: max(checkpoints.steps(), default=-1)
+    )
+    code = job.run()
+    if code and code < 128:
+        raise RunError(f"training on {work.devices} devices ended with exit code {code}")
+    return code == 0
+
+
+def _progress(say: Say) -> Listener:
+    """Tell a line when a run begins, every few hundred steps, and at every evaluation."""
+
+    def tell(record: Record) -> None:
+        match record["event"]:
+            case "start" | "resume":
+                say(f"{record['event']} at step {record['step']} of {record['total_steps']}")
+            case "train" if record["step"] % _TELL_EVERY == 0:
+                rate, accuracy = record["samples_per_s"], record["accuracy"]
+                say(f"epoch {record['epoch']:.1f}, {rate:,.0f}/s, training {accuracy:.1%}")
+            case "evaluation":
+                say(f"epoch {record['epoch']}, test {record['accuracy']:.2%}")
+            case _:
+                pass
+
+    return tell
+
+
+def _say_about(say: Say, head: str, words: str) -> None:
+    say(f"{head}: {words}")
+
+
+def _located(recipe: Recipe, data: Path | None) -> Recipe:
+    """Point a recipe at where its data lie, and refuse another set in their place."""
+    name = PurePath(recipe.data.source).name
+    if data is None or recipe.data.source == SYNTHETIC:
+        return recipe
+    if (data / name).exists():
+        source = data / name
+    elif name in (data.name, data.stem):
+        source = data
+    else:
+        raise RunError(
+            f"this cell needs the data set {name}, and {data} neither is named so nor holds it; "
+            f"pass --data the folder that holds {name}"
+        )
+    return replace(recipe, data=replace(recipe.data, source=str(source)))
+
+
+def _keep_weights(run: Path, path: Path) -> None:
+    checkpoints = RunFolder(run).checkpoints
+    stem = f"{checkpoints.steps()[-1]:09d}"
+    found = {p.name: p for p in checkpoints.folder.glob(f"{stem}.*.safetensors")}
+    model = found.get(f"{stem}.average.safetensors", found[f"{stem}.model.safetensors"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(model, path)
+
+
+@contextmanager
+def _alarm(minutes: float | None) -> Generator[None]:
+    """Ask this process to stop, as a scheduler would, when the time is over."""
+    if minutes is None:
+        yield
+        return
+    timer = threading.Timer(60 * minutes, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

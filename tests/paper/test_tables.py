@@ -1,0 +1,153 @@
+import json
+from decimal import Decimal
+
+import pytest
+
+from lbq_paper.cells import published
+from lbq_paper.full_size import full_size_cells
+from lbq_paper.numerics import numerics_digest
+from lbq_paper.pocket_size import pocket_cells
+from lbq_paper.records import FORMAT
+from lbq_paper.results import open_results, shown
+from lbq_paper.tables import table_text
+from lbq_paper.tables_as_printed import ABLATION, ACCUMULATIONS, ENERGIES
+
+COUNTS = {
+    "num_images": 10,
+    "ann_macs": 2_587_235_328,
+    "fp_macs": 35_389_440,
+    "unary_acs": 15_899_000_000,
+    "bit_sparse_acs": 9_456_900_000,
+    "plane_formations": 6_950_000,
+}
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Writes a record for a place and seed, and returns where it lies."""
+
+    def write(place, seed, accuracy, *, size="pocket", numerics=None, **body):
+        cells = pocket_cells() if size == "pocket" else full_size_cells()
+        cell = next(c for c in cells if place in c.places and c.seed == seed)
+        whole = {
+            "format": FORMAT,
+            "recipe": published(cell.recipe),
+            "numerics_sha256": numerics or numerics_digest(),
+            "accuracy_after_last_epoch": accuracy,
+            **body,
+        }
+        path = tmp_path / size / f"{cell.id}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(whole))
+        return path
+
+    return write
+
+
+def line(text, start):
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    (found,) = (line for line in lines if line.startswith(start))
+    return found
+
+
+def table(name, folder):
+    return table_text(name, open_results(folder))
+
+
+@pytest.mark.parametrize("name", ["2", "3", "4", "5", "6", "7", "open"])
+def test_without_records_nothing_was_run(name, tmp_path):
+    text = table(name, tmp_path)
+    assert "not run" in text
+    assert "n=" not in text
+
+
+def test_every_printed_number_of_tables_5_to_7_is_printed(tmp_path):
+    ablation, counts, energy = (table(name, tmp_path) for name in ("5", "6", "7"))
+    assert all(str(claim.accuracy) in ablation for claim in ABLATION)
+    assert all(str(claim.unary_acs_m) in counts for claim in ACCUMULATIONS)
+    assert all(str(claim.energy_mj) in energy for claim in ENERGIES)
+
+
+def test_a_record_fills_its_places_and_its_removal_empties_them(record, tmp_path):
+    path = record("ablation/V1/fixed", 0, 0.8123)
+    assert "81.23 (n=1)" in line(table("5", tmp_path), "V1/fixed")
+    path.unlink()
+    assert "81.23" not in table("5", tmp_path)
+    assert line(table("5", tmp_path), "V1/fixed").count("not run") == 2
+
+
+def test_seeds_become_mean_spread_and_paired_differences(record, tmp_path):
+    for seed, (lbq, v3) in enumerate([(0.83, 0.82), (0.84, 0.81), (0.85, 0.83)]):
+        record("ablation/LBQ/learnable", seed, lbq)
+        record("ablation/V3/learnable", seed, v3)
+    text = table("5", tmp_path)
+    assert line(text, "LBQ/learnable").endswith("84.00 +- 1.00 (n=3) -")
+    assert "82.00 +- 1.00 (n=3)" in line(text, "V3/learnable")
+    assert "-2.00 +- 1.00 (n=3)" in line(text, "V3/learnable")
+
+
+def test_only_seeds_that_both_have_are_paired(record, tmp_path):
+    record("ablation/LBQ/learnable", 0, 0.80)
+    record("ablation/V3/learnable", 0, 0.79)
+    record("ablation/V3/learnable", 1, 0.90)
+    assert "-1.00 (n=1)" in line(table("5", tmp_path), "V3/learnable")
+
+
+def test_the_two_sizes_have_columns_of_their_own(record, tmp_path):
+    record("ablation/LBQ/learnable", 0, 0.9745, size="full")
+    record("ablation/LBQ/learnable", 0, 0.80)
+    words = line(table("5", tmp_path), "LBQ/learnable")
+    assert words.index("97.45 ") < words.index("97.45 (n=1)") < words.index("80.00 (n=1)")
+    assert "97.45 (n=1)" in line(table("2", tmp_path), "CIFAR-10/ResNet-20/LBQ/T=2")
+
+
+def test_the_papers_counts_give_the_papers_energy(record, tmp_path):
+    record("energy/LBQ (5)", 0, 0.9745, size="full", counts=COUNTS)
+    claim = next(c for c in ENERGIES if c.max_level == 5)
+    text = table("7", tmp_path)
+    assert "13.72 (n=1)" in line(text, "LBQ (5) ANN / this")
+    assert Decimal("0.87") == claim.energy_mj
+    assert "0.8675 (n=1)" in line(text, "LBQ (5) energy")
+    counts = table("6", tmp_path)
+    assert "1589.90 (n=1)" in line(counts, "LBQ (5) unary")
+    assert "40.52 (n=1)" in line(counts, "LBQ (5) saved")
+
+
+def test_an_ann_has_macs_and_energy_only(record, tmp_path):
+    macs = {"num_images": 10, "ann_macs": 2_587_235_328, "fp_macs": 25_872_353_280}
+    record("energy/ANN", 0, 0.9752, size="full", counts=macs)
+    assert "11.9013 (n=1)" in line(table("7", tmp_path), "ANN energy")
+
+
+def test_older_code_and_divergence_are_shown(record, tmp_path):
+    record("open/no reset", 0, 0.5, numerics="0" * 64)
+    record("open/reset by level", 0, None, diverged="loss is not finite")
+    text = table("open", tmp_path)
+    assert "50.00 (n=1)*" in line(text, "no reset")
+    assert "diverged" in line(text, "reset by level")
+
+
+def test_quoted_rows_without_a_cell_say_so(tmp_path):
+    text = table("2", tmp_path)
+    assert line(text, "CIFAR-10/ResNet-20/RMP-SNN").endswith("no cell no cell")
+    assert line(text, "CIFAR-100/ResNet-20/LBQ/T=1").endswith("not run no cell")
+
+
+def test_a_table_has_the_places_of_its_own_only(tmp_path):
+    results = open_results(tmp_path)
+    assert "ablation/" not in table_text("2", results)
+    assert "CIFAR-10/ResNet-20/I-LIF (D=4)/T=2" in table_text("2", results)
+    assert all(place.startswith("open/") for place in results.places("open"))
+
+
+def test_a_recipe_that_was_recorded_before_a_field_existed_is_still_found(record, tmp_path):
+    path = record("ablation/V1/fixed", 0, 0.8123)
+    body = json.loads(path.read_text())
+    del body["recipe"]["model"]["neuron"]["gradient_scale"]
+    path.write_text(json.dumps(body))
+    assert "81.23" in table("5", tmp_path)
+
+
+def test_a_spread_needs_two():
+    assert shown([1.0], digits=2) == "1.00 (n=1)"
+    assert shown([1.0, 3.0], digits=1, sign="+") == "+2.0 +- 1.4 (n=2)"

@@ -1,0 +1,173 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from lbq.errors import RunError
+from lbq.train import ModelConfig, RunOptions, write_recipe
+from lbq.train.document import to_document
+from lbq_paper import records
+from lbq_paper.cells import Cell
+from lbq_paper.records import read_records
+from lbq_paper.work import Work, run_cell, work_off
+
+OPTIONS = RunOptions(device="cpu", threads=1, log_every=2)
+
+
+@pytest.fixture
+def cell(tiny):
+    """As small cells are trained: bf16, channels last, fused."""
+    model = ModelConfig(width=1 / 64, blocks=(1, 1, 1), timesteps=2, fused=True)
+    recipe = tiny.tiny_recipe(model=model, epochs=2, precision="bf16", channels_last=True)
+    return Cell(places=("open/tiny",), method="tiny", recipe=recipe, size="pocket")
+
+
+@pytest.fixture
+def work(tmp_path):
+    return Work(out=tmp_path / "results", folder=tmp_path / "runs", options=OPTIONS)
+
+
+def run(cell, work):
+    return run_cell(cell, work, say=str)
+
+
+def test_a_cell_is_trained_measured_and_recorded_once(cell, work, tmp_path):
+    assert run(cell, work) == "recorded"
+    path = work.out / f"{cell.id}.json"
+    record = json.loads(path.read_text())
+    assert record["id"] == cell.id
+    assert record["recipe"] == to_document(cell.recipe)
+    assert record["correct"] == record["measured_correct"]
+    assert record["count"] == record["counts"]["num_images"] == 30
+    assert record["accuracy_after_last_epoch"] == record["correct"] / 30
+    assert record["best_on_test_set"]["accuracy"] >= record["accuracy_after_last_epoch"]
+    assert len(record["evaluations"]) == 2
+    assert len(record["weights_sha256"]) == len(record["data_sha256"]) == 64
+    assert record["minutes"] > 0
+    assert record["versions"]["torch"]
+    assert record["curve"]
+    assert len(record["layers"]) == 7
+    assert str(tmp_path) not in path.read_text()
+    before = path.stat().st_mtime_ns
+    assert run(cell, work) == "was recorded"
+    assert path.stat().st_mtime_ns == before
+    assert not path.with_suffix(".safetensors").exists()
+
+
+def test_what_was_cut_is_continued_to_the_same_bits(cell, work, tmp_path):
+    cut = replace(work, options=replace(OPTIONS, stop_at=3))
+    assert run(cell, cut) == "stopped"
+    assert not work.out.exists()
+    assert run(cell, work) == "recorded"
+    whole = replace(work, out=tmp_path / "other", folder=tmp_path / "others", keep_weights=True)
+    assert run(cell, whole) == "recorded"
+    ours, theirs = (json.loads((w.out / f"{cell.id}.json").read_text()) for w in (work, whole))
+    assert (ours["lives"], theirs["lives"]) == (2, 1)
+    for key in ("weights_sha256", "correct", "counts", "layers", "evaluations"):
+        assert ours[key] == theirs[key]
+    assert (whole.out / f"{cell.id}.safetensors").stat().st_size > 0
+
+
+def test_a_record_of_older_code_counts_only_if_it_is_accepted(cell, work):
+    run(cell, work)
+    path = work.out / f"{cell.id}.json"
+    record = json.loads(path.read_text())
+    path.unlink()
+    (work.out / "0123456789ab.json").write_text(json.dumps({**record, "numerics_sha256": "0" * 64}))
+    ((older,),) = read_records(work.out).values()
+    assert not older.is_current
+    assert run(cell, replace(work, accept_older=True)) == "was recorded"
+    assert run(cell, work) == "recorded"
+    ((first, second),) = read_records(work.out).values()
+    assert first.is_current
+    assert not second.is_current
+
+
+def test_one_failure_does_not_stop_the_others(cell, work, tmp_path):
+    recipe = replace(cell.recipe, data=replace(cell.recipe.data, source="uoft-cs/cifar10"))
+    said = []
+    here = replace(work, data=tmp_path)
+    code = work_off([replace(cell, recipe=recipe), cell], here, say=said.append)
+    assert code == 1
+    assert "needs the data set cifar10" in said[0]
+    assert said[-1].endswith(": recorded")
+    assert any("epoch 2, test" in words for words in said)
+
+
+def test_another_data_set_is_refused(cell, work, tmp_path):
+    recipe = replace(cell.recipe, data=replace(cell.recipe.data, source="uoft-cs/cifar10"))
+    (tmp_path / "cifar100").mkdir()
+    there = replace(work, data=tmp_path / "cifar100")
+    with pytest.raises(RunError, match="neither is named so nor holds it"):
+        run_cell(replace(cell, recipe=recipe), there, say=str)
+
+
+def test_a_diverged_cell_is_recorded_as_such(cell, work):
+    wild = replace(cell.recipe, optim=replace(cell.recipe.optim, lr=1e30))
+    cell = replace(cell, recipe=wild)
+    assert run(cell, work) == "recorded"
+    ((record,),) = read_records(work.out).values()
+    assert "diverged" in record.body
+    assert record.accuracy is None
+    assert run(cell, work) == "was recorded"
+
+
+def test_time_between_two_lives_does_not_count():
+    journal = [
+        {"event": "start", "time": 0.0},
+        {"event": "train", "time": 10.0},
+        {"event": "resume", "time": 1000.0},
+        {"event": "finish", "time": 1005.0},
+    ]
+    assert records._seconds(journal) == 15.0
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from lbq.train import RunOptions, read_recipe
+from lbq_paper.cells import Cell
+from lbq_paper.work import Work, work_off
+
+recipe, folder = read_recipe(Path(sys.argv[1])), Path(sys.argv[2])
+cell = Cell(places=("open/tiny",), method="tiny", recipe=recipe, size="pocket")
+work = Work(out=folder / "results", folder=folder / "runs",
+            options=RunOptions(device="cpu", threads=1))
+sys.exit(work_off([cell], work, say=print))
+"""
+
+
+@pytest.mark.multi
+def test_two_runners_do_not_run_one_cell_twice(cell, tmp_path):
+    file = tmp_path / "recipe.json"
+    file.write_text(write_recipe(replace(cell.recipe, epochs=20)))
+    command = [sys.executable, "-c", PROGRAM, str(file), str(tmp_path)]
+    runners = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = sorted(runner.communicate(timeout=300)[0].rpartition(": ")[2] for runner in runners)
+    assert [runner.returncode for runner in runners] == [0, 0]
+    assert said[0].strip() == "recorded"
+    assert said[1].strip() in ("somebody else works on it", "was recorded")
+    assert len(list((tmp_path / "results").iterdir())) == 1
+    (journal,) = (tmp_path / "runs").glob("*/run/journal.jsonl")
+    assert journal.read_text().count('"event": "start"') == 1
+
+
+@pytest.mark.multi
+def test_a_cell_can_be_trained_on_several_devices(cell, work, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    recipe = replace(cell.recipe, epochs=1)
+    assert run(replace(cell, recipe=recipe), replace(work, devices=2)) == "recorded"
+    ((record,),) = read_records(work.out).values()
+    assert record.body["count"] == 30
+    (journal,) = work.folder.glob("*/run/journal.jsonl")
+    assert '"processes": 2' in journal.read_text()
+
+
+def test_a_limit_of_time_stops_and_saves(cell, work):
+    long = replace(cell, recipe=replace(cell.recipe, epochs=100_000))
+    said = []
+    assert work_off([long], work, say=said.append, limit_minutes=0.05) == 143
+    assert "the same command continues" in said[-1]
+    assert list(work.folder.glob("*/run/checkpoints/*.json"))
