@@ -27,6 +27,7 @@ try:
     import matplotlib as mpl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 except ImportError as error:
@@ -120,17 +121,26 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
     panels = list(figure.subplots(rows, 3, squeeze=False).flat)
     for unused in panels[2 + len(runs) :]:
         unused.remove()
-    learned = [(name, steps) for name, steps, _ in runs if steps.is_learned]
-    colours = {name: COLOURS[i % len(COLOURS)] for i, (name, _, _) in enumerate(runs)}
-    _steps_panel(panels[0], learned, colours)
-    _entropy_panel(panels[1], [(name, levels) for name, _, levels in runs], colours)
+    looks = [(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i in range(len(runs))]
+    for (_, steps, levels), look in zip(runs, looks, strict=True):
+        if steps.is_learned:
+            _plot_steps(panels[0], steps, look)
+        _plot_entropy(panels[1], levels, look)
     titles = ["(a) learned step", "(b) entropy and activity"]
     titles += [f"({chr(ord('c') + i)}) {name}" for i, (name, _, _) in enumerate(runs)]
     for panel, title in zip(panels, titles, strict=False):
         panel.set_title(title)
     for panel, (_, _, levels) in zip(panels[2:], runs, strict=False):
-        _shares_panel(panel, levels.layers)
+        _plot_shares(panel, levels.layers)
     _level_legend(figure, max(levels.max_level for _, _, levels in runs))
+    figure.legend(
+        handles=[
+            Line2D([], [], color=colour, marker=marker, label=name)
+            for (name, _, _), (colour, marker) in zip(runs, looks, strict=True)
+        ],
+        loc="outside lower center",
+        ncols=4,
+    )
     return figure
 
 
@@ -154,11 +164,10 @@ def draw_curves(runs: Sequence[RunFacts]) -> Figure:
 
 
 @_styled
-def draw_steps(runs: Sequence[tuple[str, StepProfile]]) -> Figure:
+def draw_steps(steps: StepProfile) -> Figure:
     """Draw the step of every layer, with its spread where channels have steps of their own."""
     figure = Figure(figsize=(WIDE, 2.3), layout="constrained")
-    colours = {name: COLOURS[i % len(COLOURS)] for i, (name, _) in enumerate(runs)}
-    _steps_panel(figure.add_subplot(), runs, colours)
+    _plot_steps(figure.add_subplot(), steps, (COLOURS[0], MARKERS[0]))
     return figure
 
 
@@ -170,8 +179,8 @@ def draw_levels(levels: LevelProfile) -> Figure:
     numbers = range(1, len(levels.layers) + 1)
     left.bar(numbers, [layer.active_ratio for layer in levels.layers], color=COLOURS[0])
     left.set(xlabel="layer", ylabel="active ratio")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _shares_panel(right, levels.layers)
+    _number_axis(left)
+    _plot_shares(right, levels.layers)
     _level_legend(figure, levels.max_level)
     return figure
 
@@ -222,7 +231,7 @@ def draw_costs(costs: Costs) -> Figure:
         places = [i + 1 + (side - 0.5) * 0.4 for i in range(len(values))]
         axes.bar(places, [v / 1e6 for v in values], width=0.4, color=COLOURS[1 - side], label=name)
     axes.set(xlabel="edge (neuron into synapse)", ylabel="million ACs per image")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _number_axis(axes)
     figure.legend(loc="outside upper center", ncols=2)
     return figure
 
@@ -246,45 +255,38 @@ def _series(records: Sequence[Record], key: str, scale: float) -> tuple[list[flo
     return [float(r["epoch"]) for r in found], [scale * float(r[key]) for r in found]
 
 
-def _steps_panel(
-    axes: Axes, runs: Sequence[tuple[str, StepProfile]], colours: dict[str, str]
-) -> None:
-    for index, (name, steps) in enumerate(runs):
-        numbers = list(range(1, len(steps.layers) + 1))
-        low = [layer.mean - layer.smallest for layer in steps.layers]
-        high = [layer.largest - layer.mean for layer in steps.layers]
-        axes.errorbar(
-            numbers,
-            steps.means,
-            yerr=[low, high] if any(low) or any(high) else None,
-            color=colours[name],
-            marker=MARKERS[index % len(MARKERS)],
-            elinewidth=0.8,
-            label=name,
-        )
+def _plot_steps(axes: Axes, steps: StepProfile, look: tuple[str, str]) -> None:
+    low = [layer.mean - layer.smallest for layer in steps.layers]
+    high = [layer.largest - layer.mean for layer in steps.layers]
+    axes.errorbar(
+        range(1, len(steps.layers) + 1),
+        steps.means,
+        yerr=[low, high] if any(low) or any(high) else None,
+        color=look[0],
+        marker=look[1],
+        elinewidth=0.8,
+    )
     axes.set(xlabel="layer", ylabel=r"step $\gamma$", ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(runs) > 1:
-        axes.legend(loc="best")
+    _number_axis(axes)
 
 
-def _entropy_panel(
-    axes: Axes, runs: Sequence[tuple[str, LevelProfile]], colours: dict[str, str]
-) -> None:
-    for index, (name, levels) in enumerate(runs):
-        marker, colour = MARKERS[index % len(MARKERS)], colours[name]
-        known = [layer for layer in levels.layers if layer.entropy is not None]
-        x = [layer.active_ratio for layer in known]
-        y = [layer.entropy or 0.0 for layer in known]
-        axes.scatter(x, y, s=9, c=colour, marker=marker, alpha=0.5)
-        if levels.entropy is not None:
-            x, y = [levels.active_ratio], [levels.entropy]
-            axes.scatter(x, y, s=70, c=colour, marker=marker, edgecolors="black", label=name)
+def _number_axis(axes: Axes) -> None:
+    """Count layers or edges from one: no tick at zero, none between two of them."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.set_xlim(left=0.3)
+
+
+def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> None:
+    colour, marker = look
+    for layer in (layer for layer in levels.layers if layer.entropy is not None):
+        axes.plot(layer.active_ratio, layer.entropy, marker, color=colour, ms=3, alpha=0.5, mew=0)
+    if levels.entropy is not None:
+        edge = {"markeredgecolor": "black", "markeredgewidth": 0.8, "zorder": 3}
+        axes.plot(levels.active_ratio, levels.entropy, marker, color=colour, ms=8, **edge)
     axes.set(xlabel="active ratio", ylabel="normalised entropy", ylim=(0, 1.05), xlim=(0, None))
-    axes.legend(loc="best")
 
 
-def _shares_panel(axes: Axes, layers: Sequence[LayerLevels]) -> None:
+def _plot_shares(axes: Axes, layers: Sequence[LayerLevels]) -> None:
     numbers = range(1, len(layers) + 1)
     most = max(layer.max_level for layer in layers)
     below = [0.0] * len(layers)
@@ -296,7 +298,7 @@ def _shares_panel(axes: Axes, layers: Sequence[LayerLevels]) -> None:
         axes.bar(numbers, shares, bottom=below, width=0.9, color=_shade(level, most))
         below = [b + share for b, share in zip(below, shares, strict=True)]
     axes.set(xlabel="layer", ylabel=r"$P(k \mid k > 0)$", ylim=(0, 1))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _number_axis(axes)
 
 
 def _level_legend(figure: Figure, most: int) -> None:

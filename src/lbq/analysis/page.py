@@ -41,7 +41,8 @@ tbody tr { border-bottom: 1px solid #e4e8ec; }
 tbody tr.total { font-weight: 600; border-top: 1.5px solid #1b1f24; }
 tbody tr.total th { font-weight: 600; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.word { overflow-wrap: anywhere; }
+td.word { overflow-wrap: break-word; }
+.beside { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
 @media (max-width: 800px) { .headline { grid-template-columns: repeat(2, 1fr); } }
 @media print {
@@ -161,6 +162,11 @@ def table(
         f'<div class="scroll"><table><caption>{escape(caption)}</caption>'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
+
+
+def beside(*parts: str) -> str:
+    """Put short things next to one another where there is room."""
+    return f'<div class="beside">{"".join(parts)}</div>'
 
 
 def figure(key: str, svg: str, *, label: str, caption: str) -> str:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from lbq.analysis import figures
 from lbq.analysis.facts import Costs, RunFacts
-from lbq.analysis.page import Cell, figure, notes, number, paragraph, table
+from lbq.analysis.page import Cell, beside, figure, notes, number, paragraph, table
 from lbq.analysis.settings import settings, word
 
 MILLION = 1e6
@@ -27,8 +27,10 @@ def headline_of(run: RunFacts) -> Iterator[tuple[str, Cell, str]]:
         spread = f"{min(run.steps.means):.3f} to {max(run.steps.means):.3f} over layers"
         yield "Variation of steps", number(run.steps.variation, ".2f"), spread
     if run.levels:
-        silent = f"mean over {len(run.levels.layers)} layers"
-        yield "Active ratio", number(run.levels.active_ratio, ".3f"), silent
+        timesteps = number(run.recipe["model"]["timesteps"], "d")
+        yield "Timesteps", timesteps, f"levels 0 to {run.levels.max_level}"
+        over = f"mean over {len(run.levels.layers)} layers"
+        yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
     if run.costs:
         words = f"{run.costs.saved:.1%} fewer than unary, per image"
         acs = number(run.costs.bit_sparse_acs / MILLION, ",.2f", " M")
@@ -80,27 +82,32 @@ def steps(run: RunFacts) -> list[str]:
     layers = run.steps.layers
     if not layers:
         return []
+    is_spread = any(step.smallest < step.largest for step in layers)
     rows = [
         [
             str(index),
             step.layer,
             number(step.mean, ".5f"),
-            number(step.smallest, ".5f"),
-            number(step.largest, ".5f"),
+            *(number(end, ".5f") for end in (step.smallest, step.largest) if is_spread),
         ]
         for index, step in enumerate(layers, start=1)
     ]
+    headings = [
+        "layer",
+        "neuron",
+        *(("mean step", "smallest", "largest") if is_spread else ("step",)),
+    ]
+    bars = " Bars reach from the smallest to the largest channel." if is_spread else ""
     kind = "learned" if run.steps.is_learned else "fixed"
     return [
         figure(
             "plot-steps",
-            figures.to_svg(figures.draw_steps([(run.name, run.steps)])),
+            figures.to_svg(figures.draw_steps(run.steps)),
             label=f"The {kind} step of each of {len(layers)} layers",
             caption=f"The {kind} step of every layer. Coefficient of variation over layers: "
-            f"{run.steps.variation:.3f}. Bars, if any, reach from the smallest to the largest "
-            f"channel.",
+            f"{run.steps.variation:.3f}.{bars}",
         ),
-        table("Steps", ["layer", "neuron", "step", "smallest", "largest"], rows),
+        table("Steps", headings, rows),
     ]
 
 
@@ -248,8 +255,17 @@ def energy(run: RunFacts) -> list[str]:
 
 def recipe(run: RunFacts) -> list[str]:
     """Show everything that decided what was computed."""
-    rows = [[key, value] for key, value in settings(run.recipe)]
-    return [table("Everything that decided what was computed", ["setting", "value"], rows)]
+    groups = {"data": "Data", "model": "Network", "": "Training"}
+    rows = {group: list[tuple[str, str]]() for group in groups}
+    for key, value in settings(run.recipe):
+        group, _, inside = key.partition(".")
+        rows[group if group in rows else ""].append((inside if group in rows else key, value))
+    tables = (
+        table(name, ["setting", "value"], rows[group])
+        for group, name in groups.items()
+        if rows[group]
+    )
+    return [beside(*tables)]
 
 
 def provenance(run: RunFacts) -> list[str]:
