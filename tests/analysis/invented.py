@@ -83,7 +83,8 @@ def run(name="invented", **changes):
         "step": 20,
         "journal": tuple(journal()),
         "recipe": {
-            "name": "r", "data": {"source": "<nowhere>", "flip": True},
+            "name": "r",
+            "data": {"source": "<nowhere>", "flip": True},
             "model": {"name": "resnet20", "width": 0.5, "timesteps": 2, "neuron": {"kind": "lbq"}},
             "epochs": 2,
         },
@@ -94,8 +95,13 @@ def run(name="invented", **changes):
         "costs": costs(),
         "prices": (
             Price(group="arithmetic", name="paper", convention="floats", ann_mj=4.0, burst_mj=0.5),
-            Price(group="arithmetic", name="int8, 32-bit sums", convention="integers", ann_mj=1.0,
-                  burst_mj=0.25),
+            Price(
+                group="arithmetic",
+                name="int8, 32-bit sums",
+                convention="integers",
+                ann_mj=1.0,
+                burst_mj=0.25,
+            ),
         ),
         "prices_source": "a book & a half",
     }

@@ -66,7 +66,7 @@ class Number:
     """A number as people read it, which keeps its exact value for programs."""
 
     text: str
-    value: float
+    value: int | float
 
     def html(self) -> str:
         """Return it as a ``<data>`` element."""
@@ -77,7 +77,7 @@ Cell = str | Number
 """Words are escaped wherever they come from."""
 
 
-def number(value: float | None, form: str = ",.3f", unit: str = "") -> Cell:
+def number(value: int | float | None, form: str = ",.3f", unit: str = "") -> Cell:
     """Write a number in a format; a dash where there is none."""
     return "-" if value is None else Number(f"{value:{form}}{unit}", value)
 
