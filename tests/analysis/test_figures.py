@@ -102,6 +102,23 @@ def test_costs_and_membranes_show_every_edge_and_layer(invented):
     assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2", "3"]
 
 
+def test_nothing_is_cut_off(invented):
+    runs = [(n, invented.steps(k), invented.levels()) for n, k in (("a", 1.0), ("b", 40.0))]
+    drawn = (
+        figures.draw_surrogates(),
+        figures.draw_behaviour(runs),
+        figures.draw_curves([invented.run()]),
+        figures.draw_steps(invented.steps()),
+        figures.draw_levels(invented.levels()),
+        figures.draw_costs(invented.costs()),
+    )
+    for axes in (axes for figure in drawn for axes in figure.axes):
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        assert left <= axes.dataLim.x0 <= axes.dataLim.x1 <= right
+        assert bottom <= axes.dataLim.y0 + 1e-9
+        assert axes.dataLim.y1 <= top + 1e-9
+
+
 @pytest.mark.parametrize("suffix", [".svg", ".pdf", ".png"])
 def test_files_are_the_same_bytes_every_time(tmp_path, suffix):
     paths = [tmp_path / f"{name}{suffix}" for name in "ab"]

@@ -126,6 +126,8 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
         if steps.is_learned:
             _plot_steps(panels[0], steps, look)
         _plot_entropy(panels[1], levels, look)
+    _frame_steps(panels[0])
+    panels[1].set(xlim=(0, 1.08 * max(0.1, panels[1].dataLim.x1)), ylim=(0, 1.05))
     titles = ["(a) learned step", "(b) entropy and activity"]
     titles += [f"({chr(ord('c') + i)}) {name}" for i, (name, _, _) in enumerate(runs)]
     for panel, title in zip(panels, titles, strict=False):
@@ -167,7 +169,9 @@ def draw_curves(runs: Sequence[RunFacts]) -> Figure:
 def draw_steps(steps: StepProfile) -> Figure:
     """Draw the step of every layer, with its spread where channels have steps of their own."""
     figure = Figure(figsize=(WIDE, 2.3), layout="constrained")
-    _plot_steps(figure.add_subplot(), steps, (COLOURS[0], MARKERS[0]))
+    axes = figure.add_subplot()
+    _plot_steps(axes, steps, (COLOURS[0], MARKERS[0]))
+    _frame_steps(axes)
     return figure
 
 
@@ -266,14 +270,20 @@ def _plot_steps(axes: Axes, steps: StepProfile, look: tuple[str, str]) -> None:
         marker=look[1],
         elinewidth=0.8,
     )
-    axes.set(xlabel="layer", ylabel=r"step $\gamma$", ylim=(0, None))
-    _number_axis(axes)
+    axes.set(xlabel="layer", ylabel=r"step $\gamma$")
+
+
+def _frame_steps(axes: Axes) -> None:
+    """Begin the steps at zero, once all of them are drawn: limits do not grow afterwards."""
+    if axes.lines:
+        axes.set_ylim(0, 1.08 * axes.dataLim.y1)
+        _number_axis(axes)
 
 
 def _number_axis(axes: Axes) -> None:
     """Count layers or edges from one: no tick at zero, none between two of them."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.set_xlim(left=0.3)
+    axes.set_xlim(0.3, axes.dataLim.x1 + 0.5)
 
 
 def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> None:
@@ -283,7 +293,7 @@ def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> No
     if levels.entropy is not None:
         edge = {"markeredgecolor": "black", "markeredgewidth": 0.8, "zorder": 3}
         axes.plot(levels.active_ratio, levels.entropy, marker, color=colour, ms=8, **edge)
-    axes.set(xlabel="active ratio", ylabel="normalised entropy", ylim=(0, 1.05), xlim=(0, None))
+    axes.set(xlabel="active ratio", ylabel="normalised entropy")
 
 
 def _plot_shares(axes: Axes, layers: Sequence[LayerLevels]) -> None:

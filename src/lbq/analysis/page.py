@@ -44,7 +44,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; wh
 td.word { overflow-wrap: break-word; }
 .beside { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
-@media (max-width: 800px) { .headline { grid-template-columns: repeat(2, 1fr); } }
+@media screen and (max-width: 800px) { .headline { grid-template-columns: repeat(2, 1fr); } }
 @media print {
   @page { size: A4; margin: 16mm; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; }
@@ -57,8 +57,8 @@ footer { margin-top: 48px; font-size: 13px; color: #50575e; }
 """
 """Looks: dark on white, on a screen and on paper."""
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What a browser may load for the page: nothing."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""What a browser may load for the page: nothing from anywhere else (data: is the empty icon)."""
 
 
 @dataclass(frozen=True)
