@@ -9,6 +9,8 @@ from lbq.cli.samples import open_samples
 from lbq.cost import EnergyModel, Tally
 from lbq.neurons.watch import watch_levels
 from lbq.train.journal import read_journal
+from lbq.train.network import ModelConfig, NeuronConfig
+from lbq.train.recipe import write_recipe
 from lbq.train.trained import load_trained
 
 
@@ -106,6 +108,19 @@ def test_data_that_are_gone_are_said_and_worked_around(trained, tmp_path, monkey
     assert main([*words, "--data", "data/x"]) == 1
     assert main([*words, "--limit", "0"]) == 0
     assert "--limit 0" in out.read_text()
+
+
+def test_an_ann_is_reported_without_levels(tiny, tmp_path):
+    model = ModelConfig(name="resnet20", width=1 / 64, neuron=NeuronConfig(kind="relu"))
+    recipe = tmp_path / "ann.json"
+    recipe.write_text(write_recipe(tiny.tiny_recipe(epochs=1, model=model)))
+    assert main(["train", str(recipe), "--out", str(tmp_path / "ann")]) == 0
+    out = tmp_path / "ann.html"
+    assert main(["report", str(tmp_path / "ann"), "--out", str(out)]) == 0
+    html = out.read_text()
+    assert "This network is an ANN" in html
+    assert 'id="plot-curves"' in html
+    assert 'id="plot-steps"' not in html
 
 
 def test_mistakes_are_explained(trained, tmp_path, capsys):

@@ -288,11 +288,13 @@ def _number_axis(axes: Axes) -> None:
 
 def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> None:
     colour, marker = look
-    for layer in (layer for layer in levels.layers if layer.entropy is not None):
-        axes.plot(layer.active_ratio, layer.entropy, marker, color=colour, ms=3, alpha=0.5, mew=0)
+    for layer in levels.layers:
+        if layer.entropy is not None:
+            x, y = layer.active_ratio, layer.entropy
+            axes.plot(x, y, marker, color=colour, ms=3, alpha=0.5, mew=0)
     if levels.entropy is not None:
-        edge = {"markeredgecolor": "black", "markeredgewidth": 0.8, "zorder": 3}
-        axes.plot(levels.active_ratio, levels.entropy, marker, color=colour, ms=8, **edge)
+        x, y = levels.active_ratio, levels.entropy
+        axes.plot(x, y, marker, color=colour, ms=8, mec="black", mew=0.8, zorder=3)
     axes.set(xlabel="active ratio", ylabel="normalised entropy")
 
 
