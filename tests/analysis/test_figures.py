@@ -64,6 +64,12 @@ def test_behaviour_has_a_panel_per_claim(invented):
     assert {"V1", "V2", "V3", "LBQ", "k = 1", "k = 5"} <= set(words(figure))
 
 
+def test_runs_that_learned_no_step_say_so(invented):
+    runs = [("V1", invented.steps(is_learned=False), invented.levels())]
+    (words_inside,) = figures.draw_behaviour(runs).axes[0].texts
+    assert words_inside.get_text() == "every step is fixed"
+
+
 def test_distributions_are_stacked_to_one(invented):
     levels = invented.levels()
     _, axes = figures.draw_levels(levels).axes

@@ -275,9 +275,12 @@ def _plot_steps(axes: Axes, steps: StepProfile, look: tuple[str, str]) -> None:
 
 def _frame_steps(axes: Axes) -> None:
     """Begin the steps at zero, once all of them are drawn: limits do not grow afterwards."""
-    if axes.lines:
-        axes.set_ylim(0, 1.08 * axes.dataLim.y1)
-        _number_axis(axes)
+    if not axes.lines:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "every step is fixed", ha="center", transform=axes.transAxes)
+        return
+    axes.set_ylim(0, 1.08 * axes.dataLim.y1)
+    _number_axis(axes)
 
 
 def _number_axis(axes: Axes) -> None:

@@ -68,6 +68,8 @@ def run(words: Sequence[str]) -> int:
     check_out(arguments.out)
     if not arguments.runs:
         raise ParameterError("name the folder of a run: lbq report RUN [RUN ...]")
+    if arguments.limit < 0:
+        raise ParameterError(f"--limit is a number of test samples, got {arguments.limit}")
     if arguments.step is not None and len(arguments.runs) > 1:
         raise ParameterError("--step is for one run; runs are compared at their last checkpoints")
     from lbq.analysis.report import render  # noqa: PLC0415 -- an extra
