@@ -95,6 +95,7 @@ def test_no_file_is_named_after_nothing():
 
 
 ROOMS = {
+    "analysis",
     "cli",
     "cost",
     "data",

@@ -2,7 +2,8 @@
 
 The names below are the promise; everything else may move. ``lbq.functional`` holds the paper's
 equations, ``lbq.neurons`` every neuron, step and surrogate, ``lbq.data`` the way in, ``lbq.models``
-the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.cost`` the meters.
+the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.cost`` and
+``lbq.analysis`` the meters.
 """
 
 from lbq.cost import EnergyModel, Tally, count_macs

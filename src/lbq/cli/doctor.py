@@ -26,6 +26,7 @@ EXTRAS = {
     "onnxruntime": ("onnx", "lbq eval net.onnx"),
     "openvino": ("openvino", "lbq eval net.onnx --engine openvino"),
     "nir": ("nir", "lbq export --to nir"),
+    "matplotlib": ("report", "lbq report"),
 }
 """Module: the extra that brings it, and what it is for."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from lbq import __version__
-from lbq.cli import doctor, evaluate, export, lower, train
+from lbq.cli import doctor, evaluate, export, lower, report, train
 from lbq.errors import LBQError
 from lbq.train.world import is_first_process, is_lost_contact
 
@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "eval": (evaluate.run, "count the right answers of a trained, lowered or exported network"),
     "lower": (lower.run, "take a trained network out of training: integers, in one file"),
     "export": (export.run, "write it for other engines: ONNX, torch alone, NIR"),
+    "report": (report.run, "write what runs came to as one HTML page"),
     "doctor": (doctor.run, "look at this machine: what was found, what to do about the rest"),
 }
 

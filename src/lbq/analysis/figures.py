@@ -1,0 +1,330 @@
+"""Figures that a person would put into a paper: data in, figure out, nothing shown or kept.
+
+The only file that imports matplotlib (extra ``lbq[report]``), and never its pyplot, which keeps
+figures alive. Colours are those of Okabe and Ito, told apart by colour-blind people; levels are
+shades of cividis, which also survive a grey printer.
+"""
+
+import functools
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import torch
+
+from lbq.analysis.facts import Costs, RunFacts
+from lbq.analysis.levels import LayerLevels, LevelProfile
+from lbq.analysis.membranes import BINS_PER_STEP, MARGIN, LayerMembranes
+from lbq.analysis.steps import StepProfile
+from lbq.errors import MissingExtraError, ParameterError
+from lbq.functional.surrogate import arctan_soft_spike, plateau_position, soft_level_slope
+from lbq.neurons.surrogates import BoxET, ReLSGET, Surrogate
+from lbq.train.journal import Record
+
+try:
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+except ImportError as error:
+    raise MissingExtraError("figures need matplotlib: pip install 'lbq[report]'") from error
+
+Call = ParamSpec("Call")
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE: dict[Any, Any] = {
+    "font.size": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",  # the same on every machine, whatever fonts it has
+    "svg.hashsalt": "lbq",
+    "savefig.dpi": 200,
+}
+WIDE = 7.2
+"""Inches: the text width of a page."""
+
+
+def _styled(draw: Callable[Call, Figure]) -> Callable[Call, Figure]:
+    @functools.wraps(draw)
+    def styled(*args: Call.args, **kwargs: Call.kwargs) -> Figure:
+        with mpl.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return styled
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as .svg, .pdf or .png, by the name of the file; the same bytes every time."""
+    kinds = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+    if path.suffix not in kinds:
+        raise ParameterError(f"figures are written as {', '.join(kinds)}, not {path.name}")
+    with mpl.rc_context(STYLE):
+        figure.savefig(path, metadata=kinds[path.suffix])
+
+
+def to_svg(figure: Figure) -> str:
+    """Return a figure as an ``<svg>`` element, without the lines that stand before it in a file."""
+    text = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    whole = text.getvalue()
+    return whole[whole.index("<svg") :]
+
+
+@_styled
+def draw_surrogates(*, max_level: int = 5, tail: float = 0.5) -> Figure:
+    """Draw the slopes of ReLSG-ET, Box-ET and the arctangent over the ratio (the paper's Fig. 3).
+
+    The arctangent is that of binary neurons, with its one threshold at 1.
+    """
+    figure = Figure(figsize=(WIDE * 0.65, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    ratio = torch.linspace(-2, max_level + 3, 100 * (max_level + 5) + 1, dtype=torch.float64)
+    curves = {
+        rf"ReLSG-ET, $\lambda$ = {tail:g}": (_slope(ReLSGET(tail), ratio, max_level), "-"),
+        "Box-ET": (_slope(BoxET(), ratio, max_level), "--"),
+        "arctan": (_arctan_slope(ratio), ":"),
+    }
+    for (name, (slope, line)), colour in zip(curves.items(), COLOURS, strict=False):
+        axes.plot(ratio.tolist(), slope.tolist(), line, color=colour, label=name)
+    axes.set(xlabel=r"ratio $r = U / \gamma$", ylabel="surrogate gradient", ylim=(-0.03, 1.12))
+    axes.set_xticks(range(-2, max_level + 4))
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+@_styled
+def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Figure:
+    """Draw what layers do with their levels (the paper's Fig. 4): steps, entropy, distributions.
+
+    (a) the learned step of every layer, for the runs that learned it; (b) entropy over active
+    ratio, small markers layers, large ones their mean; from (c) on P(k | k > 0) of every layer, a
+    panel per run.
+
+    Args:
+        runs: name, steps and levels of each; the paper has V1, V2, V3 and LBQ.
+    """
+    rows = math.ceil((2 + len(runs)) / 3)
+    figure = Figure(figsize=(WIDE, 2.3 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, 3, squeeze=False).flat)
+    for unused in panels[2 + len(runs) :]:
+        unused.remove()
+    looks = [(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i in range(len(runs))]
+    for (_, steps, levels), look in zip(runs, looks, strict=True):
+        if steps.is_learned:
+            _plot_steps(panels[0], steps, look)
+        _plot_entropy(panels[1], levels, look)
+    _frame_steps(panels[0])
+    panels[1].set(xlim=(0, 1.08 * max(0.1, panels[1].dataLim.x1)), ylim=(0, 1.05))
+    titles = ["(a) learned step", "(b) entropy and activity"]
+    titles += [f"({chr(ord('c') + i)}) {name}" for i, (name, _, _) in enumerate(runs)]
+    for panel, title in zip(panels, titles, strict=False):
+        panel.set_title(title)
+    for panel, (_, _, levels) in zip(panels[2:], runs, strict=False):
+        _plot_shares(panel, levels.layers)
+    _level_legend(figure, max(levels.max_level for _, _, levels in runs))
+    figure.legend(
+        handles=[
+            Line2D([], [], color=colour, marker=marker, label=name)
+            for (name, _, _), (colour, marker) in zip(runs, looks, strict=True)
+        ],
+        loc="outside lower center",
+        ncols=4,
+    )
+    return figure
+
+
+@_styled
+def draw_curves(runs: Sequence[RunFacts]) -> Figure:
+    """Draw accuracy and loss over epochs: lines for training, markers for the test set."""
+    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for index, run in enumerate(runs):
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        name = f"{run.name}, " if len(runs) > 1 else ""
+        for axes, key, scale in ((left, "accuracy", 100.0), (right, "loss", 1.0)):
+            axes.plot(*_series(run.training, key, scale), color=colour, alpha=0.55, lw=1)
+            x, y = _series(run.evaluations, key, scale)
+            axes.plot(x, y, marker + "-", color=colour, label=f"{name}test")
+        left.plot([], [], color=colour, alpha=0.55, lw=1, label=f"{name}training samples")
+    left.set(xlabel="epoch", ylabel="accuracy, %")
+    right.set(xlabel="epoch", ylabel="loss", ylim=(0, None))
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return figure
+
+
+@_styled
+def draw_steps(steps: StepProfile) -> Figure:
+    """Draw the step of every layer, with its spread where channels have steps of their own."""
+    figure = Figure(figsize=(WIDE, 2.3), layout="constrained")
+    axes = figure.add_subplot()
+    _plot_steps(axes, steps, (COLOURS[0], MARKERS[0]))
+    _frame_steps(axes)
+    return figure
+
+
+@_styled
+def draw_levels(levels: LevelProfile) -> Figure:
+    """Draw how many neurons of every layer are active, and which levels they emit."""
+    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    numbers = range(1, len(levels.layers) + 1)
+    left.bar(numbers, [layer.active_ratio for layer in levels.layers], color=COLOURS[0])
+    left.set(xlabel="layer", ylabel="active ratio")
+    _number_axis(left)
+    _plot_shares(right, levels.layers)
+    _level_legend(figure, levels.max_level)
+    return figure
+
+
+@_styled
+def draw_membranes(layers: Sequence[LayerMembranes]) -> Figure:
+    """Draw a histogram of every layer's membranes, counted in steps, above one another.
+
+    Each is scaled to its own peak. Dotted lines are thresholds; the plateau of the first layer's
+    surrogate is shaded, and what lies beside it is in the tails.
+    """
+    figure = Figure(figsize=(WIDE, 1.0 + 0.24 * len(layers)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axvspan(*layers[0].plateau, color=COLOURS[4], alpha=0.15, lw=0, label="plateau (slope 1)")
+    most = max(layer.max_level for layer in layers)
+    for threshold in range(1, most + 1):
+        axes.axvline(threshold, color="0.5", lw=0.7, ls=":", label="_")
+    for row, layer in enumerate(layers):
+        peak = max(1, *layer.histogram)
+        edges = [i / BINS_PER_STEP - MARGIN for i in range(len(layer.histogram) + 1)]
+        heights = [1.6 * count / peak - row for count in layer.histogram]
+        axes.stairs(
+            heights, edges, baseline=-row, fill=True, color=COLOURS[5], alpha=0.75, zorder=2 + row
+        )
+        axes.stairs(heights, edges, baseline=-row, color=COLOURS[0], lw=0.7, zorder=2 + row)
+    axes.set_yticks([-row for row in range(len(layers))], [str(i + 1) for i in range(len(layers))])
+    axes.set(
+        xlabel=r"membrane in steps, $U / \gamma$", ylabel="layer", xlim=(-MARGIN, most + MARGIN)
+    )
+    axes.set_ylim(-len(layers) + 0.8, 1.8)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.legend(loc="upper right")
+    return figure
+
+
+@_styled
+def draw_costs(costs: Costs) -> Figure:
+    """Draw the accumulations behind every edge: levels sent as unit events, and as bits."""
+    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    for side, (name, values) in enumerate(
+        {
+            "unary": [edge.unary_acs for edge in costs.edges],
+            "bit-sparse": [edge.bit_sparse_acs for edge in costs.edges],
+        }.items()
+    ):
+        places = [i + 1 + (side - 0.5) * 0.4 for i in range(len(values))]
+        axes.bar(places, [v / 1e6 for v in values], width=0.4, color=COLOURS[1 - side], label=name)
+    axes.set(xlabel="edge (neuron into synapse)", ylabel="million ACs per image")
+    _number_axis(axes)
+    figure.legend(loc="outside upper center", ncols=2)
+    return figure
+
+
+def _slope(surrogate: Surrogate, ratio: torch.Tensor, max_level: int) -> torch.Tensor:
+    side, fade = plateau_position(ratio, lo=surrogate.lo, hi=surrogate.hi(max_level))
+    tail = surrogate.tail()
+    return soft_level_slope(side, fade, tail=None if tail is None else tail.detach().double())
+
+
+def _arctan_slope(ratio: torch.Tensor) -> torch.Tensor:
+    membrane = ratio.clone().requires_grad_()
+    arctan_soft_spike(membrane, threshold=torch.ones(1, dtype=ratio.dtype)).sum().backward()
+    assert membrane.grad is not None
+    return membrane.grad
+
+
+def _series(records: Sequence[Record], key: str, scale: float) -> tuple[list[float], list[float]]:
+    """Read a curve from a journal; numbers that JSON does not know leave gaps."""
+    found = [record for record in records if key in record and "epoch" in record]
+    return [float(r["epoch"]) for r in found], [scale * float(r[key]) for r in found]
+
+
+def _plot_steps(axes: Axes, steps: StepProfile, look: tuple[str, str]) -> None:
+    low = [layer.mean - layer.smallest for layer in steps.layers]
+    high = [layer.largest - layer.mean for layer in steps.layers]
+    axes.errorbar(
+        range(1, len(steps.layers) + 1),
+        steps.means,
+        yerr=[low, high] if any(low) or any(high) else None,
+        color=look[0],
+        marker=look[1],
+        elinewidth=0.8,
+    )
+    axes.set(xlabel="layer", ylabel=r"step $\gamma$")
+
+
+def _frame_steps(axes: Axes) -> None:
+    """Begin the steps at zero, once all of them are drawn: limits do not grow afterwards."""
+    if not axes.lines:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "every step is fixed", ha="center", transform=axes.transAxes)
+        return
+    axes.set_ylim(0, 1.08 * axes.dataLim.y1)
+    _number_axis(axes)
+
+
+def _number_axis(axes: Axes) -> None:
+    """Count layers or edges from one: no tick at zero, none between two of them."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.set_xlim(0.3, axes.dataLim.x1 + 0.5)
+
+
+def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> None:
+    colour, marker = look
+    for layer in levels.layers:
+        if layer.entropy is not None:
+            x, y = layer.active_ratio, layer.entropy
+            axes.plot(x, y, marker, color=colour, ms=3, alpha=0.5, mew=0)
+    if levels.entropy is not None:
+        x, y = levels.active_ratio, levels.entropy
+        axes.plot(x, y, marker, color=colour, ms=8, mec="black", mew=0.8, zorder=3)
+    axes.set(xlabel="active ratio", ylabel="normalised entropy")
+
+
+def _plot_shares(axes: Axes, layers: Sequence[LayerLevels]) -> None:
+    numbers = range(1, len(layers) + 1)
+    most = max(layer.max_level for layer in layers)
+    below = [0.0] * len(layers)
+    for level in range(1, most + 1):
+        shares = [
+            layer.shares[level - 1] if layer.shares and level <= layer.max_level else 0.0
+            for layer in layers
+        ]
+        axes.bar(numbers, shares, bottom=below, width=0.9, color=_shade(level, most))
+        below = [b + share for b, share in zip(below, shares, strict=True)]
+    axes.set(xlabel="layer", ylabel=r"$P(k \mid k > 0)$", ylim=(0, 1))
+    _number_axis(axes)
+
+
+def _level_legend(figure: Figure, most: int) -> None:
+    """Name the shades of levels; of many levels, five."""
+    named = sorted({round(1 + i * (most - 1) / 4) for i in range(5)}) if most > 8 else None
+    handles = [
+        Patch(color=_shade(level, most), label=f"k = {level}")
+        for level in named or range(1, most + 1)
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=8)
+
+
+def _shade(level: int, most: int) -> tuple[float, float, float, float]:
+    return mpl.colormaps["cividis_r"](0.05 + 0.95 * (level - 1) / max(1, most - 1))

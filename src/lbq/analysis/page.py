@@ -1,0 +1,193 @@
+"""The pieces of an HTML page that needs nothing but itself: no script, no request, no template.
+
+Plain strings and ``html.escape``: a template engine would be one more dependency that runs with our
+users' rights, for a dozen tags.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+
+CSS = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #fff; color: #1b1f24;
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", Arial, sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 32px 24px 64px; }
+h1 { font-size: 30px; line-height: 1.2; margin: 0 0 4px; }
+h2 { font-size: 21px; margin: 44px 0 8px; padding-top: 12px; border-top: 1px solid #d0d7de; }
+p { max-width: 46em; margin: 8px 0; }
+.lead, caption, figcaption, .headline dt, .headline .more { color: #50575e; }
+nav { margin: 12px 0 20px; } nav a { margin-right: 16px; }
+a { color: #005a8c; }
+.headline { display: grid; grid-template-columns: repeat(4, 1fr); gap: 12px; margin: 16px 0; }
+.headline div { border: 1px solid #d0d7de; border-radius: 6px; padding: 10px 14px; }
+.headline dt { font-size: 14px; }
+.headline dd { margin: 0; font-size: 23px; font-variant-numeric: tabular-nums; }
+.headline .more { display: block; font-size: 13px; line-height: 1.35; }
+.notes { border-left: 4px solid #b35900; background: #fff8f0; padding: 8px 16px; margin: 16px 0; }
+figure { margin: 16px 0 8px; }
+figure svg { display: block; width: 100%; max-width: 960px; height: auto; }
+figcaption { font-size: 14px; max-width: 62em; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; margin: 16px 0; font-size: 14px; }
+caption { text-align: left; padding-bottom: 6px; }
+th, td { padding: 4px 14px 4px 0; text-align: left; vertical-align: top; }
+thead th { border-bottom: 1.5px solid #1b1f24; vertical-align: bottom; }
+tbody th { font-weight: 400; }
+tbody tr { border-bottom: 1px solid #e4e8ec; }
+tbody tr.total { font-weight: 600; border-top: 1.5px solid #1b1f24; }
+tbody tr.total th { font-weight: 600; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.word { overflow-wrap: break-word; }
+.beside { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
+footer { margin-top: 48px; font-size: 13px; color: #50575e; }
+@media screen and (max-width: 800px) { .headline { grid-template-columns: repeat(2, 1fr); } }
+@media print {
+  @page { size: A4; margin: 16mm; }
+  body { font-size: 10.5pt; } main { max-width: none; padding: 0; }
+  nav { display: none; } a { color: inherit; text-decoration: none; }
+  h2 { break-after: avoid; margin-top: 24px; } figure, .headline div, tr { break-inside: avoid; }
+  thead { display: table-header-group; } table { font-size: 8.5pt; }
+  .scroll { overflow: visible; }
+  .headline dd { font-size: 15pt; }
+}
+"""
+"""Looks: dark on white, on a screen and on paper."""
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""What a browser may load for the page: nothing from anywhere else (data: is the empty icon)."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number as people read it, which keeps its exact value for programs."""
+
+    text: str
+    value: int | float
+
+    def html(self) -> str:
+        """Return it as a ``<data>`` element."""
+        return f'<data value="{self.value!r}">{escape(self.text)}</data>'
+
+
+Cell = str | Number
+"""Words are escaped wherever they come from."""
+
+
+def number(value: int | float | None, form: str = ",.3f", unit: str = "") -> Cell:
+    """Write a number in a format; a dash where there is none."""
+    return "-" if value is None else Number(f"{value:{form}}{unit}", value)
+
+
+def page(title: str, lead: str, body: Iterable[str]) -> str:
+    """Put sections into a whole page, under a heading and a sentence that says what it is."""
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>",
+            '<link rel="icon" href="data:,">',
+            f"<style>{CSS}</style>",
+            "</head>",
+            "<body>",
+            "<main>",
+            f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>',
+            *body,
+            f"<footer>Written by lbq report on {now}. This page loads nothing.</footer>",
+            "</main>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def section(key: str, title: str, *content: str) -> str:
+    """Put content under a heading that can be linked to."""
+    return "\n".join([f'<section id="{key}">', f"<h2>{escape(title)}</h2>", *content, "</section>"])
+
+
+def paragraph(words: str) -> str:
+    """Return a paragraph."""
+    return f"<p>{escape(words)}</p>"
+
+
+def notes(words: Sequence[str]) -> str:
+    """Return what a reader must know before believing the rest; nothing if there is nothing."""
+    if not words:
+        return ""
+    return f'<div class="notes" role="note">{"".join(map(paragraph, words))}</div>'
+
+
+def headline(facts: Sequence[tuple[str, Cell, str]]) -> str:
+    """Return the numbers that one looks for first: name, value, and what to know about it."""
+    boxes = (
+        f"<div><dt>{escape(name)}</dt><dd>{_cell(value)}"
+        f'<span class="more">{escape(more)}</span></dd></div>'
+        for name, value, more in facts
+    )
+    return f'<dl class="headline">{"".join(boxes)}</dl>'
+
+
+def table(
+    caption: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    has_total: bool = False,
+) -> str:
+    """Return a table whose rows are named by their first cell."""
+    is_number = [
+        any(isinstance(cell, Number) for cell in column) for column in zip(*rows, strict=True)
+    ]
+
+    def line(row: Sequence[Cell]) -> str:
+        tag = '<tr class="total">' if has_total and row is rows[-1] else "<tr>"
+        first, *rest = zip(row, is_number, strict=True)
+        cells = [_tagged("th", *first, scope="row"), *(_tagged("td", *each) for each in rest)]
+        return f"{tag}{''.join(cells)}</tr>"
+
+    pairs = zip(headings, is_number or [False] * len(headings), strict=True)
+    heads = "".join(_tagged("th", name, right, scope="col") for name, right in pairs)
+    body = "\n".join(map(line, rows))
+    return (
+        f'<div class="scroll"><table><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+    )
+
+
+def beside(*parts: str) -> str:
+    """Put short things next to one another where there is room."""
+    return f'<div class="beside">{"".join(parts)}</div>'
+
+
+def figure(key: str, svg: str, *, label: str, caption: str) -> str:
+    """Return a figure with its caption; ``label`` says it to those who cannot see it.
+
+    The names inside an SVG are its own, so they get the figure's key in front: several figures
+    share one page.
+    """
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="', f'id="{key}-', svg)
+    svg = re.sub(r'href="#', f'href="#{key}-', svg)
+    svg = svg.replace("url(#", f"url(#{key}-")
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
+    return f'<figure id="{key}">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def _cell(value: Cell) -> str:
+    return value.html() if isinstance(value, Number) else escape(value)
+
+
+def _tagged(tag: str, value: Cell, is_number: bool, scope: str = "") -> str:
+    kind = "number" if is_number else "word"
+    place = f' scope="{scope}"' if scope else ""
+    return f'<{tag}{place} class="{kind}">{_cell(value)}</{tag}>'

@@ -1,0 +1,51 @@
+"""One or several runs as one HTML page: opens offline, prints well."""
+
+from collections.abc import Sequence
+
+from lbq.analysis import sections
+from lbq.analysis.comparison import render_comparison
+from lbq.analysis.facts import RunFacts
+from lbq.analysis.page import headline, notes, page, section
+
+
+def render(runs: Sequence[RunFacts]) -> str:
+    """Write the page of a run, or of several beside one another."""
+    return render_run(runs[0]) if len(runs) == 1 else render_comparison(runs)
+
+
+def render_run(run: RunFacts) -> str:
+    """Write the page of one run; what could not be measured has no section, and a note says why."""
+    parts = {
+        "curves": ("Training", sections.curves(run)),
+        "steps": ("Steps", sections.steps(run)),
+        "levels": ("Levels", sections.levels(run)),
+        "membranes": ("Membranes", sections.membranes(run)),
+        "costs": ("Costs", sections.costs(run)),
+        "energy": ("Energy", sections.energy(run)),
+        "recipe": ("Recipe", sections.recipe(run)),
+        "provenance": ("Provenance", sections.provenance(run)),
+    }
+    there = {key: (title, content) for key, (title, content) in parts.items() if content}
+    links = "".join(f'<a href="#{key}">{title}</a>' for key, (title, _) in there.items())
+    return page(
+        f"Run {run.name}",
+        _lead(run),
+        [
+            notes(run.notes),
+            headline(list(sections.headline_of(run))),
+            f"<nav>{links}</nav>",
+            *(section(key, title, *content) for key, (title, content) in there.items()),
+        ],
+    )
+
+
+def _lead(run: RunFacts) -> str:
+    model, data = run.recipe.get("model", {}), run.recipe.get("data", {})
+    neuron = model.get("neuron", {})
+    is_done = any(record.get("event") == "finish" for record in run.journal)
+    state = "finished" if is_done else "not finished"
+    return (
+        f"Recipe {run.recipe.get('name')}: {model.get('name')} x {model.get('width')} with "
+        f"{neuron.get('kind')} neurons, {model.get('timesteps')} timesteps, on "
+        f"{data.get('source')}. {state.capitalize()}; looked at after step {run.step:,}."
+    )

@@ -1,0 +1,284 @@
+"""The sections of a run's page: figures for the eye, tables with the same numbers to read."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from lbq.analysis import figures
+from lbq.analysis.facts import Costs, RunFacts
+from lbq.analysis.page import Cell, beside, figure, notes, number, paragraph, table
+from lbq.analysis.settings import settings, word
+
+MILLION = 1e6
+
+
+def headline_of(run: RunFacts) -> Iterator[tuple[str, Cell, str]]:
+    """Yield the numbers that one looks for first."""
+    if last := run.last_evaluation:
+        count = f"{last['correct']:,} of {last['count']:,}, epoch {last['epoch']}"
+        yield "Test accuracy", number(100 * last["accuracy"], ".2f", " %"), count
+        best = last.get("best_on_test_set")
+        if best and best["epoch"] != last["epoch"]:
+            words = f"epoch {best['epoch']}, chosen on the test set"
+            yield "Best on the way", number(100 * best["accuracy"], ".2f", " %"), words
+    start = next((r for r in run.journal if "parameters" in r), None)
+    if start:
+        yield "Parameters", number(start["parameters"], ",d"), f"on {start.get('device', '?')}"
+    if run.steps.layers:
+        spread = f"{min(run.steps.means):.3f} to {max(run.steps.means):.3f} over layers"
+        yield "Variation of steps", number(run.steps.variation, ".2f"), spread
+    if run.levels:
+        timesteps = number(run.recipe["model"]["timesteps"], "d")
+        yield "Timesteps", timesteps, f"levels 0 to {run.levels.max_level}"
+        over = f"mean over {len(run.levels.layers)} layers"
+        yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
+    if run.costs:
+        words = f"{run.costs.saved:.1%} fewer than unary, per image"
+        acs = number(run.costs.bit_sparse_acs / MILLION, ",.2f", " M")
+        yield "Bit-sparse ACs", acs, words
+    for price in run.prices:
+        if price.name in ("paper", "int8, 32-bit sums"):
+            yield f"ANN / this: {price.name}", number(price.ratio, ".2f", " x"), "arithmetic energy"
+
+
+def curves(run: RunFacts) -> list[str]:
+    """Show how the run learned."""
+    if not run.training and not run.evaluations:
+        return []
+    rows = [
+        [
+            str(record["epoch"]),
+            number(record["step"], ",d"),
+            number(100 * record["accuracy"], ".2f", " %"),
+            f"{record['correct']:,} of {record['count']:,}",
+            number(float(record["loss"]), ".4f"),
+        ]
+        for record in run.evaluations
+    ]
+    found = [curves_figure([run])]
+    if rows:
+        headings = ["epoch", "step", "accuracy", "right answers", "loss"]
+        found.append(table("Evaluations on the test set, as the journal has them", headings, rows))
+    return found
+
+
+def curves_figure(runs: Sequence[RunFacts]) -> str:
+    """Draw the curves of one or several runs."""
+    last = "; ".join(
+        f"{run.name} ends at {100 * record['accuracy']:.2f} % on the test set"
+        for run in runs
+        if (record := run.last_evaluation)
+    )
+    return figure(
+        "plot-curves",
+        figures.to_svg(figures.draw_curves(runs)),
+        label=f"Accuracy and loss over epochs. {last}",
+        caption="Accuracy and loss. Thin lines: training samples as they were augmented, in "
+        "training mode; markers: the whole test set.",
+    )
+
+
+def steps(run: RunFacts) -> list[str]:
+    """Show the step of every layer."""
+    layers = run.steps.layers
+    if not layers:
+        return []
+    is_spread = any(step.smallest < step.largest for step in layers)
+    rows = [
+        [
+            str(index),
+            step.layer,
+            number(step.mean, ".5f"),
+            *(number(end, ".5f") for end in (step.smallest, step.largest) if is_spread),
+        ]
+        for index, step in enumerate(layers, start=1)
+    ]
+    headings = [
+        "layer",
+        "neuron",
+        *(("mean step", "smallest", "largest") if is_spread else ("step",)),
+    ]
+    bars = " Bars reach from the smallest to the largest channel." if is_spread else ""
+    kind = "learned" if run.steps.is_learned else "fixed"
+    return [
+        figure(
+            "plot-steps",
+            figures.to_svg(figures.draw_steps(run.steps)),
+            label=f"The {kind} step of each of {len(layers)} layers",
+            caption=f"The {kind} step of every layer. Coefficient of variation over layers: "
+            f"{run.steps.variation:.3f}.{bars}",
+        ),
+        table("Steps", headings, rows),
+    ]
+
+
+def levels(run: RunFacts) -> list[str]:
+    """Show which levels every layer emits."""
+    if run.levels is None:
+        return []
+    most = run.levels.max_level
+    shown = range(1, most + 1) if most <= 8 else (1, 2, 3, most)
+    rows: list[list[Cell]] = [
+        [
+            str(index),
+            layer.layer,
+            number(layer.active_ratio, ".4f"),
+            number(layer.entropy, ".4f"),
+            *(number(layer.shares[k - 1] if layer.shares else None, ".4f") for k in shown),
+        ]
+        for index, layer in enumerate(run.levels.layers, start=1)
+    ]
+    rows.append(
+        [
+            "mean",
+            "each layer counts once",
+            number(run.levels.active_ratio, ".4f"),
+            number(run.levels.entropy, ".4f"),
+            *(number(run.levels.share(k), ".4f") for k in shown),
+        ]
+    )
+    headings = ["layer", "neuron", "active", "entropy", *(f"P({k} | k>0)" for k in shown)]
+    return [
+        figure(
+            "plot-levels",
+            figures.to_svg(figures.draw_levels(run.levels)),
+            label="Active ratio and distribution of levels above zero, per layer",
+            caption=f"Left: share of levels above zero. Right: which levels those are. "
+            f"{run.levels.num_images:,} test samples, all timesteps.",
+        ),
+        table("Levels; entropy is that of P(k | k>0) over log N", headings, rows, has_total=True),
+    ]
+
+
+def membranes(run: RunFacts) -> list[str]:
+    """Show where membranes lie between the thresholds."""
+    if not run.membranes:
+        return []
+    rows = [
+        [
+            str(index),
+            layer.layer,
+            number(layer.lower_tail, ".4f"),
+            number(layer.on_plateau, ".4f"),
+            number(layer.upper_tail, ".4f"),
+            number(layer.outside_box, ".4f"),
+            number(layer.tail, ".4f"),
+        ]
+        for index, layer in enumerate(run.membranes, start=1)
+    ]
+    headings = ["layer", "neuron", "below", "plateau", "above", "outside Box-ET", "tail λ"]
+    return [
+        figure(
+            "plot-membranes",
+            figures.to_svg(figures.draw_membranes(run.membranes)),
+            label="Histograms of membranes counted in steps, one per layer, with thresholds",
+            caption="Membranes before emission, counted in steps; each layer scaled to its own "
+            "peak. Dotted: thresholds. Beside the plateau gradients arrive through the tails only.",
+        ),
+        table(
+            "Where the surrogate sees the membranes, as shares; a box would give those outside it "
+            "no gradient",
+            headings,
+            rows,
+        ),
+    ]
+
+
+def costs(run: RunFacts) -> list[str]:
+    """Show what the network computes for an image."""
+    costs = run.costs
+    if costs is None:
+        return []
+    rows: list[list[Cell]] = [
+        [
+            str(index),
+            edge.source,
+            edge.target,
+            number(edge.unary_acs / MILLION),
+            number(edge.bit_sparse_acs / MILLION),
+            number(100 * (1 - edge.bit_sparse_acs / edge.unary_acs), ".1f", " %")
+            if edge.unary_acs
+            else "-",
+        ]
+        for index, edge in enumerate(costs.edges, start=1)
+    ]
+    total: list[Cell] = [number(v / MILLION) for v in (costs.unary_acs, costs.bit_sparse_acs)]
+    rows.append(["total", "", "", *total, number(100 * costs.saved, ".1f", " %")])
+    others = [[name, number(value / MILLION)] for name, value in _other_costs(costs)]
+    headings = ["edge", "neuron", "into synapse", "unary, M", "bit-sparse, M", "saved"]
+    return [
+        notes(costs.notes),
+        figure(
+            "plot-costs",
+            figures.to_svg(figures.draw_costs(costs)),
+            label="Accumulations behind every edge, unary and bit-sparse",
+            caption=f"Accumulations per image, mean of {costs.num_images:,} test samples, "
+            f"{costs.timesteps} timesteps summed; exact fan-out.",
+        ),
+        table("Accumulations per image, in millions", headings, rows, has_total=True),
+        table("Other operations per image, in millions", ["operation", "millions"], others),
+    ]
+
+
+def _other_costs(costs: Costs) -> Iterator[tuple[str, float]]:
+    yield "explicit shifts, where shifting is not fused", costs.explicit_shifts
+    yield "plane formations", costs.plane_formations
+    yield "additions of identity shortcuts (unary)", costs.identity_acs
+    yield "MACs of synapses with a real-valued input", costs.fp_macs
+    yield "MACs of an ANN of the same shape", float(costs.ann_macs)
+
+
+def energy(run: RunFacts) -> list[str]:
+    """Show what that costs, both ways: as the paper prices it, and like for like."""
+    if not run.prices:
+        return []
+    rows = [
+        [
+            price.name,
+            price.group,
+            number(1e3 * price.ann_mj),
+            number(1e3 * price.burst_mj),
+            number(price.ratio, ".2f"),
+            price.convention,
+        ]
+        for price in run.prices
+    ]
+    headings = ["convention", "of", "ANN, µJ", "this, µJ", "ANN / this", "what it means"]
+    return [
+        paragraph(
+            "The first row is the paper's convention; the rows below it let both networks compute "
+            "in the same narrower numbers. Memory traffic is priced apart: moving a byte costs "
+            "more than adding it."
+        ),
+        table(f"Energy per image. Prices: {run.prices_source}", headings, rows),
+    ]
+
+
+def recipe(run: RunFacts) -> list[str]:
+    """Show everything that decided what was computed."""
+    groups = {"data": "Data", "model": "Network", "": "Training"}
+    rows = {group: list[tuple[str, str]]() for group in groups}
+    for key, value in settings(run.recipe):
+        group, _, inside = key.partition(".")
+        rows[group if group in rows else ""].append((inside if group in rows else key, value))
+    tables = (
+        table(name, ["setting", "value"], rows[group])
+        for group, name in groups.items()
+        if rows[group]
+    )
+    return [beside(*tables)]
+
+
+def provenance(run: RunFacts) -> list[str]:
+    """Show with which code, data and versions."""
+    rows = [[key, value] for key, value in settings(run.provenance)]
+    start = next((r for r in run.journal if r.get("event") == "start"), None)
+    if start:
+        rows += [
+            [key, word(start[key])] for key in ("recipe_sha256", "device", "processes", "threads")
+            if key in start
+        ]  # fmt: skip
+        began = datetime.fromtimestamp(start["time"], UTC)
+        hours = (run.journal[-1]["time"] - start["time"]) / 3600
+        rows.append(["began", began.strftime("%Y-%m-%d %H:%M UTC")])
+        rows.append(["hours from first to last line of the journal", f"{hours:.2f}"])
+    return [table("What it was made with", ["", "value"], rows)]

@@ -1,0 +1,44 @@
+import re
+
+from lbq.analysis.comparison import render_comparison
+from lbq.analysis.steps import StepProfile
+
+
+def row(page, name):
+    line = next(line for line in page.splitlines() if f'class="word">{name}</th>' in line)
+    return re.findall(r'(?:<data value="([^"]+)">|<td class="number">(-)</td>)', line)
+
+
+def test_every_run_has_a_column(invented):
+    runs = [invented.run("one"), invented.run("two", steps=invented.steps(3.0), step=15)]
+    page = render_comparison(runs)
+    accuracies = [float(value) for value, _ in row(page, "test accuracy")]
+    assert accuracies == [100 * 62 / 80, 100 * 61 / 80]
+    assert [float(value) for value, _ in row(page, "largest step")] == [0.5, 1.5]
+    assert '<th scope="col" class="number">two</th>' in page
+
+
+def test_what_differs_in_the_recipes_is_listed_and_nothing_else(invented):
+    changed = invented.run("two")
+    changed.recipe["epochs"] = 7
+    page = render_comparison([invented.run("one"), changed])
+    differing = page[page.index("Settings that are not the same") :]
+    assert "epochs" in differing
+    assert "width" not in differing
+    same = render_comparison([invented.run("one"), invented.run("two")])
+    assert "all runs have the same recipe" in same
+
+
+def test_an_ann_beside_a_burst_network_leaves_dashes(invented):
+    ann = invented.run(
+        "ann", steps=StepProfile(layers=()), levels=None, membranes=(), costs=None, prices=()
+    )
+    page = render_comparison([invented.run("lbq"), ann])
+    for name in ("active ratio", "variation of steps", "bit-sparse ACs, M"):
+        assert row(page, name)[1] == ("", "-")
+    assert "plot-behaviour" in page
+
+
+def test_notes_name_their_run(invented):
+    page = render_comparison([invented.run("one", notes=("no data",)), invented.run("two")])
+    assert "one: no data" in page

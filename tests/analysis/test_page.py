@@ -1,0 +1,90 @@
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+from lbq.analysis.page import (
+    Number,
+    beside,
+    figure,
+    headline,
+    notes,
+    number,
+    page,
+    paragraph,
+    section,
+    table,
+)
+
+EVIL = '<script>alert("1")</script> & more'
+
+
+class Balance(HTMLParser):
+    """Complains about tags that do not close in order."""
+
+    VOID = frozenset({"meta", "link", "br", "img"})
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_page_is_well_formed():
+    body = [section("a", "A", paragraph("b"), table("t", ["x", "y"], [["r", number(1.5)]]))]
+    balance = Balance()
+    balance.feed(page("title", "lead", body))
+    assert balance.open == []
+
+
+def test_words_are_escaped_wherever_they_stand():
+    written = page(
+        EVIL,
+        EVIL,
+        [
+            section("s", EVIL, paragraph(EVIL), notes([EVIL])),
+            headline([(EVIL, EVIL, EVIL)]),
+            table(EVIL, [EVIL, "x"], [[EVIL, EVIL]]),
+            figure("f", "<svg ></svg>", label=EVIL, caption=EVIL),
+        ],
+    )
+    assert "<script" not in written
+    assert written.count("&lt;script&gt;") == 15
+
+
+def test_a_number_is_read_by_people_and_by_programs():
+    found = number(0.123456789, ".2f", " M")
+    assert isinstance(found, Number)
+    assert found.html() == '<data value="0.123456789">0.12 M</data>'
+    assert number(None) == "-"
+
+
+def test_tables_name_their_rows_and_columns_and_align_numbers():
+    written = table("c", ["a", "b"], [["x", number(1)], ["all", "-"]], has_total=True)
+    root = ElementTree.fromstring(written)
+    assert [th.get("scope") for th in root.iter("th")] == ["col", "col", "row", "row"]
+    assert [td.get("class") for td in root.iter("td")] == ["number", "number"]
+    assert [tr.get("class") for tr in root.iter("tr")] == [None, None, "total"]
+    assert root.find(".//caption").text == "c"
+
+
+def test_a_table_without_rows_still_has_headings():
+    assert 'scope="col"' in table("c", ["a", "b"], [])
+
+
+def test_figures_do_not_share_names():
+    svg = '<svg ><metadata>http://x</metadata><g id="a"/><use href="#a" clip-path="url(#c)"/></svg>'
+    written = beside(*(figure(key, svg, label="l", caption="c") for key in ("one", "two")))
+    assert 'id="one-a"' in written
+    assert 'href="#two-a"' in written
+    assert "url(#one-c)" in written
+    assert "http" not in written
+    assert written.count('role="img" aria-label="l"') == 2
+
+
+def test_no_notes_leave_no_box():
+    assert notes([]) == ""

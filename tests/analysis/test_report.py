@@ -1,0 +1,116 @@
+"""The page as a browser shows it: Chromium, headless."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from lbq.analysis.page import POLICY
+from lbq.analysis.report import render
+
+CHROMIUM = shutil.which("chromium")
+PROBE = """<script>
+const seen = [...document.querySelectorAll("figure svg")].map(svg => {
+  const box = svg.getBoundingClientRect(), style = getComputedStyle(svg);
+  const paths = svg.querySelectorAll("path").length;
+  return [svg.parentElement.id, box.width, box.height, style.visibility, paths];
+});
+const pre = document.createElement("pre");
+pre.id = "probe";
+pre.textContent = JSON.stringify({figures: seen, width: document.documentElement.scrollWidth});
+document.body.append(pre);
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    """Open a page of HTML; return what the browser wrote, and what its console says."""
+    if CHROMIUM is None:
+        assert "LBQ_REQUIRE_BROWSER" not in os.environ, "chromium is missing"
+        pytest.skip("needs chromium")
+    folder = tmp_path_factory.mktemp("browser")
+
+    def browse(html, *options):
+        path = folder / "page.html"
+        path.write_text(html)
+        command = [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+            f"--user-data-dir={folder / 'profile'}", "--window-size=1280,900", *options,
+            path.as_uri(),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+        console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        return done.stdout, console
+
+    return browse
+
+
+@pytest.fixture(params=["one run", "two runs"])
+def html(request, invented):
+    runs = [invented.run("one")] + [invented.run("two")] * (request.param == "two runs")
+    return render(runs)
+
+
+def test_the_console_stays_silent_and_nothing_is_requested(browse, html, tmp_path):
+    """The policy forbids every request, and a forbidden one is written to the console."""
+    picture = tmp_path / "page.png"
+    _, console = browse(html, f"--screenshot={picture}")
+    assert console == []
+    assert picture.stat().st_size > 10_000
+    assert POLICY.startswith("default-src 'none'")
+    assert f'content="{POLICY}"' in html
+
+
+def test_a_request_would_be_seen(browse, html):
+    spied = html.replace("</main>", '<img src="http://127.0.0.1:9/spy.png" alt=""></main>')
+    _, console = browse(spied, "--dump-dom")
+    assert any("spy.png" in line for line in console)
+
+
+def test_every_figure_is_visible_and_the_page_fits_1280_pixels(browse, html):
+    probed = html.replace(POLICY, POLICY + "; script-src 'unsafe-inline'")
+    probed = probed.replace("</body>", PROBE + "</body>")
+    dom, console = browse(probed, "--dump-dom")
+    assert console == []
+    found = json.loads(re.search(r'<pre id="probe">(.*?)</pre>', dom)[1])
+    assert len(found["figures"]) == html.count("<figure")
+    for key, width, height, visibility, num_paths in found["figures"]:
+        assert width > 600, key
+        assert height > 150, key
+        assert visibility == "visible"
+        assert num_paths > 20, key
+    assert found["width"] <= 1280
+
+
+def test_the_only_addresses_are_names_of_xml(html):
+    addresses = {a for a in re.findall(r"https?://[^\"'<> )]+", html) if "www.w3.org" not in a}
+    assert addresses == set()
+    assert "<script" not in html
+
+
+def test_names_are_unique(html):
+    names = re.findall(r'\bid="([^"]+)"', html)
+    assert len(names) == len(set(names))
+    targets = re.findall(r'href="#([^"]+)"', html) + re.findall(r"url\(#([^)]+)\)", html)
+    assert targets
+    assert set(targets) <= set(names)
+
+
+def test_every_section_is_linked(invented):
+    html = render([invented.run()])
+    links = re.search(r"<nav>(.*?)</nav>", html)[1]
+    assert re.findall(r'href="#(\w+)"', links) == re.findall(r'<section id="(\w+)">', html)
+    assert len(re.findall("<section", html)) == 8
+
+
+def test_a_run_without_data_says_why_and_shows_the_rest(invented):
+    run = invented.run(
+        levels=None, membranes=(), costs=None, prices=(), notes=("Not measured: no data.",)
+    )
+    html = render([run])
+    assert "Not measured: no data." in html
+    assert 'id="levels"' not in html
+    assert 'id="plot-curves"' in html

@@ -1,0 +1,69 @@
+import re
+
+from lbq.analysis import sections
+
+
+def values(html):
+    """The exact numbers of a section, in order."""
+    return [float(value) for value in re.findall(r'<data value="([^"]+)">', html)]
+
+
+def test_evaluations_are_the_journals(invented):
+    run = invented.run()
+    _, table = sections.curves(run)
+    expected = [x for r in run.evaluations for x in (r["step"], 100 * r["accuracy"], r["loss"])]
+    assert values(table) == expected
+    assert "62 of 80" in table
+
+
+def test_steps_levels_and_membranes_are_the_profiles(invented):
+    run = invented.run()
+    assert values(sections.steps(run)[1]) == list(run.steps.means)
+    *layers, mean = [
+        [layer.active_ratio, layer.entropy, *layer.shares] for layer in run.levels.layers
+    ] + [[run.levels.active_ratio, run.levels.entropy, *map(run.levels.share, range(1, 6))]]
+    assert values(sections.levels(run)[1]) == [x for row in [*layers, mean] for x in row]
+    expected = [
+        x
+        for m in run.membranes
+        for x in (m.lower_tail, m.on_plateau, m.upper_tail, m.outside_box, m.tail)
+    ]
+    assert values(sections.membranes(run)[1]) == expected
+
+
+def test_costs_and_energy_are_those_handed_in(invented):
+    run = invented.run()
+    _, _, edges, others = sections.costs(run)
+    assert values(edges)[:2] == [4.0, 1.5]
+    assert values(edges)[-3:] == [run.costs.unary_acs / 1e6, 4.5, 100 * run.costs.saved]
+    assert values(others) == [2.25, 0.125, 0.0625, 0.75, 123.456789]
+    _, energy = sections.energy(run)
+    assert values(energy) == [4000, 500, 8, 1000, 250, 4]
+    assert "a book &amp; a half" in energy
+
+
+def test_the_headline_says_when_a_better_epoch_was_seen_on_the_test_set(invented):
+    names = [name for name, _, _ in sections.headline_of(invented.run())]
+    assert "Best on the way" not in names
+    early = {
+        name: (value, more) for name, value, more in sections.headline_of(invented.run(step=15))
+    }
+    assert early["Test accuracy"][0].value == 100 * 61 / 80
+    assert early["Best on the way"][1] == "epoch 2, chosen on the test set"
+
+
+def test_what_was_not_measured_has_no_section(invented):
+    run = invented.run(levels=None, membranes=(), costs=None, prices=())
+    assert not sections.levels(run)
+    assert not sections.membranes(run)
+    assert not sections.costs(run)
+    assert not sections.energy(run)
+
+
+def test_every_setting_and_its_origin_is_on_the_page(invented):
+    (recipe,) = sections.recipe(invented.run())
+    for words in ("&lt;nowhere&gt;", "neuron.kind", "epochs", "yes"):
+        assert words in recipe
+    (origin,) = sections.provenance(invented.run())
+    for words in ("c0ffee", "versions.torch", "2.13.0", "2001-09-09 01:46 UTC", "2.00"):
+        assert words in origin

@@ -1,0 +1,134 @@
+import re
+
+import pytest
+import torch
+
+from lbq.cli.main import main
+from lbq.cli.report import costs_of, measure, prices_of
+from lbq.cli.samples import open_samples
+from lbq.cost import EnergyModel, Tally
+from lbq.neurons.watch import watch_levels
+from lbq.train.journal import read_journal
+from lbq.train.network import ModelConfig, NeuronConfig
+from lbq.train.recipe import write_recipe
+from lbq.train.trained import load_trained
+
+
+def values(html, key):
+    """The exact numbers of a section, in order."""
+    part = html[html.index(f'<section id="{key}">') :]
+    part = part[: part.index("</section>")]
+    return [float(value) for value in re.findall(r'<data value="([^"]+)">', part)]
+
+
+@pytest.fixture(scope="module")
+def opened(trained, tmp_path_factory):
+    model, recipe, _ = load_trained(trained)
+    return model, open_samples(recipe, source=None, cache=tmp_path_factory.mktemp("cache"))
+
+
+def test_the_numbers_on_the_page_are_the_runs(trained, opened, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    assert main(["report", str(trained), "--out", str(out), "--limit", "20"]) == 0
+    assert f"{out}: {out.stat().st_size:,} bytes" in capsys.readouterr().out
+    html = out.read_text()
+    told = [r for r in read_journal(trained / "journal.jsonl") if r["event"] == "evaluation"]
+    expected = [x for r in told for x in (r["step"], 100 * r["accuracy"], r["loss"])]
+    assert values(html, "curves") == expected
+    model, data = opened
+    steps = [n.step().double().item() for n in model.modules() if hasattr(n, "receive")]
+    assert values(html, "steps") == steps
+    table = measure(model, data, limit=20).table
+    assert table.num_images == 20
+    total = values(html, "costs")[-8:-5]  # before the table of other operations
+    assert total[0] == table.total().unary_acs / 20 / 1e6
+    assert total[1] == table.total().bit_sparse_acs / 20 / 1e6
+    paper = EnergyModel().price(table)["paper"]
+    assert values(html, "energy")[:3] == [1e3 * paper.ann_mj, 1e3 * paper.burst_mj, paper.ratio]
+
+
+def test_both_meters_see_the_same_levels(opened):
+    model, data = opened
+    found = measure(model, data, limit=20)
+    by_cost = found.table.active_ratios()
+    assert {x.layer: x.active_ratio for x in found.levels.layers} == pytest.approx(by_cost)
+    below = {m.layer: 1 - m.lower_tail for m in found.membranes}  # the first threshold is 1
+    assert below == pytest.approx(by_cost, abs=2e-3)
+
+
+def test_costs_are_the_table_per_image(opened):
+    model, _ = opened
+    images = torch.randn(3, 3, 8, 8)
+    tally = Tally(model, images[:1])
+    with torch.no_grad(), watch_levels(model, tally):
+        model(images)
+    table = tally.table()
+    costs = costs_of(table)
+    assert sum(edge.unary_acs for edge in costs.edges) == pytest.approx(costs.unary_acs)
+    assert 3 * costs.bit_sparse_acs == pytest.approx(table.total().bit_sparse_acs)
+    assert costs.ann_macs == table.ann_macs()
+    names = [price.name for price in prices_of(EnergyModel().price(table))]
+    assert names == [
+        "paper",
+        "float16",
+        "int8, 32-bit sums",
+        "int8, 8-bit sums",
+        "1 MB SRAM",
+        "DRAM",
+    ]
+
+
+def test_several_runs_are_compared(trained, tmp_path):
+    out = tmp_path / "both.html"
+    words = ["report", str(trained), str(trained), "--out", str(out), "--limit", "10"]
+    assert main(words) == 0
+    html = out.read_text()
+    assert "2 runs compared" in html
+    assert (
+        html.count(f'class="number">{trained}</th>') == 1 + 1
+    )  # paths, since folders share a name
+
+
+def test_data_that_are_gone_are_said_and_worked_around(trained, tmp_path, monkeypatch, capsys):
+    from lbq.cli import report as command  # noqa: PLC0415
+    from lbq.errors import FormatError  # noqa: PLC0415
+
+    def gone(*arguments, **options):
+        raise FormatError("there is no folder data/x")
+
+    monkeypatch.setattr(command, "open_samples", gone)
+    out = tmp_path / "report.html"
+    words = ["report", str(trained), "--out", str(out)]
+    assert main(words) == 0
+    assert "there is no folder data/x. Pass --data." in capsys.readouterr().out
+    html = out.read_text()
+    assert "there is no folder data/x" in html
+    assert 'id="levels"' not in html
+    assert 'id="steps"' in html
+    assert main([*words, "--data", "data/x"]) == 1
+    assert main([*words, "--limit", "0"]) == 0
+    assert "--limit 0" in out.read_text()
+
+
+def test_an_ann_is_reported_without_levels(tiny, tmp_path):
+    model = ModelConfig(name="resnet20", width=1 / 64, neuron=NeuronConfig(kind="relu"))
+    recipe = tmp_path / "ann.json"
+    recipe.write_text(write_recipe(tiny.tiny_recipe(epochs=1, model=model)))
+    assert main(["train", str(recipe), "--out", str(tmp_path / "ann")]) == 0
+    out = tmp_path / "ann.html"
+    assert main(["report", str(tmp_path / "ann"), "--out", str(out)]) == 0
+    html = out.read_text()
+    assert "This network is an ANN" in html
+    assert 'id="plot-curves"' in html
+    assert 'id="plot-steps"' not in html
+
+
+def test_mistakes_are_explained(trained, tmp_path, capsys):
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "a.html")]) == 1
+    assert "has no checkpoint" in capsys.readouterr().err
+    assert main(["report", str(trained), "--out", str(tmp_path / "no" / "a.html")]) == 1
+    assert "--out names a file" in capsys.readouterr().err
+    assert main(["report", str(trained), str(trained), "--step", "4"]) == 1
+    assert "--step is for one run" in capsys.readouterr().err
+    assert main(["report", str(trained), "--limit", "-1"]) == 1
+    assert "--limit is a number of test samples, got -1" in capsys.readouterr().err
