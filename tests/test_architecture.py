@@ -16,7 +16,7 @@ FLOORS = [
     {"neurons", "data"},
     {"models"},
     {"train", "deploy"},
-    {"export"},
+    {"export", "shelf"},
     {"cost", "analysis"},
     {"cli"},
 ]
@@ -106,6 +106,7 @@ ROOMS = {
     "kernels",
     "models",
     "neurons",
+    "shelf",
     "train",
 }
 MIRRORED = [

@@ -2,8 +2,8 @@
 
 The names below are the promise; everything else may move. ``lbq.functional`` holds the paper's
 equations, ``lbq.neurons`` every neuron, step and surrogate, ``lbq.data`` the way in, ``lbq.models``
-the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.cost`` and
-``lbq.analysis`` the meters.
+the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.shelf``
+trained networks, ``lbq.cost`` and ``lbq.analysis`` the meters.
 """
 
 from lbq.cost import EnergyModel, Tally, count_macs
@@ -21,6 +21,7 @@ from lbq.neurons import (
     check_currents_finite,
     watch_levels,
 )
+from lbq.shelf import pretrained
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "count_macs",
     "load",
     "lower",
+    "pretrained",
     "resnet18",
     "resnet19",
     "resnet20",

@@ -31,6 +31,7 @@ from random_networks import RandomNetwork  # noqa: E402
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
 from lbq.errors import BoundError  # noqa: E402
+from lbq.shelf import recipe_of  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
 
 NEURONS = {
@@ -83,7 +84,7 @@ def differing(model, net, images, batch=50):
 
 
 def lowering(scale):
-    _, recipe = engines.pocket_network(ROOT / "results")
+    recipe = recipe_of("pocket-cifar10")
     count = max(4, round(1000 * scale))
     _, images = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
     images = images.double()
@@ -139,7 +140,7 @@ def _integers(model, inputs, *, bits, calibrate):
 
 
 def images(scale):
-    model, recipe = engines.pocket_network(ROOT / "results")
+    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
     count = max(4, round(1000 * scale))
     pixels, inputs = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
     normalization = recipe.data.augment.normalization
