@@ -45,7 +45,7 @@ class RepeatOverTime(nn.Module):
         super().__init__()
         self.timesteps = check_timesteps(timesteps)
 
-    def forward(self, current: Images) -> Frames:
+    def forward(self, current: Tensor) -> Sequence:
         """Repeat."""
         if isinstance(current, Tensor) and not torch.compiler.is_compiling():  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
             return _Repeat.apply(current, self.timesteps)
@@ -57,7 +57,8 @@ class RepeatOverTime(nn.Module):
 
 
 def _repeat(current: Tensor, timesteps: int) -> Tensor:
-    return current.unsqueeze(0).expand(timesteps, *[-1] * 4)
+    axes = current.dim() if isinstance(current, Tensor) else 4  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
+    return current.unsqueeze(0).expand(timesteps, *[-1] * axes)
 
 
 class _Repeat(torch.autograd.Function):
