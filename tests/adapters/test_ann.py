@@ -132,6 +132,23 @@ def test_a_relu_without_a_bias_before_it_is_named():
     assert distance(spiking, model) < 0.1
 
 
+def test_a_silent_layer_can_still_be_lowered():
+    model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4)).eval()
+    nn.init.constant_(model[0].bias, -100.0)
+    spiking = lbq.from_ann(model, BATCHES, per_channel=True)
+    torch.testing.assert_close(lbq.lower(spiking, IMAGES[:1])(IMAGES), model(IMAGES))
+
+
+def test_a_tensor_that_changes_in_place_and_is_read_again_is_refused():
+    class Sly(nn.Module):
+        def forward(self, x):
+            current = 2 * x
+            return torch.relu_(current) + current
+
+    with pytest.raises(lbq.LBQError, match="in place"):
+        lbq.from_ann(Sly(), BATCHES)
+
+
 def test_wrong_batches_are_refused_in_words(ann):
     with pytest.raises(ParameterError, match="at least one batch"):
         lbq.from_ann(ann, [])

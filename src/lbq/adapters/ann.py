@@ -6,6 +6,7 @@ answers, where a percentile would only bound them. And what the quantised layers
 the mean of a channel is corrected in that same bias.
 """
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,17 +16,17 @@ from torch import Tensor, nn
 
 from lbq.adapters.half_step import add_to_bias, find_biases
 from lbq.adapters.timed import with_neurons
-from lbq.errors import ParameterError
+from lbq.errors import LoweringError, ParameterError
 from lbq.models.time import check_timesteps
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.step import LearnedStep
 from lbq.neurons.watch import named_neurons, removing
 from lbq.types import ResetMode
 
-_CANDIDATES = torch.logspace(-1.3, 0.0, 27)
-"""Steps that are tried, as shares of the one that just reaches the largest activation."""
-_SMALLEST_STEP = 1e-3
-"""What a silent layer or channel gets: it still needs a positive step."""
+_SHARES = tuple(10 ** (-k / 20) for k in range(27))
+"""Steps that are tried, as shares of the one that reaches the largest activation: 1 to 1/20."""
+_SMALLEST_STEP = 2e-3
+"""What a silent layer or channel gets: even a twentieth of it can be lowered."""
 _VALUES = 1 << 21
 """Activations of one layer that steps are chosen by."""
 
@@ -76,6 +77,11 @@ def from_ann(
 
     example = samples[:2]
     plain = with_neurons(network, example, timesteps=1, build=rectifier)
+    if not torch.allclose(plain(example), copy.deepcopy(network).eval()(example), atol=1e-4):
+        raise LoweringError(
+            "this network answers otherwise once its ReLUs stand apart: one of them changes a "
+            "tensor in place that is read again; write inplace=False, or y = relu(x) and read y"
+        )
     spiking = with_neurons(network, example, timesteps=timesteps, build=neuron)
     _calibrate(spiking, plain, samples)
     return spiking
@@ -144,7 +150,7 @@ def _fit(neuron: BurstLIF, currents: Tensor, expected: Tensor, biased: nn.Module
     largest = _over(target, torch.amax, by_channel=by_channel) / neuron.max_level
     largest = largest.clamp(min=_SMALLEST_STEP)
     best, chosen = torch.full_like(largest, torch.inf), largest
-    for share in _CANDIDATES:
+    for share in _SHARES:
         step = largest * share
         neuron.step.set_(step)
         bursts, _, _ = neuron.scan(corrected + _shaped(half * step, currents), None)

@@ -6,7 +6,7 @@ rewritten.
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from lbq.errors import LoweringError
 from lbq.models.time import FramesIn, MeanOverTime, RepeatOverTime, fold, unfold
 from lbq.neurons.neuron import Neuron
 
-_TIMED = (RepeatOverTime, FramesIn)
 _LEAVES = (Neuron, RepeatOverTime, MeanOverTime)
 
 
@@ -32,7 +31,7 @@ class Rectifiers:
     functions: frozenset[Any] = frozenset(
         (F.relu, torch.relu, torch.relu_, F.relu_, "relu", "relu_")
     )
-    leaves: tuple[type[nn.Module], ...] = field(default=())
+    leaves: tuple[type[nn.Module], ...] = ()
     """Modules that are not looked into, beside torch's own."""
 
 
@@ -64,7 +63,7 @@ def with_neurons(
             "this network takes frames, so its ReLUs see another input at every timestep; build "
             "it with form='cifar' or 'imagenet' for still images, or train neurons from the start"
         )
-    if any(isinstance(module, _TIMED) for module in copied.modules()):
+    if any(isinstance(module, RepeatOverTime) for module in copied.modules()):
         return _replaced(copied, example, timesteps, build, found)
     return _Rewriting(copied, example, timesteps, build, found).finish()
 
