@@ -10,7 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
-from lbq.train import record_run
+from lbq.adapters.record import record_run
 
 
 def main() -> None:

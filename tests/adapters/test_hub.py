@@ -7,8 +7,9 @@ from torch import nn
 
 import lbq
 from lbq.adapters.hub import CONFIG, WEIGHTS, from_pretrained, pretrained_recipe, save_pretrained
+from lbq.adapters.record import record_run
 from lbq.errors import FormatError, MissingExtraError
-from lbq.train import build_network, load_trained, record_run, train
+from lbq.train import build_network, load_trained, train
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

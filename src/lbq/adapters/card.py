@@ -12,7 +12,7 @@ def write_card(record: dict[str, Any], recipe: Recipe, *, num_parameters: int) -
     """Write the card of a network, from the record of the run that trained it.
 
     Args:
-        record: what :func:`lbq.train.record_run` returned.
+        record: what :func:`lbq.adapters.record.record_run` returned.
         recipe: the recipe in it.
         num_parameters: of the network.
     """

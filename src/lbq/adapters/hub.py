@@ -35,11 +35,11 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
     Args:
         model: the network, as :func:`lbq.train.load_trained` returns it.
         folder: where to; made if it does not exist.
-        record: of the run that trained it, from :func:`lbq.train.record_run` or its JSON file.
+        record: of the run that trained it: what ``record_run`` returned, or its JSON file.
 
     Example:
         >>> model, *_ = lbq.train.load_trained(Path("runs/pocket"))
-        >>> save_pretrained(model, "pocket", record=lbq.train.record_run(Path("runs/pocket")))
+        >>> save_pretrained(model, "pocket", record=record_run(Path("runs/pocket")))
     """
     recipe, folder = from_document(Recipe, record["recipe"]), Path(folder)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}

@@ -45,7 +45,7 @@ class RepeatOverTime(nn.Module):
         super().__init__()
         self.timesteps = check_timesteps(timesteps)
 
-    def forward(self, current: Tensor) -> Sequence:
+    def forward(self, current: Images) -> Frames:
         """Repeat."""
         if isinstance(current, Tensor) and not torch.compiler.is_compiling():  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
             return _Repeat.apply(current, self.timesteps)
@@ -57,8 +57,7 @@ class RepeatOverTime(nn.Module):
 
 
 def _repeat(current: Tensor, timesteps: int) -> Tensor:
-    axes = current.dim() if isinstance(current, Tensor) else 4  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
-    return current.unsqueeze(0).expand(timesteps, *[-1] * axes)
+    return current.unsqueeze(0).expand(timesteps, *[-1] * 4)
 
 
 class _Repeat(torch.autograd.Function):

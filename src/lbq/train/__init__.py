@@ -7,7 +7,6 @@ from lbq.train.network import ModelConfig, NeuronConfig, build_network
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
-from lbq.train.record import record_run
 from lbq.train.trained import evaluate_run, load_trained
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "load_trained",
     "read_journal",
     "read_recipe",
-    "record_run",
     "train",
     "write_recipe",
 ]

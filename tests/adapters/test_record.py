@@ -2,8 +2,9 @@ import json
 
 import pytest
 
+from lbq.adapters.record import record_run
 from lbq.errors import RunError
-from lbq.train import Recipe, record_run, train
+from lbq.train import Recipe, train
 from lbq.train.document import from_document
 
 
