@@ -393,6 +393,6 @@ _MODULES: dict[str, _Handler] = {
     **dict.fromkeys(("MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"), _L.pool),
     **dict.fromkeys(("Identity", "Dropout", "Dropout2d", "ImagesIn", "FramesIn"), _L.pass_on),
     "Flatten": _L.flatten,
-    "RepeatOverTime": _L.repeat,
+    **dict.fromkeys(("RepeatOverTime", "RepeatStill"), _L.repeat),
     "MeanOverTime": _L.mean,
 }
