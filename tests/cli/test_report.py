@@ -131,4 +131,4 @@ def test_mistakes_are_explained(trained, tmp_path, capsys):
     assert main(["report", str(trained), str(trained), "--step", "4"]) == 1
     assert "--step is for one run" in capsys.readouterr().err
     assert main(["report", str(trained), "--limit", "-1"]) == 1
-    assert "--limit is a number of test samples, got -1" in capsys.readouterr().err
+    assert "--limit must be at least 0, got -1" in capsys.readouterr().err
