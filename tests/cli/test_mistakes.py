@@ -9,7 +9,7 @@ from lbq.errors import LBQError
 
 
 def test_our_own_complaints_become_one_line():
-    assert explain(LBQError("the batch\n  is too small")) == "the batch is too small"
+    assert explain(LBQError("two faults:\n  a\n  b\n")) == "two faults: a; b"
     assert explain(UsageError("no such flag")) == "no such flag"
 
 

@@ -21,7 +21,7 @@ from lbq.train.world import backends
 EXTRAS = {
     "datasets": ("data", "images: CIFAR, ImageNet, any folder in their layout"),
     "PIL": ("data", "decoding images"),
-    "tensorboard": ("log", "charts: lbq train --tensorboard"),
+    "tensorboard": ("train", "charts: lbq train --tensorboard"),
     "onnx": ("onnx", "lbq export --to onnx"),
     "onnxruntime": ("onnx", "lbq eval net.onnx"),
     "openvino": ("openvino", "lbq eval net.onnx --engine openvino"),

@@ -37,6 +37,7 @@ def open_images(
         limits: how many samples of each to keep, spread evenly; all if None.
         cache: where the library may keep its own files.
     """
+    cache = cache.absolute()  # as the library names its files
     found = _load(source, cache / "datasets")
     train_split = _choose((splits[0],), list(found), "split", source)
     columns = found[train_split].features
