@@ -1,4 +1,4 @@
-"""Without any extra the library imports and works; what is missing is named with its install line."""
+"""Without any extra the library works; what is missing is named with its install line."""
 
 import json
 import re
