@@ -7,6 +7,7 @@ import lbq
 
 project = "lbq"
 author = "The lbq maintainers"
+copyright = "the lbq maintainers, Apache-2.0"  # noqa: A001 -- Sphinx's name
 release = version = lbq.__version__
 html_title = f"lbq {release}"
 
@@ -19,7 +20,7 @@ exclude_patterns = ["figures/*.py"]
 
 html_theme = "furo"
 html_static_path = ["_static"]
-html_css_files = ["wide-tables.css"]
+html_css_files = ["pages.css"]
 html_show_sphinx = False
 html_copy_source = False
 
