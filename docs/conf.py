@@ -29,7 +29,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the signatures' axis names read badly outside of the code
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 add_module_names = False
