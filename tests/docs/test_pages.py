@@ -29,6 +29,13 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     follow.follow(page, with_shell=False)
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=named)
+def test_the_links_of_a_page_outside_of_the_site_lead_somewhere(page):
+    """Sphinx holds those of the pages inside."""
+    found = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in found if not (ROOT / link).exists()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_no_page_shows_code_that_is_not_run(page):
     """Fences with another word for the same languages would escape the runner."""
