@@ -30,8 +30,9 @@ def lower(model: nn.Module, example: Tensor) -> LoweredNetwork:
         example: an input of the model, for its shapes.
 
     Example:
-        >>> net = lbq.lower(model.eval(), images[:1])
-        >>> logits = net(images)
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> net(torch.randn(4, 3, 16, 16)).shape
+        torch.Size([4, 10])
     """
     return _Lowering(model, example).network
 

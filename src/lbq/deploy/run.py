@@ -38,6 +38,11 @@ def run(
         inputs: as the trained network takes them; uint8 pixels or counts for an integer network.
         backend: "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15).
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
+
+    Example:
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> lbq.run(net, torch.randn(4, 3, 16, 16), backend="planes").shape
+        torch.Size([4, 10])
     """
     if backend not in BACKENDS:
         raise ParameterError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
