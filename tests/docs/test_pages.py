@@ -9,7 +9,8 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NEEDS_CIFAR10 = {"tour.md"}
+BY_A_NEW_USER = {"tour.md"}
+"""Followed with its commands, from a wheel, by scripts/new_user.sh."""
 BESIDE_OTHERS = {"brevitas.md", "neurobench.md", "snntorch.md", "spikingjelly.md"}
 """Pages about tools that have an environment of their own: tests/external/test_how_to.py."""
 
@@ -17,7 +18,8 @@ BESIDE_OTHERS = {"brevitas.md", "neurobench.md", "snntorch.md", "spikingjelly.md
 RUNNING = [
     page
     for page in PAGES
-    if page.name not in BESIDE_OTHERS and any(b.kind == "python" for b in follow.blocks(page))
+    if page.name not in BESIDE_OTHERS | BY_A_NEW_USER
+    and any(b.kind == "python" for b in follow.blocks(page))
 ]
 
 
@@ -30,9 +32,6 @@ def named(page):
 @pytest.mark.parametrize("page", RUNNING, ids=named)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    follow.bring_data(tmp_path)
-    if page.name in NEEDS_CIFAR10 and not (tmp_path / "uoft-cs").exists():
-        pytest.skip("CIFAR-10 is not here: set LBQ_DATA")
     torch.manual_seed(0)
     follow.follow(page, with_shell=False)
 
