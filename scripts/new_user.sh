@@ -4,7 +4,8 @@
 #     scripts/new_user.sh dist/lbq-0.1.0-*.whl
 #
 # What the pages print is compared with what they say (scripts/follow.py). With LBQ_DATA set, CIFAR-10 is taken from
-# there instead of the hub. Without an argument the wheel is built from what is committed.
+# there instead of the hub. Without an argument the wheel is built from what is committed. LBQ_EMPTY_VENV names an
+# environment that was empty a moment ago and has torch, to save a minute.
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
 
@@ -22,13 +23,14 @@ if [ -z "$wheel" ]; then
 fi
 
 say "an empty environment"
-python3 -m venv "$scratch/venv"
-"$scratch/venv/bin/pip" install --quiet torch==2.13.0
-"$scratch/venv/bin/pip" install --quiet "$wheel[data,onnx]"
+venv="${LBQ_EMPTY_VENV:-$scratch/venv}"
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/pip" install --quiet torch==2.13.0
+"$venv/bin/pip" install --quiet "$wheel[data,onnx]"
 
 say "README and tour"
 # Nothing of the checkout is visible but the pages and the one who reads them.
-export HOME="$scratch/home" XDG_CACHE_HOME="$scratch/home/.cache" PATH="$scratch/venv/bin:$PATH" PYTHONPATH=
+export HOME="$scratch/home" XDG_CACHE_HOME="$scratch/home/.cache" PATH="$venv/bin:$PATH" PYTHONPATH=
 mkdir -p "$HOME"
 cp "$root/README.md" "$root/docs/tour.md" "$root/scripts/follow.py" "$scratch"
 cd "$scratch"

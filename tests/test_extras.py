@@ -19,6 +19,7 @@ DOORS = {  # package: what needs it
     "onnx": 'export_onnx(net, "net.onnx")',
     "onnxruntime": 'OnnxRunner("net.onnx")',
     "openvino": 'OnnxRunner("net.onnx", engine="openvino")',
+    "huggingface-hub": 'from_pretrained("owner/name")',
     "nir": 'export_nir(net, "net.nir")',
     "matplotlib": 'importlib.import_module("lbq.analysis.figures")',
 }
@@ -28,7 +29,8 @@ import importlib, json, pkgutil, sys
 from pathlib import Path
 
 EXTRAS = {"datasets", "pyarrow", "PIL", "tensorboard", "onnx", "onnxruntime", "openvino", "nir",
-          "h5py", "matplotlib", "jaxtyping", "beartype", "triton"}
+          "h5py", "matplotlib", "huggingface_hub", "brevitas", "neurobench", "spikingjelly",
+          "jaxtyping", "beartype", "triton"}
 
 class Blocker:  # as if none of them were installed
     def find_spec(self, name, path=None, target=None):
@@ -50,6 +52,7 @@ for module in pkgutil.walk_packages(lbq.__path__, "lbq."):
         refused.append(module.name)
 
 from lbq import data
+from lbq.adapters.hub import from_pretrained
 from lbq.data import decode
 from lbq.export.nir import export_nir
 from lbq.export.onnx import export_onnx
@@ -81,8 +84,11 @@ def bare(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
 
 
-def test_only_drawing_needs_an_extra_to_be_imported(bare):
+def test_only_drawing_and_other_tools_need_more_to_be_imported(bare):
     assert set(bare["refused"]) <= {
+        "lbq.adapters.brevitas",
+        "lbq.adapters.neurobench",
+        "lbq.adapters.spikingjelly",
         "lbq.analysis.figures",
         "lbq.analysis.report",
         "lbq.analysis.sections",
@@ -107,6 +113,7 @@ def test_a_command_says_it_in_one_line(bare):
 def test_the_promised_extras_are_there():
     assert set(DECLARED) == {
         "data",
+        "hub",
         "train",
         "onnx",
         "openvino",

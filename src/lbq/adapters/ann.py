@@ -60,8 +60,10 @@ def from_ann(
         reset_mode: what emission removes, as of :class:`lbq.BurstLIF`.
 
     Example:
-        >>> spiking = lbq.from_ann(ann, [images], max_level=5, timesteps=2)
-        >>> logits = spiking(images)
+        >>> ann = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU())
+        >>> spiking = lbq.from_ann(ann, [torch.randn(64, 8)], max_level=5, timesteps=2)
+        >>> spiking(torch.randn(4, 8)).shape
+        torch.Size([4, 32])
     """
     samples = _samples(batches)
     check_timesteps(timesteps)

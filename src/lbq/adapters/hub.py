@@ -33,7 +33,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
     """Write a trained network as a folder: weights, data that rebuild it, and its model card.
 
     Args:
-        model: the network, as :func:`lbq.train.load_trained` returns it.
+        model: the network, as :func:`lbq.train.trained.load_trained` returns it.
         folder: where to; made if it does not exist.
         record: of the run that trained it: what ``record_run`` returned, or its JSON file.
 

@@ -26,7 +26,8 @@ def pretrained(name: str) -> SpikingResNet:
 
     Example:
         >>> model = lbq.pretrained("pocket-cifar10")
-        >>> logits = model(images)  # [B, 3, 32, 32], normalised as its card says
+        >>> model(torch.randn(4, 3, 32, 32)).shape  # normalised as its card says
+        torch.Size([4, 10])
 
     Args:
         name: which one; :func:`pretrained_names` lists them.
