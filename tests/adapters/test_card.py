@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from lbq.adapters.card import write_card
+from lbq.shelf import pretrained_names, record_of
 from lbq.train import Recipe
 from lbq.train.document import from_document
 
@@ -11,12 +12,13 @@ RESULTS = Path(__file__).parents[2] / "results" / "training"
 
 
 def card_of(name):
-    record = json.loads((RESULTS / f"{name}.json").read_text())
+    is_ours = name in pretrained_names()
+    record = record_of(name) if is_ours else json.loads((RESULTS / f"{name}.json").read_text())
     recipe = from_document(Recipe, record["recipe"])
     return record, write_card(record, recipe, num_parameters=274_000)
 
 
-@pytest.mark.parametrize("name", ["pocket", "pocket-ann", "nmnist-pocket"])
+@pytest.mark.parametrize("name", ["pocket-cifar10", "pocket-ann", "nmnist-pocket"])
 def test_the_card_says_what_the_record_says(name):
     record, card = card_of(name)
     accuracy = record["accuracy_after_last_epoch"]
@@ -29,7 +31,7 @@ def test_the_card_says_what_the_record_says(name):
 
 def test_the_hub_reads_its_front_matter():
     hub = pytest.importorskip("huggingface_hub")
-    record, text = card_of("pocket")
+    record, text = card_of("pocket-cifar10")
     data = hub.ModelCard(text).data
     assert data.library_name == "lbq"
     (result,) = data.eval_results
@@ -42,7 +44,7 @@ def test_the_hub_reads_its_front_matter():
 
 def test_words_of_a_recipe_cannot_leave_their_place_in_the_front_matter():
     hub = pytest.importorskip("huggingface_hub")
-    record, _ = card_of("pocket")
+    record, _ = card_of("pocket-cifar10")
     record["recipe"]["name"] = 'odd: "name"\n---\nlicense: mit'
     recipe = from_document(Recipe, record["recipe"])
     data = hub.ModelCard(write_card(record, recipe, num_parameters=1)).data

@@ -50,14 +50,14 @@ def test_a_folder_needs_no_hub_and_no_network(saved, monkeypatch):
 
 
 def test_a_repository_is_read_from_the_hubs_own_cache(run, saved, tmp_path, monkeypatch):
-    hub = pytest.importorskip("huggingface_hub")
+    constants = pytest.importorskip("huggingface_hub.constants")
     snapshot = tmp_path / "cache" / "models--owner--name" / "snapshots" / ("0" * 40)
     snapshot.parent.mkdir(parents=True)
     saved.rename(snapshot)
     reference = snapshot.parents[1] / "refs" / "main"
     reference.parent.mkdir()
     reference.write_text("0" * 40)
-    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     model, *_ = load_trained(run)
     loaded = from_pretrained("owner/name", local_files_only=True)
     assert torch.equal(loaded(IMAGES), model(IMAGES))
