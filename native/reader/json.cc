@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "rules.h"
+#include "utf8.h"
 
 namespace lbq {
 namespace {
@@ -29,24 +30,6 @@ size_t count_values(const char* text, size_t size) {
 }
 
 }  // namespace
-
-bool is_utf8(std::string_view bytes) {
-  const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
-  for (size_t i = 0; i < bytes.size();) {
-    const uint8_t lead = at(i);
-    const int more = lead < 0x80 ? 0 : lead >= 0xc2 && lead < 0xe0 ? 1 : lead >= 0xe0 && lead < 0xf0 ? 2
-                     : lead >= 0xf0 && lead < 0xf5 ? 3 : -1;
-    if (more < 0 || i + more >= bytes.size()) return false;
-    for (int k = 1; k <= more; ++k)
-      if ((at(i + k) & 0xc0) != 0x80) return false;
-    if (lead == 0xe0 && at(i + 1) < 0xa0) return false;   // longer than needed
-    if (lead == 0xed && at(i + 1) >= 0xa0) return false;  // half of a pair
-    if (lead == 0xf0 && at(i + 1) < 0x90) return false;
-    if (lead == 0xf4 && at(i + 1) >= 0x90) return false;  // beyond Unicode
-    i += more + 1;
-  }
-  return true;
-}
 
 const JsonSlot& Value::slot() const { return document_->slots_[index_]; }
 

@@ -67,7 +67,4 @@ class Document {
   std::vector<JsonSlot> slots_;
 };
 
-// Whether these bytes are UTF-8: shortest forms only, no halves of pairs.
-bool is_utf8(std::string_view bytes);
-
 }  // namespace lbq

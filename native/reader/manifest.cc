@@ -3,6 +3,7 @@
 #include <cinttypes>
 
 #include "fields.h"
+#include "utf8.h"
 
 namespace lbq {
 namespace {

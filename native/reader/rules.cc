@@ -3,6 +3,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "utf8.h"
+
 namespace lbq {
 namespace {
 
@@ -25,8 +27,11 @@ static_assert(kNumRules == LBQ_RULE_RESET - LBQ_RULE_FILE + 1, "every rule has a
   const int size = sizeof refusal.complaint.text;
   int length = std::vsnprintf(text, size, format, arguments);
   length = length < 0 ? 0 : length >= size ? size - 1 : length;
-  for (int i = 0; i < length; ++i)  // names come from strangers: none may steer a terminal
-    if (static_cast<unsigned char>(text[i]) < 0x20 || text[i] == 0x7f) text[i] = '?';
+  for (int i = 0; i < length;) {  // names come from strangers: none may steer a terminal
+    const int bytes = character_length({text + i, static_cast<size_t>(length - i)});
+    if (bytes == 0 || static_cast<unsigned char>(text[i]) < 0x20 || text[i] == 0x7f) text[i] = '?';
+    i += bytes == 0 ? 1 : bytes;
+  }
   if (status >= LBQ_RULE_FILE)
     std::snprintf(text + length, size - length, " (rule %s)", lbq_model_status_name(status));
   throw refusal;

@@ -30,7 +30,7 @@ bool is_same_file(int descriptor, const std::string& path) {
          ours.st_dev == there.st_dev;
 }
 
-// 1 locked, 0 someone else holds it. Where files cannot be locked, whoever runs several workers is told.
+// False: someone else holds it. Where files cannot be locked, whoever runs several workers is told.
 bool lock(int descriptor) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
   if (errno == EWOULDBLOCK) return false;
@@ -112,19 +112,19 @@ void AnswerFile::release() {
 }
 
 AnswerFile::Claim AnswerFile::claim() {
-  for (;;) {
-    if (exists(path_)) return Claim::kDone;
-    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  do {
+    release();
+    const bool is_done = exists(path_);
+    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CLOEXEC | (is_done ? 0 : O_CREAT), 0666);
+    if (descriptor_ < 0 && is_done && errno == ENOENT) return Claim::kDone;
     if (descriptor_ < 0) fail(temporary_);
     if (!lock(descriptor_)) {
       release();
-      return Claim::kBusy;
+      return is_done ? Claim::kDone : Claim::kBusy;
     }
-    if (is_same_file(descriptor_, temporary_)) break;
-    release();
-  }
+  } while (!is_same_file(descriptor_, temporary_));
   is_ours_ = true;
-  if (exists(path_)) {  // finished by someone between our look and our lock
+  if (exists(path_)) {  // finished by someone before we had the lock
     ::unlink(temporary_.c_str());
     release();
     return Claim::kDone;
