@@ -27,17 +27,18 @@
 
 namespace {
 
-constexpr double kSeconds = 1;             // that one mutant may take
-constexpr size_t kSlack = 16 << 20;        // bytes that reading may take beyond twice the file
-constexpr int64_t kRunnable = 1 << 17;     // values of all nodes and timesteps that are run here
+constexpr double kSeconds = 1;          // that one mutant may take
+constexpr size_t kSlack = 16 << 20;     // bytes that reading may take beyond twice the file
+constexpr int64_t kRunnable = 1 << 17;  // values of all nodes and timesteps that are run here
 constexpr int64_t kMultiplications = 1 << 24;
 
 size_t live = 0, peak = 0;
 uint64_t seed = 1, number = 0;
 
 void say_where() {
-  std::fprintf(stderr, "\nmutant %llu of seed %llu: lbq_fuzz --seed %llu --first %llu --count 1\n", static_cast<unsigned long long>(number),
-               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed), static_cast<unsigned long long>(number));
+  std::fprintf(stderr, "\nmutant %llu of seed %llu: lbq_fuzz --seed %llu --first %llu --count 1\n",
+               static_cast<unsigned long long>(number), static_cast<unsigned long long>(seed),
+               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(number));
 }
 
 [[noreturn]] void fail(const std::string& why) {
@@ -75,9 +76,12 @@ bool is_small(const lbq::Network& network) {
   for (const lbq::Node& node : network.nodes) {
     values += node.to.size() * static_cast<int64_t>(node.inputs.size());
     const int64_t places = node.to.height * node.to.width;
-    multiplications += node.kind == lbq::Kind::kPool ? node.to.size() * node.window.kernel[0] * node.window.kernel[1] : places * node.weight.count;
+    multiplications += node.kind == lbq::Kind::kPool
+                           ? node.to.size() * node.window.kernel[0] * node.window.kernel[1]
+                           : places * node.weight.count;
   }
-  return (values + network.input.size()) * network.timesteps <= kRunnable && multiplications * network.timesteps <= kMultiplications;
+  return (values + network.input.size()) * network.timesteps <= kRunnable &&
+         multiplications * network.timesteps <= kMultiplications;
 }
 
 // Run it whole and step by step: the same integers, within the bound that was proven.
@@ -93,7 +97,9 @@ void run_both(const lbq::Network& network, Dice& dice) {
   for (int64_t t = 0; t < network.timesteps; ++t) {
     lbq::run(network, inputs.data() + (network.takes_frames ? t * instant : 0), batch, step.data(), &state);
     const bool is_comparable = !gives_sum || t + 1 == network.timesteps;
-    if (is_comparable && !std::equal(step.begin(), step.end(), whole.begin() + (gives_sum ? 0 : t * batch * size))) fail("streaming gives other integers");
+    if (is_comparable &&
+        !std::equal(step.begin(), step.end(), whole.begin() + (gives_sum ? 0 : t * batch * size)))
+      fail("streaming gives other integers");
   }
   const lbq::Bound bound = network.nodes.back().bound;
   for (int64_t logit : whole)
@@ -108,10 +114,12 @@ std::string attempt(const std::string& file, Dice& dice) {
   try {
     model = lbq::read_model(lbq::copy_bundle(file.data(), file.size()));
   } catch (const lbq::Refusal& refusal) {
-    if (peak - before > 2 * file.size() + kSlack) fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
+    if (peak - before > 2 * file.size() + kSlack)
+      fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
     return lbq_model_status_name(refusal.status);
   }
-  if (peak - before > 2 * file.size() + kSlack) fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
+  if (peak - before > 2 * file.size() + kSlack)
+    fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
   if (!is_small(model.network)) return "sound, too large to run here";
   run_both(model.network, dice);
   return "ran";
@@ -144,12 +152,15 @@ int main(int argc, char** argv) {
 #endif
   const Limits limits = read_options(argc, argv);
   std::vector<std::string> files;
-  for (const char* name : {"tiny-event", "tiny-level", "tiny-zero", "tiny-none", "tiny-late", "frames", "features", "real"})
+  for (const char* name :
+       {"tiny-event", "tiny-level", "tiny-zero", "tiny-none", "tiny-late", "frames", "features", "real"})
     files.push_back(read_whole(std::string(LBQ_CORPUS) + "/" + name + ".lbq"));
   std::map<std::string, uint64_t> outcomes;
   double slowest = 0;
   const auto start = std::chrono::steady_clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  const auto elapsed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
   uint64_t done = 0;
   for (; done < limits.count && elapsed() < limits.seconds; ++done) {
     number = limits.first + done;
@@ -164,10 +175,12 @@ int main(int argc, char** argv) {
     if (done % 10000 == 0 && __lsan_do_recoverable_leak_check()) fail("it leaks");
 #endif
   }
-  for (const auto& [outcome, count] : outcomes) std::printf("%10llu %s\n", static_cast<unsigned long long>(count), outcome.c_str());
+  for (const auto& [outcome, count] : outcomes)
+    std::printf("%10llu %s\n", static_cast<unsigned long long>(count), outcome.c_str());
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  std::printf("%llu mutants of seed %llu in %.0f s, the slowest %.3f s, peak memory of the process %ld MB\n", static_cast<unsigned long long>(done),
-              static_cast<unsigned long long>(seed), elapsed(), slowest, usage.ru_maxrss / 1024);
+  std::printf("%llu mutants of seed %llu in %.0f s, the slowest %.3f s, peak memory of the process %ld MB\n",
+              static_cast<unsigned long long>(done), static_cast<unsigned long long>(seed), elapsed(),
+              slowest, usage.ru_maxrss / 1024);
   return 0;
 }

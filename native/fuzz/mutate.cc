@@ -16,12 +16,76 @@ const T& pick(Dice& dice, const std::vector<T>& choices) {
   return choices[below(dice, choices.size())];
 }
 
-const std::vector<std::string> kTokens = {
-    "0", "1", "2", "3", "-1", "7", "8", "16", "32", "127", "128", "255", "256", "4096", "4097", "65535", "65536", "65537", "2147483647", "2147483648",
-    "16777216", "1099511627776", "4611686018427387904", "9223372036854775807", "9223372036854775808", "1e30", "-0.5", "1.5", "0.0", "1e308", "1e999", "1e-999",
-    "true", "false", "null", "NaN", "\"\"", "\"input\"", "\"synapse\"", "\"pool\"", "\"merge\"", "\"repeat\"", "\"shortcut\"", "\"integer_neuron\"",
-    "\"readout\"", "\"none\"", "\"sum\"", "\"max\"", "\"event\"", "\"level\"", "\"zero\"", "\"F32\"", "\"I8\"", "\"I16\"", "\"I32\"", "\"\\ud800\"",
-    "\"\\u0000\"", "\"a.b\"", "[]", "{}", "[1]", "[1, 1]", "[0, 0]", "[2, 2]", "[65536, 65536]", "[1, 1, 1]", "[[[[[[]]]]]]"};
+const std::vector<std::string> kTokens = {"0",
+                                          "1",
+                                          "2",
+                                          "3",
+                                          "-1",
+                                          "7",
+                                          "8",
+                                          "16",
+                                          "32",
+                                          "127",
+                                          "128",
+                                          "255",
+                                          "256",
+                                          "4096",
+                                          "4097",
+                                          "65535",
+                                          "65536",
+                                          "65537",
+                                          "2147483647",
+                                          "2147483648",
+                                          "16777216",
+                                          "1099511627776",
+                                          "4611686018427387904",
+                                          "9223372036854775807",
+                                          "9223372036854775808",
+                                          "1e30",
+                                          "-0.5",
+                                          "1.5",
+                                          "0.0",
+                                          "1e308",
+                                          "1e999",
+                                          "1e-999",
+                                          "true",
+                                          "false",
+                                          "null",
+                                          "NaN",
+                                          "\"\"",
+                                          "\"input\"",
+                                          "\"synapse\"",
+                                          "\"pool\"",
+                                          "\"merge\"",
+                                          "\"repeat\"",
+                                          "\"shortcut\"",
+                                          "\"integer_neuron\"",
+                                          "\"readout\"",
+                                          "\"none\"",
+                                          "\"sum\"",
+                                          "\"max\"",
+                                          "\"event\"",
+                                          "\"level\"",
+                                          "\"zero\"",
+                                          "\"F32\"",
+                                          "\"I8\"",
+                                          "\"I16\"",
+                                          "\"I32\"",
+                                          "\"\\ud800\"",
+                                          "\"\\u0000\"",
+                                          "\"a.b\"",
+                                          "[]",
+                                          "{}",
+                                          "[1]",
+                                          "[1, 1]",
+                                          "[0, 0]",
+                                          "[2, 2]",
+                                          "[65536, 65536]",
+                                          "[1, 1, 1]",
+                                          "[[[[[[]]]]]]"};
+
+const std::vector<char> kBytes = {'{', '}', '[', ']',  '"',  ',',    ':', '0', '9',
+                                  'e', '.', '-', '\\', '\0', '\xff', ' ', 't', 'n'};
 
 struct Span {
   size_t first, last;
@@ -57,42 +121,56 @@ std::vector<Span> find_values(const std::string& text) {
   return found;
 }
 
-std::string cut(const std::string& text, Span span) { return text.substr(span.first, span.last - span.first); }
+std::string cut(const std::string& text, Span span) {
+  return text.substr(span.first, span.last - span.first);
+}
 
-void put(std::string& text, Span span, const std::string& value) { text.replace(span.first, span.last - span.first, value); }
+void put(std::string& text, Span span, const std::string& value) {
+  text.replace(span.first, span.last - span.first, value);
+}
 
 // Another number near by, or a value of the same kind from elsewhere.
 std::string similar(const std::string& text, const std::vector<Span>& values, Span span, Dice& dice) {
   const std::string value = cut(text, span);
-  const bool is_number = !value.empty() && value.size() < 10 && value.find_first_not_of("-0123456789") == value.npos && value != "-";
+  const bool is_number = !value.empty() && value.size() < 10 &&
+                         value.find_first_not_of("-0123456789") == value.npos && value != "-";
   if (is_number && below(dice, 2)) {
     const long number = std::stol(value);
-    return std::to_string(pick(dice, std::vector<long>{number + 1, number - 1, 2 * number, -number, number / 2, number * 255}));
+    return std::to_string(
+        pick(dice, std::vector<long>{number + 1, number - 1, 2 * number, -number, number / 2, number * 255}));
   }
   for (int tries = 0; tries < 50; ++tries) {
     const std::string other = cut(text, pick(dice, values));
-    if (!other.empty() && other != value && (other[0] == value[0] || (is_number && other[0] >= '0' && other[0] <= '9'))) return other;
+    if (!other.empty() && other != value &&
+        (other[0] == value[0] || (is_number && other[0] >= '0' && other[0] <= '9')))
+      return other;
   }
   return pick(dice, kTokens);
 }
 
+// An element of a list, or a key with its value, and the comma beside it.
+Span with_comma(const std::string& text, const std::vector<Span>& values, Span span) {
+  if (text[span.last] == ':')
+    for (const Span value : values)
+      if (value.first == text.find_first_not_of(": ", span.last)) span.last = value.last;
+  if (text.compare(span.last, 2, ", ") == 0) return {span.first, span.last + 2};
+  if (span.first >= 2 && text.compare(span.first - 2, 2, ", ") == 0) return {span.first - 2, span.last};
+  return span;
+}
+
 void edit(std::string& text, Dice& dice) {
-  const std::vector<Span> values = find_values(text);
+  const std::vector<Span> all = find_values(text);
+  std::vector<Span> values;  // without keys, or nearly all mutants would be no JSON
+  for (const Span span : all)
+    if (text[span.last] != ':') values.push_back(span);
   if (values.empty()) return;
-  const Span span = pick(dice, values), other = pick(dice, values);
-  switch (below(dice, 10)) {
+  const Span span = pick(dice, values);
+  switch (below(dice, 16)) {
     case 0: put(text, span, pick(dice, kTokens)); break;
-    case 1: put(text, span, cut(text, other)); break;
+    case 1: put(text, span, cut(text, pick(dice, values))); break;
     case 2: put(text, span, cut(text, span) + ", " + cut(text, span)); break;
-    case 3: put(text, span, ""); break;
-    case 4: {  // with what follows it, up to the next value
-      const size_t end = text.find_first_of("\"{[0123456789tfn", span.last);
-      put(text, {span.first, end == text.npos ? text.size() : end}, "");
-      break;
-    }
-    case 5:
-      if (!text.empty()) text[below(dice, text.size())] = "{}[]\",:0129e.-\\\0\xff tfn"[below(dice, 23)];
-      break;
+    case 3: put(text, with_comma(text, all, pick(dice, all)), ""); break;
+    case 4: text[below(dice, text.size())] = pick(dice, kBytes); break;
     default: put(text, span, similar(text, values, span, dice));
   }
 }
@@ -101,7 +179,8 @@ void edit_numbers(std::string& numbers, Dice& dice) {
   if (numbers.empty()) return;
   const size_t count = 1 + below(dice, 4);
   for (size_t i = 0; i < count; ++i)
-    numbers[below(dice, numbers.size())] = static_cast<char>(pick(dice, std::vector<uint64_t>{0, 1, 7, 0x7f, 0x80, 0x81, 0xff, dice()}));
+    numbers[below(dice, numbers.size())] =
+        static_cast<char>(pick(dice, std::vector<uint64_t>{0, 1, 7, 0x7f, 0x80, 0x81, 0xff, dice()}));
 }
 
 // Write the bounds that hold into the manifest, so that a changed network can be accepted.
@@ -120,7 +199,9 @@ void tell_the_truth(Draft& draft) {
     at = draft.manifest.find(key, at);
     const size_t end = at == draft.manifest.npos ? at : draft.manifest.find('}', at);
     if (end == draft.manifest.npos) return;
-    const std::string truth = key + "\"low\": " + std::to_string(bound.low) + ", \"high\": " + std::to_string(bound.high) + ", \"bits\": " + std::to_string(bound.bits);
+    const std::string truth = key + "\"low\": " + std::to_string(bound.low) +
+                              ", \"high\": " + std::to_string(bound.high) +
+                              ", \"bits\": " + std::to_string(bound.bits);
     draft.manifest.replace(at, end - at, truth);
     at += truth.size();
   }

@@ -1,7 +1,8 @@
 /* Integer networks in .lbq files: read by every rule of docs/deploy/bundle-format.md, and run. Plain C.
  *
  * A model never changes after it was opened: any number of threads may describe, run and stream it at once.
- * Nothing here throws, aborts, prints or keeps a pointer of the caller's; docs/deploy/lbq-run.md has an example.
+ * Nothing here throws, aborts, prints or keeps a pointer of the caller's; docs/deploy/lbq-run.md has an
+ * example.
  */
 #ifndef LBQ_MODEL_H
 #define LBQ_MODEL_H
@@ -79,23 +80,24 @@ lbq_model_status lbq_model_from_bytes(const void* data, size_t size, lbq_model**
 void lbq_model_free(lbq_model* model);
 
 typedef struct {
-  int64_t timesteps;                /* T */
-  int64_t channels, height, width;  /* of one sample at one instant; features have height = width = 1 */
-  int32_t takes_frames;             /* 1: uint8 [T, B, ...]; 0: still uint8 [B, ...] */
-  int32_t gives_sequence;           /* 1: int64 [T, B, num_logits]; 0: their sum, [B, num_logits] */
+  int64_t timesteps;               /* T */
+  int64_t channels, height, width; /* of one sample at one instant; features have height = width = 1 */
+  int32_t takes_frames;            /* 1: uint8 [T, B, ...]; 0: still uint8 [B, ...] */
+  int32_t gives_sequence;          /* 1: int64 [T, B, num_logits]; 0: their sum, [B, num_logits] */
   int64_t num_logits;
-  double logit_scale;               /* a logit times this is in real units */
+  double logit_scale; /* a logit times this is in real units */
   int64_t num_nodes;
-  int64_t num_values;               /* that all nodes hold for one sample at one instant, 8 bytes each */
-  char digest[65];                  /* the SHA-256 in the file's header: two files with one digest are one model */
+  int64_t num_values; /* that all nodes hold for one sample at one instant, 8 bytes each */
+  char digest[65];    /* the SHA-256 in the file's header: two files with one digest are one model */
 } lbq_model_facts;
 
 void lbq_model_describe(const lbq_model* model, lbq_model_facts* facts);
 
-/* Answer a batch from rest. `num_inputs` bytes enter (batch * channels * height * width, times T for frames) and
- * `num_logits` integers leave (batch * facts.num_logits, times T for a sequence); others are refused. */
-lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs, size_t num_inputs,
-                               int64_t* logits, size_t num_logits, lbq_complaint* complaint);
+/* Answer a batch from rest. `num_inputs` bytes enter (batch * channels * height * width, times T for frames)
+ * and `num_logits` integers leave (batch * facts.num_logits, times T for a sequence); others are refused. */
+lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs,
+                               size_t num_inputs, int64_t* logits, size_t num_logits,
+                               lbq_complaint* complaint);
 
 /* A batch of sequences, one timestep at a time. It refers to its model; one thread at a time may use it. */
 typedef struct lbq_stream lbq_stream;
@@ -104,8 +106,8 @@ lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_strea
                                 lbq_complaint* complaint);
 /* One instant [B, ...] in (a still network sees its image again at every timestep), [B, num_logits] out: the
  * sum of all timesteps so far, or this timestep's own if the model gives a sequence. */
-lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs, int64_t* logits,
-                                 size_t num_logits, lbq_complaint* complaint);
+lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs,
+                                 int64_t* logits, size_t num_logits, lbq_complaint* complaint);
 /* Begin again, from rest. */
 void lbq_stream_reset(lbq_stream* stream);
 void lbq_stream_free(lbq_stream* stream);

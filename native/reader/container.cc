@@ -43,10 +43,12 @@ Lengths check_header(const uint8_t* header, size_t have, uint64_t size) {
           kVersion);
   require(number_at<uint64_t>(header + 24) == 0, LBQ_RULE_RESERVED, "the reserved bytes are not zero");
   const Lengths lengths{number_at<uint32_t>(header + 12), number_at<uint64_t>(header + 16)};
-  require(lengths.manifest <= kMaxManifest, LBQ_RULE_MANIFEST_SIZE, "the manifest has %u bytes", lengths.manifest);
+  require(lengths.manifest <= kMaxManifest, LBQ_RULE_MANIFEST_SIZE, "the manifest has %u bytes",
+          lengths.manifest);
   const uint64_t before = kHeader + lengths.manifest;
   require(before <= size && lengths.payload == size - before && lengths.manifest % kAlignment == 0,
-          LBQ_RULE_LENGTH, "the header speaks of %llu bytes behind %llu, the file has %llu: it was cut or extended",
+          LBQ_RULE_LENGTH,
+          "the header speaks of %llu bytes behind %llu, the file has %llu: it was cut or extended",
           static_cast<unsigned long long>(lengths.payload), static_cast<unsigned long long>(before),
           static_cast<unsigned long long>(size));
   return lengths;
@@ -61,7 +63,8 @@ void check(Bundle& bundle) {
   sha256.update(bundle.bytes.get() + kHeader, bundle.size - kHeader);
   bundle.digest = sha256.finish();
   require(std::memcmp(bundle.digest.data(), bundle.bytes.get() + kHashed, bundle.digest.size()) == 0,
-          LBQ_RULE_DIGEST, "the SHA-256 of the bytes is not the one in the header: the file is damaged, take "
+          LBQ_RULE_DIGEST,
+          "the SHA-256 of the bytes is not the one in the header: the file is damaged, take "
           "another copy");
 }
 
@@ -70,7 +73,8 @@ void check_known(const Bundle& bundle, const char* sha256) {
   whole.update(bundle.bytes.get(), bundle.size);
   char hex[65];
   to_hex(whole.finish(), hex);
-  require(strcasecmp(hex, sha256) == 0, LBQ_RULE_KNOWN_DIGEST, "the file has SHA-256 %s, expected %.64s", hex, sha256);
+  require(strcasecmp(hex, sha256) == 0, LBQ_RULE_KNOWN_DIGEST, "the file has SHA-256 %s, expected %.64s", hex,
+          sha256);
 }
 
 class File {
@@ -118,7 +122,8 @@ Bundle read_bundle(const char* path, const char* sha256, ReadBytes read_bytes) {
   require(have == std::min(bundle.size, kHeader), LBQ_RULE_LENGTH, "%zu bytes could be read", have);
   bundle.bytes.reset(new uint8_t[bundle.size]);
   std::memcpy(bundle.bytes.get(), header, have);
-  const size_t found = have + fill(file.descriptor(), bundle.bytes.get() + have, bundle.size - have, read_bytes);
+  const size_t found =
+      have + fill(file.descriptor(), bundle.bytes.get() + have, bundle.size - have, read_bytes);
   require(found == bundle.size, LBQ_RULE_LENGTH, "%zu of %zu bytes could be read", found, bundle.size);
   if (sha256 != nullptr) check_known(bundle, sha256);
   check(bundle);

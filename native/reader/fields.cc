@@ -8,8 +8,9 @@ namespace {
 constexpr int64_t kLargestSize = int64_t{1} << 40;
 
 [[noreturn]] void refuse_value(Value value, Where where) {
-  static const char* const kKinds[] = {"null", "false", "true", "an integer", "an integer of more than 64 bits",
-                                       "a real number", "a text", "a list", "an object"};
+  static const char* const kKinds[] = {
+      "null",          "false",  "true",   "an integer", "an integer of more than 64 bits",
+      "a real number", "a text", "a list", "an object"};
   const int length = shown(where.owner);
   if (value.kind() == Json::kInteger)
     refuse(LBQ_RULE_VALUE, "%s of %.*s is %" PRId64, where.what, length, where.owner.data(), value.integer());
@@ -37,8 +38,8 @@ void check_keys(Value value, const char* const* keys, size_t count, Value* found
     key = key.next().next();
   }
   for (size_t place = 0; place < count; ++place)
-    require(seen >> place & 1, LBQ_RULE_KEYS, "%s of %.*s lacks the key \"%s\"", where.what, shown(where.owner),
-            where.owner.data(), keys[place]);
+    require(seen >> place & 1, LBQ_RULE_KEYS, "%s of %.*s lacks the key \"%s\"", where.what,
+            shown(where.owner), where.owner.data(), keys[place]);
 }
 
 int64_t whole(Value value, int64_t low, int64_t high, Where where) {
@@ -68,8 +69,8 @@ int word(Value value, std::initializer_list<const char*> words, Where where) {
 
 void check_list(Value value, int64_t low, int64_t high, Where where) {
   if (value.kind() != Json::kArray) refuse_value(value, where);
-  require(low <= value.count() && value.count() <= high, LBQ_RULE_VALUE, "%s of %.*s is a list of %u", where.what,
-          shown(where.owner), where.owner.data(), value.count());
+  require(low <= value.count() && value.count() <= high, LBQ_RULE_VALUE, "%s of %.*s is a list of %u",
+          where.what, shown(where.owner), where.owner.data(), value.count());
 }
 
 void pair(Value value, int64_t low, int64_t high, int64_t* found, Where where) {
@@ -81,7 +82,8 @@ void pair(Value value, int64_t low, int64_t high, int64_t* found, Where where) {
 int sizes(Value value, int64_t* found, Where where) {
   check_list(value, 1, 4, where);
   Value size = value.first();
-  for (uint32_t i = 0; i < value.count(); ++i, size = size.next()) found[i] = whole(size, 1, kLargestSize, where);
+  for (uint32_t i = 0; i < value.count(); ++i, size = size.next())
+    found[i] = whole(size, 1, kLargestSize, where);
   return static_cast<int>(value.count());
 }
 

@@ -43,19 +43,20 @@ int64_t slide(const Entry& entry, int axis, int64_t size) {
 void check_max_input(const Entry& entry, const Flow& first) {
   // how large currents get, the proof knows
   require(first.max_level == kCurrents || entry.node.max_input >= first.max_level, LBQ_RULE_MAX_INPUT,
-          "%s says that levels to %" PRId64 " enter, but they reach %" PRId64, name(entry), entry.node.max_input,
-          first.max_level);
+          "%s says that levels to %" PRId64 " enter, but they reach %" PRId64, name(entry),
+          entry.node.max_input, first.max_level);
 }
 
 void check_linear(const Entry& entry, const Flow& first) {
   const Node& node = entry.node;
-  require(entry.tensors[0].shape[1] == first.shape.size(), LBQ_RULE_SHAPE, "weight of %s reads another number of values",
-          name(entry));
+  require(entry.tensors[0].shape[1] == first.shape.size(), LBQ_RULE_SHAPE,
+          "weight of %s reads another number of values", name(entry));
   bool is_plain = node.groups == 1;
   for (int axis = 0; axis < 2; ++axis)
     is_plain = is_plain && node.window.stride[axis] == 1 && node.window.padding[axis] == 0 &&
                node.window.dilation[axis] == 1;
-  require(is_plain, LBQ_RULE_SHAPE, "%s is a linear layer with stride, padding, dilation or groups", name(entry));
+  require(is_plain, LBQ_RULE_SHAPE, "%s is a linear layer with stride, padding, dilation or groups",
+          name(entry));
 }
 
 Flow synapse(Entry& entry, const Flow& first) {
@@ -66,11 +67,11 @@ Flow synapse(Entry& entry, const Flow& first) {
     node.is_linear = true;
     check_linear(entry, first);
   } else {
-    require(weight.num_dims == 4 && first.has_places, LBQ_RULE_SHAPE, "weight of %s does not fit what it reads",
-            name(entry));
+    require(weight.num_dims == 4 && first.has_places, LBQ_RULE_SHAPE,
+            "weight of %s does not fit what it reads", name(entry));
     require(weight.shape[1] * node.groups == first.shape.channels, LBQ_RULE_SHAPE,
-            "%s reads %" PRId64 " channels in %" PRId64 " groups, there are %" PRId64, name(entry), weight.shape[1],
-            node.groups, first.shape.channels);
+            "%s reads %" PRId64 " channels in %" PRId64 " groups, there are %" PRId64, name(entry),
+            weight.shape[1], node.groups, first.shape.channels);
     require(weight.shape[0] % node.groups == 0, LBQ_RULE_SHAPE, "%s: %" PRId64 " outputs, %" PRId64 " groups",
             name(entry), weight.shape[0], node.groups);
     for (int axis = 0; axis < 2; ++axis) node.window.kernel[axis] = weight.shape[2 + axis];
@@ -80,15 +81,16 @@ Flow synapse(Entry& entry, const Flow& first) {
   }
   const Shape& to = flow.shape;
   const bool is_map = flow.has_places && bias.is({to.channels, to.height, to.width});
-  require(!bias.exists() || bias.is({to.channels}) || is_map, LBQ_RULE_SHAPE, "the bias of %s does not fit what it gives",
-          name(entry));
+  require(!bias.exists() || bias.is({to.channels}) || is_map, LBQ_RULE_SHAPE,
+          "the bias of %s does not fit what it gives", name(entry));
   return flow;
 }
 
 Flow shortcut(const Entry& entry, const Flow& first) {
   for (const Region& region : entry.tensors)
     require(!region.exists() || region.is({1}) || region.is({first.shape.channels}), LBQ_RULE_SHAPE,
-            "%s has neither one weight nor one for each of %" PRId64 " channels", name(entry), first.shape.channels);
+            "%s has neither one weight nor one for each of %" PRId64 " channels", name(entry),
+            first.shape.channels);
   Flow flow = first;
   flow.max_level = kCurrents;
   return flow;
@@ -114,10 +116,12 @@ Flow neuron(Entry& entry, const Flow& first) {
   Node& node = entry.node;
   require(ladder.num_dims == 2 && (ladder.shape[1] == 1 || ladder.shape[1] == channels), LBQ_RULE_SHAPE,
           "the ladder of %s does not fit %" PRId64 " channels", name(entry), channels);
-  require(ladder.shape[0] <= kMaxLevel, LBQ_RULE_MAX_LEVEL, "%s has %" PRId64 " levels", name(entry), ladder.shape[0]);
+  require(ladder.shape[0] <= kMaxLevel, LBQ_RULE_MAX_LEVEL, "%s has %" PRId64 " levels", name(entry),
+          ladder.shape[0]);
   require(removed.is({1}) || removed.is({channels}), LBQ_RULE_SHAPE,
           "what %s removes does not fit %" PRId64 " channels", name(entry), channels);
-  require(node.multiplier <= 1 << node.shift, LBQ_RULE_DECAY, "%s multiplies its carry by more than one", name(entry));
+  require(node.multiplier <= 1 << node.shift, LBQ_RULE_DECAY, "%s multiplies its carry by more than one",
+          name(entry));
   if (node.resets_after_decay)
     require(ladder.shape[0] == 1 && node.reset == Reset::kEvent, LBQ_RULE_RESET,
             "%s resets after its decay: one threshold, one event", name(entry));
@@ -131,7 +135,8 @@ Flow give(Entry& entry, const std::vector<const Flow*>& entering, const Manifest
   const Flow& first = *entering[0];
   const Kind kind = entry.node.kind;
   if (kind == Kind::kSynapse || kind == Kind::kShortcut || kind == Kind::kPool)
-    require(entry.node.is_still != first.has_time, LBQ_RULE_SIGNAL, "is_still of %s contradicts what it reads", name(entry));
+    require(entry.node.is_still != first.has_time, LBQ_RULE_SIGNAL,
+            "is_still of %s contradicts what it reads", name(entry));
   if (kind == Kind::kSynapse || kind == Kind::kShortcut) {
     check_max_input(entry, first);
     return kind == Kind::kSynapse ? synapse(entry, first) : shortcut(entry, first);
@@ -145,9 +150,11 @@ Flow give(Entry& entry, const std::vector<const Flow*>& entering, const Manifest
   }
   if (kind == Kind::kMerge) return first;
   const bool is_timed = kind != Kind::kRepeat;
-  require(first.has_time == is_timed, LBQ_RULE_SIGNAL, "%s takes %s", name(entry), is_timed ? "a sequence" : "one instant");
+  require(first.has_time == is_timed, LBQ_RULE_SIGNAL, "%s takes %s", name(entry),
+          is_timed ? "a sequence" : "one instant");
   if (kind == Kind::kRepeat) {
-    require(entry.repeats == manifest.timesteps, LBQ_RULE_TIMESTEPS, "%s repeats %" PRId64 " times", name(entry), entry.repeats);
+    require(entry.repeats == manifest.timesteps, LBQ_RULE_TIMESTEPS, "%s repeats %" PRId64 " times",
+            name(entry), entry.repeats);
     Flow flow = first;
     flow.has_time = true;
     return flow;
@@ -164,7 +171,10 @@ Flow input_flow(const Manifest& manifest) {
   const int num_dims = manifest.num_input_dims;
   require(num_dims == 1 || num_dims == 3, LBQ_RULE_SHAPE, "input_shape has %d dimensions", num_dims);
   const bool has_places = num_dims == 3;
-  const Flow flow{{shape[0], has_places ? shape[1] : 1, has_places ? shape[2] : 1}, has_places, manifest.takes_frames, kPixelMax};
+  const Flow flow{{shape[0], has_places ? shape[1] : 1, has_places ? shape[2] : 1},
+                  has_places,
+                  manifest.takes_frames,
+                  kPixelMax};
   check_size(flow.shape, "the input");
   return flow;
 }
@@ -181,7 +191,8 @@ void check_ends(const Manifest& manifest, const std::vector<bool>& is_read) {
 void check_proof(const Manifest& manifest) {
   int64_t work = 0;
   for (const Entry& entry : manifest.entries)
-    if (entry.node.kind == Kind::kNeuron) work += entry.node.max_level * entry.node.to.channels * manifest.timesteps;
+    if (entry.node.kind == Kind::kNeuron)
+      work += entry.node.max_level * entry.node.to.channels * manifest.timesteps;
   require(work <= kMaxProof, LBQ_RULE_SIZE, "%" PRId64 " thresholds and timesteps to prove", work);
 }
 
@@ -207,7 +218,8 @@ void check_graph(Manifest& manifest) {
   flows[0] = input_flow(manifest);
   for (size_t i = 0; i < entries.size(); ++i) {
     Entry& entry = entries[i];
-    require(known.find(entry.node.path) == known.end(), LBQ_RULE_NAME, "two nodes are called %s", name(entry));
+    require(known.find(entry.node.path) == known.end(), LBQ_RULE_NAME, "two nodes are called %s",
+            name(entry));
     entering.clear();
     entry.node.inputs.reserve(entry.reads.size());
     for (std::string_view path : entry.reads) {

@@ -54,7 +54,8 @@ void convolve(const Node& node, const Weight* weight, const Values& input, Value
       for (int64_t row = 0; row < node.window.kernel[0]; ++row)
         for (int64_t column = 0; column < node.window.kernel[1]; ++column) {
           const int64_t w = *weight++;
-          if (w != 0) for_places(node, row, column, [=](int64_t out, int64_t in) { to[out] += w * from[in]; });
+          if (w != 0)
+            for_places(node, row, column, [=](int64_t out, int64_t in) { to[out] += w * from[in]; });
         }
     }
   }
@@ -128,7 +129,9 @@ class Instant {
         case Kind::kSynapse: synapse(node, first, values_[i]); break;
         case Kind::kShortcut: shortcut(node, first, values_[i]); break;
         case Kind::kPool: pool(node, first, values_[i]); break;
-        case Kind::kNeuron: neuron(node, first, state.carries[i].data() + sample * node.to.size(), values_[i]); break;
+        case Kind::kNeuron:
+          neuron(node, first, state.carries[i].data() + sample * node.to.size(), values_[i]);
+          break;
         case Kind::kMerge: merge(node, values_[i]); break;
         case Kind::kRepeat:
         case Kind::kReadout: values_[i] = first;
@@ -169,7 +172,8 @@ void run_sequence(const Network& network, const uint8_t* inputs, int64_t batch, 
   }
 }
 
-void run_timestep(const Network& network, const uint8_t* inputs, int64_t batch, int64_t* logits, State& state) {
+void run_timestep(const Network& network, const uint8_t* inputs, int64_t batch, int64_t* logits,
+                  State& state) {
   const Node& readout = network.nodes.back();
   const int64_t size_out = readout.to.size();
   Instant instant(network);

@@ -247,7 +247,8 @@ class JsonParser {
     if (c != 'u') fail("an escape is unknown");
     ++at_;
     uint32_t point = hex4();
-    if (point >= 0xd800 && point < 0xdc00 && size_ - at_ >= 6 && text_[at_] == '\\' && text_[at_ + 1] == 'u') {
+    if (point >= 0xd800 && point < 0xdc00 && size_ - at_ >= 6 && text_[at_] == '\\' &&
+        text_[at_ + 1] == 'u') {
       const size_t before = at_;
       at_ += 2;
       const uint32_t low = hex4();

@@ -1,8 +1,8 @@
-// Strict JSON from strangers: UTF-8, no key twice, no NaN, no infinity, no recursion. Our own: parsers in common
-// use build trees of many times the text, and here memory is promised.
+// Strict JSON from strangers: UTF-8, no key twice, no NaN, no infinity, no recursion. Our own: parsers in
+// common use build trees of many times the text, and here memory is promised.
 //
-// A document is one flat array with 16 bytes per value. Strings are decoded where they stand, so the text must
-// live as long as the document and is no JSON any more afterwards.
+// A document is one flat array with 16 bytes per value. Strings are decoded where they stand, so the text
+// must live as long as the document and is no JSON any more afterwards.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct JsonSlot {
 
 class Document;
 
-// A place in a document. Children of an array lie one behind the other; those of an object are texts (its keys),
-// each followed by its value.
+// A place in a document. Children of an array lie one behind the other; those of an object are texts (its
+// keys), each followed by its value.
 class Value {
  public:
   Value() = default;

@@ -31,7 +31,8 @@ Kind read_kind(Value value, std::string_view path) {
   const std::string_view name = text(value, {"the kind", path});
   for (size_t i = 0; i < sizeof kKinds / sizeof *kKinds; ++i)
     if (name == kKinds[i]) return static_cast<Kind>(i);
-  refuse(LBQ_RULE_KIND, "%.*s is a \"%.*s\" in an integer network", shown(path), path.data(), shown(name), name.data());
+  refuse(LBQ_RULE_KIND, "%.*s is a \"%.*s\" in an integer network", shown(path), path.data(), shown(name),
+         name.data());
 }
 
 int64_t optional_max_input(Value value, std::string_view path) {
@@ -41,8 +42,9 @@ int64_t optional_max_input(Value value, std::string_view path) {
 void read_synapse(Value settings, Entry& entry) {
   Node& node = entry.node;
   const std::string_view path = node.path;
-  const auto [max_input, is_still, stride, padding, dilation, groups, bits] = check_keys(
-      settings, {"max_input", "is_still", "stride", "padding", "dilation", "groups", "bits"}, {"settings", path});
+  const auto [max_input, is_still, stride, padding, dilation, groups, bits] =
+      check_keys(settings, {"max_input", "is_still", "stride", "padding", "dilation", "groups", "bits"},
+                 {"settings", path});
   node.max_input = optional_max_input(max_input, path);
   node.is_still = flag(is_still, {"is_still", path});
   pair(stride, 1, kSide, node.window.stride, {"stride", path});
@@ -50,7 +52,8 @@ void read_synapse(Value settings, Entry& entry) {
   pair(dilation, 1, kSide, node.window.dilation, {"dilation", path});
   node.groups = whole(groups, 1, kSide, {"groups", path});
   node.weight_bits = is_null(bits) ? 0 : static_cast<int32_t>(whole(bits, 4, 16, {"bits", path}));
-  const bool is_known = node.weight_bits == 0 || node.weight_bits == 4 || node.weight_bits == 8 || node.weight_bits == 16;
+  const bool is_known =
+      node.weight_bits == 0 || node.weight_bits == 4 || node.weight_bits == 8 || node.weight_bits == 16;
   require(is_known, LBQ_RULE_VALUE, "bits of %s is %d", node.path.c_str(), node.weight_bits);
 }
 
@@ -94,7 +97,8 @@ void read_settings(Value settings, Entry& entry) {
     case Kind::kNeuron: return read_neuron(settings, entry);
     case Kind::kMerge: return check_keys(settings, nullptr, 0, nullptr, {"settings", path});
     case Kind::kRepeat:
-      entry.repeats = whole(check_keys(settings, {"timesteps"}, {"settings", path})[0], 1, kLargest, {"timesteps", path});
+      entry.repeats =
+          whole(check_keys(settings, {"timesteps"}, {"settings", path})[0], 1, kLargest, {"timesteps", path});
       return;
     case Kind::kReadout:
       const Value over_time = check_keys(settings, {"over_time"}, {"settings", path})[0];
@@ -112,13 +116,15 @@ Region read_region(Value value, const Node& node, int role) {
   const char* name = roles(node.kind)[role];
   const std::string_view path = node.path;
   if (is_null(value)) {
-    require(node.kind != Kind::kNeuron && role == 1, LBQ_RULE_TENSORS, "%s of %s is missing", name, node.path.c_str());
+    require(node.kind != Kind::kNeuron && role == 1, LBQ_RULE_TENSORS, "%s of %s is missing", name,
+            node.path.c_str());
     return {};
   }
   const auto [type, shape, offset] = check_keys(value, {"dtype", "shape", "offset"}, {name, path});
   Region region;
   region.type = read_type(type, path);
-  require(fits_role(region.type, node.kind, role), LBQ_RULE_DTYPE, "%s of %s has a type that no such tensor has", name, node.path.c_str());
+  require(fits_role(region.type, node.kind, role), LBQ_RULE_DTYPE,
+          "%s of %s has a type that no such tensor has", name, node.path.c_str());
   region.num_dims = sizes(shape, region.shape, {"the shape of a tensor", path});
   region.offset = whole(offset, 0, kFarthest, {"the offset of a tensor", path});
   return region;
@@ -145,14 +151,15 @@ void read_bound(Value value, Node& node) {
   bound.high = whole(high, INT64_MIN, INT64_MAX, {"high", path});
   const bool is_narrow = bound.low >= INT16_MIN && bound.high <= INT16_MAX;
   const bool is_wide = bound.low >= INT32_MIN && bound.high <= INT32_MAX;
-  require(is_wide, LBQ_MODEL_BOUND, "%s can reach %" PRId64 "..%" PRId64 ", which no 32-bit integer holds", node.path.c_str(), bound.low, bound.high);
+  require(is_wide, LBQ_MODEL_BOUND, "%s can reach %" PRId64 "..%" PRId64 ", which no 32-bit integer holds",
+          node.path.c_str(), bound.low, bound.high);
   bound.bits = is_narrow ? 16 : 32;
   whole(bits, bound.bits, bound.bits, {"the bits of the bound", path});
 }
 
 void read_entry(Value value, Entry& entry) {
-  const auto [path, kind, inputs, settings, tensors, bound] =
-      check_keys(value, {"path", "kind", "inputs", "settings", "tensors", "bound"}, {"a node", "the manifest"});
+  const auto [path, kind, inputs, settings, tensors, bound] = check_keys(
+      value, {"path", "kind", "inputs", "settings", "tensors", "bound"}, {"a node", "the manifest"});
   const std::string_view name = text(path, {"a path", "the manifest"});
   check_name(name);
   Node& node = entry.node;
@@ -161,15 +168,19 @@ void read_entry(Value value, Entry& entry) {
   check_list(inputs, 1, node.kind == Kind::kMerge ? 1 << 16 : 1, {"inputs", name});
   entry.reads.reserve(inputs.count());
   Value input = inputs.first();
-  for (uint32_t i = 0; i < inputs.count(); ++i, input = input.next()) entry.reads.push_back(text(input, {"an input", name}));
+  for (uint32_t i = 0; i < inputs.count(); ++i, input = input.next())
+    entry.reads.push_back(text(input, {"an input", name}));
   read_settings(settings, entry);
   read_tensors(tensors, entry);
   read_bound(bound, node);
 }
 
 double read_scale(Value value) {
-  if (is_null(value)) refuse(LBQ_MODEL_REAL_NUMBERS, "a network of real numbers; only those of integers run here (lbq.to_fixed_point makes one)");
-  require(value.kind() == Json::kReal && value.real() > 0, LBQ_RULE_VALUE, "logit_scale is no positive real number");
+  if (is_null(value))
+    refuse(LBQ_MODEL_REAL_NUMBERS,
+           "a network of real numbers; only those of integers run here (lbq.to_fixed_point makes one)");
+  require(value.kind() == Json::kReal && value.real() > 0, LBQ_RULE_VALUE,
+          "logit_scale is no positive real number");
   return value.real();
 }
 
@@ -219,12 +230,15 @@ Type read_type(Value value, std::string_view owner) {
 Manifest read_manifest(Value document) {
   const std::string_view owner = "the manifest";
   const auto [timesteps, input_shape, takes_frames, logit_scale, origin, nodes] =
-      check_keys(document, {"timesteps", "input_shape", "takes_frames", "logit_scale", "origin", "nodes"}, {"the outline", owner});
+      check_keys(document, {"timesteps", "input_shape", "takes_frames", "logit_scale", "origin", "nodes"},
+                 {"the outline", owner});
   Manifest manifest;
   manifest.timesteps = whole(timesteps, INT64_MIN, INT64_MAX, {"timesteps", owner});
-  require(manifest.timesteps >= 1 && manifest.timesteps <= kMaxTimesteps, LBQ_RULE_TIMESTEPS, "timesteps is %" PRId64, manifest.timesteps);
+  require(manifest.timesteps >= 1 && manifest.timesteps <= kMaxTimesteps, LBQ_RULE_TIMESTEPS,
+          "timesteps is %" PRId64, manifest.timesteps);
   check_list(nodes, 0, INT64_MAX, {"nodes", owner});
-  require(nodes.count() >= 1 && nodes.count() <= kMaxNodes, LBQ_RULE_COUNT, "there are %u nodes", nodes.count());
+  require(nodes.count() >= 1 && nodes.count() <= kMaxNodes, LBQ_RULE_COUNT, "there are %u nodes",
+          nodes.count());
   manifest.logit_scale = read_scale(logit_scale);
   manifest.num_input_dims = sizes(input_shape, manifest.input_shape, {"input_shape", owner});
   manifest.takes_frames = flag(takes_frames, {"takes_frames", owner});

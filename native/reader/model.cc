@@ -40,18 +40,21 @@ lbq_model_status guarded(lbq_complaint* complaint, Do act) {
 
 void check_size(int64_t found, int64_t batch, int64_t each, const char* what) {
   const int64_t expected = saturating_product(batch, each);
-  require(found == expected, LBQ_MODEL_BAD_ARGUMENT, "%" PRId64 " %s for a batch of %" PRId64 ", expected %" PRId64,
-          found, what, batch, expected);
+  require(found == expected, LBQ_MODEL_BAD_ARGUMENT,
+          "%" PRId64 " %s for a batch of %" PRId64 ", expected %" PRId64, found, what, batch, expected);
 }
 
-void check_batch(const Network& network, int64_t batch, const uint8_t* inputs, size_t num_inputs, const int64_t* logits,
-                 size_t num_logits, bool is_whole) {
+void check_batch(const Network& network, int64_t batch, const uint8_t* inputs, size_t num_inputs,
+                 const int64_t* logits, size_t num_logits, bool is_whole) {
   require(batch >= 1 && inputs != nullptr && logits != nullptr, LBQ_MODEL_BAD_ARGUMENT,
           "a batch has at least one sample, and inputs and logits are not NULL");
   const Node& readout = network.nodes.back();
-  const bool gives_sequence = is_whole && !readout.sums_over_time, takes_sequence = is_whole && network.takes_frames;
-  check_size(static_cast<int64_t>(num_inputs), batch, network.input.size() * (takes_sequence ? network.timesteps : 1), "bytes");
-  check_size(static_cast<int64_t>(num_logits), batch, readout.to.size() * (gives_sequence ? network.timesteps : 1), "logits");
+  const bool gives_sequence = is_whole && !readout.sums_over_time,
+             takes_sequence = is_whole && network.takes_frames;
+  check_size(static_cast<int64_t>(num_inputs), batch,
+             network.input.size() * (takes_sequence ? network.timesteps : 1), "bytes");
+  check_size(static_cast<int64_t>(num_logits), batch,
+             readout.to.size() * (gives_sequence ? network.timesteps : 1), "logits");
 }
 
 template <class Open>
@@ -68,14 +71,16 @@ lbq_model_status open_model(lbq_model** model, lbq_complaint* complaint, Open op
 
 extern "C" {
 
-lbq_model_status lbq_model_open(const char* path, const char* sha256, lbq_model** model, lbq_complaint* complaint) {
+lbq_model_status lbq_model_open(const char* path, const char* sha256, lbq_model** model,
+                                lbq_complaint* complaint) {
   return lbq::open_model(model, complaint, [&] {
     lbq::require(path != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no path");
     return lbq::read_bundle(path, sha256);
   });
 }
 
-lbq_model_status lbq_model_from_bytes(const void* data, size_t size, lbq_model** model, lbq_complaint* complaint) {
+lbq_model_status lbq_model_from_bytes(const void* data, size_t size, lbq_model** model,
+                                      lbq_complaint* complaint) {
   return lbq::open_model(model, complaint, [&] {
     lbq::require(data != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there are no bytes");
     return lbq::copy_bundle(data, size);
@@ -102,8 +107,9 @@ void lbq_model_describe(const lbq_model* model, lbq_model_facts* facts) {
   lbq::to_hex(model->model.bundle.digest, facts->digest);
 }
 
-lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs, size_t num_inputs,
-                               int64_t* logits, size_t num_logits, lbq_complaint* complaint) {
+lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs,
+                               size_t num_inputs, int64_t* logits, size_t num_logits,
+                               lbq_complaint* complaint) {
   return lbq::guarded(complaint, [&] {
     lbq::require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no model");
     const lbq::Network& network = model->model.network;
@@ -112,10 +118,12 @@ lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint
   });
 }
 
-lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_stream** stream, lbq_complaint* complaint) {
+lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_stream** stream,
+                                lbq_complaint* complaint) {
   if (stream != nullptr) *stream = nullptr;
   return lbq::guarded(complaint, [&] {
-    lbq::require(model != nullptr && stream != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no model, or no place");
+    lbq::require(model != nullptr && stream != nullptr, LBQ_MODEL_BAD_ARGUMENT,
+                 "there is no model, or no place");
     // beyond this no neuron's carries have a size
     lbq::require(batch >= 1 && batch <= INT32_MAX, LBQ_MODEL_BAD_ARGUMENT, "a batch of %" PRId64, batch);
     const lbq::Network& network = model->model.network;
@@ -123,8 +131,8 @@ lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_strea
   });
 }
 
-lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs, int64_t* logits,
-                                 size_t num_logits, lbq_complaint* complaint) {
+lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs,
+                                 int64_t* logits, size_t num_logits, lbq_complaint* complaint) {
   return lbq::guarded(complaint, [&] {
     lbq::require(stream != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no stream");
     const lbq::Network& network = *stream->network;

@@ -13,7 +13,8 @@ void check_bits(const Node& node) {
     const auto [low, high] = std::minmax_element(weights, weights + node.weight.count);
     return *low >= -largest && *high <= largest;
   });
-  require(fits, LBQ_RULE_BITS, "weights of %s do not lie in their %d bits", node.path.c_str(), node.weight_bits);
+  require(fits, LBQ_RULE_BITS, "weights of %s do not lie in their %d bits", node.path.c_str(),
+          node.weight_bits);
 }
 
 void check_neuron(const Node& node) {
@@ -21,7 +22,8 @@ void check_neuron(const Node& node) {
   const int32_t* removed = static_cast<const int32_t*>(node.removed.data);
   const int64_t columns = node.ladder.count / node.max_level;
   for (int64_t i = 0; i < node.ladder.count; ++i) {
-    require(ladder[i] > 0 || i >= columns, LBQ_RULE_LADDER, "%s has a threshold at or below zero", node.path.c_str());
+    require(ladder[i] > 0 || i >= columns, LBQ_RULE_LADDER, "%s has a threshold at or below zero",
+            node.path.c_str());
     require(i < columns || ladder[i] >= ladder[i - columns], LBQ_RULE_LADDER, "the thresholds of %s fall",
             node.path.c_str());
   }

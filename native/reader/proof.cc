@@ -23,7 +23,9 @@ struct Interval {
   int64_t low = 0, high = 0;
 
   Interval operator+(Interval other) const { return {plus(low, other.low), plus(high, other.high)}; }
-  Interval operator*(int64_t factor) const { return {times(low, factor), times(high, factor)}; }  // not negative
+  Interval operator*(int64_t factor) const {
+    return {times(low, factor), times(high, factor)};
+  }  // not negative
   Interval hull(Interval other) const { return {std::min(low, other.low), std::max(high, other.high)}; }
   // Zero, and so every partial sum.
   Interval with_rest() const { return hull({0, 0}); }
@@ -46,7 +48,8 @@ Interval weighted(const Node& node, int64_t channel, Interval& inner) {
   const int64_t length = node.weight.count / rows, row = rows == 1 ? 0 : channel;
   Interval sums = with_type(node.weight, [&](const auto* weights) {
     Interval found;
-    for (int64_t i = row * length; i < (row + 1) * length; ++i) (weights[i] < 0 ? found.low : found.high) += weights[i];
+    for (int64_t i = row * length; i < (row + 1) * length; ++i)
+      (weights[i] < 0 ? found.low : found.high) += weights[i];
     return found;
   });
   sums = sums * node.max_input;
@@ -99,7 +102,9 @@ class Membrane {
       if (part.low > part.high) continue;
       if (decays) part = decayed(part);
       if (level > 0 && node_.reset == Reset::kZero) part = {0, 0};
-      const int64_t units = node_.reset == Reset::kLevel ? level : node_.reset == Reset::kEvent ? std::min<int64_t>(level, 1) : 0;
+      const int64_t units = node_.reset == Reset::kLevel   ? level
+                            : node_.reset == Reset::kEvent ? std::min<int64_t>(level, 1)
+                                                           : 0;
       hull = hull.hull({part.low - units * removed_, part.high - units * removed_});
     }
     return hull;
@@ -137,11 +142,14 @@ class Proof {
     if (node.kind == Kind::kNeuron) channels = std::max(channels, node.ladder.count / node.max_level);
     if (node.kind == Kind::kShortcut) return channels;
     for (int32_t input : node.inputs)
-      if (input != kInput && network_.nodes[input].kind != Kind::kNeuron) channels = std::max(channels, known_[input].channels);
+      if (input != kInput && network_.nodes[input].kind != Kind::kNeuron)
+        channels = std::max(channels, known_[input].channels);
     return channels;
   }
 
-  Interval entering(int32_t input) const { return input == kInput ? Interval{0, kPixelMax} : known_[input].gives; }
+  Interval entering(int32_t input) const {
+    return input == kInput ? Interval{0, kPixelMax} : known_[input].gives;
+  }
 
   void visit(size_t index, int64_t channel) {
     const Node& node = network_.nodes[index];

@@ -55,7 +55,8 @@ Model read_rules(Bundle bundle) {
   }
   network.timesteps = manifest.timesteps;
   const bool has_places = manifest.num_input_dims == 3;
-  network.input = {manifest.input_shape[0], has_places ? manifest.input_shape[1] : 1, has_places ? manifest.input_shape[2] : 1};
+  network.input = {manifest.input_shape[0], has_places ? manifest.input_shape[1] : 1,
+                   has_places ? manifest.input_shape[2] : 1};
   network.takes_frames = manifest.takes_frames;
   network.logit_scale = manifest.logit_scale;
   model.bundle = std::move(bundle);

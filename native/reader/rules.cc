@@ -11,10 +11,11 @@ namespace {
 const char* const kOthers[] = {"ok",           "bad-argument", "no-memory",    "read-failed",
                                "real-numbers", "bound",        "sequence-over"};
 const char* const kRules[] = {
-    "file",  "magic", "version",  "reserved",  "length",     "digest",  "known-digest", "manifest-size",
-    "table-size", "json", "keys", "value",     "count",      "name",    "kind",         "order",
-    "unread", "timesteps", "max-level", "contiguous", "tensors", "dtype", "shape",      "size",
-    "signal", "max-input", "finite", "bits",   "ladder",     "decay",   "reset"};
+    "file",          "magic",      "version", "reserved",  "length",    "digest",     "known-digest",
+    "manifest-size", "table-size", "json",    "keys",      "value",     "count",      "name",
+    "kind",          "order",      "unread",  "timesteps", "max-level", "contiguous", "tensors",
+    "dtype",         "shape",      "size",    "signal",    "max-input", "finite",     "bits",
+    "ladder",        "decay",      "reset"};
 constexpr int kNumOthers = sizeof kOthers / sizeof *kOthers;
 constexpr int kNumRules = sizeof kRules / sizeof *kRules;
 static_assert(kNumOthers == LBQ_MODEL_SEQUENCE_OVER + 1, "every status has a name");

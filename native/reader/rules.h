@@ -15,7 +15,8 @@ constexpr int64_t kMaxName = 256;  // bytes
 constexpr int64_t kMaxTimesteps = 4096;
 constexpr int64_t kMaxLevel = 255;
 constexpr int64_t kMaxValues = 1 << 24;  // that a node may give for one sample at one instant
-constexpr int64_t kMaxProof = 1 << 25;   // timesteps times thresholds that the overflow proof may have to visit
+constexpr int64_t kMaxProof =
+    1 << 25;  // timesteps times thresholds that the overflow proof may have to visit
 
 // It carries its text itself: refusing must work where no memory is left.
 struct Refusal {

@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4). Our own forty lines: the reader has no dependency, and this is all it would need one for.
+// SHA-256 (FIPS 180-4). Our own forty lines: the reader has no dependency, and this is all it would need one
+// for.
 #pragma once
 
 #include <array>

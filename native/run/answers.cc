@@ -23,11 +23,12 @@ bool exists(const std::string& path) {
   return false;
 }
 
-// Whether the path still names the open file: its holder may have renamed or removed it before we had the lock.
+// Whether the path still names the open file: its holder may have renamed or removed it before we had the
+// lock.
 bool is_same_file(int descriptor, const std::string& path) {
   struct stat ours, there;
-  return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
-         ours.st_dev == there.st_dev;
+  return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
 // False: someone else holds it. Where files cannot be locked, whoever runs several workers is told.
@@ -35,7 +36,10 @@ bool lock(int descriptor) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
   if (errno == EWOULDBLOCK) return false;
   static bool is_told = false;
-  if (!is_told) std::fprintf(stderr, "lbq-run: files cannot be locked here (%s); give every worker shards of its own (--shard)\n", std::strerror(errno));
+  if (!is_told)
+    std::fprintf(stderr,
+                 "lbq-run: files cannot be locked here (%s); give every worker shards of its own (--shard)\n",
+                 std::strerror(errno));
   is_told = true;
   return true;
 }
@@ -71,12 +75,22 @@ std::string Rows::header(int64_t num_samples) const {
   shape += std::to_string(1 + facts_.num_logits);
   text = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + shape + "), }";
   text.append(63 - (10 + text.size()) % 64, ' ').push_back('\n');
-  const char start[] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, static_cast<char>(text.size() & 255), static_cast<char>(text.size() >> 8)};
+  const char start[] = {'\x93',
+                        'N',
+                        'U',
+                        'M',
+                        'P',
+                        'Y',
+                        1,
+                        0,
+                        static_cast<char>(text.size() & 255),
+                        static_cast<char>(text.size() >> 8)};
   return std::string(start, sizeof start) + text;
 }
 
 void Rows::append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const {
-  const int64_t largest = std::max_element(logits, logits + facts_.num_logits) - logits;  // the first of equals
+  const int64_t largest =
+      std::max_element(logits, logits + facts_.num_logits) - logits;  // the first of equals
   if (format_ == Format::kNpy) {
     bytes.append(reinterpret_cast<const char*>(&largest), sizeof largest);
     bytes.append(reinterpret_cast<const char*>(logits), facts_.num_logits * sizeof *logits);

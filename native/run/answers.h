@@ -7,8 +7,8 @@
 
 enum class Format { kCsv, kNpy };
 
-// The rows of one batch after another, as bytes. A row is: sample, timestep (of a sequence only), class, logits; an
-// .npy file has no column for sample and timestep, it has axes.
+// The rows of one batch after another, as bytes. A row is: sample, timestep (of a sequence only), class,
+// logits; an .npy file has no column for sample and timestep, it has axes.
 class Rows {
  public:
   Rows(Format format, const lbq_model_facts& facts) : format_(format), facts_(facts) {}
@@ -28,8 +28,8 @@ class Rows {
 void write_all(int descriptor, const std::string& bytes, const std::string& path);
 void sync_folder(const std::string& folder);
 
-// One file of answers. The temporary file is locked while someone writes it: a kill unlocks it, and the next one
-// begins it anew. Until `finish` has flushed and renamed it, there is no file under its own name.
+// One file of answers. The temporary file is locked while someone writes it: a kill unlocks it, and the next
+// one begins it anew. Until `finish` has flushed and renamed it, there is no file under its own name.
 class AnswerFile {
  public:
   enum class Claim { kOurs, kDone, kBusy };

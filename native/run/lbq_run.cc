@@ -17,8 +17,10 @@
 namespace {
 
 const char kUsage[] =
-    "lbq-run NET.lbq IN OUT [options]    answer every .npy and .u8 file of folder IN (or file IN) in folder OUT\n"
-    "lbq-run NET.lbq - [options]         answer raw samples on the standard input, as CSV on the standard output\n"
+    "lbq-run NET.lbq IN OUT [options]    answer every .npy and .u8 file of folder IN (or file IN) in folder "
+    "OUT\n"
+    "lbq-run NET.lbq - [options]         answer raw samples on the standard input, as CSV on the standard "
+    "output\n"
     "lbq-run --check FILE...             say for every file whether it is a sound bundle, and what it takes\n"
     "\n"
     "  --shard I/N     only every N-th file, from the I-th on (0 <= I < N)\n"
@@ -94,14 +96,16 @@ Options read_options(int argc, char** argv) {
   }
   const size_t count = options.places.size();
   const bool is_stream = count == 2 && options.places[1] == "-";
-  if (options.only_checks ? count == 0 : !is_stream && count != 3) throw UsageError{"expected NET.lbq IN OUT"};
+  if (options.only_checks ? count == 0 : !is_stream && count != 3)
+    throw UsageError{"expected NET.lbq IN OUT"};
   return options;
 }
 
 ModelPointer open_model(const std::string& path, const char* sha256) {
   lbq_model* model = nullptr;
   lbq_complaint complaint;
-  if (lbq_model_open(path.c_str(), sha256, &model, &complaint) != LBQ_MODEL_OK) throw Mistake{path + ": " + complaint.text};
+  if (lbq_model_open(path.c_str(), sha256, &model, &complaint) != LBQ_MODEL_OK)
+    throw Mistake{path + ": " + complaint.text};
   return ModelPointer(model);
 }
 
@@ -113,7 +117,8 @@ class Worker {
   const int64_t* answer(const std::vector<uint8_t>& inputs, int64_t count) {
     logits_.resize(count * facts_.num_logits * (facts_.gives_sequence ? facts_.timesteps : 1));
     lbq_complaint complaint;
-    if (lbq_model_run(model_, count, inputs.data(), inputs.size(), logits_.data(), logits_.size(), &complaint) != LBQ_MODEL_OK)
+    if (lbq_model_run(model_, count, inputs.data(), inputs.size(), logits_.data(), logits_.size(),
+                      &complaint) != LBQ_MODEL_OK)
       throw Mistake{complaint.text};
     return logits_.data();
   }
@@ -150,18 +155,20 @@ void check_owner(const std::string& folder, const lbq_model_facts& facts) {
   if (descriptor >= 0) {
     const ssize_t size = ::read(descriptor, there, sizeof there);
     ::close(descriptor);
-    if (size != 65 || ours.compare(0, 65, there, 65) != 0) throw Mistake{folder + " holds the answers of another network; take another folder"};
+    if (size != 65 || ours.compare(0, 65, there, 65) != 0)
+      throw Mistake{folder + " holds the answers of another network; take another folder"};
     return;
   }
   if (errno != ENOENT) throw Mistake{path + ": " + std::strerror(errno)};
   AnswerFile file(folder, "bundle.digest");
-  if (file.claim() != AnswerFile::Claim::kOurs) return;  // another worker writes the same, or is checked by the next start
+  if (file.claim() != AnswerFile::Claim::kOurs)
+    return;  // another worker writes the same, or is checked by the next start
   file.write(ours);
   file.finish();
 }
 
-AnswerFile::Claim answer_shard(const std::string& path, const std::string& name, const std::string& out, const Options& options,
-                               const lbq_model_facts& facts, Worker& worker) {
+AnswerFile::Claim answer_shard(const std::string& path, const std::string& name, const std::string& out,
+                               const Options& options, const lbq_model_facts& facts, Worker& worker) {
   AnswerFile file(out, name + (options.format == Format::kCsv ? ".csv" : ".npy"));
   const AnswerFile::Claim claim = file.claim();
   if (claim != AnswerFile::Claim::kOurs) return claim;
@@ -182,22 +189,26 @@ int run_folder(const Options& options, const lbq_model* model, const lbq_model_f
   const std::string &in = options.places[1], &out = options.places[2];
   const bool has_many = is_folder(in);
   const size_t slash = in.find_last_of('/');
-  const std::vector<std::string> names = has_many ? list_shards(in) : std::vector<std::string>{slash == in.npos ? in : in.substr(slash + 1)};
+  const std::vector<std::string> names =
+      has_many ? list_shards(in) : std::vector<std::string>{slash == in.npos ? in : in.substr(slash + 1)};
   if (::mkdir(out.c_str(), 0777) != 0 && errno != EEXIST) throw Mistake{out + ": " + std::strerror(errno)};
   check_owner(out, facts);
   Worker worker(model, facts);
   int64_t answered = 0, skipped = 0, busy = 0, failed = 0;
   for (size_t i = options.shard; i < names.size(); i += options.num_shards) {
     try {
-      const AnswerFile::Claim claim = answer_shard(has_many ? in + "/" + names[i] : in, names[i], out, options, facts, worker);
+      const AnswerFile::Claim claim =
+          answer_shard(has_many ? in + "/" + names[i] : in, names[i], out, options, facts, worker);
       ++(claim == AnswerFile::Claim::kOurs ? answered : claim == AnswerFile::Claim::kDone ? skipped : busy);
     } catch (const Mistake& mistake) {
       std::fprintf(stderr, "lbq-run: %s\n", mistake.text.c_str());
       ++failed;
     }
   }
-  std::fprintf(stderr, "lbq-run: %lld files answered, %lld were before, %lld are with other workers, %lld failed\n", static_cast<long long>(answered),
-               static_cast<long long>(skipped), static_cast<long long>(busy), static_cast<long long>(failed));
+  std::fprintf(stderr,
+               "lbq-run: %lld files answered, %lld were before, %lld are with other workers, %lld failed\n",
+               static_cast<long long>(answered), static_cast<long long>(skipped),
+               static_cast<long long>(busy), static_cast<long long>(failed));
   return failed ? kMistake : busy ? kBusy : kDone;
 }
 
@@ -211,7 +222,8 @@ int run_stream(const Options& options, const lbq_model* model, const lbq_model_f
   int64_t first = 0, count;
   do {
     count = read_stream(STDIN_FILENO, size, options.batch, batch);
-    if (count > 0) write_all(STDOUT_FILENO, rows.of_batch(first, count, worker.answer(batch, count)), "standard output");
+    if (count > 0)
+      write_all(STDOUT_FILENO, rows.of_batch(first, count, worker.answer(batch, count)), "standard output");
     first += count;
   } while (count == options.batch);
   return kDone;
@@ -231,9 +243,11 @@ int check(const Options& options) {
     }
     lbq_model_facts facts;
     lbq_model_describe(model, &facts);
-    std::printf("%s: ok: %s uint8 of %lld x %lld x %lld, T = %lld, %lld logits in units of %.9g\n", path.c_str(), facts.takes_frames ? "frames" : "still",
-                static_cast<long long>(facts.channels), static_cast<long long>(facts.height), static_cast<long long>(facts.width),
-                static_cast<long long>(facts.timesteps), static_cast<long long>(facts.num_logits), facts.logit_scale);
+    std::printf("%s: ok: %s uint8 of %lld x %lld x %lld, T = %lld, %lld logits in units of %.9g\n",
+                path.c_str(), facts.takes_frames ? "frames" : "still", static_cast<long long>(facts.channels),
+                static_cast<long long>(facts.height), static_cast<long long>(facts.width),
+                static_cast<long long>(facts.timesteps), static_cast<long long>(facts.num_logits),
+                facts.logit_scale);
   }
   return is_sound ? kDone : kMistake;
 }
@@ -244,7 +258,8 @@ int run(int argc, char** argv) {
   const ModelPointer model = open_model(options.places[0], options.sha256);
   lbq_model_facts facts;
   lbq_model_describe(model.get(), &facts);
-  return options.places.size() == 2 ? run_stream(options, model.get(), facts) : run_folder(options, model.get(), facts);
+  return options.places.size() == 2 ? run_stream(options, model.get(), facts)
+                                    : run_folder(options, model.get(), facts);
 }
 
 }  // namespace

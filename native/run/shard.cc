@@ -22,7 +22,8 @@ void put_time_first(std::vector<uint8_t>& batch, const SampleSize& size, int64_t
   std::vector<uint8_t> moved(batch.size());
   for (int64_t b = 0; b < count; ++b)
     for (int64_t t = 0; t < size.frames; ++t)
-      std::memcpy(&moved[(t * count + b) * size.instant], &batch[(b * size.frames + t) * size.instant], size.instant);
+      std::memcpy(&moved[(t * count + b) * size.instant], &batch[(b * size.frames + t) * size.instant],
+                  size.instant);
   batch.swap(moved);
 }
 
@@ -32,18 +33,21 @@ std::string written(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// The shape in the header of an .npy file: {'descr': '|u1', 'fortran_order': False, 'shape': (5, 3, 32, 32), }
+// The shape in the header of an .npy file: {'descr': '|u1', 'fortran_order': False, 'shape': (5, 3, 32, 32),
+// }
 std::vector<int64_t> npy_shape(const std::string& path, const std::string& header) {
   const bool is_bytes = header.find("'descr': '|u1'") != header.npos;
   const bool is_ordered = header.find("'fortran_order': False") != header.npos;
   size_t at = header.find("'shape': (");
-  if (!is_bytes || !is_ordered || at == header.npos) fail(path, "expected uint8 in C order, as numpy.save writes it");
+  if (!is_bytes || !is_ordered || at == header.npos)
+    fail(path, "expected uint8 in C order, as numpy.save writes it");
   std::vector<int64_t> shape;
   for (at += std::strlen("'shape': ("); at < header.size() && header[at] != ')'; ++at) {
     if (header[at] == ',' || header[at] == ' ') continue;
     int64_t size = 0;
     const size_t first = at;
-    for (; at < header.size() && header[at] >= '0' && header[at] <= '9' && at - first < 12; ++at) size = 10 * size + (header[at] - '0');
+    for (; at < header.size() && header[at] >= '0' && header[at] <= '9' && at - first < 12; ++at)
+      size = 10 * size + (header[at] - '0');
     if (at == first || shape.size() == 8) fail(path, "its shape cannot be read");
     shape.push_back(size);
     --at;
@@ -54,9 +58,12 @@ std::vector<int64_t> npy_shape(const std::string& path, const std::string& heade
 }  // namespace
 
 SampleSize::SampleSize(const lbq_model_facts& facts)
-    : instant(facts.channels * facts.height * facts.width), frames(facts.takes_frames ? facts.timesteps : 1) {}
+    : instant(facts.channels * facts.height * facts.width),
+      frames(facts.takes_frames ? facts.timesteps : 1) {}
 
-bool is_shard(const std::string& name) { return name[0] != '.' && (ends_in(name, ".npy") || ends_in(name, ".u8")); }
+bool is_shard(const std::string& name) {
+  return name[0] != '.' && (ends_in(name, ".npy") || ends_in(name, ".u8"));
+}
 
 Shard::Shard(const std::string& path, const lbq_model_facts& facts)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), size_(facts) {
@@ -69,7 +76,8 @@ Shard::Shard(const std::string& path, const lbq_model_facts& facts)
       return;
     }
     if (found.st_size % size_.bytes() != 0)
-      fail(path, "has " + std::to_string(found.st_size) + " bytes, which is no multiple of a sample's " + std::to_string(size_.bytes()));
+      fail(path, "has " + std::to_string(found.st_size) + " bytes, which is no multiple of a sample's " +
+                     std::to_string(size_.bytes()));
     num_samples_ = found.st_size / size_.bytes();
   } catch (...) {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -85,7 +93,8 @@ void Shard::read_header(const lbq_model_facts& facts, int64_t size) {
   read_at(0, start, sizeof start);
   if (std::memcmp(start, "\x93NUMPY", 6) != 0 || start[6] < 1 || start[6] > 3) fail(path_, "is no .npy file");
   const bool is_short = start[6] == 1;
-  const int64_t length = start[8] | start[9] << 8 | (is_short ? 0 : int64_t{start[10]} << 16 | int64_t{start[11]} << 24);
+  const int64_t length =
+      start[8] | start[9] << 8 | (is_short ? 0 : int64_t{start[10]} << 16 | int64_t{start[11]} << 24);
   start_ = (is_short ? 10 : 12) + length;
   if (start_ > size || length > 1 << 16) fail(path_, "is no .npy file");
   std::string header(length, 0);
@@ -93,16 +102,21 @@ void Shard::read_header(const lbq_model_facts& facts, int64_t size) {
 
   const std::vector<int64_t> shape = npy_shape(path_, header);
   std::vector<int64_t> sample = {facts.channels};
-  if (facts.height * facts.width != 1 || shape.size() > 2u + facts.takes_frames) sample = {facts.channels, facts.height, facts.width};
+  if (facts.height * facts.width != 1 || shape.size() > 2u + facts.takes_frames)
+    sample = {facts.channels, facts.height, facts.width};
   std::vector<int64_t> expected = sample;
   const size_t batch_axis = facts.takes_frames ? 1 : 0;
   num_samples_ = shape.size() > batch_axis ? shape[batch_axis] : 0;
   expected.insert(expected.begin(), num_samples_);
   if (facts.takes_frames) expected.insert(expected.begin(), facts.timesteps);
   if (shape != expected)
-    fail(path_, "has shape " + written(shape) + ", the network takes " + (facts.takes_frames ? std::to_string(facts.timesteps) + " frames of B samples of " : "B samples of ") + written(sample));
+    fail(path_, "has shape " + written(shape) + ", the network takes " +
+                    (facts.takes_frames ? std::to_string(facts.timesteps) + " frames of B samples of "
+                                        : "B samples of ") +
+                    written(sample));
   has_time_first_ = facts.takes_frames;
-  if ((size - start_) / size_.bytes() != num_samples_ || (size - start_) % size_.bytes() != 0) fail(path_, "was cut or extended");
+  if ((size - start_) / size_.bytes() != num_samples_ || (size - start_) % size_.bytes() != 0)
+    fail(path_, "was cut or extended");
 }
 
 void Shard::read_at(int64_t offset, uint8_t* to, int64_t size) const {
@@ -122,7 +136,8 @@ void Shard::read(int64_t first, int64_t count, std::vector<uint8_t>& batch) {
     return put_time_first(batch, size_, count);
   }
   for (int64_t t = 0; t < size_.frames; ++t)
-    read_at(start_ + (t * num_samples_ + first) * size_.instant, &batch[t * count * size_.instant], count * size_.instant);
+    read_at(start_ + (t * num_samples_ + first) * size_.instant, &batch[t * count * size_.instant],
+            count * size_.instant);
 }
 
 int64_t read_stream(int descriptor, const SampleSize& size, int64_t count, std::vector<uint8_t>& batch) {
@@ -137,7 +152,8 @@ int64_t read_stream(int descriptor, const SampleSize& size, int64_t count, std::
     have += got;
   }
   if (have % size.bytes() != 0)
-    fail("standard input", "ends " + std::to_string(have % size.bytes()) + " bytes into a sample of " + std::to_string(size.bytes()));
+    fail("standard input", "ends " + std::to_string(have % size.bytes()) + " bytes into a sample of " +
+                               std::to_string(size.bytes()));
   count = have / size.bytes();
   batch.resize(have);
   put_time_first(batch, size, count);

@@ -13,7 +13,8 @@ using ModelPointer = std::unique_ptr<lbq_model, void (*)(lbq_model*)>;
 ModelPointer open(const std::string& name) {
   lbq_model* model = nullptr;
   lbq_complaint complaint;
-  if (lbq_model_open(corpus(name + ".lbq").c_str(), nullptr, &model, &complaint) != LBQ_MODEL_OK) std::printf("%s\n", complaint.text);
+  if (lbq_model_open(corpus(name + ".lbq").c_str(), nullptr, &model, &complaint) != LBQ_MODEL_OK)
+    std::printf("%s\n", complaint.text);
   return {model, lbq_model_free};
 }
 
@@ -29,18 +30,21 @@ bool streams_alike(const lbq_model* model, const Batch& whole) {
   const lbq_model_facts& facts = whole.facts;
   lbq_stream* stream = nullptr;
   if (lbq_stream_new(model, Batch::kSize, &stream, nullptr) != LBQ_MODEL_OK) return false;
-  const size_t num_inputs = Batch::kSize * facts.channels * facts.height * facts.width, num_logits = Batch::kSize * facts.num_logits;
+  const size_t num_inputs = Batch::kSize * facts.channels * facts.height * facts.width,
+               num_logits = Batch::kSize * facts.num_logits;
   std::vector<int64_t> logits(num_logits);
   bool is_alike = true;
   for (int life = 0; life < 2; ++life) {  // the second one begins from rest
     for (int64_t t = 0; t < facts.timesteps; ++t) {
       const uint8_t* inputs = whole.inputs.data() + (facts.takes_frames ? t * num_inputs : 0);
-      is_alike = is_alike && lbq_stream_step(stream, inputs, num_inputs, logits.data(), num_logits, nullptr) == LBQ_MODEL_OK;
+      is_alike = is_alike && lbq_stream_step(stream, inputs, num_inputs, logits.data(), num_logits,
+                                             nullptr) == LBQ_MODEL_OK;
       const bool can_compare = facts.gives_sequence || t + 1 == facts.timesteps;
       const int64_t* expected = whole.logits.data() + (facts.gives_sequence ? t * num_logits : 0);
       is_alike = is_alike && (!can_compare || std::equal(logits.begin(), logits.end(), expected));
     }
-    const lbq_model_status over = lbq_stream_step(stream, whole.inputs.data(), num_inputs, logits.data(), num_logits, nullptr);
+    const lbq_model_status over =
+        lbq_stream_step(stream, whole.inputs.data(), num_inputs, logits.data(), num_logits, nullptr);
     is_alike = is_alike && over == LBQ_MODEL_SEQUENCE_OVER;
     lbq_stream_reset(stream);
   }
@@ -64,7 +68,8 @@ void test_arguments(const lbq_model* model, Report& report) {
   lbq_model* none = nullptr;
   report(lbq_model_from_bytes(nullptr, 0, &none, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "no bytes");
   lbq_stream* stream = nullptr;
-  report(lbq_stream_new(model, INT64_MAX, &stream, nullptr) == LBQ_MODEL_BAD_ARGUMENT && !stream, "a stream of all samples");
+  report(lbq_stream_new(model, INT64_MAX, &stream, nullptr) == LBQ_MODEL_BAD_ARGUMENT && !stream,
+         "a stream of all samples");
   lbq_model_free(nullptr);
   lbq_stream_free(nullptr);
 }
@@ -78,7 +83,8 @@ void test_threads(const lbq_model* model, Report& report) {
     threads.emplace_back([&, i] {
       Batch mine(model);
       bool is_same = true;
-      for (int again = 0; again < 20; ++again) is_same = is_same && mine.run(model) == LBQ_MODEL_OK && mine.logits == one.logits;
+      for (int again = 0; again < 20; ++again)
+        is_same = is_same && mine.run(model) == LBQ_MODEL_OK && mine.logits == one.logits;
       is_alike[i] = is_same && streams_alike(model, mine);
     });
   for (std::thread& thread : threads) thread.join();
@@ -93,7 +99,8 @@ void test_answers(Report& report) {
     report(model != nullptr, name);
     if (!model) continue;
     Batch batch(model.get());
-    report(batch.run(model.get()) == LBQ_MODEL_OK && batch.logits == committed(name), std::string(name) + " answers as torch did");
+    report(batch.run(model.get()) == LBQ_MODEL_OK && batch.logits == committed(name),
+           std::string(name) + " answers as torch did");
     report(streams_alike(model.get(), batch), std::string(name) + " streams");
     report(std::string(batch.facts.digest).size() == 64, "a digest");
     test_threads(model.get(), report);

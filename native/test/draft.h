@@ -18,10 +18,13 @@ inline std::string read_whole(const std::string& path) {
 }
 
 // A header of any kind, with the digest that belongs to it.
-inline std::string seal(std::string manifest, const std::string& payload, uint32_t version = 1, uint64_t reserved = 0) {
+inline std::string seal(std::string manifest, const std::string& payload, uint32_t version = 1,
+                        uint64_t reserved = 0) {
   manifest.append((64 - manifest.size() % 64) % 64, ' ');
   std::string start("\x89LBQ\r\n\x1a\n", 8);
-  const auto put = [&](const auto& number) { start.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  const auto put = [&](const auto& number) {
+    start.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
   put(version);
   put(static_cast<uint32_t>(manifest.size()));
   put(static_cast<uint64_t>(payload.size()));
@@ -60,19 +63,23 @@ struct Draft {
 
   // The manifest with its tensors as far away as the table made them.
   std::string moved_manifest() const {
-    const long distance = static_cast<long>(payload().size() - numbers.size() - 8) - static_cast<long>(first_size);
+    const long distance =
+        static_cast<long>(payload().size() - numbers.size() - 8) - static_cast<long>(first_size);
     const std::string key = "\"offset\": ";
     std::string moved = manifest;
     for (size_t at = moved.find(key); at != moved.npos; at = moved.find(key, at + 1)) {
       const size_t first = at + key.size(), size = moved.find_first_not_of("0123456789", first) - first;
-      if (size > 0 && size < 10) moved.replace(first, size, std::to_string(std::stol(moved.substr(first, size)) + distance));
+      if (size > 0 && size < 10)
+        moved.replace(first, size, std::to_string(std::stol(moved.substr(first, size)) + distance));
     }
     return moved;
   }
 
   // Change the first `from` behind `after` in a text; a test that changes nothing tests nothing.
-  static void replace(std::string& text, const std::string& from, const std::string& to, const std::string& after = "") {
-    const size_t start = text.find(after), at = start == text.npos ? start : text.find(from, start + after.size());
+  static void replace(std::string& text, const std::string& from, const std::string& to,
+                      const std::string& after = "") {
+    const size_t start = text.find(after),
+                 at = start == text.npos ? start : text.find(from, start + after.size());
     if (at == text.npos) std::printf("no \"%s\" behind \"%s\"\n", from.c_str(), after.c_str()), std::exit(2);
     text.replace(at, from.size(), to);
   }

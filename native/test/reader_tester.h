@@ -14,7 +14,8 @@ void test_answers(Report& report);
 
 inline std::string corpus(const std::string& name) { return std::string(LBQ_CORPUS) + "/" + name; }
 
-const char* const kSound[] = {"tiny-event", "tiny-level", "tiny-zero", "tiny-none", "tiny-late", "frames", "features"};
+const char* const kSound[] = {"tiny-event", "tiny-level", "tiny-zero", "tiny-none",
+                              "tiny-late",  "frames",     "features"};
 
 inline lbq_model_status status_of(const std::string& file, std::string* complaint = nullptr) {
   lbq_model* model = nullptr;
