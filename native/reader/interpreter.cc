@@ -26,11 +26,12 @@ void for_places(const Node& node, int64_t row, int64_t column, Use use) {
   const Window& window = node.window;
   const Range rows = seen(window, 0, row, node.from.height, node.to.height);
   const Range columns = seen(window, 1, column, node.from.width, node.to.width);
+  const int64_t stride = window.stride[1], count = columns.last - columns.first;
+  const int64_t left = columns.first * stride + column * window.dilation[1] - window.padding[1];
   for (int64_t y = rows.first; y < rows.last; ++y) {
-    const int64_t in_y = y * window.stride[0] + row * window.dilation[0] - window.padding[0];
-    const int64_t in_x = column * window.dilation[1] - window.padding[1];
-    for (int64_t x = columns.first; x < columns.last; ++x)
-      use(y * node.to.width + x, in_y * node.from.width + x * window.stride[1] + in_x);
+    const int64_t above = y * window.stride[0] + row * window.dilation[0] - window.padding[0];
+    const int64_t out = y * node.to.width + columns.first, in = above * node.from.width + left;
+    for (int64_t x = 0; x < count; ++x) use(out + x, in + x * stride);
   }
 }
 
@@ -65,9 +66,8 @@ void synapse(const Node& node, const Values& input, Values& currents) {
   std::fill(currents.begin(), currents.end(), 0);
   with_type(node.weight, [&](const auto* weight) {
     if (!node.is_linear) return convolve(node, weight, input, currents);
-    const int64_t length = node.from.size();
-    for (int64_t o = 0; o < node.to.channels; ++o)
-      for (int64_t i = 0; i < length; ++i) currents[o] += weight[o * length + i] * input[i];
+    for (int64_t& current : currents)
+      for (const int64_t value : input) current += *weight++ * value;
   });
   add_bias(node, currents);
 }
@@ -80,14 +80,15 @@ void shortcut(const Node& node, const Values& input, Values& currents) {
 
 void pool(const Node& node, const Values& input, Values& pooled) {
   const int64_t places_in = node.from.height * node.from.width, places_out = node.to.height * node.to.width;
-  std::fill(pooled.begin(), pooled.end(), node.pools_max ? INT64_MIN : 0);
+  const bool is_max = node.pools_max;
+  std::fill(pooled.begin(), pooled.end(), is_max ? INT64_MIN : 0);
   for (int64_t c = 0; c < node.to.channels; ++c) {
     const int64_t* from = input.data() + c * places_in;
     int64_t* to = pooled.data() + c * places_out;
     for (int64_t row = 0; row < node.window.kernel[0]; ++row)
       for (int64_t column = 0; column < node.window.kernel[1]; ++column)
-        for_places(node, row, column, [=, &node](int64_t out, int64_t in) {
-          to[out] = node.pools_max ? std::max(to[out], from[in]) : to[out] + from[in];
+        for_places(node, row, column, [=](int64_t out, int64_t in) {
+          to[out] = is_max ? std::max(to[out], from[in]) : to[out] + from[in];
         });
   }
 }

@@ -25,7 +25,6 @@ namespace {
 template <class Do>
 lbq_model_status guarded(lbq_complaint* complaint, Do act) {
   if (complaint != nullptr) complaint->text[0] = 0;
-  lbq_model_status status = LBQ_MODEL_NO_MEMORY;
   try {
     act();
     return LBQ_MODEL_OK;
@@ -34,8 +33,8 @@ lbq_model_status guarded(lbq_complaint* complaint, Do act) {
     return refusal.status;
   } catch (const std::exception&) {  // std::bad_alloc, or std::length_error: no memory has such a size
     if (complaint != nullptr) std::strcpy(complaint->text, "there is no memory left");
+    return LBQ_MODEL_NO_MEMORY;
   }
-  return status;
 }
 
 void check_size(int64_t found, int64_t batch, int64_t each, const char* what) {

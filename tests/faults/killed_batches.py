@@ -151,7 +151,6 @@ def main():
         "fault": "lbq-run killed",
         "network": "pocket" if options.pocket else "tiny",
         **found,
-        "missing_or_double": 0,
         "seconds": round(time.time() - start),
         "date": time.strftime("%Y-%m-%d"),
         "commit": git_commit(),
