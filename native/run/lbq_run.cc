@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -147,24 +148,30 @@ std::vector<std::string> list_shards(const std::string& folder) {
   return names;
 }
 
+// The digest that a folder remembers; empty if it is new.
+std::string read_owner(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0 && errno == ENOENT) return "";
+  if (descriptor < 0) throw Mistake{path + ": " + std::strerror(errno)};
+  char text[66];
+  const ssize_t size = ::read(descriptor, text, sizeof text);
+  ::close(descriptor);
+  return size > 0 ? std::string(text, size) : "?";
+}
+
 // Answers of two networks must not mix: the folder remembers whose it is.
 void check_owner(const std::string& folder, const lbq_model_facts& facts) {
-  const std::string path = folder + "/bundle.digest", ours = std::string(facts.digest) + "\n";
-  char there[66] = {};
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor >= 0) {
-    const ssize_t size = ::read(descriptor, there, sizeof there);
-    ::close(descriptor);
-    if (size != 65 || ours.compare(0, 65, there, 65) != 0)
-      throw Mistake{folder + " holds the answers of another network; take another folder"};
-    return;
+  const std::string ours = std::string(facts.digest) + "\n";
+  std::string owner;
+  while ((owner = read_owner(folder + "/bundle.digest")).empty()) {
+    AnswerFile file(folder, "bundle.digest");
+    const AnswerFile::Claim claim = file.claim();
+    if (claim == AnswerFile::Claim::kBusy) ::usleep(1000);  // another worker is about to write it
+    if (claim != AnswerFile::Claim::kOurs) continue;
+    file.write(ours);
+    file.finish();
   }
-  if (errno != ENOENT) throw Mistake{path + ": " + std::strerror(errno)};
-  AnswerFile file(folder, "bundle.digest");
-  if (file.claim() != AnswerFile::Claim::kOurs)
-    return;  // another worker writes the same, or is checked by the next start
-  file.write(ours);
-  file.finish();
+  if (owner != ours) throw Mistake{folder + " holds the answers of another network; take another folder"};
 }
 
 AnswerFile::Claim answer_shard(const std::string& path, const std::string& name, const std::string& out,
@@ -265,6 +272,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is said like a full disk
   try {
     return run(argc, argv);
   } catch (const UsageError& error) {

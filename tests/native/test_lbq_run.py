@@ -1,6 +1,8 @@
 """lbq-run gives the integers of the dense backend, shard by shard, and says what is wrong."""
 
+import fcntl
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -196,7 +198,29 @@ def test_a_wrong_command_line_shows_the_right_one(arguments, lbq_run):
     assert b"lbq-run NET.lbq IN OUT" in done.stderr
 
 
-def test_a_full_disk_is_named(lbq_run, place):
+def test_a_file_that_another_worker_holds_is_left_to_it(lbq_run, place):
+    call = (place / "net.lbq", place / "in", place / "out")
+    (place / "out").mkdir()
+    with open(place / "out" / ".3.npy.csv.tmp", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write("half a r")
+        other.flush()
+        done = lbq_run(*call)
+        assert done.returncode == 75
+        assert b"5 files answered, 0 were before, 1 are with other workers" in done.stderr
+    assert lbq_run(*call).returncode == 0  # a killed worker holds nothing
+    assert len(answers(place, "out")) == 6
+    assert b"half" not in answers(place, "out")["3.npy.csv"]
+
+
+def test_a_full_disk_is_named_and_nothing_is_left_half_written(lbq_run, place):
+    np.save(place / "in" / "9.npy", np.zeros((50, 2, 5, 5), np.uint8))
+    call = (place / "net.lbq", place / "in", place / "out")
+    done = lbq_run(*call, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400)))
+    assert done.returncode == 1
+    assert b"9.npy.csv: File too large" in done.stderr
+    assert len(answers(place, "out")) == 6
+    assert not list((place / "out").glob(".*"))
     done = lbq_run(place / "net.lbq", "-", input=bytes(50), preexec_fn=_write_to_a_full_disk)
     assert done.returncode == 1
     assert b"No space left" in done.stderr
