@@ -94,13 +94,17 @@ def run(words: Sequence[str]) -> int:
         recipe.check_world(arguments.devices)
         open_data(recipe.data, arguments.options.cache.expanduser())  # decodes, complains, once
         return launch_workers(again, devices=arguments.devices)
-    display = _display(arguments) if is_first_process() else None
+    display = None
+    if is_first_process():
+        display = Display(recipe, Console(stderr=arguments.json, soft_wrap=True))
     listeners: list[Listener] = [] if display is None else [display]
     if arguments.tensorboard and is_first_process():
         from lbq.train.tensorboard import Charts  # noqa: PLC0415 -- an extra
 
         listeners.append(Charts(out / "tensorboard"))
     try:
+        if display is not None:
+            display.wait(f"opening {recipe.data.source}")
         outcome = train(
             recipe,
             out,
@@ -151,9 +155,3 @@ def find_recipe(name: str) -> Recipe:
 
 def _choices() -> str:
     return f"take one of {', '.join(RECIPES)}, or the path of a recipe.json"
-
-
-def _display(arguments: TrainArguments) -> Display:
-    display = Display(arguments.recipe, Console(stderr=arguments.json, soft_wrap=True))
-    display.wait(f"opening {arguments.recipe.data.source}")
-    return display
