@@ -4,8 +4,8 @@
 #     scripts/new_user.sh dist/lbq-0.1.0-*.whl
 #
 # What the pages print is compared with what they say (scripts/follow.py). With LBQ_DATA set, CIFAR-10 is taken from
-# there instead of the hub. Without an argument the wheel is built from what is committed. LBQ_EMPTY_VENV names an
-# environment that was empty a moment ago and has torch, to save a minute.
+# there instead of the hub; LBQ_PAGES="README.md" leaves the tour out. Without an argument the wheel is built from what
+# is committed. LBQ_EMPTY_VENV names an environment that was empty a moment ago and has torch, to save a minute.
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
 
@@ -36,6 +36,7 @@ cp "$root/README.md" "$root/docs/tour.md" "$root/scripts/follow.py" "$scratch"
 cd "$scratch"
 python -c 'import lbq; assert "site-packages" in lbq.__file__, lbq.__file__'
 test "$(lbq --version)" = "$(python -c 'import lbq; print(lbq.__version__)')"
-python follow.py README.md tour.md
+read -ra pages <<<"${LBQ_PAGES:-README.md tour.md}"
+python follow.py "${pages[@]}"
 
 say "done"
