@@ -65,6 +65,7 @@ def files(folder: Path, width: float, timesteps: int, bits: int) -> dict[str, di
         ("exact", integers, raw, "exact"),
         ("fast", integers, raw, "fast"),
         ("int8", integers, raw, "int8"),
+        ("int8-lossy", integers, raw, "int8-lossy"),
     ):
         path, watched = folder / f"{name}.onnx", folder / f"{name}-levels.onnx"
         try:

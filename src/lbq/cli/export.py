@@ -36,8 +36,8 @@ class ExportArguments:
     (real numbers only), "bundle" for lbq."""
     out: Path
     """File to write."""
-    style: Literal["exact", "fast", "int8"] = "exact"
-    """How an ONNX file computes integers."""
+    style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact"
+    """How an ONNX file computes integers; "int8-lossy" moves thresholds a little."""
     options: Annotated[LoweringOptions, tyro.conf.arg(name="")] = field(
         default_factory=LoweringOptions
     )
@@ -73,7 +73,7 @@ def write(
     to: Format,
     out: Path,
     *,
-    style: Literal["exact", "fast", "int8"] = "exact",
+    style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact",
 ) -> None:
     """Write a lowered network in one of the formats."""
     if to != "onnx" and style != "exact":
