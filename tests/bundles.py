@@ -25,6 +25,15 @@ HEADER = 64
 MEAN, STD = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)
 
 
+def tiny_bundles(path):
+    """Return the bytes of a small bundle of integers (True) and of one of real numbers (False)."""
+    made = {}
+    for is_integer in (True, False):
+        lbq.save(tiny_network(is_integer=is_integer), path)
+        made[is_integer] = path.read_bytes()
+    return made
+
+
 def tiny_network(*, is_integer=True):
     """Two layers with everything that a network can have; loads in a millisecond."""
     generator = torch.Generator().manual_seed(0)

@@ -6,6 +6,8 @@ the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.shelf`` 
 ``lbq.cost`` and ``lbq.analysis`` the meters, ``lbq.adapters`` what stands beside other tools.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from lbq.adapters.ann import from_ann
 from lbq.cost import EnergyModel, Tally, count_macs
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
@@ -22,7 +24,9 @@ from lbq.neurons import (
     check_currents_finite,
     watch_levels,
 )
-from lbq.shelf import pretrained
+
+if TYPE_CHECKING:
+    from lbq.shelf import pretrained
 
 __version__ = "0.1.0"
 
@@ -54,3 +58,13 @@ __all__ = [
     "to_fixed_point",
     "watch_levels",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Bring ``lbq.pretrained`` when it is asked for: it stands on the whole workshop."""
+    if name != "pretrained":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lbq.shelf import pretrained  # noqa: PLC0415
+
+    globals()[name] = pretrained
+    return pretrained

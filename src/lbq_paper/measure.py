@@ -1,11 +1,11 @@
 """Measuring a trained network on every test sample: what it answers, and what its levels cost."""
 
-import math
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from lbq.analysis.levels import LayerLevels, LevelCounts
 from lbq.cost import Tally, count_macs
 from lbq.data import Data, open_data, test_batches
 from lbq.models.resnet import SpikingResNet
@@ -41,7 +41,9 @@ def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.d
         macs = sum(count_macs(model, example).values())
         counts = {"num_images": data.num_test, "ann_macs": macs, "fp_macs": macs * data.num_test}
         return {"measured_correct": correct, "counts": counts, "layers": []}
-    tally, levels = Tally(model, example), LevelCounts()
+    neurons = dict(named_neurons(model))
+    levels = LevelCounts({layer: neuron.max_level for layer, neuron in neurons.items()})
+    tally = Tally(model, example)
     with watch_levels(model, tally), watch_levels(model, levels):
         correct = _answer(model, data, recipe, device)
     return {
@@ -49,8 +51,8 @@ def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.d
         "counts": counts_of(tally),
         "active_ratio": round(tally.table().active_ratio(), _DIGITS),
         "layers": [
-            {"layer": name, **_settings(neuron), **levels.describe(name, neuron.max_level)}
-            for name, neuron in named_neurons(model)
+            {"layer": found.layer, **_settings(neurons[found.layer]), **levels_of(found)}
+            for found in levels.profile().layers
         ],
     }
 
@@ -74,35 +76,13 @@ def counts_of(tally: Tally) -> Document:
     }
 
 
-class LevelCounts:
-    """How often each layer emits each level, sign aside; use it as a watch."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
-
-    def __call__(self, layer: str, t: int, level: Tensor) -> None:
-        """Add one instant of one layer."""
-        found = torch.bincount(level.flatten().to(torch.int16).abs()).tolist()
-        before = self._counts.get(layer, [])
-        longer = max(len(found), len(before))
-        padded = [each + [0] * (longer - len(each)) for each in (found, before)]
-        self._counts[layer] = [sum(pair) for pair in zip(*padded, strict=True)]
-
-    def describe(self, layer: str, max_level: int) -> Document:
-        """Return the share of active neurons, P(k | k > 0) for k = 1..N, and its entropy.
-
-        The entropy is divided by log N, that of equally likely levels; one level has none.
-        """
-        counts = self._counts[layer] + [0] * (max_level + 1 - len(self._counts[layer]))
-        active = sum(counts[1:])
-        shares = [count / active for count in counts[1:]] if active else []
-        entropy = -sum(p * math.log(p) for p in shares if p > 0)
-        is_defined = max_level > 1 and active > 0
-        return {
-            "active": round(active / sum(counts), _DIGITS),
-            "levels": [round(p, _DIGITS) for p in shares],
-            "entropy": round(entropy / math.log(max_level), _DIGITS) if is_defined else None,
-        }
+def levels_of(layer: LayerLevels) -> Document:
+    """Return the share of active neurons, P(k | k > 0) for k = 1..N, and its normalised entropy."""
+    return {
+        "active": round(layer.active_ratio, _DIGITS),
+        "levels": [round(share, _DIGITS) for share in layer.shares or ()],
+        "entropy": None if layer.entropy is None else round(layer.entropy, _DIGITS),
+    }
 
 
 def _answer(model: nn.Module, data: Data, recipe: Recipe, device: torch.device) -> int:

@@ -6,11 +6,11 @@ import struct
 from pathlib import Path
 
 import pytest
-from bundles import Draft, seal, tiny_network
+from bundles import Draft, seal, tiny_bundles
 
 from lbq import LBQError
 from lbq.errors import BoundError
-from lbq.export import RULES, BundleError, load, save
+from lbq.export import RULES, BundleError, load
 
 CASES = {}
 
@@ -472,12 +472,7 @@ def split_membranes_that_subtract(draft):
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    path = tmp_path_factory.mktemp("rules") / "tiny.lbq"
-    made = {}
-    for is_integer in (True, False):
-        save(tiny_network(is_integer=is_integer), path)
-        made[is_integer] = path.read_bytes()
-    return made
+    return tiny_bundles(tmp_path_factory.mktemp("rules") / "tiny.lbq")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,14 +4,14 @@ import random
 import subprocess
 
 import pytest
-from bundles import Draft, tiny_network
+from bundles import Draft, tiny_bundles
 from export import mutate
 from export.test_rules import CASES
 from native.make_corpus import CORPUS, inputs_of
 
 import lbq
 from lbq.errors import BoundError
-from lbq.export import BundleError, load, save
+from lbq.export import BundleError, load
 
 TORCH_ONLY = {"name_that_torch_needs"}
 """Which names torch's modules have given away is no affair of the file."""
@@ -34,12 +34,7 @@ def native_verdicts(lbq_run, paths):
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    path = tmp_path_factory.mktemp("verdicts") / "tiny.lbq"
-    made = {}
-    for is_integer in (True, False):
-        save(tiny_network(is_integer=is_integer), path)
-        made[is_integer] = path.read_bytes()
-    return made
+    return tiny_bundles(tmp_path_factory.mktemp("verdicts") / "tiny.lbq")
 
 
 def test_every_rule_has_the_same_name_in_both(lbq_run, bundles, tmp_path):

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import lbq
+from lbq.analysis.levels import LevelCounts
 from lbq.data import open_data
 from lbq.train import ModelConfig, NeuronConfig, build_network
-from lbq_paper.measure import LevelCounts, measure
+from lbq_paper.measure import levels_of, measure
 
 
 @pytest.fixture
@@ -73,16 +74,17 @@ def test_a_step_for_every_channel_is_written_down(measured):
 
 
 def test_shares_and_entropy_of_levels():
-    levels = LevelCounts()
+    levels = LevelCounts({"x": 4})
     levels("x", 0, torch.tensor([[0, 0, 1, -1]], dtype=torch.int8))
     levels("x", 1, torch.tensor([[0, 2, 2, 0]], dtype=torch.int8))
-    found = levels.describe("x", 4)
+    found = levels_of(levels.profile().layers[0])
     assert found["active"] == 0.5
     assert found["levels"] == [0.5, 0.5, 0, 0]
     assert found["entropy"] == pytest.approx(math.log(2) / math.log(4))
 
 
 def test_a_silent_layer_has_no_distribution():
-    levels = LevelCounts()
+    levels = LevelCounts({"x": 5})
     levels("x", 0, torch.zeros(2, 3, dtype=torch.uint8))
-    assert levels.describe("x", 5) == {"active": 0, "levels": [], "entropy": None}
+    found = levels_of(levels.profile().layers[0])
+    assert found == {"active": 0, "levels": [], "entropy": None}

@@ -12,7 +12,9 @@ from rich.console import Console
 from lbq.cli.evaluate_file import SUFFIXES, evaluate_file
 from lbq.cli.following import counting
 from lbq.cli.reading import check_count, read
+from lbq.cli.samples import Count
 from lbq.errors import ParameterError
+from lbq.train.evaluation import Evaluation
 from lbq.train.trained import evaluate_run
 from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
 
@@ -78,13 +80,8 @@ def run(words: Sequence[str]) -> int:
             tell=tell if is_first_process() else None,
         )
     if is_first_process():
-        words_out = (
-            json.dumps({**asdict(found), "accuracy": found.accuracy})
-            if arguments.json
-            else f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count}), loss "
-            f"{found.loss:.4f}, after {found.epoch} epochs ({found.step} steps)"
-        )
-        _say(words_out)
+        behind = f", loss {found.loss:.4f}, after {found.epoch} epochs ({found.step} steps)"
+        _tell(found, as_json=arguments.json, behind=behind)
     return 0
 
 
@@ -99,13 +96,13 @@ def _evaluate_file(arguments: EvalArguments) -> int:
         engine=arguments.engine,
         backend=arguments.backend,
     )
-    _say(
-        json.dumps({**asdict(found), "accuracy": found.accuracy})
-        if arguments.json
-        else f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count})"
-    )
+    _tell(found, as_json=arguments.json)
     return 0
 
 
-def _say(words: str) -> None:
+def _tell(found: Evaluation | Count, *, as_json: bool, behind: str = "") -> None:
+    """Say how many answers were right, for people or for programs."""
+    words = f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count}){behind}"
+    if as_json:
+        words = json.dumps({**asdict(found), "accuracy": found.accuracy})
     Console(soft_wrap=True).print(words, markup=False, highlight=False)
