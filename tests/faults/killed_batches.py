@@ -29,6 +29,7 @@ from bundles import tiny_network
 from equivalence import engines
 
 import lbq
+from lbq.shelf import recipe_of
 from lbq.train.provenance import git_commit
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +111,7 @@ def trial(program, network, images, place, *, shards, kills, workers=2, seed=0):
 
 def pocket():
     """Return the trained pocket network in integers, and real images."""
-    model, recipe = engines.pocket_network(ROOT / "results")
+    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
     data = Path(os.environ["LBQ_DATA"]) / "cifar10"
     pixels, images = engines.cifar10_bytes(data, 10_000, recipe)
     normalization = recipe.data.augment.normalization
