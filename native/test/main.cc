@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
   Report report;
   test_burst_scan(cases, report);
   test_normed_scan(cases, report);
+  test_engine(cases, report);
   std::printf("%d passed, %d failed\n", report.passed, report.failed);
   return report.failed != 0;
 }

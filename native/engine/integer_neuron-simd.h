@@ -1,0 +1,169 @@
+// What comes behind the sums, in vectors: currents gathered from all their terms, and the neuron that
+// walks them through time with its membrane in a register.
+#pragma once
+
+#include "kernels.h"
+#include "lanes.h"
+#include "network.h"
+
+namespace lbq {
+namespace {
+
+constexpr int64_t kWords = Lanes::kHalf;
+typedef int32_t Words __attribute__((vector_size(4 * Lanes::kHalf)));
+typedef uint32_t UnsignedWords __attribute__((vector_size(4 * Lanes::kHalf)));
+typedef uint8_t WordBytes __attribute__((vector_size(Lanes::kHalf)));
+constexpr int32_t kLongLadder = 24;  // thresholds beyond which every lane searches for itself
+
+inline Words load_words(const void* from) {
+  Words words;
+  std::memcpy(&words, from, sizeof words);
+  return words;
+}
+inline void store_words(void* to, Words words) { std::memcpy(to, &words, sizeof words); }
+
+inline Words words_of(const uint8_t* bytes) {
+#if defined(__AVX512BW__)
+  return (Words)_mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+#elif defined(__AVX2__)
+  return (Words)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
+#else
+  WordBytes some;
+  std::memcpy(&some, bytes, sizeof some);
+  return __builtin_convertvector(some, Words);
+#endif
+}
+
+inline void store_bytes(uint8_t* to, Words words) {
+#if defined(__AVX512BW__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)words));
+#elif defined(__AVX2__)
+  const __m256i halves = _mm256_packus_epi32((__m256i)words, (__m256i)words);
+  const __m128i ordered = _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(ordered, ordered));
+#else
+  const WordBytes some = __builtin_convertvector(words, WordBytes);
+  std::memcpy(to, &some, sizeof some);
+#endif
+}
+
+// level + 1 where the membrane has reached the rung.
+inline Words counted(Words level, Words membrane, Words rung) {
+#if defined(__AVX512BW__)
+  const __mmask16 has_reached = _mm512_cmpge_epi32_mask((__m512i)membrane, (__m512i)rung);
+  return (Words)_mm512_mask_sub_epi32((__m512i)level, has_reached, (__m512i)level, _mm512_set1_epi32(-1));
+#else
+  return level - (membrane >= rung);
+#endif
+}
+
+inline Words level_of(const NeuronBlock& neuron, Words membrane, int64_t channel) {
+  const int32_t* ladder = neuron.ladder + channel;
+  Words level = {};
+  if (neuron.max_level <= kLongLadder) {
+    for (int32_t n = 0; n < neuron.max_level; ++n, ladder += neuron.channels)
+      level = counted(level, membrane, load_words(ladder));
+    return level;
+  }
+  for (int64_t lane = 0; lane < kWords; ++lane) {
+    int32_t low = 0, high = neuron.max_level;  // the level lies in low..high
+    while (low < high) {
+      const int32_t middle = (low + high) / 2;
+      if (membrane[lane] >= ladder[middle * neuron.channels + lane]) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    level[lane] = low;
+  }
+  return level;
+}
+
+// Two vectors of currents at one timestep and position, from output `output` of the block on.
+struct Currents {
+  Words half[2];
+
+  Currents(const CurrentBlock& block, int64_t t, int64_t position, int64_t output) : half{} {
+    if (block.sums) {
+      const int64_t index = position * block.outputs + output;
+      const char* sums = block.sums + t * block.sum_stride;
+      if (!block.are_int16) {
+        for (int h = 0; h < 2; ++h) half[h] = load_words(sums + 4 * (index + h * kWords));
+      } else {
+#if defined(__aarch64__)
+        const int16x8_t both = Lanes::load16(sums + 2 * index);
+        half[0] = (Words)vmovl_s16(vget_low_s16(both));
+        half[1] = (Words)vmovl_s16(vget_high_s16(both));
+#else
+        const Words both = load_words(sums + 2 * index);  // low and high halves: see Lanes
+        half[0] = (Words)((UnsignedWords)both << 16) >> 16;
+        half[1] = both >> 16;
+#endif
+      }
+    }
+    for (int h = 0; h < 2; ++h) add_rest(block, t, position, output + h * kWords, half[h]);
+  }
+
+  static void add_rest(const CurrentBlock& block, int64_t t, int64_t position, int64_t output, Words& sum) {
+    if (block.bias) sum += load_words(block.bias + position * block.bias_stride + output);
+    for (const Extra* extra = block.extras; extra < block.extras + block.num_extras; ++extra) {
+      const int64_t at = t * extra->time_stride + position * extra->position_stride + output;
+      const Words term = extra->currents ? load_words(extra->currents + at) : words_of(extra->levels + at);
+      sum += extra->weight ? term * load_words(extra->weight + output) : term;
+    }
+  }
+};
+
+template <Reset kReset, bool kAfterDecay>
+void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
+  for (int64_t position = 0; position < block.positions; ++position)
+    for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
+      int32_t* kept = neuron.carry ? neuron.carry + position * neuron.position_stride + output : nullptr;
+      uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
+      const Words first[2] = {load_words(neuron.ladder + output), load_words(neuron.ladder + output + kWords)};
+      const Words removed[2] = {load_words(neuron.removed + output), load_words(neuron.removed + output + kWords)};
+      Words carry[2] = {};
+      if (kept)
+        for (int h = 0; h < 2; ++h) carry[h] = load_words(kept + h * kWords);
+      for (int64_t t = 0; t < block.timesteps; ++t) {
+        const Currents currents(block, t, position, output);
+        for (int h = 0; h < 2; ++h) {
+          Words membrane = ((carry[h] * neuron.multiplier) >> neuron.shift) + currents.half[h];
+          if (kAfterDecay) membrane -= (carry[h] >= first[h]) & removed[h];  // the carry is the last membrane
+          const Words level = level_of(neuron, membrane, output + h * kWords);
+          store_bytes(levels + t * neuron.time_stride + h * kWords, level);
+          carry[h] = membrane;
+          if (kAfterDecay) continue;
+          if (kReset == Reset::kEvent) carry[h] -= (membrane >= first[h]) & removed[h];
+          if (kReset == Reset::kLevel) carry[h] -= level * removed[h];
+          if (kReset == Reset::kZero) carry[h] &= ~(membrane >= first[h]);
+        }
+      }
+      if (kept)
+        for (int h = 0; h < 2; ++h) store_words(kept + h * kWords, carry[h]);
+    }
+}
+
+void fire(const CurrentBlock& block, const NeuronBlock& neuron) {
+  if (neuron.resets_after_decay) return fire_as<Reset::kEvent, true>(block, neuron);
+  switch (static_cast<Reset>(neuron.reset)) {
+    case Reset::kEvent: return fire_as<Reset::kEvent, false>(block, neuron);
+    case Reset::kLevel: return fire_as<Reset::kLevel, false>(block, neuron);
+    case Reset::kZero: return fire_as<Reset::kZero, false>(block, neuron);
+    case Reset::kNone: return fire_as<Reset::kNone, false>(block, neuron);
+  }
+}
+
+void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t position_stride) {
+  for (int64_t t = 0; t < block.timesteps; ++t)
+    for (int64_t position = 0; position < block.positions; ++position)
+      for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
+        const Currents currents(block, t, position, output);
+        int32_t* at = to + t * time_stride + position * position_stride + output;
+        for (int h = 0; h < 2; ++h) store_words(at + h * kWords, currents.half[h]);
+      }
+}
+
+}  // namespace
+}  // namespace lbq
