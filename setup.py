@@ -19,6 +19,7 @@ ISA_FLAGS = {
     "avx2vnni": ["-mavx2", "-mfma", "-mavxvnni"],
     "avx512": AVX512,
     "avx512vnni": [*AVX512, "-mavx512vnni"],
+    "amx": [*AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8"],
     "avx512bf16": [*AVX512, "-mavx512bf16"],
     "neon": [],
 }
@@ -28,7 +29,7 @@ FUSING = ["burst_backward", "normed_scan"]  # what decides a level is rounded by
 COMMON = ["burst_scan", "burst_scan-scalar", "normed_scan", "normed_scan-scalar", "dispatch"]
 ENGINE = [path.stem for path in sorted((NATIVE / "engine").glob("*.cc")) if "-" not in path.stem]
 ENGINE_ISAS = {
-    "x86_64": ["avx2", "avx2vnni", "avx512", "avx512vnni"],
+    "x86_64": ["avx2", "avx2vnni", "avx512", "avx512vnni", "amx"],
     "aarch64": ["neon"],
 }.get(platform.machine(), [])
 TORCH_2_10 = "0x020a000000000000"

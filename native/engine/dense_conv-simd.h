@@ -83,13 +83,16 @@ int64_t dense_tiles(const DenseBlock& block, int64_t first, int64_t output) {
   return first;
 }
 
-void dense_block(const DenseBlock& block) {
+// All positions from `start` on.
+void dense_from(const DenseBlock& block, int64_t start) {
   for (int64_t output = 0; output < block.outputs; output += kQuadVectors * kQuadLanes) {
-    int64_t first = dense_tiles<kDensePositions>(block, 0, output);
+    int64_t first = dense_tiles<kDensePositions>(block, start, output);
     first = dense_tiles<4>(block, first, output);
     dense_tiles<1>(block, first, output);
   }
 }
+
+inline void dense_block(const DenseBlock& block) { dense_from(block, 0); }
 
 #endif
 

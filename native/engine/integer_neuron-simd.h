@@ -60,6 +60,10 @@ inline Words counted(Words level, Words membrane, Words rung) {
 inline Words level_of(const NeuronBlock& neuron, Words membrane, int64_t channel) {
   const int32_t* ladder = neuron.ladder + channel;
   Words level = {};
+  if (neuron.max_level == 5) {  // the paper's, without a loop
+    for (int n = 0; n < 5; ++n) level = counted(level, membrane, load_words(ladder + n * neuron.channels));
+    return level;
+  }
   if (neuron.max_level <= kLongLadder) {
     for (int32_t n = 0; n < neuron.max_level; ++n, ladder += neuron.channels)
       level = counted(level, membrane, load_words(ladder));
@@ -80,64 +84,86 @@ inline Words level_of(const NeuronBlock& neuron, Words membrane, int64_t channel
   return level;
 }
 
-// Two vectors of currents at one timestep and position, from output `output` of the block on.
-struct Currents {
-  Words half[2];
+// What the sums of a block are made of.
+enum class Sums : uint8_t { kNone, kInt16, kInt32 };
 
-  Currents(const CurrentBlock& block, int64_t t, int64_t position, int64_t output) : half{} {
-    if (block.sums) {
-      const int64_t index = position * block.outputs + output;
-      const char* sums = block.sums + t * block.sum_stride;
-      if (!block.are_int16) {
-        for (int h = 0; h < 2; ++h) half[h] = load_words(sums + 4 * (index + h * kWords));
-      } else {
+// Two vectors of sums, in the order of their outputs.
+template <Sums kSums>
+inline void load_sums(const char* sums, int64_t index, Words (&half)[2]) {
+  if (kSums == Sums::kInt32) {
+    for (int h = 0; h < 2; ++h) half[h] = load_words(sums + 4 * (index + h * kWords));
+  } else if (kSums == Sums::kInt16) {
 #if defined(__aarch64__)
-        const int16x8_t both = Lanes::load16(sums + 2 * index);
-        half[0] = (Words)vmovl_s16(vget_low_s16(both));
-        half[1] = (Words)vmovl_s16(vget_high_s16(both));
+    const int16x8_t both = Lanes::load16(sums + 2 * index);
+    half[0] = (Words)vmovl_s16(vget_low_s16(both));
+    half[1] = (Words)vmovl_s16(vget_high_s16(both));
 #else
-        const Words both = load_words(sums + 2 * index);  // low and high halves: see Lanes
-        half[0] = (Words)((UnsignedWords)both << 16) >> 16;
-        half[1] = both >> 16;
+    const Words both = load_words(sums + 2 * index);  // low and high halves: see Lanes
+    half[0] = (Words)((UnsignedWords)both << 16) >> 16;
+    half[1] = both >> 16;
 #endif
-      }
-    }
-    for (int h = 0; h < 2; ++h) add_rest(block, t, position, output + h * kWords, half[h]);
+  } else {
+    half[0] = half[1] = Words{};
   }
+}
 
-  static void add_rest(const CurrentBlock& block, int64_t t, int64_t position, int64_t output, Words& sum) {
-    if (block.bias) sum += load_words(block.bias + position * block.bias_stride + output);
-    for (const Extra* extra = block.extras; extra < block.extras + block.num_extras; ++extra) {
-      const int64_t at = t * extra->time_stride + position * extra->position_stride + output;
-      const Words term = extra->currents ? load_words(extra->currents + at) : words_of(extra->levels + at);
-      sum += extra->weight ? term * load_words(extra->weight + output) : term;
+// The currents of one timestep and position, from output `output` of the block on.
+template <Sums kSums>
+inline void load_currents(const CurrentBlock& block, int64_t t, int64_t position, int64_t output,
+                          const Words (&bias)[2], Words (&half)[2]) {
+  const char* sums = kSums == Sums::kNone ? nullptr : block.sums + t * block.sum_stride;
+  load_sums<kSums>(sums, position * block.outputs + output, half);
+  for (int h = 0; h < 2; ++h) half[h] += bias[h];
+  for (int64_t i = 0; i < block.num_extras; ++i) {
+    const Extra& extra = block.extras[i];
+    const int64_t at = t * extra.time_stride + position * extra.position_stride + output;
+    for (int h = 0; h < 2; ++h) {
+      const int64_t from = at + h * kWords;
+      Words term = extra.currents ? load_words(extra.currents + from) : words_of(extra.levels + from);
+      if (extra.weight) term *= load_words(extra.weight + output + h * kWords);
+      half[h] += term;
     }
   }
-};
+}
 
-template <Reset kReset, bool kAfterDecay>
+inline void load_bias(const CurrentBlock& block, int64_t position, int64_t output, Words (&bias)[2]) {
+  for (int h = 0; h < 2; ++h)
+    bias[h] = block.bias ? load_words(block.bias + position * block.bias_stride + output + h * kWords) : Words{};
+}
+
+// `removed` where the membrane has reached the first rung.
+inline Words removed_if(Words membrane, Words first, Words removed) {
+#if defined(__AVX512BW__)
+  return (Words)_mm512_maskz_mov_epi32(_mm512_cmpge_epi32_mask((__m512i)membrane, (__m512i)first), (__m512i)removed);
+#else
+  return (membrane >= first) & removed;
+#endif
+}
+
+template <Sums kSums, Reset kReset, bool kAfterDecay>
 void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
   for (int64_t position = 0; position < block.positions; ++position)
     for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
       int32_t* kept = neuron.carry ? neuron.carry + position * neuron.position_stride + output : nullptr;
       uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
-      const Words first[2] = {load_words(neuron.ladder + output), load_words(neuron.ladder + output + kWords)};
-      const Words removed[2] = {load_words(neuron.removed + output), load_words(neuron.removed + output + kWords)};
-      Words carry[2] = {};
+      Words bias[2], carry[2] = {}, current[2];
+      load_bias(block, position, output, bias);
       if (kept)
         for (int h = 0; h < 2; ++h) carry[h] = load_words(kept + h * kWords);
       for (int64_t t = 0; t < block.timesteps; ++t) {
-        const Currents currents(block, t, position, output);
+        load_currents<kSums>(block, t, position, output, bias, current);
         for (int h = 0; h < 2; ++h) {
-          Words membrane = ((carry[h] * neuron.multiplier) >> neuron.shift) + currents.half[h];
-          if (kAfterDecay) membrane -= (carry[h] >= first[h]) & removed[h];  // the carry is the last membrane
-          const Words level = level_of(neuron, membrane, output + h * kWords);
+          const int64_t channel = output + h * kWords;
+          const Words first = load_words(neuron.ladder + channel), removed = load_words(neuron.removed + channel);
+          Words membrane = current[h] + ((carry[h] * neuron.multiplier) >> neuron.shift);
+          if (kAfterDecay) membrane -= removed_if(carry[h], first, removed);  // the carry is the last membrane
+          const Words level = level_of(neuron, membrane, channel);
           store_bytes(levels + t * neuron.time_stride + h * kWords, level);
           carry[h] = membrane;
           if (kAfterDecay) continue;
-          if (kReset == Reset::kEvent) carry[h] -= (membrane >= first[h]) & removed[h];
-          if (kReset == Reset::kLevel) carry[h] -= level * removed[h];
-          if (kReset == Reset::kZero) carry[h] &= ~(membrane >= first[h]);
+          if (kReset == Reset::kEvent) carry[h] -= removed_if(membrane, first, removed);
+          if (kReset == Reset::kLevel) carry[h] -= level * removed;
+          if (kReset == Reset::kZero) carry[h] -= removed_if(membrane, first, membrane);
         }
       }
       if (kept)
@@ -145,24 +171,39 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
     }
 }
 
-void fire(const CurrentBlock& block, const NeuronBlock& neuron) {
-  if (neuron.resets_after_decay) return fire_as<Reset::kEvent, true>(block, neuron);
+template <Sums kSums>
+void fire_from(const CurrentBlock& block, const NeuronBlock& neuron) {
+  if (neuron.resets_after_decay) return fire_as<kSums, Reset::kEvent, true>(block, neuron);
   switch (static_cast<Reset>(neuron.reset)) {
-    case Reset::kEvent: return fire_as<Reset::kEvent, false>(block, neuron);
-    case Reset::kLevel: return fire_as<Reset::kLevel, false>(block, neuron);
-    case Reset::kZero: return fire_as<Reset::kZero, false>(block, neuron);
-    case Reset::kNone: return fire_as<Reset::kNone, false>(block, neuron);
+    case Reset::kEvent: return fire_as<kSums, Reset::kEvent, false>(block, neuron);
+    case Reset::kLevel: return fire_as<kSums, Reset::kLevel, false>(block, neuron);
+    case Reset::kZero: return fire_as<kSums, Reset::kZero, false>(block, neuron);
+    case Reset::kNone: return fire_as<kSums, Reset::kNone, false>(block, neuron);
   }
 }
 
-void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t position_stride) {
+void fire(const CurrentBlock& block, const NeuronBlock& neuron) {
+  if (!block.sums) return fire_from<Sums::kNone>(block, neuron);
+  block.are_int16 ? fire_from<Sums::kInt16>(block, neuron) : fire_from<Sums::kInt32>(block, neuron);
+}
+
+template <Sums kSums>
+void store_from(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t position_stride) {
   for (int64_t t = 0; t < block.timesteps; ++t)
     for (int64_t position = 0; position < block.positions; ++position)
       for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
-        const Currents currents(block, t, position, output);
+        Words bias[2], current[2];
+        load_bias(block, position, output, bias);
+        load_currents<kSums>(block, t, position, output, bias, current);
         int32_t* at = to + t * time_stride + position * position_stride + output;
-        for (int h = 0; h < 2; ++h) store_words(at + h * kWords, currents.half[h]);
+        for (int h = 0; h < 2; ++h) store_words(at + h * kWords, current[h]);
       }
+}
+
+void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t position_stride) {
+  if (!block.sums) return store_from<Sums::kNone>(block, to, time_stride, position_stride);
+  block.are_int16 ? store_from<Sums::kInt16>(block, to, time_stride, position_stride)
+                  : store_from<Sums::kInt32>(block, to, time_stride, position_stride);
 }
 
 }  // namespace

@@ -149,7 +149,8 @@ lbq_status lbq_norm_backward(const lbq_normed_scan* normed, const lbq_norm_slope
                              const void* grad_normed, void* grad_currents, int64_t first_block,
                              int64_t last_block);
 
-/* The instruction set in use: "scalar", "avx2", "avx512", "avx512bf16" or "neon". LBQ_ISA caps it at load time. */
+/* The instruction set in use: "scalar", "avx2", "avx512", "avx512bf16" or "neon". LBQ_ISA caps it at load time;
+ * it may also be one that only the engine tells apart: "avx2vnni", "avx512vnni", "amx". */
 const char* lbq_isa(void);
 /* Use this one from now on, for tests; LBQ_BAD_ARGUMENT if the machine or the build lacks it. */
 lbq_status lbq_set_isa(const char* name);

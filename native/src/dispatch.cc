@@ -31,9 +31,18 @@ bool runs_here(const char* isa) {
   return true;  // scalar everywhere, NEON on every aarch64
 }
 
+// Sets that only the engine tells apart are capped at what they contain.
+const char* known_cap() {
+  const char* cap = std::getenv("LBQ_ISA");
+  if (cap != nullptr && !std::strcmp(cap, "amx")) return "avx512bf16";
+  if (cap != nullptr && !std::strcmp(cap, "avx512vnni")) return "avx512";
+  if (cap != nullptr && !std::strcmp(cap, "avx2vnni")) return "avx2";
+  return cap;
+}
+
 // The best that runs here and is not better than LBQ_ISA.
 const Kernels* choose() {
-  const char* cap = std::getenv("LBQ_ISA");
+  const char* cap = known_cap();
   bool is_allowed = cap == nullptr || *cap == 0;
   for (const Kernels& kernels : kAll) {
     is_allowed = is_allowed || !std::strcmp(kernels.isa, cap);

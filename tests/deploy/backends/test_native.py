@@ -1,4 +1,4 @@
-"""The engine itself is tested in native/test/engine_test.cc; here is what reaches it from Python."""
+"""The engine is tested in native/test/engine_test.cc; here is what reaches it from Python."""
 
 import threading
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import util
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor
@@ -56,10 +56,7 @@ class Carries:
     def __init__(self, engine: "NativeEngine", batch: int) -> None:
         self.engine, self.batch = engine, batch
         self.handle = _checked(_library().lbq_engine_state_new(engine.handle, batch))
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle"):
-            _library().lbq_engine_state_free(self.handle)
+        finalize(self, _library().lbq_engine_state_free, self.handle)
 
 
 class NativeEngine:
@@ -87,10 +84,7 @@ class NativeEngine:
         self.handle = _checked(
             _library().lbq_engine_new(ctypes.byref(described.struct), name, CHOICES.index(choice))
         )
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle"):
-            _library().lbq_engine_free(self.handle)
+        finalize(self, _library().lbq_engine_free, self.handle)
 
     @property
     def isa(self) -> str:
