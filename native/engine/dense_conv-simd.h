@@ -51,18 +51,18 @@ inline Quads add_dots(Quads sum, Quads levels, Quads weights) {
 #endif
 #endif
 
-constexpr int64_t kQuadLanes = Lanes::kHalf, kQuadVectors = 2;
+constexpr int64_t kQuadLanes = Lanes::kHalf, kQuadVectors = 2, kPanel = kQuadVectors * kQuadLanes;
 
-// `kPositions` from `first` on, two vectors of outputs from `output` on.
+// `kPositions` from `first` on, the panel of the b-th block that begins with `output`.
 template <int64_t kPositions>
-void dense_tile(const DenseBlock& block, int64_t first, int64_t output) {
+void dense_tile(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
   Quads sum[kPositions][kQuadVectors];
   for (int64_t p = 0; p < kPositions; ++p)
     for (int64_t v = 0; v < kQuadVectors; ++v) sum[p][v] = Quads{};
-  const int8_t* weights = block.weights + 4 * output;
+  const int8_t* weights = block.panel_of(b, output);
   for (int64_t tap = 0; tap < block.taps; ++tap) {
     const uint8_t* const* pixels = block.pixels + tap * block.positions + first;
-    for (int64_t channel = 0; channel < block.channels; channel += 4, weights += 4 * block.outputs) {
+    for (int64_t channel = 0; channel < block.channels; channel += 4, weights += 4 * kPanel) {
       const Quads weight[kQuadVectors] = {load_quads(weights), load_quads(weights + 4 * kQuadLanes)};
       for (int64_t p = 0; p < kPositions; ++p) {
         const Quads levels = spread_quad(pixels[p] + channel);
@@ -72,24 +72,25 @@ void dense_tile(const DenseBlock& block, int64_t first, int64_t output) {
   }
   for (int64_t p = 0; p < kPositions; ++p)
     for (int64_t v = 0; v < kQuadVectors; ++v) {
-      int32_t* to = block.sums + (first + p) * block.outputs + output + v * kQuadLanes;
+      int32_t* to = block.sums_of(b) + (first + p) * block.outputs + output + v * kQuadLanes;
       store_quads(to, add_quads(load_quads(to), sum[p][v]));
     }
 }
 
 template <int64_t kPositions>
-int64_t dense_tiles(const DenseBlock& block, int64_t first, int64_t output) {
-  for (; first + kPositions <= block.positions; first += kPositions) dense_tile<kPositions>(block, first, output);
+int64_t dense_tiles(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
+  for (; first + kPositions <= block.positions; first += kPositions) dense_tile<kPositions>(block, b, first, output);
   return first;
 }
 
 // All positions from `start` on.
 void dense_from(const DenseBlock& block, int64_t start) {
-  for (int64_t output = 0; output < block.outputs; output += kQuadVectors * kQuadLanes) {
-    int64_t first = dense_tiles<kDensePositions>(block, start, output);
-    first = dense_tiles<4>(block, first, output);
-    dense_tiles<1>(block, first, output);
-  }
+  for (int64_t b = 0; b < block.blocks; ++b)
+    for (int64_t output = 0; output < block.outputs; output += kPanel) {
+      int64_t first = dense_tiles<kDensePositions>(block, b, start, output);
+      first = dense_tiles<4>(block, b, first, output);
+      dense_tiles<1>(block, b, first, output);
+    }
 }
 
 inline void dense_block(const DenseBlock& block) { dense_from(block, 0); }

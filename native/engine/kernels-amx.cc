@@ -42,11 +42,11 @@ void line_up(const DenseBlock& block, int64_t tiles, std::vector<Rows>& rows, st
 
 // One or two tiles of positions from `tile` on, 32 outputs from `output` on. Sums are tiles 0 to 3.
 template <bool kTwo>
-void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, int64_t tile, int64_t output) {
+void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, int64_t tile, int64_t b, int64_t output) {
   const int64_t stride = 4 * block.outputs;
-  int32_t* sums = block.sums + tile * kTileRows * block.outputs + output;
+  int32_t* sums = block.sums_of(b) + tile * kTileRows * block.outputs + output;
   int32_t* more = sums + kTileRows * block.outputs;
-  const int8_t* weights = block.weights + 4 * output;
+  const int8_t* weights = block.panel_of(b, output);
   _tile_loadd(0, sums, stride);
   _tile_loadd(1, sums + 16, stride);
   if (kTwo) {
@@ -57,16 +57,16 @@ void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, in
     const Rows one = rows[tap * tiles + tile], two = rows[tap * tiles + tile + (kTwo ? 1 : 0)];
     for (int64_t channel = 0; channel < block.channels; channel += kTileChannels) {
       _tile_loadd(4, one.first + channel, one.stride);
-      _tile_loadd(6, weights, stride);
+      _tile_loadd(6, weights, 4 * kPanel);
       _tile_dpbusd(0, 4, 6);
-      _tile_loadd(7, weights + 64, stride);
+      _tile_loadd(7, weights + 64, 4 * kPanel);
       _tile_dpbusd(1, 4, 7);
       if (kTwo) {
         _tile_loadd(5, two.first + channel, two.stride);
         _tile_dpbusd(2, 5, 6);
         _tile_dpbusd(3, 5, 7);
       }
-      weights += kTileChannels / 4 * stride;
+      weights += kTileChannels * kPanel;
     }
   }
   _tile_stored(0, sums, stride);
@@ -85,11 +85,12 @@ void tile_block(const DenseBlock& block) {
     line_up(block, tiles, rows, copies);
     const TileShapes shapes;
     _tile_loadconfig(&shapes);
-    for (int64_t output = 0; output < block.outputs; output += 32) {
-      int64_t tile = 0;
-      for (; tile + 2 <= tiles; tile += 2) multiply_tiles<true>(block, rows.data(), tiles, tile, output);
-      if (tile < tiles) multiply_tiles<false>(block, rows.data(), tiles, tile, output);
-    }
+    for (int64_t b = 0; b < block.blocks; ++b)
+      for (int64_t output = 0; output < block.outputs; output += kPanel) {
+        int64_t tile = 0;
+        for (; tile + 2 <= tiles; tile += 2) multiply_tiles<true>(block, rows.data(), tiles, tile, b, output);
+        if (tile < tiles) multiply_tiles<false>(block, rows.data(), tiles, tile, b, output);
+      }
     _tile_release();
   }
   dense_from(block, tiles * kTileRows);
@@ -98,7 +99,7 @@ void tile_block(const DenseBlock& block) {
 }  // namespace
 
 extern const EngineKernels kEngineAmx;
-const EngineKernels kEngineAmx = {"amx", 255, 32768, narrow_place, wide_place, pair_tile, list_pairs,
-                                  count_pairs, tile_block, false, 0.2, fire, store};
+const EngineKernels kEngineAmx = {"amx", 255, narrow_place, wide_place, pair_tile, list_pairs,
+                                  count_pairs, tile_block, kPanel, false, 0.13, fire, store};
 
 }  // namespace lbq

@@ -2,6 +2,6 @@
 
 namespace lbq {
 extern const EngineKernels kEngineAvx2Vnni;
-const EngineKernels kEngineAvx2Vnni = {"avx2vnni", 255, 16384, narrow_place, wide_place, pair_tile, list_pairs,
-                          count_pairs, dense_block, false, 0.6, fire, store};
+const EngineKernels kEngineAvx2Vnni = {"avx2vnni", 255, narrow_place, wide_place, pair_tile, list_pairs,
+                          count_pairs, dense_block, kPanel, false, 0.6, fire, store};
 }  // namespace lbq

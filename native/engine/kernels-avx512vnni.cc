@@ -2,6 +2,6 @@
 
 namespace lbq {
 extern const EngineKernels kEngineAvx512Vnni;
-const EngineKernels kEngineAvx512Vnni = {"avx512vnni", 255, 32768, narrow_place, wide_place, pair_tile, list_pairs,
-                          count_pairs, dense_block, false, 0.4, fire, store};
+const EngineKernels kEngineAvx512Vnni = {"avx512vnni", 255, narrow_place, wide_place, pair_tile, list_pairs,
+                          count_pairs, dense_block, kPanel, false, 0.42, fire, store};
 }  // namespace lbq

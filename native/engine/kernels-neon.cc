@@ -2,6 +2,6 @@
 
 namespace lbq {
 extern const EngineKernels kEngineNeon;
-const EngineKernels kEngineNeon = {"neon", 127, 16384, narrow_place, wide_place, pair_tile, list_pairs,
-                          count_pairs, nullptr, false, 1.0, fire, store};
+const EngineKernels kEngineNeon = {"neon", 127, narrow_place, wide_place, pair_tile, list_pairs,
+                          count_pairs, nullptr, 1, false, 1.0, fire, store};
 }  // namespace lbq

@@ -68,15 +68,16 @@ int64_t count_pairs(const uint8_t* bytes, int64_t count) {
 }
 
 void dense_block(const DenseBlock& block) {
-  for (int64_t position = 0; position < block.positions; ++position)
-    for (int64_t tap = 0; tap < block.taps; ++tap) {
-      const uint8_t* pixel = block.pixels[tap * block.positions + position];
-      for (int64_t channel = 0; channel < block.channels; ++channel)
-        for (int64_t output = 0; output < block.outputs; ++output) {
-          const int64_t quad = (tap * block.channels + channel) / 4 * block.outputs + output;
-          block.sums[position * block.outputs + output] += pixel[channel] * block.weights[4 * quad + channel % 4];
-        }
-    }
+  for (int64_t b = 0; b < block.blocks; ++b)
+    for (int64_t position = 0; position < block.positions; ++position)
+      for (int64_t tap = 0; tap < block.taps; ++tap) {
+        const uint8_t* pixel = block.pixels[tap * block.positions + position];
+        for (int64_t channel = 0; channel < block.channels; ++channel)
+          for (int64_t output = 0; output < block.outputs; ++output) {
+            const int8_t* weights = block.panel_of(b, output) + tap * block.channels;  // of one output: its panel
+            block.sums_of(b)[position * block.outputs + output] += pixel[channel] * weights[channel];
+          }
+      }
 }
 
 int32_t current(const CurrentBlock& block, int64_t t, int64_t position, int64_t output) {
@@ -128,7 +129,8 @@ void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t 
 }  // namespace
 
 extern const EngineKernels kEngineScalar;
-const EngineKernels kEngineScalar = {"scalar",    255,         32768, place, place, pair_tile, list_pairs,
-                                     count_pairs, dense_block, false, 0.9,   fire,  store};
+const EngineKernels kEngineScalar = {"scalar",    255,         place, place, pair_tile, list_pairs,
+                                     count_pairs, dense_block, 1,     false, 0.9,       fire,
+                                     store};
 
 }  // namespace lbq

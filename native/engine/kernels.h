@@ -43,9 +43,15 @@ struct PairTile {
 struct DenseBlock {
   const uint8_t* const* pixels;  // [taps][positions]: where the channels lie that a position sees
   int64_t taps, positions, channels;
-  const int8_t* weights;  // [taps][channels / 4][outputs][4]
-  int64_t outputs;        // 32, 64 or 128
-  int32_t* sums;          // [positions][outputs], added to
+  const int8_t* weights;    // [blocks][outputs / panel][taps][channels / 4][panel][4]
+  int64_t blocks, outputs;  // outputs of a block: 32, 64 or 128
+  int32_t* sums;            // [blocks][positions][outputs], added to
+
+  // The panel that begins with this output.
+  const int8_t* panel_of(int64_t block, int64_t output) const {
+    return weights + (block * outputs + output) * taps * channels;
+  }
+  int32_t* sums_of(int64_t block) const { return sums + block * positions * outputs; }
 };
 
 // ---- what comes behind the sums ----
@@ -84,7 +90,6 @@ struct NeuronBlock {
 struct EngineKernels {
   const char* isa;
   int64_t max_narrow_level;  // narrow tiles take no larger ones
-  int64_t tile_bytes;        // how much of the first cache a tile of weights may take
   // Where a row of a tile keeps the weight of an output and of the pair's first or second channel.
   int64_t (*narrow_place)(int64_t output, int64_t channel);
   int64_t (*wide_place)(int64_t output, int64_t channel);
@@ -95,6 +100,7 @@ struct EngineKernels {
   // How many pairs of these bytes (a multiple of 32) are not both zero.
   int64_t (*count_pairs)(const uint8_t* bytes, int64_t count);
   void (*dense_block)(const DenseBlock& block);
+  int64_t dense_panel;  // outputs that it takes at once
   // Pairs of weights that would not fit 16 bits are refused by instruction sets that add them up there.
   bool dense_adds_pairs;
   double break_even;  // share of pairs above which dense is faster

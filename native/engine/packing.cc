@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include <unistd.h>
+
 #include "plan.h"
 
 namespace lbq {
@@ -45,6 +47,16 @@ bool tiles_fit_int16(const Weights& weights, int64_t max_input, int64_t block_ch
         if (low < INT16_MIN || high > INT16_MAX) return false;
       }
   return true;
+}
+
+// What a tile may take of the first cache, beside sums and lists.
+int64_t bytes_of_tiles() {
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+  static const long cache = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+  return cache >= 48 * 1024 ? 32 * 1024 : 16 * 1024;
+#else
+  return 16 * 1024;
+#endif
 }
 
 bool fit_int8(const Integers& weight) {
@@ -125,13 +137,13 @@ void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {
   const bool is_int8 = fit_int8(node.weight);
   is_wide = true;
   const int64_t whole = round_up(from.channels, kChannelStep);
-  for (block_channels = std::min(kernels.tile_bytes / outputs, whole); block_channels >= kChannelStep;
+  for (block_channels = std::min(bytes_of_tiles() / outputs, whole); block_channels >= kChannelStep;
        block_channels = block_channels == kChannelStep ? 0 : round_up(block_channels / 2, kChannelStep)) {
     if (!is_int8 || node.max_input > kernels.max_narrow_level) break;
     is_wide = !tiles_fit_int16(weights, node.max_input, block_channels);
     if (!is_wide) break;
   }
-  if (is_wide) block_channels = std::min(kernels.tile_bytes / (2 * outputs), whole);
+  if (is_wide) block_channels = std::min(bytes_of_tiles() / (2 * outputs), whole);
   block_channels = block_channels / kChannelStep * kChannelStep;
   channel_blocks = (whole + block_channels - 1) / block_channels;
   row_bytes = outputs * (is_wide ? 4 : 2);
@@ -161,8 +173,10 @@ void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {
           row[kernels.narrow_place(lane, channel % 2)] = static_cast<char>(weight);
         }
         if (has_dense) {
-          const int64_t quad = ((block * taps + tap) * (in_stride / 4) + channel / 4) * outputs + lane;
-          dense.data()[4 * quad + channel % 4] = static_cast<char>(weight);
+          const int64_t panel = kernels.dense_panel, first = output / panel * panel;  // its first output
+          const int64_t quads = tap * in_stride + channel / 4 * 4;  // before this one, times four
+          dense.data()[first * taps * in_stride + quads * panel + 4 * (output - first) + channel % 4] =
+              static_cast<char>(weight);
         }
       }
 }

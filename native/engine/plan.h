@@ -54,7 +54,7 @@ struct PackedSynapse {
   int64_t block_channels, channel_blocks, row_bytes, tile_bytes;
   Pages tiles;                        // [channel_blocks][taps][out_blocks]
   std::vector<uint8_t> tile_is_used;  // the same
-  Pages dense;                        // [out_blocks][taps][in_stride / 4][outputs][4]; empty: there is none
+  Pages dense;                        // [out_stride / panel][taps][in_stride / 4][panel][4]; empty: there is none
 
   // Whether the layer ran densely when it was last looked at: see choose().
   mutable std::atomic<bool> was_dense{false};

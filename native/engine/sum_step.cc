@@ -66,13 +66,11 @@ void add_densely(const SumContext& context, const PackedSynapse& synapse, const 
       }
   }
   const int64_t count = region.instants * region.positions;
-  for (int64_t block = region.first_block; block < region.last_block; ++block) {
-    int32_t* sums = bench.sums.as<int32_t>() + (block - region.first_block) * count * synapse.outputs;
-    const int8_t* weights = reinterpret_cast<const int8_t*>(synapse.dense.data()) +
-                            block * synapse.taps * synapse.in_stride * synapse.outputs;
-    context.kernels.dense_block({bench.pixels.data(), synapse.taps, count, synapse.in_stride, weights,
-                                 synapse.outputs, sums});
-  }
+  DenseBlock block{bench.pixels.data(), synapse.taps, count, synapse.in_stride,
+                   reinterpret_cast<const int8_t*>(synapse.dense.data()), region.last_block - region.first_block,
+                   synapse.outputs, bench.sums.as<int32_t>()};
+  block.weights = block.panel_of(region.first_block, 0);
+  context.kernels.dense_block(block);
 }
 
 // Hand the finished sums of a region to whoever uses them, with all terms that come behind them.
