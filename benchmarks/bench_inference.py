@@ -6,9 +6,9 @@
     python benchmarks/bench_inference.py --sweep --isas avx512vnni          activity 2 % to 60 %
 
 The engine runs everything: stem, lists, products, sums, neurons, readout. oneDNN runs the
-convolutions behind the stem alone, ONNX Runtime and OpenVINO the same network with ReLUs. Levels are
-as sparse as the paper's ("uniform": 0.151 everywhere, "stage": 0.24, 0.125, 0.065 by stage), every
-channel alike; ``--run results/training/pocket --data $LBQ_DATA/cifar10`` adds a trained network.
+convolutions behind the stem alone, ONNX Runtime and OpenVINO the same network with ReLUs. Levels
+are as sparse as the paper's ("uniform": 0.151 everywhere, "stage": 0.24, 0.125, 0.065 by stage),
+every channel alike; ``--run results/training/pocket --data $LBQ_DATA/cifar10`` adds a trained network.
 ``--isas`` caps both sides, each in a process of its own (``LBQ_ISA``, ``ONEDNN_MAX_CPU_ISA``); ONNX
 Runtime knows no cap. Look at the ratios.
 """
@@ -106,7 +106,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def trained(options: argparse.Namespace) -> dict[str, Any]:
-    """A network that was really trained, on images that it never saw; torch's dense backend beside it."""
+    """Compare on a network that was really trained, with images that it never saw."""
     from trained_network import trained_integers  # noqa: PLC0415 -- opens a data set
 
     net, images = trained_integers(options.run, options.data, batch=max(options.batch, 1))

@@ -1,4 +1,4 @@
-"""Other engines on the same products: oneDNN through torch, and int8 ResNets in ONNX Runtime and OpenVINO.
+"""Other engines: oneDNN on the same products, ONNX Runtime and OpenVINO on a ResNet like it.
 
 All of them are flattered: oneDNN runs the convolutions alone, without neurons and sums; the ONNX
 ResNet has ReLUs where the burst network has neurons.
@@ -19,7 +19,7 @@ STAGES = (128, 256, 512)
 
 
 def products_of(net: LoweredNetwork, images: Tensor) -> list[tuple[Synapse, Tensor]]:
-    """Return every convolution behind the stem with the levels that enter it, ``[T * B, C, H, W]``."""
+    """Return every convolution behind the stem with the levels that enter it, ``[T * B, ...]``."""
     found: list[tuple[Synapse, Tensor]] = []
 
     def keep(node: Synapse, args: tuple[Tensor, ...]) -> None:

@@ -22,9 +22,7 @@ def one_layer(channels: int, size: int) -> LoweredNetwork:
     torch.manual_seed(0)
     weight = (30 * torch.randn(channels, channels, 3, 3)).round().clamp(-127, 127).to(torch.int8)
     shape = (channels, size, size)
-    net = LoweredNetwork(
-        timesteps=TIMESTEPS, input_shape=shape, takes_frames=True, logit_scale=1.0
-    )
+    net = LoweredNetwork(timesteps=TIMESTEPS, input_shape=shape, takes_frames=True, logit_scale=1.0)
     largest = len(LEVEL_LAW)
     one, rungs = torch.ones(1), torch.arange(1, largest + 1, dtype=torch.int32).reshape(-1, 1)
     told = net.add("told", Shortcut(one.to(torch.int16), max_input=255), "input")

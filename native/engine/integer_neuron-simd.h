@@ -47,23 +47,19 @@ inline void store_bytes(uint8_t* to, Words words) {
 #endif
 }
 
-// level + 1 where the membrane has reached the rung.
+// level - 1 where the membrane is below the rung: comparisons are "greater" on every machine.
 inline Words counted(Words level, Words membrane, Words rung) {
 #if defined(__AVX512BW__)
-  const __mmask16 has_reached = _mm512_cmpge_epi32_mask((__m512i)membrane, (__m512i)rung);
-  return (Words)_mm512_mask_sub_epi32((__m512i)level, has_reached, (__m512i)level, _mm512_set1_epi32(-1));
+  const __mmask16 is_below = _mm512_cmpgt_epi32_mask((__m512i)rung, (__m512i)membrane);
+  return (Words)_mm512_mask_add_epi32((__m512i)level, is_below, (__m512i)level, _mm512_set1_epi32(-1));
 #else
-  return level - (membrane >= rung);
+  return level + (rung > membrane);
 #endif
 }
 
 inline Words level_of(const NeuronBlock& neuron, Words membrane, int64_t channel) {
   const int32_t* ladder = neuron.ladder + channel;
-  Words level = {};
-  if (neuron.max_level == 5) {  // the paper's, without a loop
-    for (int n = 0; n < 5; ++n) level = counted(level, membrane, load_words(ladder + n * neuron.channels));
-    return level;
-  }
+  Words level = Words{} + neuron.max_level;
   if (neuron.max_level <= kLongLadder) {
     for (int32_t n = 0; n < neuron.max_level; ++n, ladder += neuron.channels)
       level = counted(level, membrane, load_words(ladder));
@@ -136,7 +132,7 @@ inline Words removed_if(Words membrane, Words first, Words removed) {
 #if defined(__AVX512BW__)
   return (Words)_mm512_maskz_mov_epi32(_mm512_cmpge_epi32_mask((__m512i)membrane, (__m512i)first), (__m512i)removed);
 #else
-  return (membrane >= first) & removed;
+  return removed & ~(first > membrane);
 #endif
 }
 
@@ -155,7 +151,8 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
         for (int h = 0; h < 2; ++h) {
           const int64_t channel = output + h * kWords;
           const Words first = load_words(neuron.ladder + channel), removed = load_words(neuron.removed + channel);
-          Words membrane = current[h] + ((carry[h] * neuron.multiplier) >> neuron.shift);
+          const Words scaled = neuron.multiplier == 1 ? carry[h] : carry[h] * neuron.multiplier;  // halves are common
+          Words membrane = current[h] + (scaled >> neuron.shift);
           if (kAfterDecay) membrane -= removed_if(carry[h], first, removed);  // the carry is the last membrane
           const Words level = level_of(neuron, membrane, channel);
           store_bytes(levels + t * neuron.time_stride + h * kWords, level);
@@ -171,6 +168,56 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
     }
 }
 
+// The common case, with everything that belongs to a vector of channels in registers while all positions
+// pass by: int32 sums, from rest, an event's reset, few levels, at most one identity shortcut.
+template <int kLevels, bool kHasShortcut>
+void fire_few(const CurrentBlock& block, const NeuronBlock& neuron) {
+  const Extra shortcut = kHasShortcut ? block.extras[0] : Extra{};
+  for (int64_t output = 0; output < block.outputs; output += kWords) {
+    Words ladder[kLevels];
+    for (int n = 0; n < kLevels; ++n) ladder[n] = load_words(neuron.ladder + n * neuron.channels + output);
+    const Words removed = load_words(neuron.removed + output);
+    const Words bias = block.bias ? load_words(block.bias + output) : Words{};
+    const Words weight = kHasShortcut ? load_words(shortcut.weight + output) : Words{};
+    for (int64_t position = 0; position < block.positions; ++position) {
+      const char* sums = block.sums + 4 * (position * block.outputs + output);
+      const uint8_t* before = kHasShortcut ? shortcut.levels + position * shortcut.position_stride + output : nullptr;
+      uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
+      Words carry = {};
+      for (int64_t t = 0; t < block.timesteps; ++t) {
+        Words membrane = load_words(sums + t * block.sum_stride) + bias;
+        if (kHasShortcut) membrane += words_of(before + t * shortcut.time_stride) * weight;
+        if (t > 0) membrane += (neuron.multiplier == 1 ? carry : carry * neuron.multiplier) >> neuron.shift;
+        Words level = Words{} + kLevels;
+        for (int n = 0; n < kLevels; ++n) level = counted(level, membrane, ladder[n]);
+        store_bytes(levels + t * neuron.time_stride, level);
+        carry = membrane - removed_if(membrane, ladder[0], removed);
+      }
+    }
+  }
+}
+
+template <bool kHasShortcut>
+bool fire_if_few(const CurrentBlock& block, const NeuronBlock& neuron) {
+  switch (neuron.max_level) {
+    case 1: return fire_few<1, kHasShortcut>(block, neuron), true;
+    case 2: return fire_few<2, kHasShortcut>(block, neuron), true;
+    case 3: return fire_few<3, kHasShortcut>(block, neuron), true;
+    case 4: return fire_few<4, kHasShortcut>(block, neuron), true;
+    case 5: return fire_few<5, kHasShortcut>(block, neuron), true;
+    case 7: return fire_few<7, kHasShortcut>(block, neuron), true;
+    default: return false;
+  }
+}
+
+bool fire_if_common(const CurrentBlock& block, const NeuronBlock& neuron) {
+  if (!block.sums || block.are_int16 || neuron.carry || neuron.resets_after_decay || block.bias_stride != 0)
+    return false;
+  if (static_cast<Reset>(neuron.reset) != Reset::kEvent || block.num_extras > 1) return false;
+  if (block.num_extras == 0) return fire_if_few<false>(block, neuron);
+  return block.extras[0].levels && block.extras[0].weight && fire_if_few<true>(block, neuron);
+}
+
 template <Sums kSums>
 void fire_from(const CurrentBlock& block, const NeuronBlock& neuron) {
   if (neuron.resets_after_decay) return fire_as<kSums, Reset::kEvent, true>(block, neuron);
@@ -183,6 +230,7 @@ void fire_from(const CurrentBlock& block, const NeuronBlock& neuron) {
 }
 
 void fire(const CurrentBlock& block, const NeuronBlock& neuron) {
+  if (fire_if_common(block, neuron)) return;
   if (!block.sums) return fire_from<Sums::kNone>(block, neuron);
   block.are_int16 ? fire_from<Sums::kInt16>(block, neuron) : fire_from<Sums::kInt32>(block, neuron);
 }

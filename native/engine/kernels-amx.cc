@@ -1,5 +1,6 @@
 // Dense products in AMX tiles: 32 positions times 32 outputs, 64 channels a step. Everything else is that
 // of AVX-512 VNNI.
+#include <algorithm>
 #include <vector>
 
 #include "kernels-simd.h"
@@ -8,6 +9,7 @@ namespace lbq {
 namespace {
 
 constexpr int64_t kTileRows = 16, kTileChannels = 64;
+constexpr int64_t kFirstCache = 40 * 1024;  // what positions may take of it
 
 // Rows of 64 bytes, evenly spaced: the channels that 16 positions see through one tap.
 struct Rows {
@@ -40,10 +42,14 @@ void line_up(const DenseBlock& block, int64_t tiles, std::vector<Rows>& rows, st
     }
 }
 
-// One or two tiles of positions from `tile` on, 32 outputs from `output` on. Sums are tiles 0 to 3.
+// One or two tiles of positions from `tile` on, the panel that begins with `output`. Sums are tiles 0 to 3.
+// Meanwhile a share of the panel behind it is fetched, all of it while all positions pass by.
 template <bool kTwo>
 void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, int64_t tile, int64_t b, int64_t output) {
-  const int64_t stride = 4 * block.outputs;
+  const int64_t stride = 4 * block.outputs, step_bytes = kTileChannels * kPanel;
+  const int64_t fetch_first = step_bytes * tile / tiles / 64 * 64;
+  const int64_t fetch_last = step_bytes * std::min(tile + 2, tiles) / tiles / 64 * 64;
+  const int64_t ahead = kPanel * block.taps * block.channels;
   int32_t* sums = block.sums_of(b) + tile * kTileRows * block.outputs + output;
   int32_t* more = sums + kTileRows * block.outputs;
   const int8_t* weights = block.panel_of(b, output);
@@ -66,7 +72,8 @@ void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, in
         _tile_dpbusd(2, 5, 6);
         _tile_dpbusd(3, 5, 7);
       }
-      weights += kTileChannels * kPanel;
+      for (int64_t byte = fetch_first; byte < fetch_last; byte += 64) __builtin_prefetch(weights + ahead + byte, 0, 2);
+      weights += step_bytes;
     }
   }
   _tile_stored(0, sums, stride);
@@ -77,6 +84,14 @@ void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, in
   }
 }
 
+// All tiles of positions for one panel of outputs, or one or two of them.
+void multiply_panel(const DenseBlock& block, const Rows* rows, int64_t tiles, int64_t first, int64_t last, int64_t panel) {
+  const int64_t b = panel * kPanel / block.outputs, output = panel * kPanel % block.outputs;
+  int64_t tile = first;
+  for (; tile + 2 <= last; tile += 2) multiply_tiles<true>(block, rows, tiles, tile, b, output);
+  if (tile < last) multiply_tiles<false>(block, rows, tiles, tile, b, output);
+}
+
 void tile_block(const DenseBlock& block) {
   const int64_t tiles = block.channels % kTileChannels == 0 ? block.positions / kTileRows : 0;
   if (tiles > 0) {
@@ -85,12 +100,14 @@ void tile_block(const DenseBlock& block) {
     line_up(block, tiles, rows, copies);
     const TileShapes shapes;
     _tile_loadconfig(&shapes);
-    for (int64_t b = 0; b < block.blocks; ++b)
-      for (int64_t output = 0; output < block.outputs; output += kPanel) {
-        int64_t tile = 0;
-        for (; tile + 2 <= tiles; tile += 2) multiply_tiles<true>(block, rows.data(), tiles, tile, b, output);
-        if (tile < tiles) multiply_tiles<false>(block, rows.data(), tiles, tile, b, output);
-      }
+    const int64_t panels = block.blocks * block.outputs / kPanel;
+    // Two tiles of positions stay in the first cache for all panels, or a panel in the second for all positions.
+    const bool positions_stay = 2 * kTileRows * block.taps * block.channels <= kFirstCache;
+    for (int64_t tile = 0; positions_stay && tile < tiles; tile += 2)
+      for (int64_t panel = 0; panel < panels; ++panel)
+        multiply_panel(block, rows.data(), tiles, tile, std::min(tile + 2, tiles), panel);
+    for (int64_t panel = 0; !positions_stay && panel < panels; ++panel)
+      multiply_panel(block, rows.data(), tiles, 0, tiles, panel);
     _tile_release();
   }
   dense_from(block, tiles * kTileRows);
