@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "plan.h"
@@ -12,7 +13,7 @@ namespace lbq {
 
 namespace {
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kPage = 4096, kHugePage = int64_t{1} << 21;
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -67,9 +68,15 @@ bool fit_int8(const Integers& weight) {
 
 }  // namespace
 
-Pages::Pages(int64_t bytes) : bytes_(static_cast<char*>(std::malloc(bytes + 2 * kPage))), size_(bytes) {
+Pages::Pages(int64_t bytes) : size_(bytes) {
+  const int64_t page = bytes < kHugePage / 4 ? kPage : kHugePage;
+  const int64_t whole = round_up(bytes + kPage, page);  // vectors may look beyond the end
+  bytes_.reset(static_cast<char*>(std::aligned_alloc(page, whole)));
   if (!bytes_) throw std::bad_alloc();
-  start_ = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(bytes_.get()) + kPage - 1) & ~uintptr_t{kPage - 1});
+  start_ = bytes_.get();
+#if defined(MADV_HUGEPAGE)
+  if (page == kHugePage) madvise(start_, whole, MADV_HUGEPAGE);  // fewer misses of the address cache
+#endif
 }
 
 void Pages::Free::operator()(char* bytes) const { std::free(bytes); }
