@@ -168,6 +168,8 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
     }
 }
 
+constexpr int32_t kNoBias[kWords] = {};
+
 // The common case, with everything that belongs to a vector of channels in registers while all positions
 // pass by: int32 sums, from rest, an event's reset, few levels, at most one identity shortcut.
 template <int kLevels, bool kHasShortcut>
@@ -177,7 +179,7 @@ void fire_few(const CurrentBlock& block, const NeuronBlock& neuron) {
     Words ladder[kLevels];
     for (int n = 0; n < kLevels; ++n) ladder[n] = load_words(neuron.ladder + n * neuron.channels + output);
     const Words removed = load_words(neuron.removed + output);
-    const Words bias = block.bias ? load_words(block.bias + output) : Words{};
+    const int32_t* biases = block.bias ? block.bias + output : kNoBias;
     const Words weight = kHasShortcut ? load_words(shortcut.weight + output) : Words{};
     for (int64_t position = 0; position < block.positions; ++position) {
       const char* sums = block.sums + 4 * (position * block.outputs + output);
@@ -185,7 +187,7 @@ void fire_few(const CurrentBlock& block, const NeuronBlock& neuron) {
       uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
       Words carry = {};
       for (int64_t t = 0; t < block.timesteps; ++t) {
-        Words membrane = load_words(sums + t * block.sum_stride) + bias;
+        Words membrane = load_words(sums + t * block.sum_stride) + load_words(biases + position * block.bias_stride);
         if (kHasShortcut) membrane += words_of(before + t * shortcut.time_stride) * weight;
         if (t > 0) membrane += (neuron.multiplier == 1 ? carry : carry * neuron.multiplier) >> neuron.shift;
         Words level = Words{} + kLevels;
@@ -211,8 +213,7 @@ bool fire_if_few(const CurrentBlock& block, const NeuronBlock& neuron) {
 }
 
 bool fire_if_common(const CurrentBlock& block, const NeuronBlock& neuron) {
-  if (!block.sums || block.are_int16 || neuron.carry || neuron.resets_after_decay || block.bias_stride != 0)
-    return false;
+  if (!block.sums || block.are_int16 || neuron.carry || neuron.resets_after_decay) return false;
   if (static_cast<Reset>(neuron.reset) != Reset::kEvent || block.num_extras > 1) return false;
   if (block.num_extras == 0) return fire_if_few<false>(block, neuron);
   return block.extras[0].levels && block.extras[0].weight && fire_if_few<true>(block, neuron);

@@ -105,8 +105,8 @@ PackedSynapse::PackedSynapse(const Node& node, const EngineKernels& kernels)
     : node_input(node.inputs[0]),
       from(node.from),
       to(node.to),
-      in_stride(channel_stride(node.from.channels)),
       out_stride(channel_stride(node.to.channels)),
+      dense_channels(round_up(node.from.channels, 4)),
       outputs(outputs_per_block(node.to.channels)),
       out_blocks(out_stride / outputs) {
   Window window = node.window;
@@ -161,7 +161,7 @@ void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {
   tile_is_used.assign(num_tiles, 0);
   const bool has_dense = kernels.dense_block && is_int8 && !(kernels.dense_adds_pairs && is_wide);
   if (has_dense) {
-    dense = Pages(out_stride * taps * in_stride);
+    dense = Pages(out_stride * taps * dense_channels);
     std::memset(dense.data(), 0, dense.size());
   }
   for (int64_t output = 0; output < to.channels; ++output)
@@ -181,8 +181,8 @@ void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {
         }
         if (has_dense) {
           const int64_t panel = kernels.dense_panel, first = output / panel * panel;  // its first output
-          const int64_t quads = tap * in_stride + channel / 4 * 4;  // before this one, times four
-          dense.data()[first * taps * in_stride + quads * panel + 4 * (output - first) + channel % 4] =
+          const int64_t quads = tap * dense_channels + channel / 4 * 4;  // before this one, times four
+          dense.data()[first * taps * dense_channels + quads * panel + 4 * (output - first) + channel % 4] =
               static_cast<char>(weight);
         }
       }

@@ -48,13 +48,13 @@ struct PackedSynapse {
   int64_t rows, columns, taps;            // of the window
   std::vector<int32_t> row_of, column_of;  // [rows][height], [columns][width]: output that a pixel meets, or -1
   std::vector<int32_t> row_seen, column_seen;  // [rows][height'], [columns][width']: the pixel, or -1
-  int64_t in_stride, out_stride, outputs, out_blocks;
+  int64_t out_stride, dense_channels, outputs, out_blocks;
 
   bool is_wide;
   int64_t block_channels, channel_blocks, row_bytes, tile_bytes;
   Pages tiles;                        // [channel_blocks][taps][out_blocks]
   std::vector<uint8_t> tile_is_used;  // the same
-  Pages dense;                        // [out_stride / panel][taps][in_stride / 4][panel][4]; empty: there is none
+  Pages dense;                        // [out_stride / panel][taps][dense_channels / 4][panel][4]; empty: there is none
 
   // Whether the layer ran densely when it was last looked at: see choose().
   mutable std::atomic<bool> was_dense{false};

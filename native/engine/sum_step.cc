@@ -66,7 +66,7 @@ void add_densely(const SumContext& context, const PackedSynapse& synapse, const 
       }
   }
   const int64_t count = region.instants * region.positions;
-  DenseBlock block{bench.pixels.data(), synapse.taps, count, synapse.in_stride,
+  DenseBlock block{bench.pixels.data(), synapse.taps, count, synapse.dense_channels,
                    reinterpret_cast<const int8_t*>(synapse.dense.data()), region.last_block - region.first_block,
                    synapse.outputs, bench.sums.as<int32_t>()};
   block.weights = block.panel_of(region.first_block, 0);
