@@ -47,7 +47,7 @@ def levels_of(channels: int, size: int, activity: float) -> torch.Tensor:
 
 
 def sweep(*, rounds: int) -> list[dict[str, Any]]:
-    """Time every layer and activity; ratios are to the engine's events."""
+    """Time every layer and activity, in milliseconds of work of one thread."""
     rows: list[dict[str, Any]] = []
     for name, (channels, size) in LAYERS.items():
         net = one_layer(channels, size)
@@ -57,12 +57,14 @@ def sweep(*, rounds: int) -> list[dict[str, Any]]:
         for activity in ACTIVITIES:
             levels = levels_of(channels, size, activity)
             runs = onednn_runs([(synapse, levels.flatten(0, 1))])
-            times = interleaved(runs, rounds=rounds, warmups=2, device="cpu")
+            times: dict[str, list[float]] = {}
+            for _ in range(rounds):
+                for run, [taken] in interleaved(runs, rounds=1, warmups=1, device="cpu").items():
+                    times.setdefault(run, []).append(taken)
+                for choice, engine in engines.items():
+                    times.setdefault(f"engine, {choice}", []).append(_of_layer(engine, levels))
             row: dict[str, Any] = {"layer": name, "activity": activity}
             row |= {run: 1e3 * statistics.median(taken) for run, taken in times.items()}
-            for choice, engine in engines.items():
-                taken = [_of_layer(engine, levels) for _ in range(rounds)]
-                row[f"engine, {choice}"] = 1e3 * statistics.median(taken)
             rows.append(row)
             print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else v for k, v in row.items()))
     return rows

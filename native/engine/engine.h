@@ -26,7 +26,7 @@ struct State {
 // How one step of a run went.
 struct StepRecord {
   int32_t node = 0;
-  double seconds = 0;
+  double seconds = 0;        // of the thread's work
   double pair_density = -1;  // share of pairs of channels that were not both zero; -1: no synapse
   bool is_dense = false;
 };
