@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from lbq.deploy.bounds import Bound, prove
@@ -115,9 +114,10 @@ class Described:
         if bound is not None:
             made.low, made.high, made.bits = bound.low, bound.high, bound.bits
         for name, value in _settings(node):
-            setattr(made, name, value) if isinstance(value, int) else getattr(
-                made, name
-            ).__setitem__(slice(None), value)
+            if isinstance(value, int):
+                setattr(made, name, value)
+            else:
+                getattr(made, name)[:] = value
         for name in ("weight", "bias", "ladder", "removed"):
             if isinstance(getattr(node, name, None), Tensor):
                 setattr(made, name, self._integers(getattr(node, name)))
@@ -204,6 +204,6 @@ def fingerprint(network: LoweredNetwork) -> tuple[tuple[int, int], ...]:
     return tuple((id(buffer), buffer._version) for buffer in _buffers(network))
 
 
-def _buffers(network: LoweredNetwork) -> Iterator[torch.Tensor]:
+def _buffers(network: LoweredNetwork) -> Iterator[Tensor]:
     for _, node in network.nodes():
         yield from node.buffers()
