@@ -23,7 +23,7 @@ struct lbq_engine {
 };
 
 struct lbq_engine_state {
-  lbq::State state;
+  lbq::Carries state;
 };
 
 namespace {

@@ -109,12 +109,12 @@ struct Engine::Parts {
     idle.push_back(std::move(space));
   }
 
-  void walk(const uint8_t* inputs, const Piece& piece, Workspace& space, const Answers& answers, State* state,
+  void walk(const uint8_t* inputs, const Piece& piece, Workspace& space, const Answers& answers, Carries* state,
             std::vector<StepRecord>* records) const;
-  void fire(const Step& step, const SumContext& context, State* state, int64_t first_image, StepRecord* record) const;
+  void fire(const Step& step, const SumContext& context, Carries* state, int64_t first_image, StepRecord* record) const;
 };
 
-void Engine::Parts::fire(const Step& step, const SumContext& context, State* state, int64_t first_image,
+void Engine::Parts::fire(const Step& step, const SumContext& context, Carries* state, int64_t first_image,
                          StepRecord* record) const {
   const Node& node = network.nodes[step.node];
   const Value& value = plan.values[step.node];
@@ -143,7 +143,7 @@ void Engine::Parts::fire(const Step& step, const SumContext& context, State* sta
 }
 
 void Engine::Parts::walk(const uint8_t* inputs, const Piece& piece, Workspace& space, const Answers& answers,
-                         State* state, std::vector<StepRecord>* records) const {
+                         Carries* state, std::vector<StepRecord>* records) const {
   space.place.assign(plan.values.size(), -1);
   space.is_taken.assign(space.pages.size(), false);
   const auto bytes_of = [&](const Value& value) {
@@ -203,8 +203,8 @@ Engine::~Engine() = default;
 const Network& Engine::network() const { return parts_->network; }
 const char* Engine::isa() const { return parts_->kernels.isa; }
 
-State Engine::at_rest(int64_t batch) const {
-  State state{batch, std::vector<std::vector<int32_t>>(parts_->network.nodes.size())};
+Carries Engine::at_rest(int64_t batch) const {
+  Carries state{batch, std::vector<std::vector<int32_t>>(parts_->network.nodes.size())};
   for (const Step& step : parts_->plan.steps) {
     const Value& value = parts_->plan.values[step.node];
     if (step.what == Step::What::kFire)
@@ -229,8 +229,8 @@ void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const R
 
   const auto walk_piece = [&](int64_t index, Workspace& space) {
     const int64_t first = index * images, count = std::min(images, batch - first);
-    State own;
-    State* state = options.state;
+    Carries own;
+    Carries* state = options.state;
     if (state == nullptr && steps < timesteps) own = at_rest(batch), state = &own;
     for (int64_t t = 0; t < timesteps; t += steps) {
       const int64_t skipped = network.takes_frames ? t * batch * network.input.size() : 0;

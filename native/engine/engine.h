@@ -18,7 +18,7 @@ struct EngineOptions {
 };
 
 // What neurons keep between the pieces of a stream; empty: rest.
-struct State {
+struct Carries {
   int64_t batch = 0;
   std::vector<std::vector<int32_t>> carries;  // of every node; empty where it is no neuron
 };
@@ -34,7 +34,7 @@ struct StepRecord {
 struct RunOptions {
   int64_t timesteps = 0;                       // of this piece; 0: the network's
   int threads = 1;
-  State* state = nullptr;                      // in and out; null: from rest
+  Carries* state = nullptr;                      // in and out; null: from rest
   uint8_t* const* levels = nullptr;            // of every node: null, or where its levels go, [T, B, C, H, W]
   std::vector<StepRecord>* records = nullptr;  // of all steps; needs one thread and one piece of the batch
 };
@@ -52,7 +52,7 @@ class Engine {
   void run(const uint8_t* inputs, int64_t batch, int32_t* answers, const RunOptions& options = {}) const;
   const Network& network() const;
   const char* isa() const;
-  State at_rest(int64_t batch) const;
+  Carries at_rest(int64_t batch) const;
 
  private:
   struct Parts;

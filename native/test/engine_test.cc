@@ -147,7 +147,7 @@ std::vector<int32_t> run_stream(const lbq::Engine& engine, const Case& c, size_t
   const bool sums = c.net.nodes.back().sums_over_time;
   std::vector<int32_t> whole;
   if (sums) whole.assign(size, 0);
-  lbq::State state = engine.at_rest(c.batch);
+  lbq::Carries state = engine.at_rest(c.batch);
   for (int64_t t = 0; t < c.net.timesteps; ++t) {
     lbq::RunOptions options;
     options.timesteps = 1;
