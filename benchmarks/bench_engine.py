@@ -170,6 +170,7 @@ def bench_loop(arguments: argparse.Namespace) -> None:
     options = {key: getattr(arguments, key) for key in ("rounds", "steps", "width", "batch")}
     record = {"command": "bench_engine --loop", "torch": torch.__version__}
     record |= {key: value for key, value in vars(arguments).items() if key != "out"}
+    record["data"] = Path(arguments.data).name
     record["loop"] = found = compare_loop(arguments.loop, arguments.data, **options)
     print(
         f"{arguments.loop}, width {arguments.width}, B={arguments.batch}: "

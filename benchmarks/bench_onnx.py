@@ -3,7 +3,8 @@
     python benchmarks/bench_onnx.py                              paper's width
     python benchmarks/bench_onnx.py --width 0.0625 --rounds 3    a look
 
-Weights are random: time does not depend on them. Levels that differ from ``lbq.deploy.run`` are
+Weights are random: time does not depend on them; on those of a trained network
+``compare_onnx.py`` counts. Levels that differ from ``lbq.deploy.run`` are
 counted for every file. Runs are interleaved; look at the ratios.
 """
 
@@ -31,11 +32,14 @@ MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
 
 def build(width: float, timesteps: int) -> LoweredNetwork:
     torch.manual_seed(0)
-    model = lbq.resnet20(10, timesteps=timesteps, width=width).eval()
+    model = lbq.resnet20(10, timesteps=timesteps, width=width)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.normal_(module.bias, 0, 0.3)
-    return lower(model, torch.zeros(1, 3, 32, 32))
+            module.momentum = 1.0
+    with torch.no_grad():
+        model.train()(torch.randn(8, 3, 32, 32))  # statistics that let neurons fire
+    return lower(model.eval(), torch.zeros(1, 3, 32, 32))
 
 
 def num_different(net: LoweredNetwork, file: Path, inputs: torch.Tensor) -> dict[str, str]:
@@ -65,6 +69,7 @@ def files(folder: Path, width: float, timesteps: int, bits: int) -> dict[str, di
         ("exact", integers, raw, "exact"),
         ("fast", integers, raw, "fast"),
         ("int8", integers, raw, "int8"),
+        ("int8-lossy", integers, raw, "int8-lossy"),
     ):
         path, watched = folder / f"{name}.onnx", folder / f"{name}-levels.onnx"
         try:

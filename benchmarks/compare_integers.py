@@ -1,11 +1,10 @@
 """What integers cost in accuracy: the trained network, lowered, and in 16, 8 and 4 bits.
 
-    python benchmarks/compare_integers.py results/training/pocket --data $LBQ_DATA/cifar10
+    python benchmarks/compare_integers.py pocket-cifar10 --data $LBQ_DATA/cifar10
 
-reads the record ``pocket.json`` and the weights ``pocket.safetensors`` beside it, and runs every
-form on the whole test set. Levels are compared with those of the trained float32 network twice:
-every layer alone, fed with the trained network's levels, and as they come, where one moved level
-moves hundreds behind it.
+runs every form of a network that comes with lbq on the whole test set. Levels are compared with
+those of the trained float32 network twice: every layer alone, fed with the trained network's
+levels, and as they come, where one moved level moves hundreds behind it.
 """
 
 import argparse
@@ -14,13 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import lbq
 from lbq.cli.samples import open_samples, pieces
-from lbq.train import Recipe, build_network
-from lbq.train.document import from_document
+from lbq.shelf import recipe_of
 
 CALIBRATION = 512
 """Training images whose levels are averaged."""
@@ -28,17 +25,13 @@ CALIBRATION = 512
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="record and weights, without their suffixes")
+    parser.add_argument("name", help="of a pretrained network")
     parser.add_argument("--data", required=True)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     arguments = parser.parse_args()
-    recipe = from_document(
-        Recipe, json.loads(arguments.run.with_suffix(".json").read_text())["recipe"]
-    )
+    recipe, model = recipe_of(arguments.name), lbq.pretrained(arguments.name)
     data = open_samples(recipe, source=arguments.data, cache=Path("~/.cache/lbq"))
-    model = build_network(recipe.model, num_classes=data.num_classes).eval()
-    model.load_state_dict(load_file(arguments.run.with_suffix(".safetensors")))
     normalization = recipe.data.augment.normalization
     pixels = lbq.Pixels(mean=normalization.mean, std=normalization.std)
     calibration = next(pieces(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real

@@ -1,9 +1,10 @@
 """The whole training loop against its bare step, and two processes against one.
 
 ``bench_engine.py --loop pocket`` calls this. A round trains a run on for some steps (data,
-augmentation, journal, checkpoints, everything that ``lbq train`` does) and then takes as many bare
-steps: forward, loss, backward and optimizer on one batch that lies ready. With one thread both are
-timed by the time that they ran, which a busy neighbour disturbs less than the time that passed.
+augmentation, journal, levels watched in every step, everything that ``lbq train`` does between two
+checkpoints) and then takes as many bare steps: forward, loss, backward and optimizer on one batch
+that lies ready. Medians of steps are compared, which a busy neighbour disturbs less than sums; with
+one thread, the time that they ran instead of the time that passed.
 """
 
 import json
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -41,22 +43,19 @@ def compare_loop(
     bare_rates: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(1, rounds + 2):
-            options = RunOptions(
-                stop_at=turn * steps, log_every=steps, threads=torch.get_num_threads()
-            )
-            times: dict[str, float] = {}
+            options = RunOptions(stop_at=turn * steps, log_every=1, threads=torch.get_num_threads())
+            stamps: list[float] = []
 
-            def note(record: Record, times: dict[str, float] = times) -> None:
-                times[record["event"]] = clock()
+            def note(record: Record, stamps: list[float] = stamps) -> None:
+                if record["event"] == "train":
+                    stamps.append(clock())
 
             train(recipe, Path(folder), options, listeners=[note])
-            start = clock()
-            for _ in range(steps):
-                bare()
-            seconds = clock() - start
+            in_loop = [end - start for start, end in pairwise(stamps)]
             if turn > 1:  # the first round warms caches up
-                loop_rates.append(recipe.batch * steps / (times["train"] - times["resume"]))
-                bare_rates.append(recipe.batch * steps / seconds)
+                loop_rates.append(recipe.batch / statistics.median(in_loop))
+                alone = [_seconds(bare, clock) for _ in range(steps)]
+                bare_rates.append(recipe.batch / statistics.median(alone))
     ratios = [a / b for a, b in zip(loop_rates, bare_rates, strict=True)]
     return {
         "loop_per_s": statistics.median(loop_rates),
@@ -115,6 +114,12 @@ def _bare_step(recipe: Recipe) -> Callable[[], None]:
         optimizer.zero_grad(set_to_none=True)
 
     return step
+
+
+def _seconds(step: Callable[[], None], clock: Callable[[], float]) -> float:
+    start = clock()
+    step()
+    return clock() - start
 
 
 def _last_rate(out: Path) -> float:

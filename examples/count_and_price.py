@@ -1,42 +1,42 @@
-"""Build the paper's network, watch its levels, count what they cost, and price the counts.
+"""Take a trained network, watch its levels, count what they cost, and price the counts.
 
-python examples/count_and_price.py                  a quarter of the width, random images
-python examples/count_and_price.py --width 1 --max-level 10
+python examples/count_and_price.py                          random images
+python examples/count_and_price.py --data uoft-cs/cifar10   real ones, from the hub or a folder
 """
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 import lbq
+from lbq.data import open_data, test_batches
+from lbq.shelf import recipe_of
+
+NAME = "pocket-cifar10"
 
 
 def main() -> None:
-    """Count and price an untrained network."""
-    parser = argparse.ArgumentParser(description="count and price an untrained network")
-    parser.add_argument("--width", type=float, default=0.25)
-    parser.add_argument("--timesteps", type=int, default=2)
-    parser.add_argument("--max-level", type=int, default=5)
+    """Count and price a network that comes with lbq."""
+    parser = argparse.ArgumentParser(description="count and price a trained network")
+    parser.add_argument("--data", help="CIFAR-10: a hub id or a folder")
     parser.add_argument("--images", type=int, default=16)
     arguments = parser.parse_args()
 
-    torch.manual_seed(0)
-    model = lbq.resnet20(
-        num_classes=10,
-        timesteps=arguments.timesteps,
-        max_level=arguments.max_level,
-        width=arguments.width,
-    )
-    images = torch.randn(arguments.images, 3, 32, 32)
-    with torch.no_grad():
-        lbq.calibrate_steps(model, [images])
-        for _ in range(20):  # batch norm gets to know the data; training would do both
-            model(images)
-    model.eval()
+    model = lbq.pretrained(NAME)
+    if arguments.data:
+        config = replace(recipe_of(NAME).data, source=arguments.data)
+        data = open_data(config, Path("~/.cache/lbq").expanduser())
+        images, target, _ = next(test_batches(data, batch=arguments.images))
+    else:
+        images, target = torch.randn(arguments.images, 3, 32, 32), None
 
     tally = lbq.Tally(model, images[:1])
     with torch.no_grad(), lbq.watch_levels(model, tally):
-        model(images)
+        logits = model(images)
+    if target is not None:
+        print(f"{int((logits.argmax(1) == target).sum())} of {len(target)} answers are right")
 
     table = tally.table()
     print(table, end="\n\n")

@@ -15,24 +15,24 @@ import torch
 
 import lbq
 
-MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+"""What CIFAR-10 was normalised with while the network was trained."""
 
 
 def main() -> None:
     """Walk the corridor from a model to numpy."""
     torch.manual_seed(0)
-    model = lbq.resnet20(num_classes=10, timesteps=2, width=0.0625)
-    pixels = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
-    images = (pixels / 255 - 0.5) / 0.25
-    lbq.calibrate_steps(model, [images])  # training would do this, and more
-    model.eval()
+    model = lbq.pretrained("pocket-cifar10")
+    pixels = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)  # stand in for images
+    given = lbq.Pixels(mean=MEAN, std=STD)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    images = (pixels / 255 - mean) / std
 
     net = lbq.lower(model.double(), images.double()[:1])
     logits = lbq.run(net, images.double())
     difference = (logits - model(images.double())).abs().max().item()
     print(f"lowered: logits differ by {difference:.1e}")
 
-    given = lbq.Pixels(mean=MEAN, std=STD)
     integers = lbq.to_fixed_point(net, bits=8, pixels=given, calibration=images.double())
     answer = lbq.run(integers, pixels)
     for backend in ("unary", "planes"):

@@ -143,6 +143,7 @@ class Draft:
     def pack(self, *, manifest=None, table=None):
         """Seal it; raw bytes may stand for manifest and table."""
         table = json.dumps(self.table).encode() if table is None else table
+        table += b" " * (-len(table) % 8)  # tensors are aligned
         self._shift(8 + len(table) - self.start)
         manifest = json.dumps(self.manifest).encode() if manifest is None else manifest
         return seal(manifest, len(table).to_bytes(8, "little") + table + self.numbers, self.version)

@@ -2,10 +2,11 @@
 
 The names below are the promise; everything else may move. ``lbq.functional`` holds the paper's
 equations, ``lbq.neurons`` every neuron, step and surrogate, ``lbq.data`` the way in, ``lbq.models``
-the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.cost`` and
-``lbq.analysis`` the meters.
+the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.shelf`` trained networks,
+``lbq.cost`` and ``lbq.analysis`` the meters, ``lbq.adapters`` what stands beside other tools.
 """
 
+from lbq.adapters.ann import from_ann
 from lbq.cost import EnergyModel, Tally, count_macs
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
 from lbq.errors import LBQError
@@ -21,6 +22,7 @@ from lbq.neurons import (
     check_currents_finite,
     watch_levels,
 )
+from lbq.shelf import pretrained
 
 __version__ = "0.1.0"
 
@@ -39,8 +41,10 @@ __all__ = [
     "calibrate_steps",
     "check_currents_finite",
     "count_macs",
+    "from_ann",
     "load",
     "lower",
+    "pretrained",
     "resnet18",
     "resnet19",
     "resnet20",

@@ -6,7 +6,15 @@ each is a ``ValueError`` or ``RuntimeError`` as well, for code that knows nothin
 
 
 class LBQError(Exception):
-    """The parent of every error this library raises on purpose."""
+    """The parent of every error this library raises on purpose.
+
+    Example:
+        >>> try:
+        ...     lbq.BurstLIF(max_level=0)
+        ... except lbq.LBQError as error:
+        ...     print(error)
+        max_level must lie in 1..255, got 0; levels are stored in one byte
+    """
 
 
 class ShapeError(LBQError, ValueError):

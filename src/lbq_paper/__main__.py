@@ -1,28 +1,31 @@
-"""``python -m lbq_paper``: list and run the cells of the paper's tables, and print the tables."""
+"""``python -m lbq_paper``: list and run the cells of the paper's tables; print and draw them."""
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from lbq.errors import LBQError, ParameterError
 from lbq.train import RunOptions
+from lbq_paper.behaviour import behaviour_lines, behaviours
 from lbq_paper.cells import Cell, Size, Table, chosen
 from lbq_paper.full_size import full_size_cells
+from lbq_paper.page import results_page
 from lbq_paper.pocket_size import pocket_cells
 from lbq_paper.records import read_records
 from lbq_paper.results import open_results
-from lbq_paper.tables import table_text
+from lbq_paper.tables import aligned, table_text
 from lbq_paper.work import Work, work_off
 
 _USAGE = """usage:
   python -m lbq_paper list [--size pocket] [--table 5] [--group a]    cells, and which are recorded
   python -m lbq_paper run [IDS] [--table 5] [--group a b] --data PATH  train, measure, record
   python -m lbq_paper table N                                         2 to 7, or open
-  python -m lbq_paper figure N"""
+  python -m lbq_paper figure N [--out FOLDER]                         3 or 4: SVG, PDF and PNG
+  python -m lbq_paper results > docs/results.md                       all of it on one page"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +110,28 @@ class TableArguments:
     """Where the records lie."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FigureArguments:
+    """Draw a figure of the paper; for figure 4, also print Section 5.5's numbers beside ours."""
+
+    figure: Annotated[Literal["3", "4"], tyro.conf.Positional]
+    """3: the surrogates. 4: steps, entropies and levels of layers, from records."""
+    out: Path = Path("figures")
+    """Folder to write into."""
+    size: Size = "pocket"
+    """Of which networks."""
+    results: Path = Path("results")
+    """Where the records lie."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsArguments:
+    """Print everything that was measured as one page of Markdown."""
+
+    results: Path = Path("results")
+    """Where the records lie."""
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = sys.argv[1:] if words is None else list(words)
@@ -115,6 +140,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "run": _run,
         "table": _table,
         "figure": _figure,
+        "results": _results,
     }
     if not words or words[0] not in commands:
         is_asked = bool(words) and words[0] in ("-h", "--help")
@@ -173,10 +199,24 @@ def _table(words: Sequence[str]) -> int:
 
 
 def _figure(words: Sequence[str]) -> int:
-    del words
-    raise ParameterError(
-        "figures need lbq.analysis, which is not there yet; `table N` prints tables"
-    )
+    arguments = tyro.cli(FigureArguments, prog="lbq_paper figure", args=list(words))
+    from lbq_paper.figures import save_figure_3, save_figure_4  # noqa: PLC0415 -- an extra
+
+    if arguments.figure == "3":
+        paths = save_figure_3(arguments.out)
+    else:
+        results = open_results(arguments.results)
+        paths = save_figure_4(arguments.out, results, arguments.size)
+        _say("\n".join(aligned(behaviour_lines(behaviours(results, arguments.size)))))
+    for path in paths:
+        _say(str(path))
+    return 0
+
+
+def _results(words: Sequence[str]) -> int:
+    arguments = tyro.cli(ResultsArguments, prog="lbq_paper results", args=list(words))
+    _say(results_page(open_results(arguments.results)).removesuffix("\n"))
+    return 0
 
 
 def _say(words: str) -> None:

@@ -46,12 +46,31 @@ def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.d
         correct = _answer(model, data, recipe, device)
     return {
         "measured_correct": correct,
-        "counts": _counts(tally),
+        "counts": counts_of(tally),
         "active_ratio": round(tally.table().active_ratio(), _DIGITS),
         "layers": [
             {"layer": name, **_settings(neuron), **levels.describe(name, neuron.max_level)}
             for name, neuron in named_neurons(model)
         ],
+    }
+
+
+def counts_of(tally: Tally) -> Document:
+    """Return the totals over all images as whole numbers, and what was not followed."""
+    table = tally.table()
+    total = table.total()
+    return {
+        "num_images": table.num_images,
+        "ann_macs": table.ann_macs(),
+        "fp_macs": table.fp_macs(),
+        "unary_acs": total.unary_acs,
+        "bit_sparse_acs": total.bit_sparse_acs,
+        "unit_event_acs": total.unit_event_acs,
+        "explicit_shifts": total.explicit_shifts,
+        "plane_formations": table.plane_formations(),
+        "identity_unary_acs": table.identities().unary_acs,
+        "untracked": list(table.untracked),
+        "uncounted": list(table.uncounted),
     }
 
 
@@ -100,25 +119,6 @@ def _answer(model: nn.Module, data: Data, recipe: Recipe, device: torch.device) 
 def _example(data: Data) -> Tensor:
     """Return one test sample with a batch axis."""
     return next(test_batches(data, batch=1)).x
-
-
-def _counts(tally: Tally) -> Document:
-    """Return the totals over all images as whole numbers, and what was not followed."""
-    table = tally.table()
-    total = table.total()
-    return {
-        "num_images": table.num_images,
-        "ann_macs": table.ann_macs(),
-        "fp_macs": table.fp_macs(),
-        "unary_acs": total.unary_acs,
-        "bit_sparse_acs": total.bit_sparse_acs,
-        "unit_event_acs": total.unit_event_acs,
-        "explicit_shifts": total.explicit_shifts,
-        "plane_formations": table.plane_formations(),
-        "identity_unary_acs": table.identities().unary_acs,
-        "untracked": list(table.untracked),
-        "uncounted": list(table.uncounted),
-    }
 
 
 def _settings(neuron: Neuron) -> Document:

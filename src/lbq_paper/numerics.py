@@ -10,8 +10,8 @@ from lbq.errors import RunError
 ROOMS = ("functional", "kernels", "neurons", "models", "data", "train")
 """The rooms that a number passes on its way; the others only watch, ask or print."""
 
-NATIVE = ("include", "src", "torch")
-"""The folders of ``native/`` that end in the built library."""
+NATIVE = ("include/lbq.h", "src", "torch")
+"""The parts of ``native/`` that training runs on; the rest of it reads and runs what came out."""
 
 NAMES_ONLY = "train/recipes.py"
 """Gives recipes names; what a recipe says is hashed with the recipe itself."""
@@ -35,7 +35,7 @@ def digest_of(package: Path, native: Path) -> str:
     found += [(f"native/{part}", native / part, (".cc", ".h")) for part in NATIVE]
     total = hashlib.sha256()
     for name, folder, suffixes in found:
-        for path in sorted(folder.rglob("*")):
+        for path in [folder] if folder.is_file() else sorted(folder.rglob("*")):
             place = f"{name}/{path.relative_to(folder).as_posix()}"
             if path.suffix in suffixes and place != f"lbq/{NAMES_ONLY}":
                 total.update(place.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())

@@ -29,10 +29,12 @@ class Results:
     Args:
         cells: what could have been run.
         records: what was, by size and by the key of its recipe.
+        marks_older: whether numbers of other code than the present one are marked.
     """
 
     cells: Sequence[Cell]
     records: dict[Size, dict[str, list[Record]]]
+    marks_older: bool = True
 
     def at(self, place: str, size: Size) -> list[Record]:
         """Return one record for every seed that was run at a place, in the order of seeds."""
@@ -56,21 +58,26 @@ class Results:
         values = [found for record in records if (found := value(record)) is not None]
         if not records:
             return NOT_RUN
-        mark = "" if all(record.is_current for record in records) else OLDER
+        is_older = self.marks_older and not all(record.is_current for record in records)
+        mark = OLDER if is_older else ""
         return (shown(values, digits=digits) if values else DIVERGED) + mark
 
     def paired(self, place: str, reference: str, size: Size, value: Value) -> str:
         """Write the differences to another place over the seeds that both were run with."""
         if place == reference:
             return "-"
+        differences = self.differences(place, reference, size, value)
+        return shown(differences, digits=2, sign="+") if differences else "-"
+
+    def differences(self, place: str, reference: str, size: Size, value: Value) -> list[float]:
+        """Subtract the value at another place, seed by seed, where both were run with it."""
         there = {record.seed: value(record) for record in self.at(reference, size)}
-        differences = [
+        return [
             mine - theirs
             for record in self.at(place, size)
             if (mine := value(record)) is not None
             and (theirs := there.get(record.seed)) is not None
         ]
-        return shown(differences, digits=2, sign="+") if differences else "-"
 
 
 def open_results(folder: Path) -> Results:

@@ -33,23 +33,39 @@ _TITLES: dict[Table, str] = {
     "open": "What the paper leaves open: accuracy in percent, and its differences over seeds",
 }
 _FOOT = f"""Accuracies are those after the last epoch, on all test samples: mean +- standard
-deviation over seeds (n). Pocket: one block per stage, an eighth of the width, 12 epochs; these
+deviation over seeds (n). Pocket: one block per stage, an eighth of the width, 6 epochs; these
 numbers compare with each other, not with the paper's. {OLDER} computed by other code than the
 present one."""
 
-_Line = tuple[str, ...]
+Line = tuple[str, ...]
+"""The words of one row."""
 
 
 def table_text(table: Table, results: Results) -> str:
     """Write one table as text."""
-    lines = _LINES[table](results)
-    return "\n".join([_TITLES[table], "", *_aligned(lines), "", _FOOT])
+    return "\n".join([_TITLES[table], "", *aligned(table_lines(table, results)), "", _FOOT])
 
 
-def _accuracy_lines(table: Table) -> Callable[[Results], list[_Line]]:
-    def lines(results: Results) -> list[_Line]:
+def table_lines(table: Table, results: Results) -> list[Line]:
+    """Return a table as lines of words, its heading first."""
+    return _LINES[table](results)
+
+
+def aligned(lines: Sequence[Line]) -> list[str]:
+    """Put words under one another, with a rule under the heading."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+    head, *rest = padded
+    return [head, "-" * len(head), *rest]
+
+
+def _accuracy_lines(table: Table) -> Callable[[Results], list[Line]]:
+    def lines(results: Results) -> list[Line]:
         claims = {c.cell: (str(c.accuracy), c.origin) for c in ACCURACY if str(c.table) == table}
-        found: list[_Line] = [("dataset / network / method / T", "paper", "", "ours", "pocket")]
+        found: list[Line] = [("dataset / network / method / T", "paper", "", "ours", "pocket")]
         for place in _with_ours(claims, results, table):
             printed, origin = claims.get(place, ("-", "not in the paper"))
             found.append((place, printed, origin, *_both(results, place, accuracy)))
@@ -58,10 +74,10 @@ def _accuracy_lines(table: Table) -> Callable[[Results], list[_Line]]:
     return lines
 
 
-def _ablation_lines(results: Results) -> list[_Line]:
+def _ablation_lines(results: Results) -> list[Line]:
     heading = ("method", "paper", "- LBQ", "ours", "- LBQ", "pocket", "- LBQ")
     lbq = next(claim.accuracy for claim in ABLATION if claim.method == "LBQ")
-    found: list[_Line] = [heading]
+    found: list[Line] = [heading]
     for claim in ABLATION:
         line = [claim.cell.removeprefix("ablation/"), str(claim.accuracy)]
         line.append(f"{claim.accuracy - lbq:+}")
@@ -72,14 +88,14 @@ def _ablation_lines(results: Results) -> list[_Line]:
     return found
 
 
-def _accumulation_lines(results: Results) -> list[_Line]:
+def _accumulation_lines(results: Results) -> list[Line]:
     claims = {f"accumulation/{_row(claim)}": claim for claim in ACCUMULATIONS}
     columns: Sequence[tuple[str, Callable[[AccumulationClaim], Decimal], Value]] = (
         ("unary ACs", lambda claim: claim.unary_acs_m, millions("unary_acs")),
         ("bit-sparse ACs", lambda claim: claim.bit_sparse_acs_m, millions("bit_sparse_acs")),
         ("saved, %", lambda claim: claim.reduction_percent, reduction),
     )
-    found: list[_Line] = [("method", "what", "paper", "ours", "pocket")]
+    found: list[Line] = [("method", "what", "paper", "ours", "pocket")]
     for place in _with_ours(claims, results, "6"):
         claim = claims.get(place)
         for name, printed, value in columns:
@@ -89,7 +105,7 @@ def _accumulation_lines(results: Results) -> list[_Line]:
     return found
 
 
-def _energy_lines(results: Results) -> list[_Line]:
+def _energy_lines(results: Results) -> list[Line]:
     claims = {f"energy/{_row(claim)}": claim for claim in ENERGIES}
     columns: Sequence[tuple[str, Callable[[EnergyClaim], Decimal | None], Value]] = (
         ("accuracy, %", lambda claim: claim.accuracy, accuracy),
@@ -99,7 +115,7 @@ def _energy_lines(results: Results) -> list[_Line]:
         ("energy", lambda claim: claim.energy_mj, energy_mj),
         ("ANN / this", lambda claim: claim.ratio, energy_ratio),
     )
-    found: list[_Line] = [("method", "what", "paper", "ours", "pocket")]
+    found: list[Line] = [("method", "what", "paper", "ours", "pocket")]
     for place in _with_ours(claims, results, "7"):
         claim = claims.get(place)
         for name, printed, value in columns:
@@ -113,8 +129,8 @@ def _energy_lines(results: Results) -> list[_Line]:
     return found
 
 
-def _open_lines(results: Results) -> list[_Line]:
-    found: list[_Line] = [("choice", "pocket", "- LBQ as in the recipes")]
+def _open_lines(results: Results) -> list[Line]:
+    found: list[Line] = [("choice", "pocket", "- LBQ as in the recipes")]
     for place in results.places("open"):
         row = place.removeprefix("open/")
         difference = results.paired(place, _OPEN_REFERENCE, "pocket", accuracy)
@@ -136,17 +152,7 @@ def _row(claim: AccumulationClaim | EnergyClaim) -> str:
     return claim.method if claim.max_level is None else f"{claim.method} ({claim.max_level})"
 
 
-def _aligned(lines: Sequence[_Line]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = (
-        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-    head, *rest = padded
-    return [head, "-" * len(head), *rest]
-
-
-_LINES: dict[Table, Callable[[Results], list[_Line]]] = {
+_LINES: dict[Table, Callable[[Results], list[Line]]] = {
     "2": _accuracy_lines("2"),
     "3": _accuracy_lines("3"),
     "4": _accuracy_lines("4"),

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from lbq.cli.main import main
@@ -14,6 +16,15 @@ def test_a_bundle_copies_to_itself(bundle, tmp_path, capsys):
     assert main(["export", str(bundle), "--to", "bundle", "--out", str(out)]) == 0
     assert digest(out) == digest(bundle)
     assert "integers" in capsys.readouterr().out
+
+
+def test_what_was_written_is_data_if_asked(bundle, tmp_path, capsys):
+    out = tmp_path / "copy.lbq"
+    assert main(["export", str(bundle), "--to", "bundle", "--out", str(out), "--json"]) == 0
+    size = out.stat().st_size
+    assert json.loads(capsys.readouterr().out) == {
+        "file": str(out), "format": "bundle", "bytes": size, "is_integer": True, "notes": [],
+    }  # fmt: skip
 
 
 def test_a_run_is_lowered_on_the_way(trained, tmp_path):

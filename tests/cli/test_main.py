@@ -21,11 +21,14 @@ def test_help_lists_the_commands(capsys):
     assert all(f"lbq {name}" in out for name in desk.COMMANDS)
 
 
-@pytest.mark.parametrize("words", [[], ["trian"]])
-def test_no_command_or_an_unknown_one_is_a_wrong_command_line(words, capsys):
-    assert desk.main(words) == 2
-    captured = capsys.readouterr()
-    assert "lbq train" in captured.out + captured.err
+def test_no_command_shows_them_all(capsys):
+    assert desk.main([]) == 2
+    assert "lbq train" in capsys.readouterr().out
+
+
+def test_a_mistyped_command_is_guessed(capsys):
+    assert desk.main(["trian"]) == 2
+    assert "did you mean `lbq train`?" in capsys.readouterr().err
 
 
 def fail_with(error, monkeypatch):

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -123,6 +124,14 @@ def test_an_ann_is_reported_without_levels(tiny, tmp_path):
     assert 'id="plot-steps"' not in html
 
 
+def test_what_was_written_is_data_if_asked(trained, tmp_path, capsys):
+    out = tmp_path / "a.html"
+    assert main(["report", str(trained), "--limit", "0", "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["file"], found["bytes"]) == (str(out), out.stat().st_size)
+    assert "--limit 0" in found["notes"][0]
+
+
 def test_mistakes_are_explained(trained, tmp_path, capsys):
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "a.html")]) == 1
     assert "has no checkpoint" in capsys.readouterr().err
@@ -130,5 +139,5 @@ def test_mistakes_are_explained(trained, tmp_path, capsys):
     assert "--out names a file" in capsys.readouterr().err
     assert main(["report", str(trained), str(trained), "--step", "4"]) == 1
     assert "--step is for one run" in capsys.readouterr().err
-    assert main(["report", str(trained), "--limit", "-1"]) == 1
-    assert "--limit is a number of test samples, got -1" in capsys.readouterr().err
+    assert main(["report", str(trained), "--limit", "-1"]) == 2
+    assert "--limit must be at least 0, got -1" in capsys.readouterr().err

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -33,3 +36,15 @@ def test_a_forward_that_decides_by_values_is_refused_in_words():
 
     with pytest.raises(LoweringError, match="decide by values"):
         capture(Fickle(), torch.zeros(1, 2))
+
+
+def test_networks_are_captured_where_jaxtyping_is_not_installed():
+    code = """
+import sys
+sys.modules["jaxtyping"] = None  # as at a user's
+import torch, lbq
+model = lbq.resnet20(10, width=1 / 16, blocks=(1, 1, 1)).eval()
+lbq.lower(model, torch.zeros(1, 3, 16, 16))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,19 +1,15 @@
 """One integer network on every engine there is: do all answers agree bit for bit?"""
 
 import importlib.util
-import json
 from pathlib import Path
 
 import numpy as np
 from integer_oracle import run_oracle
-from safetensors.torch import load_file
 
 import lbq
 from lbq.cli.samples import open_samples, pieces
 from lbq.deploy.run import BACKENDS
 from lbq.export import OnnxRunner, export_onnx
-from lbq.train import Recipe, build_network
-from lbq.train.document import from_document
 
 _READER = Path(__file__).parents[2] / "examples" / "numpy_reader.py"
 
@@ -63,15 +59,6 @@ def integer_network(model, inputs, *, bits, calibrate=False):
     lowered = lbq.lower(model, images)
     given = images if calibrate else None
     return lbq.to_fixed_point(lowered, bits=bits, pixels=pixels, calibration=given)
-
-
-def pocket_network(results):
-    """Return the trained pocket network of the committed record, and its recipe."""
-    record = json.loads((results / "training" / "pocket.json").read_text())
-    recipe = from_document(Recipe, record["recipe"])
-    model = build_network(recipe.model, num_classes=10).eval()
-    model.load_state_dict(load_file(results / "training" / "pocket.safetensors"))
-    return model, recipe
 
 
 def cifar10_bytes(data, count, recipe):

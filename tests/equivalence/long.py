@@ -30,6 +30,8 @@ from random_networks import RandomNetwork  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
+from lbq.errors import BoundError  # noqa: E402
+from lbq.shelf import recipe_of  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
 
 NEURONS = {
@@ -82,7 +84,7 @@ def differing(model, net, images, batch=50):
 
 
 def lowering(scale):
-    _, recipe = engines.pocket_network(ROOT / "results")
+    recipe = recipe_of("pocket-cifar10")
     count = max(4, round(1000 * scale))
     _, images = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
     images = images.double()
@@ -107,11 +109,12 @@ def lowering(scale):
 
 
 def graphs(scale):
-    count, wrong, engines_seen = max(1, round(200 * scale)), {}, {}
+    count, wrong, engines_seen, refused = max(1, round(200 * scale)), {}, {}, 0
     for seed in range(count):
         model = RandomNetwork(1000 + seed)
         inputs = model.inputs()
-        net = engines.integer_network(model, inputs, bits=(4, 8, 16)[seed % 3], calibrate=seed % 2)
+        net, is_refused = _integers(model, inputs, bits=(4, 8, 16)[seed % 3], calibrate=seed % 2)
+        refused += is_refused
         with tempfile.TemporaryDirectory() as folder:
             found = engines.disagreements(engines.answers(net, inputs, Path(folder)))
         for name, differ in found.items():
@@ -119,11 +122,25 @@ def graphs(scale):
             engines_seen[name] = engines_seen.get(name, 0) + 1
         if differ_now := sum(found.values()):
             sys.stderr.write(f"seed {1000 + seed}: {differ_now} differ, {found}\n")
-    return {"graphs": count, "integers_differing": wrong, "graphs_per_engine": engines_seen}
+    return {
+        "graphs": count,
+        "in_8_bits_because_16_need_wider_integers": refused,
+        "integers_differing": wrong,
+        "graphs_per_engine": engines_seen,
+    }
+
+
+def _integers(model, inputs, *, bits, calibrate):
+    """Return a network of integers, with 8 bits if more are refused, and whether they were."""
+    try:
+        return engines.integer_network(model, inputs, bits=bits, calibrate=calibrate), False
+    except BoundError:
+        assert bits == 16
+        return engines.integer_network(model, inputs, bits=8, calibrate=calibrate), True
 
 
 def images(scale):
-    model, recipe = engines.pocket_network(ROOT / "results")
+    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
     count = max(4, round(1000 * scale))
     pixels, inputs = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
     normalization = recipe.data.augment.normalization

@@ -6,10 +6,9 @@ from equivalence import engines
 from random_networks import RandomNetwork
 
 import lbq
+from lbq.shelf import recipe_of
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -24,7 +23,7 @@ def test_every_engine_gives_the_same_integers(seed, tmp_path):
 
 @pytest.mark.skipif("LBQ_DATA" not in os.environ, reason="real images: set LBQ_DATA")
 def test_the_trained_network_gives_the_same_integers_on_real_images(tmp_path):
-    model, recipe = engines.pocket_network(RESULTS)
+    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
     data = Path(os.environ["LBQ_DATA"]) / "cifar10"
     pixels, images = engines.cifar10_bytes(data, 20, recipe)
     normalization = recipe.data.augment.normalization

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,63 @@ def test_eight_bit_weights_move_few_levels(engine):
     moved = num_different(exported_answers(net, raw, engine=engine, style="int8"), expected)
     moved.pop("logits", None)
     assert sum(moved.values()) <= 1e-3 * sum(levels.size for levels in expected.values())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sums_of_levels_keep_the_same_bits(engine):
+    net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=4, block="sew")
+    got = exported_answers(net, raw, engine=engine, style="int8")
+    assert not num_different(got, answers(net, raw))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lossy_sums_move_few_levels_of_a_block(engine):
+    net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    for path, neuron in net.neurons():  # steps as training leaves them: no two alike
+        if path.endswith("neuron2"):
+            neuron.ladder.copy_((neuron.ladder * (0.6 + 0.07 * int(path[-9]))).ceil().int())
+    expected = answers(net, raw)
+    got = exported_answers(net, raw, engine=engine, style="int8-lossy")
+    first = "stages.0.0.neuron2"  # behind it, moved levels move others
+    num_moved = num_different({first: got[first]}, {first: expected[first]}).get(first, 0)
+    assert num_moved <= 0.01 * expected[first].size
+
+
+def operators_of_onnxruntime(path):
+    """Count the operators that ONNX Runtime makes of a file."""
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path.with_suffix(".optimised"))
+    options.log_severity_level = 3  # it warns that the optimised file belongs to this processor
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    made = onnx.load(options.optimized_model_filepath).graph.node
+    return Counter(node.op_type for node in made)
+
+
+@pytest.mark.parametrize(
+    ("style", "num_fused", "num_sums"), [("int8", 11, 0), ("int8-lossy", 18, 7)]
+)
+def test_onnxruntime_fuses_convolutions(style, num_fused, num_sums, tmp_path):
+    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    export_onnx(net, tmp_path / "net.onnx", style=style)
+    found = operators_of_onnxruntime(tmp_path / "net.onnx")
+    convolutions = (found["QLinearConv"], found["Conv"] + found["FusedConv"], found["QLinearAdd"])
+    assert convolutions == (num_fused, 19 - num_fused, num_sums)
+
+
+@pytest.mark.parametrize("style", ["int8", "int8-lossy"])
+def test_openvino_convolves_bytes_behind_the_first_neuron(style, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    export_onnx(net, tmp_path / "net.onnx", style=style)
+    model = openvino.Core().compile_model(str(tmp_path / "net.onnx"), "CPU")
+    made = [node.get_rt_info() for node in model.get_runtime_model().get_ops()]
+    precisions = Counter(
+        info["runtimePrecision"].astype(str)
+        for info in made
+        if info["layerType"].astype(str) == "Convolution"
+    )
+    assert precisions["u8"] == sum(precisions.values()) - 1 == 18
 
 
 def test_a_membrane_over_time_is_refused(tmp_path):

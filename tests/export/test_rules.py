@@ -279,6 +279,15 @@ def bytes_of_nobody(draft):
 
 
 @breaks("contiguous")
+def numbers_across_words(draft):
+    table = json.dumps(draft.table).encode()
+    table += b" " * (1 + -len(table) % 8)
+    draft._shift(8 + len(table) - draft.start)
+    payload = len(table).to_bytes(8, "little") + table + draft.numbers
+    return seal(json.dumps(draft.manifest).encode(), payload)
+
+
+@breaks("contiguous")
 def shape_larger_than_its_bytes(draft):
     draft.table["fc.weight"]["shape"] = [2**40, 2**40]
 

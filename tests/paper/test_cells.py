@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lbq.neurons import BurstLIF, named_neurons
 from lbq.train import build_network, read_recipe, write_recipe
 from lbq_paper import cells as cells_module
 from lbq_paper.cells import Cell, chosen, in_order, merged, published, recipe_key, table_of
@@ -110,8 +111,15 @@ def test_small_cells_differ_from_one_recipe_in_what_they_ask_only():
     base = pocket_science()
     for cell in POCKET:
         model = replace(cell.recipe.model, neuron=base.model.neuron, timesteps=2)
-        like = replace(cell.recipe, seed=base.seed, model=model, calibrate=None)
+        like = replace(cell.recipe, seed=base.seed, model=model, calibrate=None, compile=False)
         assert like == base, cell.method
+
+
+def test_small_cells_are_compiled_where_their_neurons_have_no_kernel():
+    for cell in POCKET:
+        network = build_network(cell.recipe.model, num_classes=10)
+        loops = [n for _, n in named_neurons(network) if not isinstance(n, BurstLIF)]
+        assert cell.recipe.compile == bool(loops), cell.method
 
 
 def test_the_groups_have_the_cells_that_were_planned():

@@ -16,9 +16,25 @@ def test_a_table_is_printed(capsys, tmp_path):
     assert "97.45" in capsys.readouterr().out
 
 
-def test_figures_say_what_they_need(capsys):
-    assert main(["figure", "3"]) == 1
-    assert "lbq.analysis" in capsys.readouterr().err
+def test_figure_3_is_drawn(capsys, tmp_path):
+    assert main(["figure", "3", "--out", str(tmp_path)]) == 0
+    assert "figure3.svg" in capsys.readouterr().out
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_figure_4_comes_with_its_numbers(capsys, record, layers, tmp_path):
+    record("ablation/V1/fixed", 0, 0.8, layers=layers(1.0), counts={"num_images": 10})
+    words = ["figure", "4", "--out", str(tmp_path / "out"), "--results", str(tmp_path)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "0.173" in out
+    assert "not run" in out
+    assert "figure4-pocket.png" in out
+
+
+def test_the_page_of_results_is_printed(capsys, tmp_path):
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("# Results")
 
 
 def test_parts_of_an_array_are_the_whole():
@@ -34,6 +50,7 @@ def test_parts_of_an_array_are_the_whole():
         (["list", "--array-index", "3", "--array-size", "3"], "array_index must lie in 0..2"),
         (["list", "nothing-begins-so"], "no cell is chosen"),
         (["run", "--group", "z"], "no cell is chosen"),
+        (["figure", "4", "--results", "nowhere"], "none was run at pocket size"),
     ],
 )
 def test_mistakes_are_told(words, complaint, capsys):

@@ -3,11 +3,6 @@ from decimal import Decimal
 
 import pytest
 
-from lbq_paper.cells import published
-from lbq_paper.full_size import full_size_cells
-from lbq_paper.numerics import numerics_digest
-from lbq_paper.pocket_size import pocket_cells
-from lbq_paper.records import FORMAT
 from lbq_paper.results import open_results, shown
 from lbq_paper.tables import table_text
 from lbq_paper.tables_as_printed import ABLATION, ACCUMULATIONS, ENERGIES
@@ -20,28 +15,6 @@ COUNTS = {
     "bit_sparse_acs": 9_456_900_000,
     "plane_formations": 6_950_000,
 }
-
-
-@pytest.fixture
-def record(tmp_path):
-    """Writes a record for a place and seed, and returns where it lies."""
-
-    def write(place, seed, accuracy, *, size="pocket", numerics=None, **body):
-        cells = pocket_cells() if size == "pocket" else full_size_cells()
-        cell = next(c for c in cells if place in c.places and c.seed == seed)
-        whole = {
-            "format": FORMAT,
-            "recipe": published(cell.recipe),
-            "numerics_sha256": numerics or numerics_digest(),
-            "accuracy_after_last_epoch": accuracy,
-            **body,
-        }
-        path = tmp_path / size / f"{cell.id}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(whole))
-        return path
-
-    return write
 
 
 def line(text, start):

@@ -45,7 +45,7 @@ def test_a_cell_is_trained_measured_and_recorded_once(cell, work, tmp_path):
     assert record["best_on_test_set"]["accuracy"] >= record["accuracy_after_last_epoch"]
     assert len(record["evaluations"]) == 2
     assert len(record["weights_sha256"]) == len(record["data_sha256"]) == 64
-    assert record["minutes"] > 0
+    assert 0 <= record["minutes"] < 5
     assert record["versions"]["torch"]
     assert record["curve"]
     assert len(record["layers"]) == 7

@@ -23,5 +23,5 @@ def test_every_number_of_a_record_becomes_a_point_of_a_chart(tmp_path):
 
 def test_without_the_package_the_line_that_installs_it_is_told(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[log\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[train\]'"):
         Charts(tmp_path)

@@ -23,7 +23,12 @@ def test_what_was_trained_is_loaded_and_answers_as_it_did(tiny, tmp_path, change
     assert (found, step) == (recipe, 12)
     assert not model.training
     assert model(torch.randn(2, 3, 8, 8)).shape == (2, 10)
-    assert evaluate_run(tmp_path, cache=CACHE, device="cpu") == outcome.evaluations[-1]
+    told = []
+    again = evaluate_run(
+        tmp_path, cache=CACHE, device="cpu", tell=lambda done, total: told.append((done, total))
+    )
+    assert again == outcome.evaluations[-1]
+    assert told == [(16, 30), (30, 30)]  # batches of 16
 
 
 def test_an_earlier_checkpoint_can_be_asked_for(tiny, tmp_path):

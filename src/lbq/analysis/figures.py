@@ -298,7 +298,7 @@ def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> No
     if levels.entropy is not None:
         x, y = levels.active_ratio, levels.entropy
         axes.plot(x, y, marker, color=colour, ms=8, mec="black", mew=0.8, zorder=3)
-    axes.set(xlabel="active ratio", ylabel="normalised entropy")
+    axes.set(xlabel="active ratio", ylabel="entropy / log N")
 
 
 def _plot_shares(axes: Axes, layers: Sequence[LayerLevels]) -> None:

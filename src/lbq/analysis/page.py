@@ -49,10 +49,13 @@ footer { margin-top: 48px; font-size: 13px; color: #50575e; }
   @page { size: A4; margin: 16mm; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; }
   nav { display: none; } a { color: inherit; text-decoration: none; }
-  h2 { break-after: avoid; margin-top: 24px; } figure, .headline div, tr { break-inside: avoid; }
-  thead { display: table-header-group; } table { font-size: 8.5pt; }
-  .scroll { overflow: visible; }
-  .headline dd { font-size: 15pt; }
+  h2 { break-after: avoid; margin-top: 20px; } figure, .headline div, tr { break-inside: avoid; }
+  thead { display: table-header-group; } caption { break-after: avoid; }
+  table { font-size: 8.5pt; margin: 8px 0; } th, td { padding: 1.5pt 10pt 1.5pt 0; }
+  p, figcaption { font-size: 9.5pt; max-width: none; }
+  .scroll { overflow: visible; } .headline dd { font-size: 15pt; }
+  .beside { display: block; columns: 2; column-gap: 10mm; } .beside table { width: 100%; }
+  footer { margin-top: 16px; break-before: avoid; }
 }
 """
 """Looks: dark on white, on a screen and on paper."""

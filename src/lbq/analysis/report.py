@@ -1,6 +1,7 @@
 """One or several runs as one HTML page: opens offline, prints well."""
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from lbq.analysis import sections
 from lbq.analysis.comparison import render_comparison
@@ -47,5 +48,6 @@ def _lead(run: RunFacts) -> str:
     return (
         f"Recipe {run.recipe.get('name')}: {model.get('name')} x {model.get('width')} with "
         f"{neuron.get('kind')} neurons, {model.get('timesteps')} timesteps, on "
-        f"{data.get('source')}. {state.capitalize()}; looked at after step {run.step:,}."
+        f"{PurePath(str(data.get('source'))).name}. {state.capitalize()}; looked at after step "
+        f"{run.step:,}."
     )

@@ -32,12 +32,16 @@ def headline_of(run: RunFacts) -> Iterator[tuple[str, Cell, str]]:
         over = f"mean over {len(run.levels.layers)} layers"
         yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
     if run.costs:
-        words = f"{run.costs.saved:.1%} fewer than unary, per image"
+        words = f"per image; {100 * run.costs.saved:.1f} % fewer than unary"
         acs = number(run.costs.bit_sparse_acs / MILLION, ",.2f", " M")
         yield "Bit-sparse ACs", acs, words
     for price in run.prices:
         if price.name in ("paper", "int8, 32-bit sums"):
-            yield f"ANN / this: {price.name}", number(price.ratio, ".2f", " x"), "arithmetic energy"
+            yield (
+                "Energy, ANN / this",
+                number(price.ratio, ".2f", " x"),
+                f"arithmetic: {price.name}",
+            )
 
 
 def curves(run: RunFacts) -> list[str]:

@@ -10,18 +10,18 @@ from importlib import metadata, util
 from pathlib import Path
 
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from lbq import __version__
+from lbq.cli.reading import read
 from lbq.kernels import native
 from lbq.train.world import backends
 
 EXTRAS = {
     "datasets": ("data", "images: CIFAR, ImageNet, any folder in their layout"),
     "PIL": ("data", "decoding images"),
-    "tensorboard": ("log", "charts: lbq train --tensorboard"),
+    "tensorboard": ("train", "charts: lbq train --tensorboard"),
     "onnx": ("onnx", "lbq export --to onnx"),
     "onnxruntime": ("onnx", "lbq eval net.onnx"),
     "openvino": ("openvino", "lbq eval net.onnx --engine openvino"),
@@ -29,6 +29,11 @@ EXTRAS = {
     "matplotlib": ("report", "lbq report"),
 }
 """Module: the extra that brings it, and what it is for."""
+
+EXAMPLES = {
+    "lbq doctor": "a table of what was found, and what to do about the rest",
+    "lbq doctor --json": "the same for a program, or for a report of a problem",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ class DoctorArguments:
 
 def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq doctor``."""
-    arguments = tyro.cli(DoctorArguments, prog="lbq doctor", args=list(words))
+    arguments = read(DoctorArguments, words, command="lbq doctor", examples=EXAMPLES)
     findings = list(examine(arguments.cache.expanduser()))
     console = Console(soft_wrap=arguments.json)
     if arguments.json:

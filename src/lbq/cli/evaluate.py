@@ -10,9 +10,17 @@ import tyro
 from rich.console import Console
 
 from lbq.cli.evaluate_file import SUFFIXES, evaluate_file
+from lbq.cli.following import counting
+from lbq.cli.reading import check_count, read
 from lbq.errors import ParameterError
 from lbq.train.trained import evaluate_run
 from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
+
+EXAMPLES = {
+    "lbq eval runs/pocket": "the last checkpoint of a run",
+    "lbq eval net.lbq --backend planes": "integers, bit plane by bit plane",
+    "lbq eval net.onnx --engine openvino --limit 500 --json": "another engine, 500 samples",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +55,10 @@ class EvalArguments:
 
 def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq eval``."""
-    arguments = tyro.cli(EvalArguments, prog="lbq eval", args=list(words))
+    arguments = read(EvalArguments, words, command="lbq eval", examples=EXAMPLES)
+    check_count("--devices", arguments.devices, at_least=1)
+    check_count("--workers", arguments.workers)
+    check_count("--limit", arguments.limit, at_least=1)
     if arguments.run.suffix in SUFFIXES and not arguments.run.is_dir():
         return _evaluate_file(arguments)
     if arguments.limit or arguments.engine or arguments.backend:
@@ -56,14 +67,16 @@ def run(words: Sequence[str]) -> int:
         )
     if arguments.devices > 1 and not is_inside_launcher():
         return launch_workers(["-m", "lbq.cli", "eval", *words], devices=arguments.devices)
-    found = evaluate_run(
-        arguments.run,
-        cache=arguments.cache,
-        step=arguments.step,
-        source=arguments.data,
-        device=arguments.device,
-        workers=arguments.workers,
-    )
+    with counting(f"test samples of {arguments.run}") as tell:
+        found = evaluate_run(
+            arguments.run,
+            cache=arguments.cache,
+            step=arguments.step,
+            source=arguments.data,
+            device=arguments.device,
+            workers=arguments.workers,
+            tell=tell if is_first_process() else None,
+        )
     if is_first_process():
         words_out = (
             json.dumps({**asdict(found), "accuracy": found.accuracy})

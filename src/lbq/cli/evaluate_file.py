@@ -74,9 +74,17 @@ def open_network(path: Path, *, engine: str | None = None, backend: str | None =
         from lbq.export.nir import import_nir  # noqa: PLC0415 -- an extra
 
         return _lowered(import_nir(path), backend or "dense")
+    return _lowered(load_bundle(path), backend or "dense")
+
+
+def load_bundle(path: Path) -> LoweredNetwork:
+    """Load a bundle; a complaint names its file."""
     from lbq.export.bundle import load  # noqa: PLC0415 -- one door at a time
 
-    return _lowered(load(path), backend or "dense")
+    try:
+        return load(path)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from error
 
 
 def _lowered(network: LoweredNetwork, backend: str) -> Opened:

@@ -1,5 +1,6 @@
 """``lbq export SOURCE --to FORMAT``: a bundle, or a run, as a file that other engines take."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,12 +9,20 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
+from lbq.cli.evaluate_file import load_bundle
 from lbq.cli.following import waiting
 from lbq.cli.lower import LoweringOptions, check_out, lower_run
+from lbq.cli.reading import read
 from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError, ParameterError
 
 Format = Literal["onnx", "pt2", "nir", "bundle"]
+
+EXAMPLES = {
+    "lbq export net.lbq --to onnx --out net.onnx": "for ONNX Runtime and OpenVINO",
+    "lbq export net.lbq --to pt2 --out net.pt2": "for torch where lbq is not installed",
+    "lbq export runs/pocket --to nir --out net.nir": "for neuromorphic tools, in real numbers",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,27 +36,35 @@ class ExportArguments:
     (real numbers only), "bundle" for lbq."""
     out: Path
     """File to write."""
-    style: Literal["exact", "fast", "int8"] = "exact"
-    """How an ONNX file computes integers."""
+    style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact"
+    """How an ONNX file computes integers; "int8-lossy" moves thresholds a little."""
     options: Annotated[LoweringOptions, tyro.conf.arg(name="")] = field(
         default_factory=LoweringOptions
     )
     """How a run is lowered; a bundle is lowered already."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
     debug: bool = False
     """Show tracebacks for mistakes too."""
 
 
 def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq export``."""
-    arguments = tyro.cli(ExportArguments, prog="lbq export", args=list(words))
+    arguments = read(ExportArguments, words, command="lbq export", examples=EXAMPLES)
     check_out(arguments.out)
     console = Console(soft_wrap=True)
-    network = _open(arguments, console)
+    network, notes = _open(arguments)
     with waiting(f"writing {arguments.out}"):
         write(network, arguments.to, arguments.out, style=arguments.style)
-    kind = "integers" if network.is_integer else "real numbers"
     size = arguments.out.stat().st_size
-    console.print(f"{arguments.out}: {size:,} bytes, {kind}", markup=False, highlight=False)
+    if arguments.json:
+        found = {"file": str(arguments.out), "format": arguments.to, "bytes": size}
+        lines = [json.dumps({**found, "is_integer": network.is_integer, "notes": notes})]
+    else:
+        kind = "integers" if network.is_integer else "real numbers"
+        lines = [*notes, f"{arguments.out}: {size:,} bytes, {kind}"]
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
     return 0
 
 
@@ -56,7 +73,7 @@ def write(
     to: Format,
     out: Path,
     *,
-    style: Literal["exact", "fast", "int8"] = "exact",
+    style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact",
 ) -> None:
     """Write a lowered network in one of the formats."""
     if to != "onnx" and style != "exact":
@@ -79,15 +96,14 @@ def write(
         save(network, out)
 
 
-def _open(arguments: ExportArguments, console: Console) -> LoweredNetwork:
+def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:
+    """Return the network, and what a person should know about how it was lowered."""
     options = arguments.options
     if arguments.source.is_dir():
         if options.bits is None and arguments.to == "nir":
             options = replace(options, bits="float")
         lowered = lower_run(arguments.source, options)
-        for note in lowered.notes:
-            console.print(note, markup=False, highlight=False)
-        return lowered.network
+        return lowered.network, lowered.notes
     if options != LoweringOptions():
         raise ParameterError(
             f"{arguments.source} is no folder of a run: --bits, --calibrate, --data, --cache, "
@@ -95,6 +111,4 @@ def _open(arguments: ExportArguments, console: Console) -> LoweredNetwork:
         )
     if not arguments.source.is_file():
         raise FormatError(f"there is no bundle and no run at {arguments.source}")
-    from lbq.export.bundle import load  # noqa: PLC0415
-
-    return load(arguments.source)
+    return load_bundle(arguments.source), ()

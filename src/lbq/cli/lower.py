@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import Tensor
 
 from lbq.cli.following import waiting
+from lbq.cli.reading import check_count, read
 from lbq.cli.samples import open_samples, pieces
 from lbq.data import Data
 from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
@@ -25,6 +26,12 @@ from lbq.train.trained import load_trained
 Bits = Literal["8", "4", "16", "float"]
 BATCH = 100
 """Samples that run at once."""
+
+EXAMPLES = {
+    "lbq lower runs/pocket": "8-bit integers, proven not to overflow, in net.lbq",
+    "lbq lower runs/pocket --check 500": "and compare both networks on 500 test samples",
+    "lbq lower runs/pocket --bits float --out real.lbq": "stop before rounding",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +89,9 @@ def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq lower``."""
     from lbq.export.bundle import save  # noqa: PLC0415 -- only this command needs it
 
-    arguments = tyro.cli(LowerArguments, prog="lbq lower", args=list(words))
+    arguments = read(LowerArguments, words, command="lbq lower", examples=EXAMPLES)
     check_out(arguments.out)
+    check_count("--check", arguments.check)
     lowered = lower_run(arguments.run, arguments.options)
     if arguments.check and lowered.data is None:
         raise ParameterError(f"--check needs the data: {' '.join(lowered.notes)}")
@@ -100,6 +108,7 @@ def run(words: Sequence[str]) -> int:
 
 def lower_run(out: Path, options: LoweringOptions) -> Lowered:
     """Lower the network of a run, to fixed point unless real numbers were asked for."""
+    check_count("--calibrate", options.calibrate)
     model, recipe, step = load_trained(out, step=options.step)
     notes: list[str] = []
     data = None

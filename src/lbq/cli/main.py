@@ -1,10 +1,11 @@
 """``lbq COMMAND``: which command, and what its end looks like.
 
 Exit codes: 0 done, 1 a mistake that we can explain, 2 a wrong command line, 70 a crash, 128 +
-signal if a signal ended it (143 when a scheduler sent SIGTERM). A mistake has no traceback;
-``--debug`` shows it.
+signal if a signal ended it (143 when a scheduler sent SIGTERM, 141 when nobody reads on). A
+mistake is one line on the standard error; ``--debug`` shows its traceback.
 """
 
+import difflib
 import logging
 import os
 import sys
@@ -14,11 +15,12 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from lbq import __version__
-from lbq.cli import doctor, evaluate, export, lower, report, train
-from lbq.errors import LBQError
+from lbq.cli import completion, doctor, evaluate, export, lower, report, train
+from lbq.cli.mistakes import explain
+from lbq.cli.reading import UsageError
 from lbq.train.world import is_first_process, is_lost_contact
 
-MISTAKE, USAGE, CRASH, INTERRUPTED = 1, 2, 70, 130
+MISTAKE, USAGE, CRASH, INTERRUPTED, UNREAD = 1, 2, 70, 130, 141
 
 Command = Callable[[Sequence[str]], int]
 
@@ -29,6 +31,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "export": (export.run, "write it for other engines: ONNX, torch alone, NIR"),
     "report": (report.run, "write what runs came to as one HTML page"),
     "doctor": (doctor.run, "look at this machine: what was found, what to do about the rest"),
+    "completion": (completion.run, "print a script that lets the shell finish words"),
 }
 
 
@@ -44,31 +47,42 @@ def main(words: Sequence[str] | None = None) -> int:
         Console().print(__version__, highlight=False)
         return 0
     if words[0] not in COMMANDS:
-        errors.print(f"there is no command {words[0]!r}\n\n{_usage()}", markup=False)
+        errors.print(f"error: {_no_command(words[0])}", markup=False, highlight=False)
         return USAGE
     command, _ = COMMANDS[words[0]]
     try:
         return command(words[1:])
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough; Python would complain at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except Exception as error:
-        is_plain = isinstance(error, LBQError) or is_lost_contact(error)
-        if is_plain and "--debug" not in words:
-            errors.print(_explain(error), markup=False, highlight=False)
-        else:
+        words_for_it = str(error) if is_lost_contact(error) else explain(error)
+        if words_for_it is None or "--debug" in words:
             traceback.print_exc()
-        return MISTAKE if isinstance(error, LBQError) else CRASH
+        else:
+            errors.print(_signed(words_for_it), markup=False, highlight=False)
+        if isinstance(error, UsageError):
+            return USAGE
+        return CRASH if explain(error) is None else MISTAKE
 
 
-def _explain(error: Exception) -> str:
-    """Say what went wrong; processes other than the first add who they are, in one line."""
+def _signed(words: str) -> str:
+    """Say who complains: processes other than the first add who they are, in one line."""
     if is_first_process():
-        return f"error: {error}"
-    return f"process {os.environ['RANK']}: {str(error).splitlines()[0]}"
+        return f"error: {words}"
+    return f"process {os.environ['RANK']}: {words.splitlines()[0]}"
+
+
+def _no_command(word: str) -> str:
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    guess = f"; did you mean `lbq {close[0]}`?" if close else ";"
+    return f"there is no command {word!r}{guess} `lbq --help` lists all"
 
 
 def _usage() -> str:
-    lines = [f"  lbq {name:8} {what}" for name, (_, what) in COMMANDS.items()]
+    lines = [f"  lbq {name:10}  {what}" for name, (_, what) in COMMANDS.items()]
     return "\n".join(
         [
             "usage:",

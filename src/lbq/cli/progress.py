@@ -1,6 +1,8 @@
 """What a person sees of a run: a bar in a terminal, lines in a file."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -23,9 +25,19 @@ class Display:
         self._recipe = recipe
         self._bar = _bar(self._console) if self._console.is_terminal else None
         self._task = None
+        self._status = None
+
+    def wait(self, what: str) -> None:
+        """Say what the time before the first record is for."""
+        if not self._console.is_terminal:
+            self.say(what)
+            return
+        self._status = self._console.status(what)
+        self._status.start()
 
     def __call__(self, record: Record) -> None:
         """Show a record."""
+        self._stop_waiting()
         if record["event"] in ("start", "resume"):
             self._begin(record)
         elif record["event"] == "train":
@@ -41,8 +53,13 @@ class Display:
 
     def close(self) -> None:
         """Leave the terminal as it was."""
+        self._stop_waiting()
         if self._bar is not None:
             self._bar.stop()
+
+    def _stop_waiting(self) -> None:
+        if self._status is not None:
+            self._status.stop()
 
     def _begin(self, record: Record) -> None:
         verb = "training" if record["event"] == "start" else f"continuing at step {record['step']}"
@@ -76,6 +93,19 @@ def headline(outcome: Outcome, out: Path) -> str:
         f"best {best.accuracy:.2%} after epoch {best.epoch}, chosen on the test set; {out}"
     )
     return f"nothing left to do. {words}" if outcome.ending == "was finished" else words
+
+
+def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
+    """Say the same as data; ``last`` and ``best`` are None before the first evaluation."""
+    found = outcome.evaluations
+    best = max(found, key=lambda each: each.correct, default=None)
+    return {
+        "run": str(out),
+        "ending": outcome.ending,
+        "step": outcome.step,
+        "last": asdict(found[-1]) | {"accuracy": found[-1].accuracy} if found else None,
+        "best_on_test_set": asdict(best) | {"accuracy": best.accuracy} if best else None,
+    }
 
 
 def _bar(console: Console) -> Progress:

@@ -1,5 +1,6 @@
 """``lbq report RUN [RUN ...]``: what runs came to, as one page that needs nothing but itself."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from lbq.analysis.membranes import LayerMembranes, MembraneCounts
 from lbq.analysis.steps import read_steps
 from lbq.cli.following import waiting
 from lbq.cli.lower import check_out
+from lbq.cli.reading import check_count, read
 from lbq.cli.samples import open_samples, pieces
 from lbq.cost import EnergyModel, EnergyReport, Tally
 from lbq.cost.table import CountTable
@@ -31,6 +33,12 @@ from lbq.train.trained import load_trained
 
 BATCH = 100
 """Samples that run at once."""
+
+EXAMPLES = {
+    "lbq report runs/pocket": "one run, in report.html",
+    "lbq report runs/pocket runs/wide --out both.html": "several, side by side",
+    "lbq report runs/pocket --limit 0": "what the run's folder tells; no data needed",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +57,8 @@ class ReportArguments:
     """Test samples to watch levels and count costs on, spread over the test set; 0 for none."""
     step: int | None = None
     """Which checkpoint; the last one unless said."""
+    json: bool = False
+    """Print one JSON object instead of sentences."""
     debug: bool = False
     """Show tracebacks for mistakes too."""
 
@@ -64,12 +74,11 @@ class Measured:
 
 def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq report``."""
-    arguments = tyro.cli(ReportArguments, prog="lbq report", args=list(words))
+    arguments = read(ReportArguments, words, command="lbq report", examples=EXAMPLES)
     check_out(arguments.out)
     if not arguments.runs:
         raise ParameterError("name the folder of a run: lbq report RUN [RUN ...]")
-    if arguments.limit < 0:
-        raise ParameterError(f"--limit is a number of test samples, got {arguments.limit}")
+    check_count("--limit", arguments.limit)
     if arguments.step is not None and len(arguments.runs) > 1:
         raise ParameterError("--step is for one run; runs are compared at their last checkpoints")
     from lbq.analysis.report import render  # noqa: PLC0415 -- an extra
@@ -81,10 +90,13 @@ def run(words: Sequence[str]) -> int:
     with waiting(f"drawing {arguments.out}"):
         write_durably(arguments.out, render(facts).encode())
     console = Console(soft_wrap=True)
-    for note in (note for each in facts for note in each.notes):
-        console.print(note, markup=False, highlight=False)
+    notes = [note for each in facts for note in each.notes]
     size = arguments.out.stat().st_size
-    console.print(f"{arguments.out}: {size:,} bytes", markup=False, highlight=False)
+    lines = [*notes, f"{arguments.out}: {size:,} bytes"]
+    if arguments.json:
+        lines = [json.dumps({"file": str(arguments.out), "bytes": size, "notes": notes})]
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
     return 0
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lbq.cli.following import follow
+from lbq.cli.following import follow, waiting
 from lbq.data import Data, open_data
 from lbq.data.augment import normalize
 from lbq.data.splits import spread
@@ -95,7 +95,8 @@ def recipe_of(origin: dict[str, Any], *, source: Path) -> Recipe:
 def open_samples(recipe: Recipe, *, source: str | None, cache: Path) -> Data:
     """Open the data of a recipe, or the same data from elsewhere."""
     config = recipe.data if source is None else replace(recipe.data, source=source)
-    return open_data(config, cache.expanduser())
+    with waiting(f"opening {config.source}"):
+        return open_data(config, cache.expanduser())
 
 
 def _time_first(samples: NDArray[Any]) -> Tensor:

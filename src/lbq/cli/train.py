@@ -1,5 +1,7 @@
 """``lbq train RECIPE``: in this process, in one process per device, or under a supervisor."""
 
+import difflib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +12,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from lbq.cli.progress import Display, headline
+from lbq.cli.progress import Display, headline, summary
+from lbq.cli.reading import UsageError, check_count, read
 from lbq.data import open_data
 from lbq.errors import RecipeError, RunError
 from lbq.train.engine import RunOptions, train
@@ -22,10 +25,20 @@ from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import Supervisor
 from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
 
-_USAGE = f"""usage: lbq train RECIPE [flags]
+EXAMPLES = {
+    "lbq train smoke": "half a minute, no download: does everything work?",
+    "lbq train pocket --data uoft-cs/cifar10": "CIFAR-10; the same line again continues",
+    "lbq train pocket --epochs 10 --optim.lr 0.05 --out runs/short": "change the recipe",
+    "lbq train runs/short/recipe.json --out runs/again": "train what another run trained",
+}
+
+_USAGE = f"""usage: lbq train RECIPE [OPTIONS]
 
 RECIPE is one of {", ".join(RECIPES)},
-or the path of a recipe.json. `lbq train pocket --help` lists the flags."""
+or the path of a recipe.json. `lbq train pocket --help` lists the options.
+
+examples:
+""" + "\n".join(f"  {line}\n      {what}" for line, what in EXAMPLES.items())
 
 _WAIT_FOR_PREDECESSOR_S = 90.0
 """How long a supervised job waits for what its predecessor left running."""
@@ -48,6 +61,8 @@ class TrainArguments:
     """Start again after a crash, from the last checkpoint."""
     tensorboard: bool = False
     """Write charts for TensorBoard too, into the run's folder."""
+    json: bool = False
+    """Print one JSON object at the end, and the progress on the standard error."""
     debug: bool = False
     """Show tracebacks for mistakes too."""
     options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
@@ -59,6 +74,8 @@ class TrainArguments:
 def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq train``."""
     arguments = parse(words)
+    check_count("--devices", arguments.devices, at_least=1)
+    check_count("--workers", arguments.options.workers)
     recipe, out = arguments.recipe, arguments.out or Path("runs") / arguments.recipe.name
     again = ["-m", "lbq.cli", "train", *words]
     is_guarded = GUARDIAN in os.environ
@@ -77,13 +94,17 @@ def run(words: Sequence[str]) -> int:
         recipe.check_world(arguments.devices)
         open_data(recipe.data, arguments.options.cache.expanduser())  # decodes, complains, once
         return launch_workers(again, devices=arguments.devices)
-    display = Display(recipe) if is_first_process() else None
+    display = None
+    if is_first_process():
+        display = Display(recipe, Console(stderr=arguments.json, soft_wrap=True))
     listeners: list[Listener] = [] if display is None else [display]
     if arguments.tensorboard and is_first_process():
         from lbq.train.tensorboard import Charts  # noqa: PLC0415 -- an extra
 
         listeners.append(Charts(out / "tensorboard"))
     try:
+        if display is not None:
+            display.wait(f"opening {recipe.data.source}")
         outcome = train(
             recipe,
             out,
@@ -94,22 +115,26 @@ def run(words: Sequence[str]) -> int:
     finally:
         if display is not None:
             display.close()
-    if display is not None:
+    if display is not None and arguments.json:
+        Console(soft_wrap=True).print_json(json.dumps(summary(outcome, out)), indent=None)
+    elif display is not None:
         display.say(headline(outcome, out))
     return outcome.exit_code
 
 
 def parse(words: Sequence[str]) -> TrainArguments:
     """Read the command line: the recipe, then flags that change it."""
+    if words and words[0] in ("-h", "--help"):
+        Console(soft_wrap=True).print(_USAGE, markup=False, highlight=False)
+        raise SystemExit(0)
     if not words or words[0].startswith("-"):
-        Console(stderr=True, soft_wrap=True).print(_USAGE, markup=False, highlight=False)
-        raise SystemExit(0 if words and words[0] in ("-h", "--help") else 2)
-    found = find_recipe(words[0])
-    arguments = tyro.cli(
+        raise UsageError(f"name a recipe first: lbq train RECIPE; {_choices()}")
+    arguments = read(
         TrainArguments,
-        prog=f"lbq train {words[0]}",
-        args=list(words[1:]),
-        default=TrainArguments(recipe=found),
+        words[1:],
+        command=f"lbq train {words[0]}",
+        examples=EXAMPLES,
+        default=TrainArguments(recipe=find_recipe(words[0])),
     )
     if arguments.data is None:
         return arguments
@@ -123,7 +148,10 @@ def find_recipe(name: str) -> Recipe:
         return RECIPES[name]()
     if name.endswith(".json"):
         return read_recipe(Path(name))
-    raise RecipeError(
-        f"there is no recipe {name!r}; take one of {', '.join(RECIPES)}, or the path of a "
-        f"recipe.json"
-    )
+    close = difflib.get_close_matches(name, RECIPES, n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    raise RecipeError(f"there is no recipe {name!r}; {guess}{_choices()}")
+
+
+def _choices() -> str:
+    return f"take one of {', '.join(RECIPES)}, or the path of a recipe.json"

@@ -110,7 +110,17 @@ class EnergyReport:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyModel:
-    """Prices a table of counts; the paper's 45 nm constants unless said."""
+    """Prices a table of counts; the paper's 45 nm constants unless said.
+
+    Example:
+        >>> model = lbq.resnet20(10, width=1 / 16).eval()
+        >>> tally = lbq.Tally(model, torch.randn(1, 3, 16, 16))
+        >>> with lbq.watch_levels(model, tally):
+        ...     logits = model(torch.randn(4, 3, 16, 16))
+        >>> report = lbq.EnergyModel().price(tally.table())
+        >>> [row.name for row in report.arithmetic]
+        ['paper', 'float16', 'int8, 32-bit sums', 'int8, 8-bit sums']
+    """
 
     technology: Technology = HOROWITZ_2014
 

@@ -15,6 +15,10 @@ def count_macs(model: nn.Module, example: Tensor) -> dict[str, int]:
     Args:
         model: any network.
         example: input of the model for a batch of one.
+
+    Example:
+        >>> lbq.count_macs(torch.nn.Sequential(torch.nn.Linear(784, 10)), torch.ones(1, 784))
+        {'0': 7840}
     """
     found: dict[str, int] = {}
     wiring = trace_wiring(model, example)

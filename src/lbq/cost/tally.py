@@ -29,10 +29,13 @@ class Tally:
     Counting starts at zero and goes on over any number of batches.
 
     Example:
-        >>> tally = lbq.Tally(model, images[:1])
+        >>> model = lbq.resnet20(10, width=1 / 16).eval()
+        >>> tally = lbq.Tally(model, torch.randn(1, 3, 16, 16))
         >>> with lbq.watch_levels(model, tally):
-        ...     model(images)
-        >>> print(tally)
+        ...     logits = model(torch.randn(4, 3, 16, 16))
+        >>> table = tally.table()
+        >>> table.num_images, table.timesteps
+        (4, 2)
 
     Args:
         model: the network whose neurons will be watched.

@@ -37,7 +37,8 @@ def open_images(
         limits: how many samples of each to keep, spread evenly; all if None.
         cache: where the library may keep its own files.
     """
-    found = _datasets().load_dataset(source, cache_dir=str(cache / "datasets"))
+    cache = cache.absolute()  # as the library names its files
+    found = _load(source, cache / "datasets")
     train_split = _choose((splits[0],), list(found), "split", source)
     columns = found[train_split].features
     label = _choose(_LABELS if label is None else (label,), list(columns), "label column", source)
@@ -123,6 +124,17 @@ def _choose(wanted: tuple[str, ...], found: list[str], what: str, source: str) -
         f"{source} has no {what} {' or '.join(map(repr, wanted))}, it has "
         f"{', '.join(map(repr, found)) or 'none'}; name one of them"
     )
+
+
+def _load(source: str, cache: Path) -> Any:
+    datasets = _datasets()
+    try:
+        return datasets.load_dataset(source, cache_dir=str(cache))
+    except (OSError, datasets.exceptions.DatasetsError) as error:
+        raise FormatError(
+            f"no images can be read from {source} ({error}); give the id of a data set on the hub, "
+            f"or a folder in a layout of docs/data.md"
+        ) from error
 
 
 def _datasets() -> Any:

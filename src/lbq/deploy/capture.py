@@ -46,7 +46,7 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        traced = fx.GraphModule(model, _Tracer().trace(model))
+        traced = fx.GraphModule(model, untyped(_Tracer().trace(model)))
         traced.graph.eliminate_dead_code()
         shapes = _Shapes(traced)
         with torch.no_grad():
@@ -62,6 +62,16 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
     for node in traced.graph.nodes:
         calls[node] = _read(node, model, calls.__getitem__, shapes.found.get(node.name))
     return list(calls.values())
+
+
+def untyped(graph: fx.Graph) -> fx.Graph:
+    """Drop annotations from a graph: torch writes them as code, and cannot write ``Annotated``.
+
+    Ours are ``Annotated`` wherever jaxtyping is not installed, that is, at our users'.
+    """
+    for node in graph.nodes:
+        node.type = None
+    return graph
 
 
 class _Tracer(fx.Tracer):

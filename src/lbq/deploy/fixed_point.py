@@ -29,7 +29,13 @@ Bits = Literal[4, 8, 16]
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """How the trained network's inputs came from bytes: ``(byte / 255 - mean) / std``."""
+    """How the trained network's inputs came from bytes: ``(byte / 255 - mean) / std``.
+
+    Example:
+        >>> cifar10 = lbq.Pixels(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
+        >>> cifar10.mean
+        (0.4914, 0.4822, 0.4465)
+    """
 
     mean: Sequence[float]
     std: Sequence[float]
@@ -56,6 +62,13 @@ def to_fixed_point(
             network's inputs are counts already (events).
         calibration: some inputs of the lowered network. With them the mean error that rounding
             makes in each channel is taken out of its bias.
+
+    Example:
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> pixels = lbq.Pixels(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+        >>> integers = lbq.to_fixed_point(net, bits=8, pixels=pixels)
+        >>> lbq.run(integers, torch.zeros(1, 3, 16, 16, dtype=torch.uint8)).dtype
+        torch.int32
     """
     if bits not in (4, 8, 16):
         raise ParameterError(f"weights have 4, 8 or 16 bits, got {bits}")

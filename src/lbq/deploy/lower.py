@@ -30,8 +30,9 @@ def lower(model: nn.Module, example: Tensor) -> LoweredNetwork:
         example: an input of the model, for its shapes.
 
     Example:
-        >>> net = lbq.lower(model.eval(), images[:1])
-        >>> logits = net(images)
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> net(torch.randn(4, 3, 16, 16)).shape
+        torch.Size([4, 10])
     """
     return _Lowering(model, example).network
 
@@ -393,6 +394,6 @@ _MODULES: dict[str, _Handler] = {
     **dict.fromkeys(("MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"), _L.pool),
     **dict.fromkeys(("Identity", "Dropout", "Dropout2d", "ImagesIn", "FramesIn"), _L.pass_on),
     "Flatten": _L.flatten,
-    "RepeatOverTime": _L.repeat,
+    **dict.fromkeys(("RepeatOverTime", "RepeatStill"), _L.repeat),
     "MeanOverTime": _L.mean,
 }

@@ -34,6 +34,11 @@ class LoweredNetwork(nn.Module):
         takes_frames: whether it takes ``[T, B, ...]`` instead of still inputs ``[B, ...]``.
         logit_scale: what one unit of an integer network's answer is worth; None for real answers.
         origin: where it came from, as data that JSON can hold: a recipe, an accuracy.
+
+    Example:
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> net.timesteps, net.is_integer, len(list(net.neurons()))
+        (2, False, 19)
     """
 
     def __init__(

@@ -39,6 +39,11 @@ def run(
         backend: "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15); or "native",
             the engine in C++ for integer networks on CPUs, on as many threads as torch has.
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
+
+    Example:
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> lbq.run(net, torch.randn(4, 3, 16, 16), backend="planes").shape
+        torch.Size([4, 10])
     """
     if backend != "native" and backend not in BACKENDS:
         names = ", ".join((*BACKENDS, "native"))

@@ -28,6 +28,12 @@ def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
     Args:
         network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
         path: of the file; by custom it ends in ``.lbq``.
+
+    Example:
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> sha256 = lbq.save(net, "net.lbq")
+        >>> len(sha256)
+        64
     """
     tensors = payload.write(manifest.named_tensors(network))
     regions = payload.read_table(memoryview(tensors))
@@ -46,6 +52,13 @@ def load(path: str | PathLike[str], *, sha256: str | None = None) -> LoweredNetw
     Args:
         path: of the file.
         sha256: of the whole file, if it is known from elsewhere; another one is refused unread.
+
+    Example:
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> sha256 = lbq.save(net, "net.lbq")
+        >>> again = lbq.load("net.lbq", sha256=sha256)
+        >>> again.timesteps
+        2
     """
     return _parse(container.read(Path(path), sha256=sha256))
 

@@ -12,7 +12,6 @@ from lbq.deploy.bounds import PIXEL_MAX, Bound, prove
 from lbq.deploy.network import INPUT, LoweredNetwork, Place
 from lbq.deploy.nodes import (
     EXACT_FLOAT32,
-    IntegerNeuron,
     LevelNeuron,
     Merge,
     Pool,
@@ -25,11 +24,12 @@ from lbq.errors import LoweringError, ParameterError
 from lbq.export.facts import facts_of
 from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_integers import IntegerNodes
-from lbq.export.onnx_qdq import Int8Pairs
+from lbq.export.onnx_joint import fits_int8
+from lbq.export.onnx_qdq import Int8Joints
 from lbq.export.onnx_real import RealNodes, check_exact
 from lbq.export.onnx_signal import Signal, stack
 
-Style = Literal["exact", "fast", "int8"]
+Style = Literal["exact", "fast", "int8", "int8-lossy"]
 STYLES: tuple[Style, ...] = get_args(Style)
 ANSWER = "logits"
 """The name of the graph's first output."""
@@ -50,9 +50,10 @@ def export_onnx(
         path: the file; replaced if there is one.
         style: how an integer network is computed. "exact": in integers, whatever their size.
             "fast": in float32, where the overflow proof shows that float32 rounds nothing; same
-            bits, or a refusal. "int8": as "fast", but for one timestep only and with int8
-            convolutions where a neuron follows; a few levels at thresholds differ by one. A
-            network of real numbers has one style, "exact".
+            bits, or a refusal. "int8": for one timestep only; convolutions are int8 where an
+            engine can keep the bits of what follows, a few levels at thresholds differ by one.
+            "int8-lossy": sums with a shortcut are rounded to bytes, too, so thresholds move by up
+            to a sixteenth of a step. A network of real numbers has one style, "exact".
         outputs_levels: whether every neuron's levels ``[T, B, ...]`` leave the graph as well,
             under the neuron's path.
     """
@@ -73,7 +74,6 @@ class _Written:
         self.graph = Graph()
         self.level_outputs: list[str] = []
         self._network = network
-        self._places = {place.path: place for place in network.plan}
         self._is_exact = network.is_integer and style == "exact"
         self._bounds = prove(network) if network.is_integer else {}
         if self._is_exact:
@@ -81,7 +81,9 @@ class _Written:
             self._nodes = IntegerNodes(self.graph, is_wide=is_wide)
         else:
             self._nodes = RealNodes(self.graph, is_integer=network.is_integer)
-        self._pairs = Int8Pairs(self.graph, network) if style == "int8" else None
+        self._joints = None
+        if style in ("int8", "int8-lossy"):
+            self._joints = Int8Joints(self.graph, network, is_lossy=style == "int8-lossy")
         self._signals = {INPUT: self._enter()}
         for place, node in network.nodes():
             _check_node(place, node)
@@ -97,7 +99,7 @@ class _Written:
     @property
     def num_inexact_channels(self) -> int | None:
         """Channels whose levels may differ by one at a threshold; None where none can."""
-        return None if self._pairs is None else self._pairs.num_inexact_channels
+        return None if self._joints is None else self._joints.num_inexact_channels
 
     def _enter(self) -> Signal:
         network = self._network
@@ -123,10 +125,16 @@ class _Written:
         first, bound = inputs[0], self._bounds.get(place.path)
         if bound is not None and not self._is_exact:
             check_exact(bound.low, bound.high)
+        is_joined = self._joints is not None and place.path in self._joints.nodes
         if isinstance(node, Synapse):
-            is_paired = self._pairs and place.path in self._pairs.synapse_of.values()
-            value = None if is_paired else self._nodes.synapse(node, first)
+            if self._joints is not None and fits_int8(node):
+                folded = first.batch(self.graph)
+                value = None if is_joined else self._joints.current(node, folded)
+            else:
+                value = self._nodes.synapse(node, first)
             return _like(first, value, _seen(node, first.shape), bound)
+        if is_joined:
+            return _like(first, None, first.shape, bound)
         if isinstance(node, Shortcut):
             return _like(first, self._nodes.shortcut(node, first), first.shape, bound)
         if isinstance(node, Merge):
@@ -149,15 +157,13 @@ class _Written:
         raise LoweringError(f"a {type(node).__name__} is no node of a lowered network")
 
     def _levels(self, place: Place, node: LevelNeuron, bound: Bound | None) -> list[str]:
-        if self._pairs is not None and place.path in self._pairs.synapse_of:
-            source = self._pairs.synapse_of[place.path]
-            synapse = self._network.get_submodule(source)
-            assert isinstance(synapse, Synapse)
-            assert isinstance(node, IntegerNeuron)
-            (read,) = self._places[source].inputs
-            return [self._pairs.write(synapse, node, self._signals[read].batch(self.graph))]
+        if self._joints is not None and place.path in self._joints:
+            return [self._joints.write(place.path, self._read)]
         reach = (0, 0) if bound is None else (bound.low, bound.high)
         return self._nodes.neuron(node, self._signals[place.inputs[0]], reach)
+
+    def _read(self, path: str) -> str:
+        return self._signals[path].batch(self.graph)
 
     def _merge(self, node: Merge, inputs: list[Signal], bound: Bound | None) -> Signal:
         is_shown = all(signal.time == inputs[0].time for signal in inputs)

@@ -85,11 +85,9 @@ class Graph:
     def save(self, path: Path, facts: dict[str, Any]) -> None:
         """Check the whole graph and write it, beside its place first, so that no half is seen."""
         helper = self._onnx.helper
-        read = {name for node in self._nodes for name in node.input}
+        nodes, read = self._needed()
         tensors = [tensor for tensor in self._tensors if tensor.name in read]
-        graph = helper.make_graph(
-            self._nodes, "lbq", self._inputs, self._outputs, initializer=tensors
-        )
+        graph = helper.make_graph(nodes, "lbq", self._inputs, self._outputs, initializer=tensors)
         opset = helper.make_opsetid("", OPSET)
         model = helper.make_model(
             graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="lbq"
@@ -105,6 +103,19 @@ class Graph:
         except BaseException:
             Path(beside).unlink(missing_ok=True)
             raise
+
+    def _needed(self) -> tuple[list[Any], set[str]]:
+        """Return the operators that an output depends on, and all that they read.
+
+        Engines run the others too.
+        """
+        read = {output.name for output in self._outputs}
+        needed: list[Any] = []
+        for node in reversed(self._nodes):
+            if read.intersection(node.output):
+                needed.append(node)
+                read.update(node.input)
+        return needed[::-1], read
 
     def _op(
         self, kind: str, inputs: Sequence[str], num_outputs: int, attributes: dict[str, Any]

@@ -1,12 +1,14 @@
-"""Synapse and neuron as one int8 convolution, for networks of a single timestep.
+"""Neurons and what arrives at them as int8 convolutions, for networks of a single timestep.
 
 Without a second timestep there is no membrane to keep: a level is the current divided by the step,
 rounded down and saturated, which is what a requantising int8 convolution does. Engines recognise
 it between QuantizeLinear and DequantizeLinear. Rounding down is rounding to nearest with half a
 step less; that half must be an integer in the unit of the accumulator, so in some channels a
 current within one unit of a threshold gets the neighbouring level. Such channels are counted.
+Beside a shortcut the current keeps all its bits, unless the caller takes a loss for speed.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,17 +16,20 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.network import LoweredNetwork
-from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Repeat, Synapse
+from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Synapse
 from lbq.errors import ParameterError
 from lbq.export.onnx_graph import Graph
+from lbq.export.onnx_joint import WEIGHT_MAX, Joint, find_joints
+from lbq.export.onnx_lattice import Lattice, fit_lattice
 from lbq.export.onnx_real import convolution
 
 _BYTE_MAX = 255
 _FLOAT32_ROOM = 1e-6
 """Share by which a scale may be off when an engine multiplies by it in float32."""
-_WEIGHT_MAX = 127
-_PAIR_MAX = 2**15 - 1
-"""Where older processors saturate the sum of two products of a byte and a signed byte."""
+_MOST_MOVED = 1 / 16
+"""Share of a step by which a lossy sum may move a threshold."""
+_END = 2**31 - 1
+"""Behind the last position of any axis."""
 
 
 class Line(NamedTuple):
@@ -36,63 +41,148 @@ class Line(NamedTuple):
     """Whether every integer current gets its own level."""
 
 
-class Int8Pairs:
-    """Writes a convolution and its neuron as one int8 convolution.
+class Int8Joints:
+    """Writes neurons and what arrives at them as int8 convolutions.
 
     Args:
         graph: where to.
         network: of integers, with one timestep.
+        is_lossy: whether sums with a shortcut may be rounded to bytes too.
     """
 
-    def __init__(self, graph: Graph, network: LoweredNetwork) -> None:
+    def __init__(self, graph: Graph, network: LoweredNetwork, *, is_lossy: bool) -> None:
         if network.timesteps != 1 or not network.is_integer:
             raise ParameterError(
-                f'style "int8" takes an integer network of one timestep: beyond, membranes need '
+                f"int8 styles take an integer network of one timestep: beyond, membranes need "
                 f'more than 8 bits. This one has {network.timesteps}; use style "fast"'
             )
         self._graph = graph
-        self._quantized: dict[str, str] = {}
+        self._bytes: dict[str, str] = {}
         self.num_inexact_channels = 0
-        self.synapse_of = _pairs(network)
-        """For every neuron that is written with its synapse: that synapse's path."""
+        self._lattices: dict[str, Lattice] = {}
+        self._joints = find_joints(network)
+        for path, joint in list(self._joints.items()):
+            if joint.shortcut is not None:
+                lattice = _lattice(joint) if is_lossy else None
+                if lattice is None:
+                    del self._joints[path]
+                else:
+                    self._lattices[path] = lattice
+        self.nodes = {node for joint in self._joints.values() for node in joint.nodes}
+        """Paths of the nodes that are written with their neurons only."""
 
-    def write(self, synapse: Synapse, neuron: IntegerNeuron, value: str) -> str:
-        """Return the levels as floats that engines know to be bytes."""
-        graph = self._graph
-        gain = _gain(synapse, neuron)
-        line = fit_ladder(neuron.ladder, gain=gain)
-        self.num_inexact_channels += int((~line.is_exact).sum())
-        bias = line.offset
-        if synapse.bias is not None:
-            bias = bias + synapse.bias.numpy() * gain
-        channels = len(synapse.weight)
-        scale = graph.constant(np.broadcast_to(line.scale, channels), np.float32)
-        weight = graph.constant(synapse.weight * gain, np.int8)
-        stored_bias = graph.constant(np.broadcast_to(bias, channels), np.int32)
-        current = graph.op(
-            "Conv",
-            self._bytes(value),
-            graph.op("DequantizeLinear", weight, scale, axis=0),
-            graph.op("DequantizeLinear", stored_bias, scale, axis=0),
-            **convolution(synapse),
-        )
+    def __contains__(self, path: str) -> bool:
+        return path in self._joints
+
+    def write(self, path: str, read: Callable[[str], str]) -> str:
+        """Return a neuron's levels as floats that engines know to be bytes.
+
+        Args:
+            path: of the neuron.
+            read: gives the value at a path, integers as floats.
+        """
+        graph, joint = self._graph, self._joints[path]
+        parts = [
+            self._strided(self._byte(read(name)), stride)
+            for name, stride in zip(joint.reads, joint.strides, strict=True)
+        ]
+        inputs = parts[0] if len(parts) == 1 else graph.op("Concat", *parts, axis=1)
+        if path in self._lattices:
+            beside = self._byte(read(joint.shortcut_read))
+            current = self._residual(joint, self._lattices[path], inputs, beside)
+        else:
+            line = fit_ladder(joint.neuron.ladder, gain=_gain(joint.synapse, joint.neuron))
+            self.num_inexact_channels += int((~line.is_exact).sum())
+            current = self._convolve(joint, inputs, line.scale, line.offset)
         level = graph.op("QuantizeLinear", current, *self._unit())
-        if neuron.max_level < _BYTE_MAX:
-            limits = (graph.constant(limit, np.uint8) for limit in (0, neuron.max_level))
+        if joint.neuron.max_level < _BYTE_MAX:
+            limits = (graph.constant(limit, np.uint8) for limit in (0, joint.neuron.max_level))
             level = graph.op("Clip", level, *limits)
-        made = graph.op("DequantizeLinear", level, *self._unit())
-        self._quantized[made] = made
+        # OpenVINO moves scales through float arithmetic that reads bytes, and rounds; not past Abs.
+        made = graph.op("Abs", graph.op("DequantizeLinear", level, *self._unit()))
+        self._bytes[made] = level
         return made
 
-    def _bytes(self, value: str) -> str:
-        """Mark integer-valued floats as bytes, once."""
-        if value not in self._quantized:
-            level = self._graph.op("QuantizeLinear", value, *self._unit())
-            self._quantized[value] = self._graph.op("DequantizeLinear", level, *self._unit())
-        return self._quantized[value]
+    def _residual(self, joint: Joint, lattice: Lattice, inputs: str, beside: str) -> str:
+        """Return convolution and shortcut in steps, less half a step; the first in bytes."""
+        graph = self._graph
+        self.num_inexact_channels += int((~lattice.is_exact).sum())
+        point = self._unit(lattice.unit, lattice.zero)
+        current = self._convolve(joint, inputs, lattice.scale * lattice.unit, lattice.offset)
+        points = graph.op("QuantizeLinear", current, *point)
+        return graph.op(
+            "Add",
+            graph.op("DequantizeLinear", points, *point),
+            graph.op("DequantizeLinear", beside, *self._unit(lattice.unit * lattice.weight)),
+        )
 
-    def _unit(self) -> tuple[str, str]:
-        return self._graph.constant(1, np.float32), self._graph.constant(0, np.uint8)
+    def _convolve(self, joint: Joint, inputs: str, scale: np.ndarray, offset: np.ndarray) -> str:
+        """Return the current, all biases and the offset added, in the unit of the scale."""
+        graph, synapse = self._graph, joint.synapse
+        gain = _gain(synapse, joint.neuron)
+        bias = offset
+        for node in (synapse, joint.shortcut):
+            if node is not None and node.bias is not None:
+                bias = bias + node.bias.numpy() * gain
+        channels = len(synapse.weight)
+        stored_scale = graph.constant(np.broadcast_to(scale, channels), np.float32)
+        stored_bias = graph.constant(np.broadcast_to(bias, channels), np.int32)
+        weight = graph.constant(synapse.weight * gain, np.int8)
+        return graph.op(
+            "Conv",
+            graph.op("DequantizeLinear", inputs, *self._unit()),
+            graph.op("DequantizeLinear", weight, stored_scale, axis=0),
+            graph.op("DequantizeLinear", stored_bias, stored_scale, axis=0),
+            **convolution(synapse),
+        )
+
+    def current(self, synapse: Synapse, value: str) -> str:
+        """Return the current of a convolution as floats that hold integers.
+
+        OpenVINO convolves bytes here and hands on the whole sum. ONNX Runtime has no such operator;
+        it folds the weights and convolves floats. A DequantizeLinear of weights it would not fold.
+        """
+        graph = self._graph
+        ones = graph.constant(np.ones((len(synapse.weight), 1, 1, 1)), np.float32)
+        weight = graph.cast(graph.constant(synapse.weight, np.int8), np.float32)
+        arguments = [
+            graph.op("DequantizeLinear", self._byte(value), *self._unit()),
+            graph.op("Mul", weight, ones),
+        ]
+        if synapse.bias is not None:
+            arguments.append(graph.constant(synapse.bias, np.float32))
+        return graph.op("Conv", *arguments, **convolution(synapse))
+
+    def _byte(self, value: str) -> str:
+        """Return integer-valued floats as bytes, made once."""
+        if value not in self._bytes:
+            self._bytes[value] = self._graph.op("QuantizeLinear", value, *self._unit())
+        return self._bytes[value]
+
+    def _strided(self, value: str, stride: tuple[int, ...]) -> str:
+        if all(step == 1 for step in stride):
+            return value
+        starts, ends, axes, steps = (
+            self._graph.constant(np.array(numbers), np.int64)
+            for numbers in ([0, 0], [_END, _END], [2, 3], list(stride))
+        )
+        return self._graph.op("Slice", value, starts, ends, axes, steps)
+
+    def _unit(self, scale: float = 1, zero: int = 0) -> tuple[str, str]:
+        return self._graph.constant(scale, np.float32), self._graph.constant(zero, np.uint8)
+
+
+def _lattice(joint: Joint) -> Lattice | None:
+    shortcut = joint.shortcut
+    assert shortcut is not None
+    assert shortcut.max_input is not None
+    lattice = fit_lattice(
+        joint.neuron.ladder,
+        shortcut.weight,
+        max_input=shortcut.max_input,
+        gain=_gain(joint.synapse, joint.neuron),
+    )
+    return None if lattice is None or lattice.error > _MOST_MOVED else lattice
 
 
 def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
@@ -101,7 +191,7 @@ def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
     largest = int(synapse.weight.long().abs().flatten(1).sum(1).max()) * synapse.max_input
     largest += 0 if synapse.bias is None else int(synapse.bias.long().abs().max())
     room = (EXACT_FLOAT32 - 1) // max(largest, int(neuron.ladder.max()))
-    return max(1, min(_WEIGHT_MAX // max(int(synapse.weight.int().abs().max()), 1), room))
+    return max(1, min(WEIGHT_MAX // max(int(synapse.weight.int().abs().max()), 1), room))
 
 
 def fit_ladder(ladder: Tensor, *, gain: int) -> Line:
@@ -134,30 +224,3 @@ def fit_ladder(ladder: Tensor, *, gain: int) -> Line:
     )
     is_exact = ((above >= levels) & (below < levels)).all(0) & (most > _FLOAT32_ROOM)
     return Line(stored, offset, is_exact)
-
-
-def _pairs(network: LoweredNetwork) -> dict[str, str]:
-    readers: dict[str, list[str]] = {}
-    for place, _ in network.nodes():
-        for name in place.inputs:
-            readers.setdefault(name, []).append(place.path)
-    before = {place.path: place.inputs[0] for place in network.plan}
-    pairs: dict[str, str] = {}
-    for path, neuron in network.neurons():
-        source = before[path]
-        if isinstance(network.get_submodule(source), Repeat) and len(readers[source]) == 1:
-            source = before[source]
-        synapse = network.get_submodule(source) if source in before else None
-        is_alone = len(readers[source]) == 1
-        is_narrow = int(neuron.ladder.max()) < EXACT_FLOAT32
-        if is_alone and is_narrow and isinstance(synapse, Synapse) and _fits(synapse):
-            pairs[path] = source
-    return pairs
-
-
-def _fits(node: Synapse) -> bool:
-    """Tell whether a synapse fits an int8 convolution that saturates nowhere."""
-    if node.is_linear or node.weight.dtype != torch.int8 or node.max_input is None:
-        return False
-    is_map = node.bias is not None and node.bias.dim() != 1
-    return not is_map and 2 * node.max_input * _WEIGHT_MAX <= _PAIR_MAX

@@ -16,7 +16,7 @@ class OnnxRunner:
     """A file, loaded once into an engine.
 
     Args:
-        path: what :func:`lbq.export.export_onnx` wrote.
+        path: what :func:`lbq.export.onnx.export_onnx` wrote.
         engine: "onnxruntime" or "openvino".
         threads: that one inference may use; None leaves it to the engine.
     """

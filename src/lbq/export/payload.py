@@ -53,7 +53,7 @@ def write(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def read_table(payload: memoryview) -> dict[str, Region]:
-    """Read where every tensor lies; complain about holes, overlaps and bytes of nobody."""
+    """Read where every tensor lies; complain about holes, overlaps, split words, lost bytes."""
     length = int.from_bytes(payload[:_LENGTH], "little")
     require(
         len(payload) >= _LENGTH and length <= min(MAX_MANIFEST, len(payload) - _LENGTH),
@@ -69,6 +69,11 @@ def read_table(payload: memoryview) -> dict[str, Region]:
             region.offset == end,
             "contiguous",
             f"tensor {name} begins at byte {region.offset:,}, the one before ends at {end:,}",
+        )
+        require(
+            region.offset % DTYPES[region.dtype].itemsize == 0,
+            "contiguous",
+            f"tensor {name} begins at byte {region.offset:,}, across the words of {region.dtype}",
         )
         end += region.num_bytes
     require(

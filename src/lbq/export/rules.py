@@ -37,7 +37,7 @@ RULES = {
     "unread": "every node but the last is read, and the last is the only readout",
     "timesteps": "there are 1 to 4,096 timesteps, the same everywhere",
     "max-level": "a neuron has 1 to 255 levels, a signed one at most 127",
-    "contiguous": "tensors lie one behind the other and fill the payload",
+    "contiguous": "tensors lie aligned, one behind the other, and fill the payload",
     "tensors": "every tensor is used exactly once, and lies where the manifest says",
     "dtype": "tensors have the types of their roles",
     "shape": "shapes are positive and fit what the node reads",

@@ -16,7 +16,12 @@ from lbq.neurons.burst import BurstLIF
 class NamedResNet:
     """One of the paper's networks: its shape, and the form of input it is used with there.
 
-    Calling it builds the network: ``lbq.resnet20(num_classes=10, timesteps=2, max_level=5)``.
+    Calling it builds the network.
+
+    Example:
+        >>> model = lbq.resnet20(num_classes=10, timesteps=2, max_level=5, width=0.125)
+        >>> model(torch.randn(4, 3, 32, 32)).shape  # nothing to reset
+        torch.Size([4, 10])
     """
 
     shape: ResNetShape

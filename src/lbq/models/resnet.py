@@ -64,6 +64,15 @@ class SpikingResNet(nn.Module):
         first_stage_stride: 1 for images, 2 for events unless said.
         fused: run batch norm, addition and neuron of a block as one operation where that is
             possible (channels last, on CPUs, LBQ neurons); state dicts do not change.
+
+    Example:
+        >>> from lbq.models import ResNetShape
+        >>> shape = ResNetShape(blocks=(1, 1), channels=(8, 16), stem_channels=8)
+        >>> model = lbq.SpikingResNet(
+        ...     shape, num_classes=10, timesteps=2, neuron=lambda channels: lbq.BurstLIF(3)
+        ... )
+        >>> model(torch.randn(4, 3, 32, 32)).shape
+        torch.Size([4, 10])
     """
 
     def __init__(

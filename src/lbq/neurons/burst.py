@@ -35,6 +35,12 @@ class BurstLIF(Neuron):
         detach_carry: stop the gradient between timesteps.
         keep: what waits for the backward on CPUs: "membranes" (4 bytes per neuron and timestep), or
             "residues" (2 bytes; same levels, gradients within 1e-3).
+
+    Example:
+        >>> neuron = lbq.BurstLIF(max_level=3, step=0.5)
+        >>> currents = torch.tensor([0.2, 0.6, 1.2, 9.0]).reshape(1, 1, 4)  # [T, B, n]
+        >>> neuron(currents).detach()  # whole steps of 0.5, three at most
+        tensor([[[0.0000, 0.5000, 1.0000, 1.5000]]])
     """
 
     def __init__(

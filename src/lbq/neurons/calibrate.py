@@ -37,6 +37,11 @@ def calibrate_steps(
 
     Returns:
         The step that each layer was given.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Identity(), lbq.BurstLIF(max_level=5))
+        >>> lbq.calibrate_steps(model, [torch.linspace(0, 2, 1001).reshape(1, 1, -1)])
+        {'1': tensor([0.3960])}
     """
     if not 0 < percentile <= 100:
         raise ParameterError(f"percentile must lie in (0, 100], got {percentile}")

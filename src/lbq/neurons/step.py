@@ -49,6 +49,11 @@ class FixedStep(NeuronStep):
     Args:
         value: the step.
         channels: number of channels for one step each; None for one step for the layer.
+
+    Example:
+        >>> neuron = lbq.BurstLIF(step=lbq.FixedStep(0.25))
+        >>> [name for name, _ in neuron.named_parameters()]
+        ['surrogate.raw_tail']
     """
 
     def __init__(self, value: float = 1.0, *, channels: int | None = None) -> None:
@@ -79,6 +84,10 @@ class LearnedStep(NeuronStep):
         gradient_scale: "none" (the paper; docs/decisions/0004), or "lsq" to multiply the step's
             gradient by 1 / sqrt(numel * max_level).
         eps: smallest distance of the step from zero (epsilon).
+
+    Example:
+        >>> lbq.LearnedStep(0.25, channels=3)()
+        tensor([0.2500, 0.2500, 0.2500], grad_fn=<AddBackward0>)
     """
 
     def __init__(

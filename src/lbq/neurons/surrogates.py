@@ -63,6 +63,13 @@ class ReLSGET(Surrogate):
     Args:
         tail: strength of the tails to start from (lambda).
         learn: train the strength, as the paper does.
+
+    Example:
+        >>> neuron = lbq.BurstLIF(max_level=5, surrogate=lbq.ReLSGET(tail=0.8))
+        >>> current = torch.tensor([[[-1.0, 3.0, 8.0]]], requires_grad=True)
+        >>> neuron(current).sum().backward()
+        >>> current.grad > 0  # below the plateau, on it, and above: a gradient everywhere
+        tensor([[[True, True, True]]])
     """
 
     def __init__(self, tail: float = 0.5, *, learn: bool = True) -> None:
@@ -73,6 +80,13 @@ class BoxET(Surrogate):
     """The box of the paper's ablations: plateau [0.5, N + 0.5], nothing outside.
 
     Choice: the paper names Box-ET but does not define it (docs/decisions/0002).
+
+    Example:
+        >>> neuron = lbq.BurstLIF(max_level=5, surrogate=lbq.BoxET())
+        >>> current = torch.tensor([[[-1.0, 3.0, 8.0]]], requires_grad=True)
+        >>> neuron(current).sum().backward()
+        >>> current.grad > 0  # nothing is learned from what lies outside of the box
+        tensor([[[False,  True, False]]])
     """
 
     def __init__(self) -> None:

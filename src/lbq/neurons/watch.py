@@ -23,8 +23,11 @@ def watch_levels(model: nn.Module, watch: Watch) -> Generator[None]:
     integers.
 
     Example:
-        >>> with lbq.watch_levels(model, lambda layer, t, level: print(layer, t, level.max())):
-        ...     model(images)
+        >>> model = torch.nn.Sequential(torch.nn.Identity(), lbq.BurstLIF())
+        >>> with lbq.watch_levels(model, lambda layer, t, level: print(layer, t, level.tolist())):
+        ...     bursts = model(torch.tensor([[[0.5, 1.5]], [[2.5, 9.0]]]))  # [T, B, n]
+        1 0 [[0, 1]]
+        1 1 [[2, 5]]
     """
 
     def show(layer: str, emit: nn.Module, args: Any, levels: Tensor) -> None:
@@ -45,6 +48,13 @@ def check_currents_finite(model: nn.Module) -> Generator[None]:
 
     Without it a NaN is emitted as level 0, in silence. It waits for the device at every layer, so
     it is for finding a fault, not for every step.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Identity(), lbq.BurstLIF())
+        >>> with lbq.check_currents_finite(model):
+        ...     model(torch.full((1, 1, 2), torch.nan))
+        Traceback (most recent call last):
+        lbq.errors.NonFiniteError: ...
     """
 
     def check(layer: str, neuron: Neuron, receive: nn.Module, args: tuple[Tensor, ...]) -> None:

@@ -46,11 +46,13 @@ def count_correct(
     num_workers: int = 0,
     channels_last: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int, float] | None:
     """Return right answers, samples and mean loss over the whole test set, alike on every process.
 
     Nothing is padded or dropped: the counts are those of one process, for any number of them. None
-    if any process was asked to stop before it was through.
+    if any process was asked to stop before it was through. ``tell`` is told after every batch how
+    many samples of how many this process has asked.
     """
     was_training = model.training
     model.eval()
@@ -67,6 +69,8 @@ def count_correct(
         correct += (logits.argmax(1) == target).sum()
         loss += F.cross_entropy(logits.float(), target, reduction="sum").double()
         count += len(target)
+        if tell is not None:
+            tell(count, -(-data.num_test // world.size))
     model.train(was_training)
     counts = torch.stack([correct, *torch.tensor([count, stopped]).to(correct)])
     num_correct, num_samples, num_stopped = world.sum_(counts).tolist()

@@ -18,7 +18,7 @@ class Charts:
             from torch.utils.tensorboard.writer import SummaryWriter  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise MissingExtraError(
-                "charts need the tensorboard package: pip install 'lbq[log]'"
+                "charts need the tensorboard package: pip install 'lbq[train]'"
             ) from error
         self._writer = SummaryWriter(str(folder))
 

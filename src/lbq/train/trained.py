@@ -1,5 +1,6 @@
 """What came out of a run: its network, and how good it is."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def evaluate_run(
     device: str = "auto",
     workers: int = 0,
     timeout_s: float = 300.0,
+    tell: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Count the right answers of a run's network over its whole test set.
 
@@ -68,6 +70,7 @@ def evaluate_run(
         device: "auto", or torch's name of a device.
         workers: processes that prepare batches, per device.
         timeout_s: how long the processes wait for each other.
+        tell: is told after every batch how many samples of how many this process has asked.
     """
     model, recipe, found = load_trained(out, step=step)
     data_config = recipe.data
@@ -86,6 +89,7 @@ def evaluate_run(
             batch=recipe.test_batch,
             num_workers=workers,
             channels_last=recipe.channels_last,
+            tell=tell,
         )
     assert counts is not None  # nobody says stop here
     correct, count, loss = counts

@@ -1,0 +1,43 @@
+"""Count a shipped network's answers and accumulations exactly, and put them into its record.
+
+    python benchmarks/record_exact.py pocket-cifar10 --data $LBQ_DATA/cifar10
+
+runs all test images in float64 and writes what was counted after 2,000 and after all of them, then
+the model card. tests/paper/test_exact.py counts the first 2,000 again.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from lbq.data import open_data
+from lbq.shelf import pretrained, recipe_of, record_of
+from lbq.shelf.card import model_card
+from lbq.shelf.pretrained import SHELF
+from lbq_paper.exact import count_exactly
+
+FEW = 2_000
+"""What a test can count again in a minute."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--cache", type=Path, default=Path("~/.cache/lbq"))
+    arguments = parser.parse_args()
+    config = replace(recipe_of(arguments.name).data, source=arguments.data)
+    data = open_data(config, arguments.cache.expanduser())
+    model, record = pretrained(arguments.name), record_of(arguments.name)
+    record["exact"] = count_exactly(model, data, milestones=(FEW, data.num_test))
+    folder = SHELF / arguments.name
+    (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
+    (folder / "README.md").write_text(model_card(record))
+    for counts in record["exact"]["after"]:
+        right = f"{counts['correct']:,} of {counts['num_images']:,} right"
+        print(f"{right}, {counts['unary_acs']:,} unary ACs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""How the pages become a site: Sphinx, MyST and furo, without fetching anything.
+
+sphinx-build -W --keep-going -n docs build/docs
+"""
+
+import lbq
+
+project = "lbq"
+author = "The lbq maintainers"
+copyright = "the lbq maintainers, Apache-2.0"  # noqa: A001 -- Sphinx's name
+release = version = lbq.__version__
+html_title = f"lbq {release}"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+]
+exclude_patterns = ["figures/*.py"]
+
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_show_sphinx = False
+html_copy_source = False
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the signatures' axis names read badly outside of the code
+autodoc_default_options = {"members": True}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+add_module_names = False
+
+# Names of other libraries have no page here, and their inventories would have to be fetched.
+nitpick_ignore_regex = [(r"py:.*", r"(?!lbq).*")]

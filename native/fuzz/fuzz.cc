@@ -1,0 +1,186 @@
+// Any bytes as a model: refused with a code, or run. Build it with LBQ_SANITIZE=address,undefined.
+//
+//   lbq_fuzz --seconds 120 --seed 1 [--count N] [--first K]
+//
+// Mutant K of a seed is always the same one: whatever goes wrong is said with its number, and
+// `--first K --count 1` does it again.
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <new>
+
+#include "mutate.h"
+#include "reader/interpreter.h"
+#include "reader/reader.h"
+#include "reader/rules.h"
+#include "test/draft.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/lsan_interface.h>
+#endif
+
+namespace {
+
+constexpr double kSeconds = 1;          // that one mutant may take
+constexpr size_t kSlack = 16 << 20;     // bytes that reading may take beyond twice the file
+constexpr int64_t kRunnable = 1 << 17;  // values of all nodes and timesteps that are run here
+constexpr int64_t kMultiplications = 1 << 24;
+
+size_t live = 0, peak = 0;
+uint64_t seed = 1, number = 0;
+
+void say_where() {
+  std::fprintf(stderr, "\nmutant %llu of seed %llu: lbq_fuzz --seed %llu --first %llu --count 1\n",
+               static_cast<unsigned long long>(number), static_cast<unsigned long long>(seed),
+               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(number));
+}
+
+[[noreturn]] void fail(const std::string& why) {
+  std::fprintf(stderr, "%s\n", why.c_str());
+  say_where();
+  std::exit(1);
+}
+
+void* allocate(size_t size) {
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  live += malloc_usable_size(memory);
+  peak = std::max(peak, live);
+  return memory;
+}
+
+void release(void* memory) {
+  if (memory != nullptr) live -= malloc_usable_size(memory);
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return allocate(size); }
+void* operator new[](size_t size) { return allocate(size); }
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }
+void operator delete[](void* memory, size_t) noexcept { release(memory); }
+
+namespace {
+
+bool is_small(const lbq::Network& network) {
+  int64_t values = 0, multiplications = 0;
+  for (const lbq::Node& node : network.nodes) {
+    values += node.to.size() * static_cast<int64_t>(node.inputs.size());
+    const int64_t places = node.to.height * node.to.width;
+    multiplications += node.kind == lbq::Kind::kPool
+                           ? node.to.size() * node.window.kernel[0] * node.window.kernel[1]
+                           : places * node.weight.count;
+  }
+  return (values + network.input.size()) * network.timesteps <= kRunnable &&
+         multiplications * network.timesteps <= kMultiplications;
+}
+
+// Run it whole and step by step: the same integers, within the bound that was proven.
+void run_both(const lbq::Network& network, Dice& dice) {
+  const int64_t batch = 2, size = network.nodes.back().to.size(), instant = batch * network.input.size();
+  const bool gives_sum = network.nodes.back().sums_over_time;
+  std::vector<uint8_t> inputs(instant * (network.takes_frames ? network.timesteps : 1));
+  const bool is_extreme = dice() % 2;
+  for (uint8_t& input : inputs) input = is_extreme ? (dice() % 2 ? 255 : 0) : static_cast<uint8_t>(dice());
+  std::vector<int64_t> whole(batch * size * (gives_sum ? 1 : network.timesteps)), step(batch * size);
+  lbq::run(network, inputs.data(), batch, whole.data());
+  lbq::State state(network, batch);
+  for (int64_t t = 0; t < network.timesteps; ++t) {
+    lbq::run(network, inputs.data() + (network.takes_frames ? t * instant : 0), batch, step.data(), &state);
+    const bool is_comparable = !gives_sum || t + 1 == network.timesteps;
+    if (is_comparable &&
+        !std::equal(step.begin(), step.end(), whole.begin() + (gives_sum ? 0 : t * batch * size)))
+      fail("streaming gives other integers");
+  }
+  const lbq::Bound bound = network.nodes.back().bound;
+  for (int64_t logit : whole)
+    if (logit < bound.low || logit > bound.high) fail("a logit leaves its bound");
+}
+
+// How it ended, in a word.
+std::string attempt(const std::string& file, Dice& dice) {
+  lbq::Model model;
+  const size_t before = live;
+  peak = live;
+  try {
+    model = lbq::read_model(lbq::copy_bundle(file.data(), file.size()));
+  } catch (const lbq::Refusal& refusal) {
+    if (peak - before > 2 * file.size() + kSlack)
+      fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
+    return lbq_model_status_name(refusal.status);
+  }
+  if (peak - before > 2 * file.size() + kSlack)
+    fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
+  if (!is_small(model.network)) return "sound, too large to run here";
+  run_both(model.network, dice);
+  return "ran";
+}
+
+struct Limits {
+  double seconds = 10;
+  uint64_t first = 0, count = UINT64_MAX;
+};
+
+Limits read_options(int argc, char** argv) {
+  Limits limits;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--seconds") limits.seconds = std::atof(argv[i + 1]);
+    if (flag == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
+    if (flag == "--first") limits.first = std::strtoull(argv[i + 1], nullptr, 10);
+    if (flag == "--count") limits.count = std::strtoull(argv[i + 1], nullptr, 10);
+  }
+  return limits;
+}
+
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_set_death_callback(say_where);
+#endif
+  const Limits limits = read_options(argc, argv);
+  std::vector<std::string> files;
+  for (const char* name :
+       {"tiny-event", "tiny-level", "tiny-zero", "tiny-none", "tiny-late", "frames", "features", "real"})
+    files.push_back(read_whole(std::string(LBQ_CORPUS) + "/" + name + ".lbq"));
+  std::map<std::string, uint64_t> outcomes;
+  double slowest = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  uint64_t done = 0;
+  for (; done < limits.count && elapsed() < limits.seconds; ++done) {
+    number = limits.first + done;
+    Dice dice(seed * 0x9e3779b97f4a7c15u + number);
+    const std::string file = mutate(files, dice);
+    const double before = cpu_seconds();
+    ++outcomes[attempt(file, dice)];
+    const double took = cpu_seconds() - before;
+    slowest = std::max(slowest, took);
+    if (took > kSeconds) fail("it takes " + std::to_string(took) + " s");
+#if defined(__SANITIZE_ADDRESS__)
+    if (done % 10000 == 0 && __lsan_do_recoverable_leak_check()) fail("it leaks");
+#endif
+  }
+  for (const auto& [outcome, count] : outcomes)
+    std::printf("%10llu %s\n", static_cast<unsigned long long>(count), outcome.c_str());
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  std::printf("%llu mutants of seed %llu in %.0f s, the slowest %.3f s, peak memory of the process %ld MB\n",
+              static_cast<unsigned long long>(done), static_cast<unsigned long long>(seed), elapsed(),
+              slowest, usage.ru_maxrss / 1024);
+  return 0;
+}

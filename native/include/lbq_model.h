@@ -1,0 +1,118 @@
+/* Integer networks in .lbq files: read by every rule of docs/deploy/bundle-format.md, and run. Plain C.
+ *
+ * A model never changes after it was opened: any number of threads may describe, run and stream it at once.
+ * Nothing here throws, aborts, prints or keeps a pointer of the caller's; docs/deploy/lbq-run.md has an
+ * example.
+ */
+#ifndef LBQ_MODEL_H
+#define LBQ_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* These numbers never change; new ones are added behind. */
+typedef enum {
+  LBQ_MODEL_OK = 0,
+  LBQ_MODEL_BAD_ARGUMENT = 1,  /* a NULL, or a size that does not fit the model */
+  LBQ_MODEL_NO_MEMORY = 2,     /* there was no room for the file or for its values */
+  LBQ_MODEL_READ_FAILED = 3,   /* the system could not open or read the file */
+  LBQ_MODEL_REAL_NUMBERS = 4,  /* a network of real numbers: only those of integers are run here */
+  LBQ_MODEL_BOUND = 5,         /* its integers could overflow, or it does not tell the truth about them */
+  LBQ_MODEL_SEQUENCE_OVER = 6, /* a stream has had all the timesteps that the proof covers: reset it */
+
+  /* the rules of the format, by their names */
+  LBQ_RULE_FILE = 16,
+  LBQ_RULE_MAGIC,
+  LBQ_RULE_VERSION,
+  LBQ_RULE_RESERVED,
+  LBQ_RULE_LENGTH,
+  LBQ_RULE_DIGEST,
+  LBQ_RULE_KNOWN_DIGEST,
+  LBQ_RULE_MANIFEST_SIZE,
+  LBQ_RULE_TABLE_SIZE,
+  LBQ_RULE_JSON,
+  LBQ_RULE_KEYS,
+  LBQ_RULE_VALUE,
+  LBQ_RULE_COUNT,
+  LBQ_RULE_NAME,
+  LBQ_RULE_KIND,
+  LBQ_RULE_ORDER,
+  LBQ_RULE_UNREAD,
+  LBQ_RULE_TIMESTEPS,
+  LBQ_RULE_MAX_LEVEL,
+  LBQ_RULE_CONTIGUOUS,
+  LBQ_RULE_TENSORS,
+  LBQ_RULE_DTYPE,
+  LBQ_RULE_SHAPE,
+  LBQ_RULE_SIZE,
+  LBQ_RULE_SIGNAL,
+  LBQ_RULE_MAX_INPUT,
+  LBQ_RULE_FINITE, /* of real numbers: no network of integers can break it */
+  LBQ_RULE_BITS,
+  LBQ_RULE_LADDER,
+  LBQ_RULE_DECAY,
+  LBQ_RULE_RESET
+} lbq_model_status;
+
+/* "max-level" for LBQ_RULE_MAX_LEVEL, as in the format's table of rules; "no-memory" and the like for the
+ * others; NULL for a number that is no status. */
+const char* lbq_model_status_name(lbq_model_status status);
+
+/* What was found, and where: one line of UTF-8 without control characters. Always ends in a zero byte. */
+typedef struct {
+  char text[512];
+} lbq_complaint;
+
+typedef struct lbq_model lbq_model;
+
+/* Read a file once, into memory of its own size, and check all of it. `sha256` is the hexadecimal digest of
+ * the whole file if it is known from elsewhere, else NULL. On failure *model is NULL; `complaint` may be. */
+lbq_model_status lbq_model_open(const char* path, const char* sha256, lbq_model** model,
+                                lbq_complaint* complaint);
+/* The same for bytes in memory, which are copied. */
+lbq_model_status lbq_model_from_bytes(const void* data, size_t size, lbq_model** model,
+                                      lbq_complaint* complaint);
+/* Free a model that no thread and no stream uses any more; NULL is fine. */
+void lbq_model_free(lbq_model* model);
+
+typedef struct {
+  int64_t timesteps;               /* T */
+  int64_t channels, height, width; /* of one sample at one instant; features have height = width = 1 */
+  int32_t takes_frames;            /* 1: uint8 [T, B, ...]; 0: still uint8 [B, ...] */
+  int32_t gives_sequence;          /* 1: int64 [T, B, num_logits]; 0: their sum, [B, num_logits] */
+  int64_t num_logits;
+  double logit_scale; /* a logit times this is in real units */
+  int64_t num_nodes;
+  int64_t num_values; /* that all nodes hold for one sample at one instant, 8 bytes each */
+  char digest[65];    /* the SHA-256 in the file's header: two files with one digest are one model */
+} lbq_model_facts;
+
+void lbq_model_describe(const lbq_model* model, lbq_model_facts* facts);
+
+/* Answer a batch from rest. `num_inputs` bytes enter (batch * channels * height * width, times T for frames)
+ * and `num_logits` integers leave (batch * facts.num_logits, times T for a sequence); others are refused. */
+lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs,
+                               size_t num_inputs, int64_t* logits, size_t num_logits,
+                               lbq_complaint* complaint);
+
+/* A batch of sequences, one timestep at a time. It refers to its model; one thread at a time may use it. */
+typedef struct lbq_stream lbq_stream;
+
+lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_stream** stream,
+                                lbq_complaint* complaint);
+/* One instant [B, ...] in (a still network sees its image again at every timestep), [B, num_logits] out: the
+ * sum of all timesteps so far, or this timestep's own if the model gives a sequence. */
+lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs,
+                                 int64_t* logits, size_t num_logits, lbq_complaint* complaint);
+/* Begin again, from rest. */
+void lbq_stream_reset(lbq_stream* stream);
+void lbq_stream_free(lbq_stream* stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

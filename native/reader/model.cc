@@ -1,0 +1,150 @@
+// The C functions of lbq_model.h: sizes checked, and nothing thrown.
+#include <cinttypes>
+#include <cstring>
+#include <new>
+
+#include "interpreter.h"
+#include "manifest.h"
+#include "reader.h"
+#include "rules.h"
+
+struct lbq_model {
+  lbq::Model model;
+};
+
+struct lbq_stream {
+  const lbq::Network* network;
+  int64_t batch;
+  lbq::State state;
+};
+
+namespace lbq {
+namespace {
+
+// Do something that may throw; return how it went.
+template <class Do>
+lbq_model_status guarded(lbq_complaint* complaint, Do act) {
+  if (complaint != nullptr) complaint->text[0] = 0;
+  try {
+    act();
+    return LBQ_MODEL_OK;
+  } catch (const Refusal& refusal) {
+    if (complaint != nullptr) *complaint = refusal.complaint;
+    return refusal.status;
+  } catch (const std::exception&) {  // std::bad_alloc, or std::length_error: no memory has such a size
+    if (complaint != nullptr) std::strcpy(complaint->text, "there is no memory left");
+    return LBQ_MODEL_NO_MEMORY;
+  }
+}
+
+void check_size(int64_t found, int64_t batch, int64_t each, const char* what) {
+  const int64_t expected = saturating_product(batch, each);
+  require(found == expected, LBQ_MODEL_BAD_ARGUMENT,
+          "%" PRId64 " %s for a batch of %" PRId64 ", expected %" PRId64, found, what, batch, expected);
+}
+
+void check_batch(const Network& network, int64_t batch, const uint8_t* inputs, size_t num_inputs,
+                 const int64_t* logits, size_t num_logits, bool is_whole) {
+  require(batch >= 1 && inputs != nullptr && logits != nullptr, LBQ_MODEL_BAD_ARGUMENT,
+          "a batch has at least one sample, and inputs and logits are not NULL");
+  const Node& readout = network.nodes.back();
+  const bool gives_sequence = is_whole && !readout.sums_over_time,
+             takes_sequence = is_whole && network.takes_frames;
+  check_size(static_cast<int64_t>(num_inputs), batch,
+             network.input.size() * (takes_sequence ? network.timesteps : 1), "bytes");
+  check_size(static_cast<int64_t>(num_logits), batch,
+             readout.to.size() * (gives_sequence ? network.timesteps : 1), "logits");
+}
+
+template <class Open>
+lbq_model_status open_model(lbq_model** model, lbq_complaint* complaint, Open open) {
+  if (model != nullptr) *model = nullptr;
+  return guarded(complaint, [&] {
+    require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no place for the model");
+    *model = new lbq_model{read_model(open())};
+  });
+}
+
+}  // namespace
+}  // namespace lbq
+
+extern "C" {
+
+lbq_model_status lbq_model_open(const char* path, const char* sha256, lbq_model** model,
+                                lbq_complaint* complaint) {
+  return lbq::open_model(model, complaint, [&] {
+    lbq::require(path != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no path");
+    return lbq::read_bundle(path, sha256);
+  });
+}
+
+lbq_model_status lbq_model_from_bytes(const void* data, size_t size, lbq_model** model,
+                                      lbq_complaint* complaint) {
+  return lbq::open_model(model, complaint, [&] {
+    lbq::require(data != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there are no bytes");
+    return lbq::copy_bundle(data, size);
+  });
+}
+
+void lbq_model_free(lbq_model* model) { delete model; }
+
+void lbq_model_describe(const lbq_model* model, lbq_model_facts* facts) {
+  const lbq::Network& network = model->model.network;
+  const lbq::Node& readout = network.nodes.back();
+  *facts = {};
+  facts->timesteps = network.timesteps;
+  facts->channels = network.input.channels;
+  facts->height = network.input.height;
+  facts->width = network.input.width;
+  facts->takes_frames = network.takes_frames;
+  facts->gives_sequence = !readout.sums_over_time;
+  facts->num_logits = readout.to.size();
+  facts->logit_scale = network.logit_scale;
+  facts->num_nodes = static_cast<int64_t>(network.nodes.size());
+  facts->num_values = network.input.size();
+  for (const lbq::Node& node : network.nodes) facts->num_values += node.to.size();
+  lbq::to_hex(model->model.bundle.digest, facts->digest);
+}
+
+lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs,
+                               size_t num_inputs, int64_t* logits, size_t num_logits,
+                               lbq_complaint* complaint) {
+  return lbq::guarded(complaint, [&] {
+    lbq::require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no model");
+    const lbq::Network& network = model->model.network;
+    lbq::check_batch(network, batch, inputs, num_inputs, logits, num_logits, true);
+    lbq::run(network, inputs, batch, logits);
+  });
+}
+
+lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_stream** stream,
+                                lbq_complaint* complaint) {
+  if (stream != nullptr) *stream = nullptr;
+  return lbq::guarded(complaint, [&] {
+    lbq::require(model != nullptr && stream != nullptr, LBQ_MODEL_BAD_ARGUMENT,
+                 "there is no model, or no place");
+    // beyond this no neuron's carries have a size
+    lbq::require(batch >= 1 && batch <= INT32_MAX, LBQ_MODEL_BAD_ARGUMENT, "a batch of %" PRId64, batch);
+    const lbq::Network& network = model->model.network;
+    *stream = new lbq_stream{&network, batch, lbq::State(network, batch)};
+  });
+}
+
+lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs,
+                                 int64_t* logits, size_t num_logits, lbq_complaint* complaint) {
+  return lbq::guarded(complaint, [&] {
+    lbq::require(stream != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no stream");
+    const lbq::Network& network = *stream->network;
+    lbq::check_batch(network, stream->batch, inputs, num_inputs, logits, num_logits, false);
+    lbq::require(stream->state.timestep < network.timesteps, LBQ_MODEL_SEQUENCE_OVER,
+                 "%" PRId64 " timesteps are over, and no more were proven not to overflow: reset the stream",
+                 network.timesteps);
+    lbq::run(network, inputs, stream->batch, logits, &stream->state);
+  });
+}
+
+void lbq_stream_reset(lbq_stream* stream) { stream->state.reset(); }
+
+void lbq_stream_free(lbq_stream* stream) { delete stream; }
+
+}  // extern "C"

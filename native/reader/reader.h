@@ -1,0 +1,24 @@
+// Bytes from strangers to a network that can be trusted: every rule of docs/deploy/bundle-format.md, in the
+// order in which lbq.load checks them, and the bounds proven again. Whatever is wrong is a thrown Refusal.
+#pragma once
+
+#include "container.h"
+#include "engine/network.h"
+
+namespace lbq {
+
+// A network and the bytes that its numbers are views of.
+struct Model {
+  Bundle bundle;
+  Network network;
+};
+
+// All rules, and the bounds.
+Model read_model(Bundle bundle);
+
+// All rules but the truth of the bounds.
+Model read_rules(Bundle bundle);
+// Refuse a network whose bounds are not those that are proven.
+void check_bounds(const Network& network);
+
+}  // namespace lbq

@@ -1,0 +1,62 @@
+#include "rules.h"
+
+#include <cstdarg>
+#include <cstdio>
+
+#include "utf8.h"
+
+namespace lbq {
+namespace {
+
+const char* const kOthers[] = {"ok",           "bad-argument", "no-memory",    "read-failed",
+                               "real-numbers", "bound",        "sequence-over"};
+const char* const kRules[] = {
+    "file",          "magic",      "version", "reserved",  "length",    "digest",     "known-digest",
+    "manifest-size", "table-size", "json",    "keys",      "value",     "count",      "name",
+    "kind",          "order",      "unread",  "timesteps", "max-level", "contiguous", "tensors",
+    "dtype",         "shape",      "size",    "signal",    "max-input", "finite",     "bits",
+    "ladder",        "decay",      "reset"};
+constexpr int kNumOthers = sizeof kOthers / sizeof *kOthers;
+constexpr int kNumRules = sizeof kRules / sizeof *kRules;
+static_assert(kNumOthers == LBQ_MODEL_SEQUENCE_OVER + 1, "every status has a name");
+static_assert(kNumRules == LBQ_RULE_RESET - LBQ_RULE_FILE + 1, "every rule has a name");
+
+[[noreturn]] void refuse_with(lbq_model_status status, const char* format, va_list arguments) {
+  Refusal refusal{};
+  refusal.status = status;
+  char* text = refusal.complaint.text;
+  const int size = sizeof refusal.complaint.text;
+  int length = std::vsnprintf(text, size, format, arguments);
+  length = length < 0 ? 0 : length >= size ? size - 1 : length;
+  for (int i = 0; i < length;) {  // names come from strangers: none may steer a terminal
+    const int bytes = character_length({text + i, static_cast<size_t>(length - i)});
+    if (bytes == 0 || static_cast<unsigned char>(text[i]) < 0x20 || text[i] == 0x7f) text[i] = '?';
+    i += bytes == 0 ? 1 : bytes;
+  }
+  if (status >= LBQ_RULE_FILE)
+    std::snprintf(text + length, size - length, " (rule %s)", lbq_model_status_name(status));
+  throw refusal;
+}
+
+}  // namespace
+
+void refuse(lbq_model_status status, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  refuse_with(status, format, arguments);
+}
+
+void require(bool is_kept, lbq_model_status rule, const char* format, ...) {
+  if (is_kept) return;
+  va_list arguments;
+  va_start(arguments, format);
+  refuse_with(rule, format, arguments);
+}
+
+}  // namespace lbq
+
+extern "C" const char* lbq_model_status_name(lbq_model_status status) {
+  if (status >= 0 && status < lbq::kNumOthers) return lbq::kOthers[status];
+  if (status >= LBQ_RULE_FILE && status <= LBQ_RULE_RESET) return lbq::kRules[status - LBQ_RULE_FILE];
+  return nullptr;
+}

@@ -1,0 +1,154 @@
+#include "answers.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "shard.h"
+
+namespace {
+
+[[noreturn]] void fail(const std::string& path) { throw Mistake{path + ": " + std::strerror(errno)}; }
+
+bool exists(const std::string& path) {
+  struct stat found;
+  if (::stat(path.c_str(), &found) == 0) return true;
+  if (errno != ENOENT) fail(path);
+  return false;
+}
+
+// Whether the path still names the open file: its holder may have renamed or removed it before we had the
+// lock.
+bool is_same_file(int descriptor, const std::string& path) {
+  struct stat ours, there;
+  return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
+// False: someone else holds it. Where files cannot be locked, whoever runs several workers is told.
+bool lock(int descriptor) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  static bool is_told = false;
+  if (!is_told)
+    std::fprintf(stderr,
+                 "lbq-run: files cannot be locked here (%s); give every worker shards of its own (--shard)\n",
+                 std::strerror(errno));
+  is_told = true;
+  return true;
+}
+
+}  // namespace
+
+void write_all(int descriptor, const std::string& bytes, const std::string& path) {
+  for (size_t at = 0; at < bytes.size();) {
+    const ssize_t put = ::write(descriptor, bytes.data() + at, bytes.size() - at);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(path);
+    at += put;
+  }
+}
+
+void sync_folder(const std::string& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail(folder);
+  const int failed = ::fsync(descriptor);
+  ::close(descriptor);
+  if (failed && errno != EINVAL) fail(folder);  // some file systems cannot, and need not
+}
+
+std::string Rows::header(int64_t num_samples) const {
+  std::string text;
+  if (format_ == Format::kCsv) {
+    text = facts_.gives_sequence ? "sample,timestep,class" : "sample,class";
+    for (int64_t i = 0; i < facts_.num_logits; ++i) text += ",logit_" + std::to_string(i);
+    return text + "\n";
+  }
+  std::string shape = std::to_string(num_samples) + ", ";
+  if (facts_.gives_sequence) shape += std::to_string(facts_.timesteps) + ", ";
+  shape += std::to_string(1 + facts_.num_logits);
+  text = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + shape + "), }";
+  text.append(63 - (10 + text.size()) % 64, ' ').push_back('\n');
+  const char start[] = {'\x93',
+                        'N',
+                        'U',
+                        'M',
+                        'P',
+                        'Y',
+                        1,
+                        0,
+                        static_cast<char>(text.size() & 255),
+                        static_cast<char>(text.size() >> 8)};
+  return std::string(start, sizeof start) + text;
+}
+
+void Rows::append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const {
+  const int64_t largest =
+      std::max_element(logits, logits + facts_.num_logits) - logits;  // the first of equals
+  if (format_ == Format::kNpy) {
+    bytes.append(reinterpret_cast<const char*>(&largest), sizeof largest);
+    bytes.append(reinterpret_cast<const char*>(logits), facts_.num_logits * sizeof *logits);
+    return;
+  }
+  bytes += std::to_string(sample);
+  if (facts_.gives_sequence) bytes += "," + std::to_string(timestep);
+  bytes += "," + std::to_string(largest);
+  for (int64_t i = 0; i < facts_.num_logits; ++i) bytes += "," + std::to_string(logits[i]);
+  bytes += "\n";
+}
+
+std::string Rows::of_batch(int64_t first, int64_t count, const int64_t* logits) const {
+  std::string bytes;
+  for (int64_t b = 0; b < count; ++b)
+    for (int64_t t = 0; t < (facts_.gives_sequence ? facts_.timesteps : 1); ++t)
+      append(bytes, first + b, t, logits + (t * count + b) * facts_.num_logits);
+  return bytes;
+}
+
+AnswerFile::AnswerFile(std::string folder, const std::string& name)
+    : folder_(std::move(folder)), path_(folder_ + "/" + name), temporary_(folder_ + "/." + name + ".tmp") {}
+
+AnswerFile::~AnswerFile() {
+  if (is_ours_) ::unlink(temporary_.c_str());
+  release();
+}
+
+void AnswerFile::release() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+  is_ours_ = false;
+}
+
+AnswerFile::Claim AnswerFile::claim() {
+  do {
+    release();
+    const bool is_done = exists(path_);
+    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CLOEXEC | (is_done ? 0 : O_CREAT), 0666);
+    if (descriptor_ < 0 && is_done && errno == ENOENT) return Claim::kDone;
+    if (descriptor_ < 0) fail(temporary_);
+    if (!lock(descriptor_)) {
+      release();
+      return is_done ? Claim::kDone : Claim::kBusy;
+    }
+  } while (!is_same_file(descriptor_, temporary_));
+  is_ours_ = true;
+  if (exists(path_)) {  // finished by someone before we had the lock
+    ::unlink(temporary_.c_str());
+    release();
+    return Claim::kDone;
+  }
+  if (::ftruncate(descriptor_, 0) != 0) fail(temporary_);
+  return Claim::kOurs;
+}
+
+void AnswerFile::finish() {
+  if (::fsync(descriptor_) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_);
+  release();
+  sync_folder(folder_);
+}

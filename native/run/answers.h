@@ -1,0 +1,52 @@
+// Answers as they go out: rows of CSV or .npy, in a file that is whole or not there.
+#pragma once
+
+#include <string>
+
+#include "lbq_model.h"
+
+enum class Format { kCsv, kNpy };
+
+// The rows of one batch after another, as bytes. A row is: sample, timestep (of a sequence only), class,
+// logits; an .npy file has no column for sample and timestep, it has axes.
+class Rows {
+ public:
+  Rows(Format format, const lbq_model_facts& facts) : format_(format), facts_(facts) {}
+
+  std::string header(int64_t num_samples) const;
+  // `logits` is [B, n] or [T, B, n].
+  std::string of_batch(int64_t first, int64_t count, const int64_t* logits) const;
+
+ private:
+  void append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const;
+
+  Format format_;
+  const lbq_model_facts& facts_;
+};
+
+// Write all of these bytes, or complain.
+void write_all(int descriptor, const std::string& bytes, const std::string& path);
+void sync_folder(const std::string& folder);
+
+// One file of answers. The temporary file is locked while someone writes it: a kill unlocks it, and the next
+// one begins it anew. Until `finish` has flushed and renamed it, there is no file under its own name.
+class AnswerFile {
+ public:
+  enum class Claim { kOurs, kDone, kBusy };
+
+  AnswerFile(std::string folder, const std::string& name);
+  AnswerFile(const AnswerFile&) = delete;
+  // Removes the temporary file, if it is ours and was not finished.
+  ~AnswerFile();
+
+  Claim claim();
+  void write(const std::string& bytes) { write_all(descriptor_, bytes, path_); }
+  void finish();
+
+ private:
+  void release();
+
+  std::string folder_, path_, temporary_;
+  int descriptor_ = -1;
+  bool is_ours_ = false;
+};

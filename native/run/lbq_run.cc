@@ -1,0 +1,287 @@
+// lbq-run: an integer network over any number of inputs, without Python. docs/deploy/lbq-run.md.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "answers.h"
+#include "shard.h"
+
+namespace {
+
+const char kUsage[] =
+    "lbq-run NET.lbq IN OUT [options]    answer every .npy and .u8 file of folder IN (or file IN) in folder "
+    "OUT\n"
+    "lbq-run NET.lbq - [options]         answer raw samples on the standard input, as CSV on the standard "
+    "output\n"
+    "lbq-run --check FILE...             say for every file whether it is a sound bundle, and what it takes\n"
+    "\n"
+    "  --shard I/N     only every N-th file, from the I-th on (0 <= I < N)\n"
+    "  --batch B       samples that are read and answered at once (16)\n"
+    "  --format F      csv (default) or npy\n"
+    "  --sha256 HEX    of NET.lbq; another file is refused\n"
+    "\n"
+    "What is answered already is skipped: start it again after a kill, and it goes on.\n";
+
+enum Exit { kDone = 0, kMistake = 1, kUsageError = 2, kBusy = 75 };
+
+struct UsageError {
+  std::string text;
+};
+
+struct Options {
+  std::vector<std::string> places;
+  bool only_checks = false;
+  int64_t shard = 0, num_shards = 1, batch = 16;
+  Format format = Format::kCsv;
+  const char* sha256 = nullptr;
+};
+
+struct FreeModel {
+  void operator()(lbq_model* model) const { lbq_model_free(model); }
+};
+using ModelPointer = std::unique_ptr<lbq_model, FreeModel>;
+
+int64_t number(const std::string& text, int64_t low, const std::string& flag) {
+  char* end = nullptr;
+  errno = 0;
+  const long long value = std::strtoll(text.c_str(), &end, 10);
+  if (text.empty() || *end != 0 || errno != 0 || value < low || value > INT32_MAX)
+    throw UsageError{flag + " takes a whole number from " + std::to_string(low) + " on, not " + text};
+  return value;
+}
+
+void read_shard(const std::string& text, Options& options) {
+  const size_t slash = text.find('/');
+  if (slash == text.npos) throw UsageError{"--shard takes I/N, such as 0/8, not " + text};
+  options.shard = number(text.substr(0, slash), 0, "--shard");
+  options.num_shards = number(text.substr(slash + 1), 1, "--shard");
+  if (options.shard >= options.num_shards) throw UsageError{"--shard counts from 0: there is no " + text};
+}
+
+Options read_options(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--help" || flag == "-h") {
+      std::fputs(kUsage, stdout);
+      std::exit(kDone);
+    }
+    if (flag == "--check") {
+      options.only_checks = true;
+    } else if (flag.compare(0, 2, "--") != 0) {
+      options.places.push_back(flag);
+    } else if (i + 1 == argc) {
+      throw UsageError{flag + " is unknown, or lacks its value"};
+    } else if (flag == "--shard") {
+      read_shard(argv[++i], options);
+    } else if (flag == "--batch") {
+      options.batch = number(argv[++i], 1, flag);
+    } else if (flag == "--sha256") {
+      options.sha256 = argv[++i];
+    } else if (flag == "--format") {
+      const std::string name = argv[++i];
+      if (name != "csv" && name != "npy") throw UsageError{"--format is csv or npy, not " + name};
+      options.format = name == "csv" ? Format::kCsv : Format::kNpy;
+    } else {
+      throw UsageError{flag + " is unknown"};
+    }
+  }
+  const size_t count = options.places.size();
+  const bool is_stream = count == 2 && options.places[1] == "-";
+  if (options.only_checks ? count == 0 : !is_stream && count != 3)
+    throw UsageError{"expected NET.lbq IN OUT"};
+  return options;
+}
+
+ModelPointer open_model(const std::string& path, const char* sha256) {
+  lbq_model* model = nullptr;
+  lbq_complaint complaint;
+  if (lbq_model_open(path.c_str(), sha256, &model, &complaint) != LBQ_MODEL_OK)
+    throw Mistake{path + ": " + complaint.text};
+  return ModelPointer(model);
+}
+
+// Answers batch after batch with memory that is taken once.
+class Worker {
+ public:
+  Worker(const lbq_model* model, const lbq_model_facts& facts) : model_(model), facts_(facts) {}
+
+  const int64_t* answer(const std::vector<uint8_t>& inputs, int64_t count) {
+    logits_.resize(count * facts_.num_logits * (facts_.gives_sequence ? facts_.timesteps : 1));
+    lbq_complaint complaint;
+    if (lbq_model_run(model_, count, inputs.data(), inputs.size(), logits_.data(), logits_.size(),
+                      &complaint) != LBQ_MODEL_OK)
+      throw Mistake{complaint.text};
+    return logits_.data();
+  }
+
+ private:
+  const lbq_model* model_;
+  const lbq_model_facts& facts_;
+  std::vector<int64_t> logits_;
+};
+
+bool is_folder(const std::string& path) {
+  struct stat found;
+  if (::stat(path.c_str(), &found) != 0) throw Mistake{path + ": " + std::strerror(errno)};
+  return S_ISDIR(found.st_mode);
+}
+
+std::vector<std::string> list_shards(const std::string& folder) {
+  std::vector<std::string> names;
+  DIR* open = ::opendir(folder.c_str());
+  if (open == nullptr) throw Mistake{folder + ": " + std::strerror(errno)};
+  while (const dirent* entry = ::readdir(open))
+    if (is_shard(entry->d_name)) names.push_back(entry->d_name);
+  ::closedir(open);
+  if (names.empty()) throw Mistake{folder + " holds no .npy and no .u8 files"};
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The digest that a folder remembers; empty if it is new.
+std::string read_owner(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0 && errno == ENOENT) return "";
+  if (descriptor < 0) throw Mistake{path + ": " + std::strerror(errno)};
+  char text[66];
+  const ssize_t size = ::read(descriptor, text, sizeof text);
+  ::close(descriptor);
+  return size > 0 ? std::string(text, size) : "?";
+}
+
+// Answers of two networks must not mix: the folder remembers whose it is.
+void check_owner(const std::string& folder, const lbq_model_facts& facts) {
+  const std::string ours = std::string(facts.digest) + "\n";
+  std::string owner;
+  while ((owner = read_owner(folder + "/bundle.digest")).empty()) {
+    AnswerFile file(folder, "bundle.digest");
+    const AnswerFile::Claim claim = file.claim();
+    if (claim == AnswerFile::Claim::kBusy) ::usleep(1000);  // another worker is about to write it
+    if (claim != AnswerFile::Claim::kOurs) continue;
+    file.write(ours);
+    file.finish();
+  }
+  if (owner != ours) throw Mistake{folder + " holds the answers of another network; take another folder"};
+}
+
+AnswerFile::Claim answer_shard(const std::string& path, const std::string& name, const std::string& out,
+                               const Options& options, const lbq_model_facts& facts, Worker& worker) {
+  AnswerFile file(out, name + (options.format == Format::kCsv ? ".csv" : ".npy"));
+  const AnswerFile::Claim claim = file.claim();
+  if (claim != AnswerFile::Claim::kOurs) return claim;
+  Shard shard(path, facts);
+  const Rows rows(options.format, facts);
+  std::vector<uint8_t> batch;
+  file.write(rows.header(shard.num_samples()));
+  for (int64_t first = 0; first < shard.num_samples(); first += options.batch) {
+    const int64_t count = std::min(options.batch, shard.num_samples() - first);
+    shard.read(first, count, batch);
+    file.write(rows.of_batch(first, count, worker.answer(batch, count)));
+  }
+  file.finish();
+  return claim;
+}
+
+int run_folder(const Options& options, const lbq_model* model, const lbq_model_facts& facts) {
+  const std::string &in = options.places[1], &out = options.places[2];
+  const bool has_many = is_folder(in);
+  const size_t slash = in.find_last_of('/');
+  const std::vector<std::string> names =
+      has_many ? list_shards(in) : std::vector<std::string>{slash == in.npos ? in : in.substr(slash + 1)};
+  if (::mkdir(out.c_str(), 0777) != 0 && errno != EEXIST) throw Mistake{out + ": " + std::strerror(errno)};
+  check_owner(out, facts);
+  Worker worker(model, facts);
+  int64_t answered = 0, skipped = 0, busy = 0, failed = 0;
+  for (size_t i = options.shard; i < names.size(); i += options.num_shards) {
+    try {
+      const AnswerFile::Claim claim =
+          answer_shard(has_many ? in + "/" + names[i] : in, names[i], out, options, facts, worker);
+      ++(claim == AnswerFile::Claim::kOurs ? answered : claim == AnswerFile::Claim::kDone ? skipped : busy);
+    } catch (const Mistake& mistake) {
+      std::fprintf(stderr, "lbq-run: %s\n", mistake.text.c_str());
+      ++failed;
+    }
+  }
+  std::fprintf(stderr,
+               "lbq-run: %lld files answered, %lld were before, %lld are with other workers, %lld failed\n",
+               static_cast<long long>(answered), static_cast<long long>(skipped),
+               static_cast<long long>(busy), static_cast<long long>(failed));
+  return failed ? kMistake : busy ? kBusy : kDone;
+}
+
+int run_stream(const Options& options, const lbq_model* model, const lbq_model_facts& facts) {
+  if (options.format != Format::kCsv) throw UsageError{"a stream is answered as csv"};
+  const SampleSize size(facts);
+  const Rows rows(Format::kCsv, facts);
+  Worker worker(model, facts);
+  std::vector<uint8_t> batch;
+  write_all(STDOUT_FILENO, rows.header(0), "standard output");
+  int64_t first = 0, count;
+  do {
+    count = read_stream(STDIN_FILENO, size, options.batch, batch);
+    if (count > 0)
+      write_all(STDOUT_FILENO, rows.of_batch(first, count, worker.answer(batch, count)), "standard output");
+    first += count;
+  } while (count == options.batch);
+  return kDone;
+}
+
+int check(const Options& options) {
+  bool is_sound = true;
+  for (const std::string& path : options.places) {
+    lbq_model* model = nullptr;
+    lbq_complaint complaint;
+    const lbq_model_status status = lbq_model_open(path.c_str(), options.sha256, &model, &complaint);
+    const ModelPointer owner(model);
+    if (status != LBQ_MODEL_OK) {
+      std::printf("%s: %s: %s\n", path.c_str(), lbq_model_status_name(status), complaint.text);
+      is_sound = false;
+      continue;
+    }
+    lbq_model_facts facts;
+    lbq_model_describe(model, &facts);
+    std::printf("%s: ok: %s uint8 of %lld x %lld x %lld, T = %lld, %lld logits in units of %.9g\n",
+                path.c_str(), facts.takes_frames ? "frames" : "still", static_cast<long long>(facts.channels),
+                static_cast<long long>(facts.height), static_cast<long long>(facts.width),
+                static_cast<long long>(facts.timesteps), static_cast<long long>(facts.num_logits),
+                facts.logit_scale);
+  }
+  return is_sound ? kDone : kMistake;
+}
+
+int run(int argc, char** argv) {
+  const Options options = read_options(argc, argv);
+  if (options.only_checks) return check(options);
+  const ModelPointer model = open_model(options.places[0], options.sha256);
+  lbq_model_facts facts;
+  lbq_model_describe(model.get(), &facts);
+  return options.places.size() == 2 ? run_stream(options, model.get(), facts)
+                                    : run_folder(options, model.get(), facts);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is said like a full disk
+  try {
+    return run(argc, argv);
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "lbq-run: %s\n\n%s", error.text.c_str(), kUsage);
+    return kUsageError;
+  } catch (const Mistake& mistake) {
+    std::fprintf(stderr, "lbq-run: %s\n", mistake.text.c_str());
+  } catch (const std::exception&) {
+    std::fprintf(stderr, "lbq-run: there is no memory left; a smaller --batch needs less\n");
+  }
+  return kMistake;
+}

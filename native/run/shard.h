@@ -1,0 +1,48 @@
+// Samples as they come in: .npy files of uint8, raw bytes in files or in a stream.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lbq_model.h"
+
+// Something that a person can put right: said in one line, exit code 1.
+struct Mistake {
+  std::string text;
+};
+
+// How many bytes a sample has: all of its frames, or its still image.
+struct SampleSize {
+  explicit SampleSize(const lbq_model_facts& facts);
+  int64_t instant, frames;
+  int64_t bytes() const { return instant * frames; }
+};
+
+// A file of samples: .npy holds [B, ...] or, of frames, [T, B, ...]; .u8 one sample behind the other.
+class Shard {
+ public:
+  Shard(const std::string& path, const lbq_model_facts& facts);
+  Shard(const Shard&) = delete;
+  ~Shard();
+
+  int64_t num_samples() const { return num_samples_; }
+  // Samples first..first + count - 1 as a batch: [B, ...] or [T, B, ...].
+  void read(int64_t first, int64_t count, std::vector<uint8_t>& batch);
+
+ private:
+  void read_header(const lbq_model_facts& facts, int64_t size);
+  void read_at(int64_t offset, uint8_t* to, int64_t size) const;
+
+  std::string path_;
+  int descriptor_;
+  SampleSize size_;
+  int64_t start_ = 0, num_samples_ = 0;
+  bool has_time_first_ = false;
+};
+
+// Whether the name is that of a file of samples.
+bool is_shard(const std::string& name);
+
+// Up to `count` samples of a stream; as a batch. Returns how many; an end inside of a sample is a mistake.
+int64_t read_stream(int descriptor, const SampleSize& size, int64_t count, std::vector<uint8_t>& batch);

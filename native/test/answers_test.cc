@@ -1,0 +1,109 @@
+// The integers of the corpus: as torch gave them, one timestep at a time, and from eight threads at once.
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "draft.h"
+#include "reader_tester.h"
+
+namespace {
+
+using ModelPointer = std::unique_ptr<lbq_model, void (*)(lbq_model*)>;
+
+ModelPointer open(const std::string& name) {
+  lbq_model* model = nullptr;
+  lbq_complaint complaint;
+  if (lbq_model_open(corpus(name + ".lbq").c_str(), nullptr, &model, &complaint) != LBQ_MODEL_OK)
+    std::printf("%s\n", complaint.text);
+  return {model, lbq_model_free};
+}
+
+std::vector<int64_t> committed(const std::string& name) {
+  std::ifstream file(corpus(name + ".txt"));
+  std::vector<int64_t> answers;
+  for (int64_t answer; file >> answer;) answers.push_back(answer);
+  return answers;
+}
+
+// The same answers, one timestep at a time; false if they differ.
+bool streams_alike(const lbq_model* model, const Batch& whole) {
+  const lbq_model_facts& facts = whole.facts;
+  lbq_stream* stream = nullptr;
+  if (lbq_stream_new(model, Batch::kSize, &stream, nullptr) != LBQ_MODEL_OK) return false;
+  const size_t num_inputs = Batch::kSize * facts.channels * facts.height * facts.width,
+               num_logits = Batch::kSize * facts.num_logits;
+  std::vector<int64_t> logits(num_logits);
+  bool is_alike = true;
+  for (int life = 0; life < 2; ++life) {  // the second one begins from rest
+    for (int64_t t = 0; t < facts.timesteps; ++t) {
+      const uint8_t* inputs = whole.inputs.data() + (facts.takes_frames ? t * num_inputs : 0);
+      is_alike = is_alike && lbq_stream_step(stream, inputs, num_inputs, logits.data(), num_logits,
+                                             nullptr) == LBQ_MODEL_OK;
+      const bool can_compare = facts.gives_sequence || t + 1 == facts.timesteps;
+      const int64_t* expected = whole.logits.data() + (facts.gives_sequence ? t * num_logits : 0);
+      is_alike = is_alike && (!can_compare || std::equal(logits.begin(), logits.end(), expected));
+    }
+    const lbq_model_status over =
+        lbq_stream_step(stream, whole.inputs.data(), num_inputs, logits.data(), num_logits, nullptr);
+    is_alike = is_alike && over == LBQ_MODEL_SEQUENCE_OVER;
+    lbq_stream_reset(stream);
+  }
+  lbq_stream_free(stream);
+  return is_alike;
+}
+
+void test_arguments(const lbq_model* model, Report& report) {
+  Batch batch(model);
+  const auto run = [&](int64_t size, size_t inputs, size_t logits) {
+    return lbq_model_run(model, size, batch.inputs.data(), inputs, batch.logits.data(), logits, nullptr);
+  };
+  const size_t inputs = batch.inputs.size(), logits = batch.logits.size();
+  report(run(Batch::kSize, inputs, logits) == LBQ_MODEL_OK, "a batch");
+  for (int64_t size : {int64_t{0}, int64_t{-1}, int64_t{2}, INT64_MAX, INT64_MIN})
+    report(run(size, inputs, logits) == LBQ_MODEL_BAD_ARGUMENT, "a batch of another size");
+  report(run(Batch::kSize, inputs - 1, logits) == LBQ_MODEL_BAD_ARGUMENT, "a byte too few");
+  report(run(Batch::kSize, inputs, logits + 1) == LBQ_MODEL_BAD_ARGUMENT, "a logit too many");
+  report(lbq_model_run(nullptr, 1, nullptr, 0, nullptr, 0, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "no model");
+  report(lbq_model_open(nullptr, nullptr, nullptr, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "nothing at all");
+  lbq_model* none = nullptr;
+  report(lbq_model_from_bytes(nullptr, 0, &none, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "no bytes");
+  lbq_stream* stream = nullptr;
+  report(lbq_stream_new(model, INT64_MAX, &stream, nullptr) == LBQ_MODEL_BAD_ARGUMENT && !stream,
+         "a stream of all samples");
+  lbq_model_free(nullptr);
+  lbq_stream_free(nullptr);
+}
+
+void test_threads(const lbq_model* model, Report& report) {
+  Batch one(model);
+  one.run(model);
+  std::vector<std::thread> threads;
+  std::vector<int> is_alike(8);
+  for (size_t i = 0; i < is_alike.size(); ++i)
+    threads.emplace_back([&, i] {
+      Batch mine(model);
+      bool is_same = true;
+      for (int again = 0; again < 20; ++again)
+        is_same = is_same && mine.run(model) == LBQ_MODEL_OK && mine.logits == one.logits;
+      is_alike[i] = is_same && streams_alike(model, mine);
+    });
+  for (std::thread& thread : threads) thread.join();
+  report(is_alike == std::vector<int>(8, 1), "eight threads, one model");
+}
+
+}  // namespace
+
+void test_answers(Report& report) {
+  for (const char* name : kSound) {
+    const ModelPointer model = open(name);
+    report(model != nullptr, name);
+    if (!model) continue;
+    Batch batch(model.get());
+    report(batch.run(model.get()) == LBQ_MODEL_OK && batch.logits == committed(name),
+           std::string(name) + " answers as torch did");
+    report(streams_alike(model.get(), batch), std::string(name) + " streams");
+    report(std::string(batch.facts.digest).size() == 64, "a digest");
+    test_threads(model.get(), report);
+  }
+  test_arguments(open("frames").get(), report);
+}

@@ -1,0 +1,215 @@
+// The N-th allocation fails, the N-th read fails, for every N: an error code each time, and nothing leaks.
+// And no file, however contrived, takes more than twice its size and 16 MB.
+#include <malloc.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "draft.h"
+#include "reader/container.h"
+#include "reader/reader.h"
+#include "reader/rules.h"
+#include "reader_tester.h"
+
+namespace {
+
+int64_t allocations_left = -1;  // -1: never fail
+int64_t live = 0, live_bytes = 0, peak_bytes = 0;
+
+void* allocate(size_t size) {
+  if (allocations_left == 0) throw std::bad_alloc();
+  if (allocations_left > 0) --allocations_left;
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  ++live;
+  live_bytes += malloc_usable_size(memory);
+  peak_bytes = std::max(peak_bytes, live_bytes);
+  return memory;
+}
+
+void release(void* memory) {
+  if (memory == nullptr) return;
+  --live;
+  live_bytes -= malloc_usable_size(memory);
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return allocate(size); }
+void* operator new[](size_t size) { return allocate(size); }
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }
+void operator delete[](void* memory, size_t) noexcept { release(memory); }
+
+namespace {
+
+// Open, run and stream a file; the first status that is not OK.
+lbq_model_status use(const std::string& path, Batch& batch) {
+  lbq_model* model = nullptr;
+  lbq_stream* stream = nullptr;
+  const lbq_model_facts& facts = batch.facts;
+  const int64_t num_inputs = Batch::kSize * facts.channels * facts.height * facts.width,
+                num_logits = Batch::kSize * facts.num_logits;
+  lbq_model_status status = lbq_model_open(path.c_str(), nullptr, &model, nullptr);
+  if (status == LBQ_MODEL_OK) status = batch.run(model);
+  if (status == LBQ_MODEL_OK) status = lbq_stream_new(model, Batch::kSize, &stream, nullptr);
+  if (status == LBQ_MODEL_OK)
+    status =
+        lbq_stream_step(stream, batch.inputs.data(), num_inputs, batch.logits.data(), num_logits, nullptr);
+  lbq_stream_free(stream);
+  lbq_model_free(model);
+  return status;
+}
+
+void test_allocations(const std::string& name, Report& report) {
+  const std::string path = corpus(name + ".lbq");
+  lbq_model* model = nullptr;
+  lbq_model_open(path.c_str(), nullptr, &model, nullptr);
+  Batch batch(model);
+  lbq_model_free(model);
+  const int64_t before = live;
+  lbq_model_status status = LBQ_MODEL_NO_MEMORY;
+  int64_t count = 0;
+  for (; status != LBQ_MODEL_OK && count < 100000; ++count) {
+    allocations_left = count;
+    status = use(path, batch);
+    allocations_left = -1;
+    if (status != LBQ_MODEL_OK && status != LBQ_MODEL_NO_MEMORY) break;
+    if (live != before) break;
+  }
+  const bool is_clean = status == LBQ_MODEL_OK && live == before;
+  report(is_clean, path + ": allocation " + std::to_string(count));
+  report(count > 50, path + " allocates");
+}
+
+// What the disk does: bytes of one read, and which read fails how.
+struct {
+  size_t piece;
+  int64_t left;
+  bool ends;
+} disk;
+
+ssize_t failing_read(int descriptor, void* to, size_t size) {
+  if (disk.left-- == 0) {
+    errno = EIO;
+    return disk.ends ? 0 : -1;
+  }
+  if (disk.left % 3 == 0) {  // an interruption now and then
+    errno = EINTR;
+    return -1;
+  }
+  return ::read(descriptor, to, std::min(size, disk.piece));
+}
+
+lbq_model_status read_with_faults(const std::string& path) {
+  try {
+    lbq::read_model(lbq::read_bundle(path.c_str(), nullptr, failing_read));
+    return LBQ_MODEL_OK;
+  } catch (const lbq::Refusal& refusal) {
+    return refusal.status;
+  }
+}
+
+void test_reads(const std::string& name, size_t piece, bool ends, Report& report) {
+  const std::string path = corpus(name + ".lbq");
+  const int64_t before = live;
+  int64_t count = 0;
+  for (; count < 100000; ++count) {
+    disk = {piece, count, ends};
+    const lbq_model_status status = read_with_faults(path);
+    if (status == LBQ_MODEL_OK) break;
+    const bool has_little = count < 4;  // not even a magic
+    const bool is_told = !ends ? status == LBQ_MODEL_READ_FAILED
+                               : status == LBQ_RULE_LENGTH || (status == LBQ_RULE_MAGIC && has_little);
+    report(is_told, path + ": read " + std::to_string(count) + " fails: " + lbq_model_status_name(status));
+  }
+  const bool is_clean = live == before;
+  report(is_clean, path + " leaks");
+  report(count < 100000 && count >= 2, path + " is read");
+}
+
+void test_memory(const std::string& file, lbq_model_status expected, const char* name, Report& report) {
+  const int64_t before = peak_bytes = live_bytes;
+  lbq_complaint complaint;
+  lbq_model* model = nullptr;
+  const lbq_model_status status = lbq_model_from_bytes(file.data(), file.size(), &model, &complaint);
+  lbq_model_free(model);
+  report(status == expected, std::string(name) + ": " + complaint.text);
+  const int64_t taken = peak_bytes - before, allowed = 2 * static_cast<int64_t>(file.size()) + (16 << 20);
+  report(taken <= allowed,
+         std::string(name) + " takes " + std::to_string(taken) + " of " + std::to_string(allowed));
+}
+
+// A linear layer with very many outputs, and merges behind it.
+std::string wide_network(int64_t outputs, int merges) {
+  const std::string bound = "\"bound\": {\"low\": 0, \"high\": 0, \"bits\": 16}}";
+  Draft draft(read_whole(corpus("features.lbq")));
+  draft.table = "{\"fc.weight\":{\"dtype\":\"I8\",\"shape\":[" + std::to_string(outputs) +
+                ",1],\"data_offsets\":[0," + std::to_string(outputs) + "]}}";
+  draft.numbers.assign(outputs, 0);
+  draft.first_size = 0;
+  draft.manifest =
+      "{\"timesteps\": 1, \"input_shape\": [1], \"takes_frames\": true, \"logit_scale\": 1.0, \"origin\": "
+      "{}, \"nodes\": [{\"path\": \"fc\", "
+      "\"kind\": \"synapse\", \"inputs\": [\"input\"], \"settings\": {\"max_input\": 255, \"is_still\": "
+      "false, \"stride\": [1, 1], \"padding\": [0, 0], "
+      "\"dilation\": [1, 1], \"groups\": 1, \"bits\": 8}, \"tensors\": {\"weight\": {\"dtype\": \"I8\", "
+      "\"shape\": [" +
+      std::to_string(outputs) + ", 1], \"offset\": 8}, \"bias\": null}, " + bound;
+  std::string last = "fc";
+  for (int i = 0; i <= merges; ++i) {
+    const bool is_end = i == merges;
+    const std::string path = std::to_string(i);
+    draft.manifest += ", {\"path\": \"" + path + "\", \"kind\": \"" + (is_end ? "readout" : "merge") +
+                      "\", \"inputs\": [\"" + last + "\"], \"settings\": {" +
+                      (is_end ? "\"over_time\": \"sum\"" : "") + "}, \"tensors\": {}, " + bound;
+    last = path;
+  }
+  draft.manifest += "]}";
+  return draft.pack();
+}
+
+void test_memories(Report& report) {
+  const std::string good = read_whole(corpus("tiny-event.lbq"));
+  std::string ones, commas(900000, ',');
+  while (ones.size() < 1000000) ones += "1,";
+  Draft draft(good);
+  draft.edit("\"accuracy\": 0.5", "\"a\": [" + ones + "1]");
+  test_memory(draft.pack(), LBQ_MODEL_OK, "half a million values", report);
+  draft.manifest = "[" + commas;
+  test_memory(draft.pack(), LBQ_RULE_JSON, "commas", report);
+  draft = Draft(good);
+  draft.table = "[" + commas;
+  test_memory(draft.pack(), LBQ_RULE_JSON, "commas in the table", report);
+  std::string keys = "\"a\": 1";
+  for (int i = 0; keys.size() < 1000000; ++i) keys += ",\"" + std::to_string(i) + "\":1";
+  draft = Draft(good);
+  draft.edit("\"accuracy\": 0.5", keys);
+  test_memory(draft.pack(), LBQ_MODEL_OK, "a hundred thousand keys", report);
+  std::string inputs = "\"block.conv\"";
+  for (int i = 0; i < 65000; ++i) inputs += ",\"block.conv\"";
+  draft = Draft(good);
+  draft.edit("block.merge", "\"block.conv\"", inputs);
+  test_memory(draft.pack(), LBQ_MODEL_BOUND, "a merge of 65,000 currents", report);
+  test_memory(wide_network(1 << 20, 30), LBQ_MODEL_OK, "a million channels", report);
+  test_memory(wide_network(64, 4000), LBQ_MODEL_OK, "four thousand nodes", report);
+}
+
+}  // namespace
+
+int main() {
+  Report report;
+  test_memories(report);
+  for (const char* name : kSound) {
+    test_allocations(name, report);
+    for (const bool ends : {false, true})
+      for (const size_t piece : {size_t{5}, size_t{100}, size_t{1} << 20})
+        test_reads(name, piece, ends, report);
+  }
+  std::printf("%d passed, %d failed\n", report.passed, report.failed);
+  return report.failed != 0;
+}

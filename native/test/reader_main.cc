@@ -1,0 +1,11 @@
+// The reader of bundles and the interpreter. Prints "N passed, M failed".
+#include "reader_tester.h"
+
+int main() {
+  Report report;
+  test_documents(report);
+  test_rules(report);
+  test_answers(report);
+  std::printf("%d passed, %d failed\n", report.passed, report.failed);
+  return report.failed != 0;
+}

@@ -1,0 +1,61 @@
+// What the tests of the reader share. LBQ_CORPUS is the folder of native/fuzz/corpus.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lbq_model.h"
+#include "reader/sha256.h"
+#include "tester.h"
+
+void test_rules(Report& report);
+void test_documents(Report& report);
+void test_answers(Report& report);
+
+inline std::string corpus(const std::string& name) { return std::string(LBQ_CORPUS) + "/" + name; }
+
+const char* const kSound[] = {"tiny-event", "tiny-level", "tiny-zero", "tiny-none",
+                              "tiny-late",  "frames",     "features"};
+
+inline lbq_model_status status_of(const std::string& file, std::string* complaint = nullptr) {
+  lbq_model* model = nullptr;
+  lbq_complaint found;
+  const lbq_model_status status = lbq_model_from_bytes(file.data(), file.size(), &model, &found);
+  if (complaint != nullptr) *complaint = found.text;
+  lbq_model_free(model);
+  return status;
+}
+
+inline lbq_model_status open_status(const std::string& path, const char* sha256) {
+  lbq_model* model = nullptr;
+  const lbq_model_status status = lbq_model_open(path.c_str(), sha256, &model, nullptr);
+  lbq_model_free(model);
+  return status;
+}
+
+inline std::string hex_digest(const std::string& bytes) {
+  lbq::Sha256 sha256;
+  sha256.update(bytes.data(), bytes.size());
+  char hex[65];
+  lbq::to_hex(sha256.finish(), hex);
+  return hex;
+}
+
+// Three samples of the pattern that the corpus was answered for, and room for the answers.
+struct Batch {
+  static constexpr int64_t kSize = 3;
+  lbq_model_facts facts;
+  std::vector<uint8_t> inputs;
+  std::vector<int64_t> logits;
+
+  explicit Batch(const lbq_model* model) {
+    lbq_model_describe(model, &facts);
+    const int64_t instant = facts.channels * facts.height * facts.width;
+    inputs.resize(kSize * instant * (facts.takes_frames ? facts.timesteps : 1));
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<uint8_t>(37 * i + 11);
+    logits.resize(kSize * facts.num_logits * (facts.gives_sequence ? facts.timesteps : 1));
+  }
+  lbq_model_status run(const lbq_model* model) {
+    return lbq_model_run(model, kSize, inputs.data(), inputs.size(), logits.data(), logits.size(), nullptr);
+  }
+};

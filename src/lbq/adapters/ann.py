@@ -1,0 +1,177 @@
+"""``from_ann``: a trained network of ReLUs as one of burst neurons, close to its accuracy.
+
+Three things make the start close. The levels count whole steps, so half a step is lost on average:
+it is folded into the bias before the neuron. The step minimises the squared error of the layer's
+answers, where a percentile would only bound them. And what the quantised layers before it change in
+the mean of a channel is corrected in that same bias.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from lbq.adapters.half_step import add_to_bias, find_biases
+from lbq.adapters.timed import with_neurons
+from lbq.errors import LoweringError, ParameterError
+from lbq.models.time import check_timesteps
+from lbq.neurons.burst import BurstLIF
+from lbq.neurons.step import LearnedStep
+from lbq.neurons.watch import named_neurons, removing
+from lbq.types import ResetMode
+
+_SHARES = tuple(10 ** (-k / 20) for k in range(27))
+"""Steps that are tried, as shares of the one that reaches the largest activation: 1 to 1/20."""
+_SMALLEST_STEP = 2e-3
+"""What a silent layer or channel gets: even a twentieth of it can be lowered."""
+_VALUES = 1 << 21
+"""Activations of one layer that steps are chosen by."""
+
+
+@torch.no_grad()
+def from_ann(
+    network: nn.Module,
+    batches: Iterable[Tensor],
+    *,
+    max_level: int = 5,
+    timesteps: int = 1,
+    per_channel: bool = False,
+    decay: float = 1.0,
+    reset_mode: ResetMode = "level",
+) -> nn.Module:
+    """Replace every ReLU of a trained network by a calibrated burst neuron.
+
+    The result is in eval mode, answers the mean over time, and can be fine-tuned, lowered and
+    exported like any network here. At one timestep neither decay nor reset matters. Over several, a
+    neuron that forgets nothing and removes what it sent (the default) comes closer to the ReLU with
+    every timestep; the paper's neuron is ``decay=0.5, reset_mode="event"``.
+
+    Args:
+        network: any network that torch.fx can trace, with ReLUs as modules or functions; takes one
+            tensor, batch first. It is not changed.
+        batches: inputs of the network, for the calibration; a few hundred samples are enough.
+        max_level: largest level of the neurons (N_max).
+        timesteps: number of timesteps (T).
+        per_channel: whether every channel gets a step of its own instead of every layer.
+        decay: share of the carry that survives a timestep (beta).
+        reset_mode: what emission removes, as of :class:`lbq.BurstLIF`.
+
+    Example:
+        >>> ann = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU())
+        >>> spiking = lbq.from_ann(ann, [torch.randn(64, 8)], max_level=5, timesteps=2)
+        >>> spiking(torch.randn(4, 8)).shape
+        torch.Size([4, 32])
+    """
+    samples = _samples(batches)
+    check_timesteps(timesteps)
+
+    def neuron(module: nn.Module | None, channels: int) -> BurstLIF:
+        del module
+        step = LearnedStep(channels=channels if per_channel else None)
+        return BurstLIF(max_level, step=step, decay=decay, reset_mode=reset_mode)
+
+    def rectifier(module: nn.Module | None, channels: int) -> nn.ReLU:
+        del module, channels
+        return nn.ReLU()
+
+    example = samples[:2]
+    plain = with_neurons(network, example, timesteps=1, build=rectifier)
+    if not torch.allclose(plain(example), copy.deepcopy(network).eval()(example), atol=1e-4):
+        raise LoweringError(
+            "this network answers otherwise once its ReLUs stand apart: one of them changes a "
+            "tensor in place that is read again; write inplace=False, or y = relu(x) and read y"
+        )
+    spiking = with_neurons(network, example, timesteps=timesteps, build=neuron)
+    _calibrate(spiking, plain, samples)
+    return spiking
+
+
+def _samples(batches: Iterable[Tensor]) -> Tensor:
+    found = list(batches)
+    if not found:
+        raise ParameterError("from_ann needs at least one batch to choose the steps by, got none")
+    if not all(isinstance(batch, Tensor) for batch in found):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kinds = ", ".join(sorted({type(batch).__name__ for batch in found}))
+        raise ParameterError(
+            f"batches must be tensors of inputs, got {kinds}; drop the labels: "
+            f"(images for images, labels in loader)"
+        )
+    return torch.cat(found)
+
+
+def _calibrate(spiking: nn.Module, plain: nn.Module, samples: Tensor) -> None:
+    """Choose steps and biases layer by layer, each behind those that were chosen before it."""
+    neurons = dict(named_neurons(spiking))
+    currents = _currents_of(plain, list(neurons), samples)
+    biases = find_biases(spiking, samples[:2])
+    without = [path for path in neurons if biases.get(path) is None]
+    if without:
+        warnings.warn(
+            f"no bias of its own lies before {', '.join(without)}, so half a step is lost there; "
+            f"put a batch norm before it, or fine-tune",
+            stacklevel=3,
+        )
+
+    def choose(path: str, neuron: BurstLIF, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (_fit(neuron, args[0], currents.pop(path), biases.get(path)),)
+
+    hooks = [
+        neuron.register_forward_pre_hook(partial(choose, path)) for path, neuron in neurons.items()
+    ]
+    with removing(hooks):
+        spiking(samples)
+
+
+def _currents_of(plain: nn.Module, paths: list[str], samples: Tensor) -> dict[str, Tensor]:
+    """Return what arrives at every ReLU, ``[B, *n]``."""
+    found: dict[str, Tensor] = {}
+
+    def keep(path: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        found[path] = args[0][0]  # of one timestep
+
+    hooks = [plain.get_submodule(p).register_forward_pre_hook(partial(keep, p)) for p in paths]
+    with removing(hooks):
+        plain(samples)
+    return found
+
+
+def _fit(neuron: BurstLIF, currents: Tensor, expected: Tensor, biased: nn.Module | None) -> Tensor:
+    """Set the neuron's step and the bias before it; return the currents with that bias."""
+    offset, half = currents.new_zeros(1), 0.0
+    if biased is not None:
+        offset = _over(expected - currents.mean(0), torch.mean, by_channel=True)
+        remembered = sum(neuron.decay().item() ** t for t in range(len(currents)))
+        half = 0.5 / remembered  # a bias comes again at every timestep
+    few = slice(0, max(1, _VALUES // currents[:, 0].numel()))
+    corrected = currents[:, few] + _shaped(offset, currents)
+    target = expected[few].relu()
+    by_channel = neuron.step().numel() > 1
+    largest = _over(target, torch.amax, by_channel=by_channel) / neuron.max_level
+    largest = largest.clamp(min=_SMALLEST_STEP)
+    best, chosen = torch.full_like(largest, torch.inf), largest
+    for share in _SHARES:
+        step = largest * share
+        neuron.step.set_(step)
+        bursts, _, _ = neuron.scan(corrected + _shaped(half * step, currents), None)
+        error = _over((bursts.mean(0) - target).square(), torch.mean, by_channel=by_channel)
+        chosen = torch.where(error < best, step, chosen)
+        best = torch.minimum(error, best)
+    neuron.step.set_(chosen)
+    offset = offset + half * chosen
+    if biased is not None:
+        add_to_bias(biased, offset)
+    return currents + _shaped(offset, currents)
+
+
+def _over(values: Tensor, reduce: Callable[..., Tensor], *, by_channel: bool) -> Tensor:
+    """Reduce ``[B, C, ...]`` to one value per channel, or to one."""
+    if not by_channel:
+        return reduce(values.flatten(), dim=0, keepdim=True)
+    return reduce(values, dim=[axis for axis in range(values.dim()) if axis != 1])
+
+
+def _shaped(values: Tensor, currents: Tensor) -> Tensor:
+    return values.reshape(-1, *[1] * (currents.dim() - 3))

@@ -1,0 +1,150 @@
+"""The Hugging Face hub: a trained network as a folder that anyone can load, and back.
+
+Written by hand although ``PyTorchModelHubMixin`` exists: where a repository has no safetensors it
+loads a pickle, and it passes whatever a configuration says to a constructor.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import nn
+
+from lbq.adapters.card import CARD, write_card
+from lbq.durable import write_durably
+from lbq.errors import FormatError, MissingExtraError
+from lbq.export.document import check_keys, check_value, parse, text, whole
+from lbq.models.resnet import SpikingResNet
+from lbq.train.document import from_document, to_document
+from lbq.train.network import build_network
+from lbq.train.recipe import Recipe
+from lbq.train.state import copy_tensors
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+FORMAT = "lbq-network-1"
+_KEYS = ("format", "num_classes", "recipe", "weights_sha256")
+_MAX_CLASSES = 1 << 20
+
+
+def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, Any]) -> None:
+    """Write a trained network as a folder: weights, data that rebuild it, and its model card.
+
+    Args:
+        model: the network, as :func:`lbq.train.trained.load_trained` returns it.
+        folder: where to; made if it does not exist.
+        record: of the run that trained it: what ``record_run`` returned, or its JSON file.
+
+    Example:
+        >>> model, *_ = lbq.train.load_trained(Path("runs/pocket"))
+        >>> save_pretrained(model, "pocket", record=record_run(Path("runs/pocket")))
+    """
+    recipe, folder = from_document(Recipe, record["recipe"]), Path(folder)
+    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    num_classes = _num_classes(model)
+    twin = build_network(recipe.model, num_classes=num_classes)
+    copy_tensors(tensors, twin.state_dict(), what="the model, against its record's recipe,")
+    weights = save_tensors(tensors, metadata={"format": "pt"})
+    config = {
+        "format": FORMAT,
+        "num_classes": num_classes,
+        "recipe": to_document(recipe),
+        "weights_sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    folder.mkdir(parents=True, exist_ok=True)
+    write_durably(folder / WEIGHTS, weights)
+    card = write_card(record, recipe, num_parameters=num_parameters)
+    write_durably(folder / CARD, card.encode())
+    write_durably(folder / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
+
+
+def from_pretrained(
+    source: str | Path, *, revision: str | None = None, local_files_only: bool = False
+) -> SpikingResNet:
+    """Load a network that :func:`save_pretrained` wrote, in eval mode.
+
+    The weights are compared with their SHA-256 before they are parsed; nothing that the folder says
+    is run or imported.
+
+    Args:
+        source: a folder, or the name of a repository on the hub (needs the extra ``[hub]``).
+        revision: of the repository; name a commit to get the same bits tomorrow.
+        local_files_only: take the repository from the cache, without network.
+    """
+    folder = _folder(source, revision, local_files_only)
+    config = _read_config(folder)
+    weights = _read(folder / WEIGHTS)
+    found = hashlib.sha256(weights).hexdigest()
+    if found != config["weights_sha256"]:
+        raise FormatError(
+            f"{folder / WEIGHTS} has SHA-256 {found}, but {CONFIG} says "
+            f"{config['weights_sha256']}: the file is damaged or was replaced"
+        )
+    recipe = from_document(Recipe, config["recipe"])
+    model = build_network(recipe.model, num_classes=config["num_classes"])
+    copy_tensors(load_tensors(weights), model.state_dict(), what=str(folder / WEIGHTS))
+    return model.eval()
+
+
+def pretrained_recipe(
+    source: str | Path, *, revision: str | None = None, local_files_only: bool = False
+) -> Recipe:
+    """Read by which recipe such a network was trained: its data, and how they are normalised."""
+    config = _read_config(_folder(source, revision, local_files_only))
+    return from_document(Recipe, config["recipe"])
+
+
+def _folder(source: str | Path, revision: str | None, local_files_only: bool) -> Path:
+    if Path(source).is_dir():
+        return Path(source)
+    if not isinstance(source, str) or source.count("/") != 1 or source.startswith((".", "/")):
+        raise FormatError(
+            f"{source} is neither a folder here nor the name of a repository, owner/name"
+        )
+    try:
+        import huggingface_hub  # noqa: PLC0415 -- an extra
+    except ImportError as error:
+        raise MissingExtraError("loading from the hub needs it: pip install 'lbq[hub]'") from error
+    return Path(
+        huggingface_hub.snapshot_download(
+            source,
+            revision=revision,
+            allow_patterns=[CONFIG, WEIGHTS],
+            local_files_only=local_files_only,
+        )
+    )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    config = parse(memoryview(_read(folder / CONFIG)), CONFIG)
+    if config.get("format") != FORMAT:
+        raise FormatError(
+            f"{folder / CONFIG} has the format {config.get('format')!r}; this version of lbq reads "
+            f"{FORMAT!r}"
+        )
+    check_keys(config, _KEYS, CONFIG)
+    check_value(config["num_classes"], whole(1, _MAX_CLASSES), f"num_classes of {CONFIG}")
+    check_value(config["weights_sha256"], text, f"weights_sha256 of {CONFIG}")
+    return config
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FormatError(
+            f"{path} cannot be read: {error.strerror}; save_pretrained writes it"
+        ) from error
+
+
+def _num_classes(model: nn.Module) -> int:
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not isinstance(model, SpikingResNet) or not layers:
+        raise FormatError(
+            f"a network that a recipe describes is needed, got {type(model).__name__}; other "
+            f"networks leave through lbq.lower and lbq.save"
+        )
+    return layers[-1].out_features

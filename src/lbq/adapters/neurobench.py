@@ -1,0 +1,111 @@
+"""NeuroBench 2: our networks in its harness, and our counts as one of its metrics.
+
+Its own counter sees binary events only: handed levels, it calls them MACs (docs/costs.md).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lbq.cost.tally import Tally
+from lbq.deploy.network import LoweredNetwork
+from lbq.errors import MissingExtraError
+from lbq.neurons.neuron import Neuron
+from lbq.neurons.watch import watch_levels
+
+try:
+    from neurobench.metrics.abstract import (  # pyright: ignore[reportMissingImports]
+        AccumulatedMetric,
+    )
+    from neurobench.models import NeuroBenchModel  # pyright: ignore[reportMissingImports]
+except ImportError as error:
+    raise MissingExtraError(
+        "the adapter for NeuroBench needs it: pip install 'neurobench>=2'"
+    ) from error
+
+
+class BurstModel(NeuroBenchModel):
+    """A network of ours, lowered or not, as NeuroBench runs it: batch first, then time.
+
+    Its neurons are activations to NeuroBench, so its sparsity of activations is that of our levels.
+
+    Args:
+        network: what :func:`lbq.lower` returned, or any network with our neurons.
+        example: an input for a batch of one; a lowered network knows its own.
+        takes_frames: whether it takes ``[T, B, ...]``; a lowered network knows.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        example: Tensor | None = None,
+        *,
+        takes_frames: bool = False,
+    ) -> None:
+        super().__init__()
+        self.network = network.eval()
+        self.takes_frames = takes_frames
+        if isinstance(network, LoweredNetwork):
+            self.takes_frames = network.takes_frames
+        self.tally = Tally(network, example)
+        self.counted_before = _counts(self.tally)
+        """What the tally held before the last batch."""
+        self.add_activation_module(Neuron)
+
+    @torch.no_grad()
+    def __call__(self, batch: Tensor) -> Tensor:
+        """Return the logits; frames come as ``[B, T, ...]``."""
+        self.counted_before = _counts(self.tally)
+        inputs = batch.transpose(0, 1) if self.takes_frames else batch
+        with watch_levels(self.network, self.tally):
+            return self.network(inputs)
+
+    def __net__(self) -> nn.Module:
+        """Return the network."""
+        return self.network
+
+
+class BurstOperations(AccumulatedMetric):
+    """What levels cost per sample: the counts of :class:`lbq.Tally`, divided by the samples.
+
+    ``unary_acs``, ``bit_sparse_acs``, ``unit_event_acs``, ``explicit_shifts``,
+    ``plane_formations`` and ``fp_macs`` (docs/costs.md). It needs a :class:`BurstModel`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(requires_hooks=False)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was counted; the harness calls this before a run."""
+        self._start: dict[str, int] | None = None
+        self._now: dict[str, int] = {}
+
+    def __call__(self, model: Any, preds: Tensor, data: tuple[Tensor, Tensor]) -> dict[str, float]:
+        """Take in the batch that the model has just answered."""
+        if self._start is None:
+            self._start = model.counted_before
+        self._now = _counts(model.tally)
+        return self.compute()
+
+    def compute(self) -> dict[str, float]:
+        """Return the mean counts of one sample."""
+        start = self._start or {}
+        grown = {name: count - start.get(name, 0) for name, count in self._now.items()}
+        samples = grown.pop("samples", 0)
+        return {name: count / max(1, samples) for name, count in grown.items()}
+
+
+def _counts(tally: Tally) -> dict[str, int]:
+    table = tally.table()
+    total = table.total()
+    return {
+        "unary_acs": total.unary_acs,
+        "bit_sparse_acs": total.bit_sparse_acs,
+        "unit_event_acs": total.unit_event_acs,
+        "explicit_shifts": total.explicit_shifts,
+        "plane_formations": table.plane_formations(),
+        "fp_macs": table.fp_macs(),
+        "samples": table.num_images,
+    }

@@ -1,0 +1,62 @@
+"""What a finished run came to, as one JSON document that can be committed and published."""
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from lbq.errors import RunError
+from lbq.train.journal import read_journal
+
+_CURVE = ("epoch", "loss", "accuracy", "active", "samples_per_s")
+_EVALUATION = ("epoch", "accuracy", "loss", "seconds")
+_EVERY = 8
+"""Of the lines of the curve, one in so many is kept."""
+
+
+def record_run(out: Path) -> dict[str, Any]:
+    """Return the record of a run.
+
+    It holds the recipe, the commit, versions, the machine, the time that passed in all lives, the
+    curve and the SHA-256 of the last checkpoint's weights, but no path of the machine.
+
+    Args:
+        out: the folder of the run.
+    """
+    journal = list(read_journal(out / "journal.jsonl"))
+    evaluations = [line for line in journal if line["event"] == "evaluation"]
+    manifests = sorted((out / "checkpoints").glob("*.json"))
+    if not evaluations or not manifests:
+        raise RunError(f"{out} was never evaluated or saved, so there is nothing to record")
+    manifest = json.loads(manifests[-1].read_text())["body"]
+    facts = manifest["facts"]
+    recipe = facts["recipe"]
+    recipe["data"]["source"] = Path(recipe["data"]["source"]).name
+    last, best = evaluations[-1], max(evaluations, key=lambda line: line["accuracy"])
+    lives = [line["time"] for line in journal if line["event"] in ("start", "resume")]
+    curve = [line for line in journal if line["event"] == "train"][::_EVERY]
+    return {
+        "recipe": recipe,
+        "accuracy_after_last_epoch": last["accuracy"],
+        "correct": last["correct"],
+        "count": last["count"],
+        "best_on_test_set": {"accuracy": best["accuracy"], "epoch": best["epoch"]},
+        "minutes": round((journal[-1]["time"] - lives[0]) / 60, 1),
+        "lives": len(lives),
+        "commit": facts["commit"],
+        "versions": facts["versions"],
+        "data_sha256": facts["data"],
+        "weights_sha256": manifest["files"]["model"]["sha256"],
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
+        "curve": [{key: line[key] for key in _CURVE if key in line} for line in curve],
+        "evaluations": [{key: line[key] for key in _EVALUATION} for line in evaluations],
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")

@@ -1,0 +1,266 @@
+"""Giving time to a network that has none: its ReLUs become places for neurons.
+
+The other user of torch.fx beside :mod:`lbq.deploy.capture`, which only reads: here graphs are
+rewritten.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
+from torch.fx.proxy import TraceError
+from torch.nn import functional as F
+
+from lbq.deploy.capture import untyped
+from lbq.errors import LoweringError
+from lbq.models.time import FramesIn, MeanOverTime, RepeatOverTime, fold, unfold
+from lbq.neurons.neuron import Neuron
+
+_LEAVES = (Neuron, RepeatOverTime, MeanOverTime)
+
+
+class RepeatStill(RepeatOverTime):
+    """Shows a still current of any shape, ``[B, ...]``, at every timestep; images need not be."""
+
+    def forward(self, current: Tensor) -> Tensor:
+        """Repeat, without a copy."""
+        return current.unsqueeze(0).expand(self.timesteps, *[-1] * current.dim())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rectifiers:
+    """Which modules and functions of a network give way to neurons."""
+
+    modules: tuple[type[nn.Module], ...] = (nn.ReLU,)
+    functions: frozenset[Any] = frozenset(
+        (F.relu, torch.relu, torch.relu_, F.relu_, "relu", "relu_")
+    )
+    leaves: tuple[type[nn.Module], ...] = ()
+    """Modules that are not looked into, beside torch's own."""
+
+
+def with_neurons(
+    network: nn.Module,
+    example: Tensor,
+    *,
+    timesteps: int,
+    build: Callable[[nn.Module | None, int], nn.Module],
+    rectifiers: Rectifiers | None = None,
+) -> nn.Module:
+    """Return a copy of the network, in eval mode, with a neuron at every place of a ReLU.
+
+    What lies before the first neurons runs once per image, the rest at every timestep, and the
+    answer is the mean over time. A ReLU that is called at two places becomes two neurons. A network
+    that repeats its input over time by itself keeps its class.
+
+    Args:
+        network: takes one tensor, batch first. It is not changed.
+        example: an input, to learn the shapes from.
+        timesteps: number of timesteps (T).
+        build: makes the neuron for a ReLU (None where a function is called) and its channels.
+        rectifiers: what gives way; ReLUs unless said.
+    """
+    found = Rectifiers() if rectifiers is None else rectifiers
+    copied = copy.deepcopy(network).eval()
+    if any(isinstance(module, FramesIn) for module in copied.modules()):
+        raise LoweringError(
+            "this network takes frames, so its ReLUs see another input at every timestep; build "
+            "it with form='cifar' or 'imagenet' for still images, or train neurons from the start"
+        )
+    if any(isinstance(module, RepeatOverTime) for module in copied.modules()):
+        return _replaced(copied, example, timesteps, build, found)
+    return _Rewriting(copied, example, timesteps, build, found).finish()
+
+
+def _replaced(
+    network: nn.Module,
+    example: Tensor,
+    timesteps: int,
+    build: Callable[[nn.Module | None, int], nn.Module],
+    rectifiers: Rectifiers,
+) -> nn.Module:
+    """Put neurons into a network that has time already."""
+    channels: dict[str, int] = {}
+
+    def note(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            channels[path] = args[0].shape[2]  # [T, B, C, ...]
+
+        return hook
+
+    places = {p: m for p, m in network.named_modules() if isinstance(m, rectifiers.modules)}
+    hooks = [module.register_forward_pre_hook(note(path)) for path, module in places.items()]
+    with torch.no_grad():
+        network(example)
+    for hook in hooks:
+        hook.remove()
+    for path, module in places.items():
+        network.set_submodule(path, build(module, channels[path]))
+    for module in network.modules():
+        if isinstance(module, RepeatOverTime):
+            module.timesteps = timesteps
+    return network.eval()
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self, leaves: tuple[type[nn.Module], ...]) -> None:
+        super().__init__()
+        self._leaves = (*_LEAVES, *leaves)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, self._leaves) or super().is_leaf_module(m, module_qualified_name)
+
+
+class _Values(fx.Interpreter):
+    """Runs the graph once and keeps the shapes of what has the batch as its first axis."""
+
+    def __init__(self, module: fx.GraphModule, batch: int) -> None:
+        super().__init__(module)
+        self._batch = batch
+        self.shapes: dict[fx.Node, tuple[int, ...]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        is_tensor = n.op != "get_attr" and isinstance(result, Tensor) and result.dim() > 0
+        if is_tensor and len(result) == self._batch:
+            self.shapes[n] = tuple(result.shape)
+        return result
+
+
+class _Rewriting:
+    def __init__(
+        self,
+        network: nn.Module,
+        example: Tensor,
+        timesteps: int,
+        build: Callable[[nn.Module | None, int], nn.Module],
+        rectifiers: Rectifiers,
+    ) -> None:
+        self._build, self._rectifiers = build, rectifiers
+        try:
+            graph = untyped(_Tracer(rectifiers.leaves).trace(network))
+        except (TraceError, TypeError) as error:
+            raise LoweringError(
+                f"this network cannot be traced: {error}; its forward may not decide by values"
+            ) from error
+        self._module = fx.GraphModule(network, graph)
+        self._graph = self._module.graph
+        values = _Values(self._module, len(example))
+        with torch.no_grad():
+            values.run(example)
+        self._shapes = values.shapes
+        self._module.add_submodule("repeat", RepeatStill(timesteps))
+        self._module.add_submodule("mean", MeanOverTime())
+        self._places = {n: self._module_of(n) for n in self._graph.nodes if self._is_place(n)}
+        self._taken: set[str] = set()
+        self._repeated: dict[fx.Node, fx.Node] = {}
+        self._like: fx.Node | None = None
+        """The first tensor that has time, [T, B, ...]."""
+
+    def finish(self) -> nn.Module:
+        """Rewrite the graph from its first ReLU to its output."""
+        if not self._places:
+            raise LoweringError(
+                "this network has no ReLU, as a module or a function, so there is no place for a "
+                "neuron; other activations have no levels"
+            )
+        timed = set(self._behind(list(self._places)))
+        if self._needs_early_time(timed):
+            first = next(node for node in self._graph.nodes if node.op == "placeholder")
+            timed = set(self._behind([first])) - {first}
+        for node in list(self._graph.nodes):
+            if node.op == "output":
+                node.args = map_arg(node.args, lambda n: self._mean(n) if n in timed else n)
+            elif node in timed:
+                self._enter_time(node, timed)
+        self._graph.lint()
+        self._module.recompile()
+        self._module.delete_all_unused_submodules()
+        return self._module.eval()
+
+    def _is_place(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return isinstance(self._module_of(node), self._rectifiers.modules)
+        is_call = node.op in ("call_function", "call_method")
+        return is_call and node.target in self._rectifiers.functions
+
+    def _module_of(self, node: fx.Node) -> nn.Module | None:
+        is_module = node.op == "call_module"
+        return self._module.get_submodule(str(node.target)) if is_module else None
+
+    def _behind(self, first: list[fx.Node]) -> Iterator[fx.Node]:
+        reached = set(first)
+        for node in self._graph.nodes:
+            if node in reached or reached & set(node.all_input_nodes):
+                reached.add(node)
+                if node.op != "output":
+                    yield node
+
+    def _needs_early_time(self, timed: set[fx.Node]) -> bool:
+        """Say whether a number of the still part, such as the batch, is used behind a neuron."""
+        return any(
+            source not in self._shapes and source not in timed and source.op != "get_attr"
+            for node in timed
+            for source in node.all_input_nodes
+        )
+
+    def _enter_time(self, node: fx.Node, timed: set[fx.Node]) -> None:
+        if node not in self._places:
+            with self._graph.inserting_before(node):
+                node.args = map_arg(node.args, lambda n: self._folded(n, timed))
+                node.kwargs = map_arg(node.kwargs, lambda n: self._folded(n, timed))
+            return
+        (source,) = node.all_input_nodes
+        with self._graph.inserting_before(node):
+            if source in timed:
+                assert self._like is not None
+                currents = self._graph.call_function(unfold, (source,), {"like": self._like})
+            else:
+                currents = self._repeat(source)
+            path = self._add_neuron(node)
+            bursts = self._graph.call_module(path, (currents,))
+            folded = self._graph.call_function(fold, (bursts,))
+        node.replace_all_uses_with(folded)
+        timed.add(folded)
+        self._graph.erase_node(node)
+
+    def _folded(self, node: fx.Node, timed: set[fx.Node]) -> fx.Node:
+        if node in timed or node not in self._shapes:
+            return node
+        return self._graph.call_function(fold, (self._repeat(node),))
+
+    def _repeat(self, node: fx.Node) -> fx.Node:
+        if node not in self._repeated:
+            with self._graph.inserting_after(node):
+                self._repeated[node] = self._graph.call_module("repeat", (node,))
+            if self._like is None:
+                self._like = self._repeated[node]
+        return self._repeated[node]
+
+    def _mean(self, node: fx.Node) -> fx.Node:
+        assert self._like is not None
+        with self._graph.inserting_before(self._graph.output_node()):
+            sequence = self._graph.call_function(unfold, (node,), {"like": self._like})
+            return self._graph.call_module("mean", (sequence,))
+
+    def _add_neuron(self, node: fx.Node) -> str:
+        """Make the neuron of a place; its path is the ReLU's, made unique if it was not."""
+        module = self._places[node]
+        stack = list(node.meta.get("nn_module_stack", {}))
+        path = str(node.target) if module else f"{stack[-1] if stack else ''}.relu".lstrip(".")
+        unique, number = path, 2
+        while unique in self._taken or self._at(unique) not in (None, module):
+            unique, number = f"{path}_{number}", number + 1
+        self._taken.add(unique)
+        self._module.add_submodule(unique, self._build(module, self._shapes[node][1]))
+        return unique
+
+    def _at(self, path: str) -> nn.Module | None:
+        try:
+            return self._module.get_submodule(path)
+        except AttributeError:
+            return None

@@ -1,0 +1,71 @@
+"""``lbq completion SHELL``: a script that lets the shell finish words; it never starts torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import subcommand
+
+from lbq.cli.doctor import DoctorArguments
+from lbq.cli.evaluate import EvalArguments
+from lbq.cli.export import ExportArguments
+from lbq.cli.lower import LowerArguments
+from lbq.cli.reading import read
+from lbq.cli.report import ReportArguments
+from lbq.cli.train import TrainArguments
+from lbq.train.recipes import RECIPES
+
+EXAMPLES = {
+    "lbq completion bash > ~/.local/share/bash-completion/completions/lbq": "for every new bash",
+    "lbq completion zsh > ~/.zfunc/_lbq": "if fpath has ~/.zfunc",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionArguments:
+    """Print a script with which the shell finishes the words of this command."""
+
+    shell: Annotated[Literal["bash", "zsh", "tcsh"], tyro.conf.Positional]
+    """Which shell."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command with these words behind ``lbq completion``."""
+    arguments = read(CompletionArguments, words, command="lbq completion", examples=EXAMPLES)
+    try:
+        tyro.cli(_whole_desk(), prog="lbq", args=["--tyro-print-completion", arguments.shell])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def _whole_desk() -> Any:
+    """Describe all commands at once; a recipe's name is a command of its own below ``train``."""
+    recipes = [
+        Annotated[TrainArguments, subcommand(name, default=TrainArguments(recipe=make()))]
+        for name, make in RECIPES.items()
+    ]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Train:
+        """Train a recipe."""
+
+        recipe: Annotated[_any_of(recipes), tyro.conf.arg(name="")]  # pyright: ignore[reportInvalidTypeForm]
+
+    commands = {
+        "train": Train,
+        "eval": EvalArguments,
+        "lower": LowerArguments,
+        "export": ExportArguments,
+        "report": ReportArguments,
+        "doctor": DoctorArguments,
+        "completion": CompletionArguments,
+    }
+    return _any_of([Annotated[kind, subcommand(name)] for name, kind in commands.items()])
+
+
+def _any_of(kinds: Sequence[Any]) -> Any:
+    return reduce(or_, kinds)

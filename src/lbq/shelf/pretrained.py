@@ -1,0 +1,64 @@
+"""The door: a trained network by its name, offline, checked before it is believed.
+
+A network is a folder beside this file: ``model.safetensors``, ``record.json`` (what it was trained
+by and what it came to) and ``README.md``, its card, which is generated from the record.
+"""
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+
+from safetensors.torch import load
+
+from lbq.errors import FormatError, ParameterError
+from lbq.models.resnet import SpikingResNet
+from lbq.train.document import Document, from_document
+from lbq.train.network import build_network
+from lbq.train.recipe import Recipe
+from lbq.train.state import copy_tensors
+
+SHELF = Path(__file__).parent
+
+
+def pretrained(name: str) -> SpikingResNet:
+    """Return a trained network in eval mode; nothing is downloaded.
+
+    Example:
+        >>> model = lbq.pretrained("pocket-cifar10")
+        >>> model(torch.randn(4, 3, 32, 32)).shape  # normalised as its card says
+        torch.Size([4, 10])
+
+    Args:
+        name: which one; :func:`pretrained_names` lists them.
+    """
+    record, path = record_of(name), SHELF / name / "model.safetensors"
+    data = path.read_bytes()
+    found = hashlib.sha256(data).hexdigest()
+    if found != record["weights_sha256"]:
+        raise FormatError(
+            f"{path} is damaged: its SHA-256 is {found[:12]}.., its record says "
+            f"{record['weights_sha256'][:12]}..; install lbq again"
+        )
+    model = build_network(recipe_of(name).model, num_classes=len(record["classes"]))
+    copy_tensors(load(data), model.state_dict(), what=str(path))
+    return model.eval()
+
+
+@cache
+def pretrained_names() -> tuple[str, ...]:
+    """List the networks on the shelf."""
+    return tuple(sorted(path.parent.name for path in SHELF.glob("*/record.json")))
+
+
+def record_of(name: str) -> Document:
+    """Return what a network was trained by and what it came to: the record of its run."""
+    if name not in pretrained_names():
+        names = ", ".join(map(repr, pretrained_names()))
+        raise ParameterError(f"there is no pretrained network {name!r}; there is {names}")
+    return json.loads((SHELF / name / "record.json").read_bytes())
+
+
+def recipe_of(name: str) -> Recipe:
+    """Return the recipe that a network was trained by, with its data and their normalisation."""
+    return from_document(Recipe, record_of(name)["recipe"])

@@ -1,0 +1,78 @@
+import pytest
+import torch
+from torch import nn
+
+import lbq
+from lbq.adapters.half_step import add_to_bias, find_biases
+
+pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
+
+IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def small(block):
+    return lbq.resnet20(10, width=1 / 16, blocks=(1, 1, 1), block=block).eval()
+
+
+def currents_of(model):
+    found = {}
+    hooks = [
+        neuron.receive.register_forward_pre_hook(
+            lambda m, args, p=path: found.update({p: args[0].clone()})
+        )
+        for path, neuron in lbq.neurons.named_neurons(model)
+    ]
+    model(IMAGES)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def test_every_neuron_of_the_papers_network_has_a_bias_of_its_own():
+    model = small("basic")
+    found = find_biases(model, IMAGES)
+    assert found["stem_neuron"] is model.stem[2]
+    assert found["stages.1.0.neuron1"] is model.stages[1][0].synapse1[1]
+    assert found["stages.1.0.neuron2"] is model.stages[1][0].synapse2[1]
+    assert len({id(module) for module in found.values()}) == len(found)
+
+
+@pytest.mark.parametrize("place", ["stem_neuron", "stages.1.0.neuron2"])
+def test_what_is_added_to_it_arrives_at_that_neuron_and_at_none_before(place):
+    model = small("basic")
+    before = currents_of(model)
+    add_to_bias(find_biases(model, IMAGES)[place], torch.tensor([0.25]))
+    after = currents_of(model)
+    torch.testing.assert_close(after[place], before[place] + 0.25)
+    order = list(before)
+    for earlier in order[: order.index(place)]:
+        assert torch.equal(after[earlier], before[earlier])
+
+
+def test_a_current_that_others_read_too_has_no_bias_to_give():
+    found = find_biases(small("ms"), IMAGES)
+    assert found["stages.0.0.neuron1"] is None  # the shortcut adds the same currents
+    assert found["stages.0.0.neuron2"] is not None
+
+
+def test_a_synapse_that_is_called_twice_has_no_bias_to_give():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.a, self.b = nn.Linear(4, 4), lbq.BurstLIF(), lbq.BurstLIF()
+
+        def forward(self, x):
+            return self.b(self.fc(self.a(self.fc(x))))
+
+    assert find_biases(Twice(), torch.zeros(1, 2, 4)) == {"a": None, "b": None}
+
+
+def test_a_synapse_without_a_bias_gets_one():
+    synapse = nn.Conv2d(2, 3, 1, bias=False)
+    x = torch.randn(1, 2, 4, 4)
+    before = synapse(x)
+    add_to_bias(synapse, torch.tensor([1.0, 2.0, 3.0]))
+    torch.testing.assert_close(synapse(x), before + torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1))
+    norm = nn.BatchNorm1d(4, affine=False)
+    network = nn.Sequential(nn.Flatten(0, 1), norm, nn.Unflatten(0, (1, -1)), lbq.BurstLIF())
+    assert find_biases(network, torch.zeros(1, 2, 4))["3"] is None

@@ -1,0 +1,110 @@
+import json
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import lbq
+from lbq.adapters.hub import CONFIG, WEIGHTS, from_pretrained, pretrained_recipe, save_pretrained
+from lbq.adapters.record import record_run
+from lbq.errors import FormatError, MissingExtraError
+from lbq.train import build_network, load_trained, train
+
+IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny):
+    folder = tmp_path_factory.mktemp("hub") / "run"
+    train(tiny.tiny_recipe(epochs=1), folder)
+    return folder
+
+
+@pytest.fixture
+def saved(run, tmp_path):
+    model, *_ = load_trained(run)
+    save_pretrained(model, tmp_path / "net", record=record_run(run))
+    return tmp_path / "net"
+
+
+def change(folder, **fields):
+    config = json.loads((folder / CONFIG).read_text()) | fields
+    (folder / CONFIG).write_text(json.dumps(config))
+
+
+def test_what_was_saved_answers_as_before(run, saved):
+    model, recipe, _ = load_trained(run)
+    loaded = from_pretrained(saved)
+    assert not loaded.training
+    assert torch.equal(loaded(IMAGES), model(IMAGES))
+    assert pretrained_recipe(saved).model == recipe.model
+    assert sorted(path.name for path in saved.iterdir()) == ["README.md", CONFIG, WEIGHTS]
+
+
+def test_a_folder_needs_no_hub_and_no_network(saved, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert from_pretrained(str(saved))(IMAGES).shape == (4, 10)
+    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[hub\]'"):
+        from_pretrained("owner/name")
+
+
+def test_a_repository_is_read_from_the_hubs_own_cache(run, saved, tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    snapshot = tmp_path / "cache" / "models--owner--name" / "snapshots" / ("0" * 40)
+    snapshot.parent.mkdir(parents=True)
+    saved.rename(snapshot)
+    reference = snapshot.parents[1] / "refs" / "main"
+    reference.parent.mkdir()
+    reference.write_text("0" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    model, *_ = load_trained(run)
+    loaded = from_pretrained("owner/name", local_files_only=True)
+    assert torch.equal(loaded(IMAGES), model(IMAGES))
+
+
+def test_a_flipped_bit_is_noticed_before_anything_is_parsed(saved):
+    data = bytearray((saved / WEIGHTS).read_bytes())
+    data[0] ^= 1  # the length of the header
+    (saved / WEIGHTS).write_bytes(data)
+    with pytest.raises(FormatError, match="damaged or was replaced"):
+        from_pretrained(saved)
+
+
+def test_a_configuration_is_data_and_read_strictly(saved):
+    before = (saved / CONFIG).read_text()
+    for fields, complaint in [
+        ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
+        ({"format": "lbq-network-2"}, "lbq-network-1"),
+        ({"num_classes": "10"}, "num_classes"),
+        ({"recipe": {"_target_": "os.system"}}, "_target_"),
+        ({"num_classes": 11}, r"\(11,"),
+    ]:
+        change(saved, **fields)
+        with pytest.raises(lbq.LBQError, match=complaint):
+            from_pretrained(saved)
+        (saved / CONFIG).write_text(before)
+    from_pretrained(saved)
+
+
+def test_a_pickle_is_not_looked_at(saved):
+    (saved / WEIGHTS).rename(saved / "pytorch_model.bin")
+    with pytest.raises(FormatError, match=f"{WEIGHTS} cannot be read"):
+        from_pretrained(saved)
+
+
+def test_a_model_that_its_record_does_not_describe_is_not_saved(run, tmp_path, tiny):
+    record = record_run(run)
+    other = build_network(tiny.tiny_recipe().model, num_classes=10).double()
+    with pytest.raises(FormatError, match="against its record's recipe"):
+        save_pretrained(other, tmp_path / "net", record=record)
+    with pytest.raises(FormatError, match="got Linear"):
+        save_pretrained(nn.Linear(2, 2), tmp_path / "net", record=record)
+    assert not (tmp_path / "net").exists()
+
+
+def test_neither_folder_nor_name_is_said_so(tmp_path):
+    with pytest.raises(FormatError, match="neither a folder here nor the name"):
+        from_pretrained(tmp_path / "absent")
+    with pytest.raises(FormatError, match="neither a folder here nor the name"):
+        from_pretrained("./absent/net")

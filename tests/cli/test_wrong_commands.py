@@ -1,0 +1,196 @@
+"""What people get wrong: each mistake is one helpful line, an exit code, and no traceback."""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import lbq
+from lbq.cli.main import MISTAKE, USAGE, main
+from lbq.train.recipe import write_recipe
+
+pytestmark = pytest.mark.as_shipped  # the annotation checks would complain before us
+
+
+@pytest.fixture(scope="module")
+def here(trained, bundle, tmp_path_factory, tiny):
+    """A folder with everything that can be wrong in it."""
+    folder = tmp_path_factory.mktemp("here")
+    recipe = write_recipe(tiny.tiny_recipe(epochs=1))
+    (folder / "tiny.json").write_text(recipe)
+    (folder / "broken.json").write_text(recipe[:-20])
+    (folder / "misspelt.json").write_text(recipe.replace('"epochs"', '"eposch"'))
+    whole = bundle.read_bytes()
+    (folder / "net.lbq").write_bytes(whole)
+    (folder / "flipped.lbq").write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+    (folder / "cut.lbq").write_bytes(whole[:-100])
+    for name in ("letter.onnx", "letter.pt2", "letter.nir", "letter.lbq"):
+        (folder / name).write_text("Dear reader,")
+    for name in ("empty", "texts"):
+        (folder / name).mkdir()
+    (folder / "texts" / "a.txt").write_text("not an image")
+    (folder / "run").symlink_to(trained)
+    damaged = folder / "damaged" / "checkpoints"
+    damaged.mkdir(parents=True)
+    for file in (trained / "checkpoints").iterdir():
+        (damaged / file.name).write_bytes(file.read_bytes()[:-1])
+    return folder
+
+
+COMMANDS = [  # words, exit code, what the line says
+    ("trian", USAGE, "did you mean `lbq train`?"),
+    ("train", USAGE, "name a recipe first"),
+    ("train pockt", MISTAKE, "did you mean pocket?"),
+    ("train tiny.json --epoch 3", USAGE, "did you mean --epochs?"),
+    ("train tiny.json --epochs many", USAGE, "--epochs: invalid literal for int"),
+    ("train tiny.json --epochs 0", MISTAKE, "epochs must be at least 1, got 0"),
+    ("train tiny.json --devices 0", USAGE, "--devices must be at least 1"),
+    ("train tiny.json --devices 3", MISTAKE, "3 devices cannot share a batch of 16"),
+    ("train tiny.json --device cuda:7", MISTAKE, "torch finds no GPU here; `lbq doctor`"),
+    ("train tiny.json --device toaster", MISTAKE, "take cpu, cuda, cuda:1 or auto"),
+    ("train tiny.json --model.timesteps 0", MISTAKE, "at least one timestep"),
+    ("train tiny.json --model.width 300", MISTAKE, "out of memory: take a smaller batch"),
+    ("train tiny.json --data nowhere", MISTAKE, "no images can be read from nowhere"),
+    ("train tiny.json --data empty", MISTAKE, "no images can be read from empty"),
+    ("train tiny.json --data texts", MISTAKE, "no label column 'label' or 'fine_label'"),
+    ("train nmnist-pocket --data texts", MISTAKE, "no train recordings in the layout of nmnist"),
+    ("train nmnist-pocket --data net.lbq", MISTAKE, "neither a folder nor a zip file"),
+    ("train tiny.json --out net.lbq/run", MISTAKE, "Not a directory; check the path"),
+    ("train tiny.json --out run --seed 9", MISTAKE, "pass --allow-changed recipe.seed"),
+    ("train nowhere.json", MISTAKE, "the recipe nowhere.json cannot be read"),
+    ("train broken.json", MISTAKE, "broken.json is not JSON"),
+    ("train misspelt.json", MISTAKE, "Recipe has no field eposch; it has"),
+    ("eval nowhere", MISTAKE, "is it the folder of a run?"),
+    ("eval damaged", MISTAKE, "restore one from a copy"),
+    ("eval run --step 77", MISTAKE, "no checkpoint of step 77; it has [4]"),
+    ("eval nowhere.lbq", MISTAKE, "there is no file nowhere.lbq"),
+    ("eval flipped.lbq", MISTAKE, "flipped.lbq: the bytes have SHA-256"),
+    ("eval cut.lbq", MISTAKE, "cut.lbq: the header speaks of"),
+    ("eval letter.lbq", MISTAKE, "letter.lbq: "),
+    ("eval letter.onnx", MISTAKE, "letter.onnx is no ONNX file"),
+    ("eval letter.pt2", MISTAKE, "letter.pt2 is no whole .pt2 program"),
+    ("eval letter.nir", MISTAKE, "letter.nir is no NIR graph"),
+    ("eval net.lbq --engine openvino", MISTAKE, "--engine runs .onnx files"),
+    ("eval net.lbq --limit -3", USAGE, "--limit must be at least 1, got -3"),
+    ("lower run --bits 7", USAGE, "invalid choice '7' for argument '--bits'"),
+    ("lower run --out nowhere/net.lbq", MISTAKE, "a file in a folder that exists"),
+    ("lower run --data nowhere --out x.lbq", MISTAKE, "no images can be read from nowhere"),
+    ("lower run --calibrate -5 --out x.lbq", USAGE, "--calibrate must be at least 0"),
+    ("export net.lbq --to tflite --out x", USAGE, "Expected one of ('onnx', 'pt2'"),
+    ("export net.lbq --to nir --out x.nir", MISTAKE, "lbq lower --bits float"),
+    ("export net.lbq --to pt2 --style int8 --out x", MISTAKE, "--style int8 is for --to onnx"),
+    ("export nowhere --to onnx --out x", MISTAKE, "no bundle and no run at nowhere"),
+    ("report", MISTAKE, "name the folder of a run"),
+    ("report run --limit -1", USAGE, "--limit must be at least 0"),
+    ("doctor now", USAGE, "Unrecognized options: now"),
+    ("completion fish", USAGE, "'bash', 'zsh', 'tcsh'"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "says"), COMMANDS, ids=[row[0] for row in COMMANDS])
+def test_a_wrong_command_is_one_helpful_line(words, code, says, here, monkeypatch, capsys):
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    extra = ["--out", "new"] if words.startswith("train ") and "--out" not in words else []
+    cache = ["--cache", "cache"] if words.startswith(("train ", "lower ")) else []
+    words = words.split()
+    is_misnamed = len(words) < 2 or words[1] == "pockt"
+    assert main(words if is_misnamed else [*words, *extra, *cache]) == code
+    check_complaint(capsys.readouterr().err, says)
+
+
+def check_complaint(stderr, says):
+    """Demand one line that is an error, at the end, and no traceback."""
+    *before, last = stderr.splitlines()
+    assert last.startswith("error: ")
+    assert says in last
+    assert not [line for line in before if line.startswith("error: ")]
+    assert "Traceback" not in stderr
+
+
+@contextmanager
+def without_the_rights_of_root():
+    """Make the modes of folders hold for root too: drop CAP_DAC_OVERRIDE for a while."""
+    libc, version, override = ctypes.CDLL(None, use_errno=True), 0x20080522, 1 << 1
+    header = (ctypes.c_uint32 * 2)(version, 0)
+    rights = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice
+    assert libc.capget(header, rights) == 0
+    kept = rights[0]
+    rights[0] = kept & ~override
+    assert libc.capset(header, rights) == 0
+    try:
+        yield
+    finally:
+        rights[0] = kept
+        assert libc.capset(header, rights) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+@pytest.mark.parametrize("words", ["train tiny.json --out locked/run", "lower run --out locked/x"])
+def test_a_read_only_folder_is_named(words, here, monkeypatch, capsys):
+    monkeypatch.chdir(here)
+    (here / "locked").mkdir(exist_ok=True)
+    (here / "locked").chmod(0o555)
+    with without_the_rights_of_root():
+        assert main(words.split()) == MISTAKE
+    check_complaint(capsys.readouterr().err, "Permission denied; check who owns it")
+
+
+def test_a_process_ends_as_the_call_does(here):
+    command = [sys.executable, "-m", "lbq.cli", "eval", "cut.lbq"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (MISTAKE, "")
+    check_complaint(done.stderr, "cut.lbq: the header speaks of")
+
+
+def test_a_reader_that_leaves_early_hears_no_complaint():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "lbq.cli", "completion", "bash"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.fixture(scope="module")
+def nets(bundle):
+    """Networks that calls can be wrong about."""
+    model = lbq.resnet20(10, width=1 / 64).eval()
+    images = torch.randn(1, 3, 8, 8)
+    real = lbq.lower(model, images)
+    return SimpleNamespace(model=model, images=images, real=real, integers=lbq.load(bundle))
+
+
+CALLS = {
+    "a level of zero": (lambda n: lbq.BurstLIF(max_level=0), "max_level"),
+    "a negative step": (lambda n: lbq.LearnedStep(-1.0), "step"),
+    "no time axis": (lambda n: lbq.BurstLIF()(torch.ones(3)), r"\[T, B"),
+    "no timestep": (lambda n: lbq.BurstLIF()(torch.ones(0, 2, 3)), "timestep"),
+    "a network of no width": (lambda n: lbq.resnet20(10, width=0), "width"),
+    "an unknown kind of input": (lambda n: lbq.resnet20(10, timesteps=0), "timestep"),
+    "a network that cannot be lowered": (
+        lambda n: lbq.lower(nn.Sequential(nn.Linear(3, 3), nn.GELU()), torch.ones(1, 2, 3)),
+        "GELU",
+    ),
+    "an unknown backend": (lambda n: lbq.run(n.real, n.images, backend="gpu"), "planes"),
+    "images of another size": (lambda n: lbq.run(n.real, torch.ones(1, 3, 9, 9)), "9"),
+    "floats for integers": (lambda n: lbq.run(n.integers, n.images), "uint8"),
+    "three bits": (lambda n: lbq.to_fixed_point(n.real, bits=3), "bits"),
+    "integers made of integers": (lambda n: lbq.to_fixed_point(n.integers), "integer"),
+    "a file that is not there": (lambda n: lbq.load("nowhere.lbq"), "nowhere.lbq"),
+    "a step of calibration without data": (lambda n: lbq.calibrate_steps(n.model, []), "batch"),
+}
+
+
+@pytest.mark.parametrize(("call", "says"), CALLS.values(), ids=CALLS)
+def test_a_wrong_call_is_an_error_of_ours_that_says_what_was_expected(call, says, nets):
+    with pytest.raises((lbq.LBQError, FileNotFoundError)) as error:
+        call(nets)
+    assert re.search(says, str(error.value))

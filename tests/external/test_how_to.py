@@ -1,0 +1,29 @@
+"""The pages about other tools show code that runs, beside the real tools."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+TOOLS = {
+    "brevitas": "brevitas",
+    "from-ann": "torch",
+    "hugging-face": "torch",
+    "neurobench": "neurobench",
+    "snntorch": "snntorch",
+    "spikingjelly": "spikingjelly",
+}
+
+
+@pytest.mark.parametrize("page", TOOLS)
+@pytest.mark.filterwarnings("ignore")  # of other people's libraries
+def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch):
+    if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing tool is an error, here a skip
+        pytest.importorskip(TOOLS[page])
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.S)
+    assert blocks
+    exec("\n".join(blocks), {})

@@ -1,0 +1,167 @@
+"""lbq-run killed at random moments, again and again: no image is missing, none is there twice.
+
+    python tests/faults/killed_batches.py --images 100000 --kills 20 --out results/faults
+    python tests/faults/killed_batches.py --images 5000 --pocket     LBQ_DATA names the data
+
+By default a tiny network answers random bytes; ``--pocket`` runs the trained pocket network over
+the CIFAR-10 test set, repeated as often as needed. The dense backend answers the same images.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bundles import tiny_network
+from equivalence import engines
+
+import lbq
+from lbq.train.provenance import git_commit
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_shards(folder, images, shards):
+    """Spread images over files, some of them .npy and some raw; return the places of each file."""
+    folder.mkdir()
+    places = {}
+    for number, place in enumerate(np.array_split(np.arange(len(images)), shards)):
+        name = f"{number:05d}.npy" if number % 2 else f"{number:05d}.u8"
+        part = images[place[0] : place[-1] + 1]
+        if number % 2:
+            np.save(folder / name, part)
+        else:
+            (folder / name).write_bytes(part.tobytes())
+        places[name] = place
+    return places
+
+
+def answer_all(network, images):
+    """Return class and logits by the dense backend."""
+    parts = []
+    for start in range(0, len(images), 1000):
+        parts.append(lbq.run(network, torch.from_numpy(images[start : start + 1000])).numpy())
+    logits = np.concatenate(parts).astype(np.int64)
+    return np.concatenate([logits.argmax(1)[:, None], logits], axis=1)
+
+
+def kill_and_finish(program, bundle, folder, out, *, kills, workers, dice):
+    """Kill every worker ``kills`` times at random moments, then let one finish."""
+    command = [program, bundle, folder, out]
+    start = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)  # how long does it take?
+    whole = time.monotonic() - start
+    shutil.rmtree(out)
+    done = half_written = 0
+    while done < kills:
+        jobs = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(workers)]
+        time.sleep(dice.uniform(0, 1.5 * whole / kills))
+        for job in jobs:
+            job.send_signal(signal.SIGKILL)
+        codes = [job.wait() for job in jobs]
+        if 0 in codes:  # it was through before it was hit: from the beginning again
+            shutil.rmtree(out)
+            continue
+        assert set(codes) <= {-signal.SIGKILL, 75}, codes
+        done += 1
+        half_written += bool(list(out.glob(".*.tmp")))
+    subprocess.run(command, check=True, capture_output=True)
+    return {"kills": done, "kills_inside_of_a_file": half_written}
+
+
+def check_complete(out, places, expected):
+    """Complain unless every image was answered once, and rightly."""
+    names = {path.name for path in out.iterdir()}
+    assert names == {"bundle.digest"} | {f"{name}.csv" for name in places}, "files"
+    answered = 0
+    for name, place in places.items():
+        rows = np.loadtxt(out / f"{name}.csv", delimiter=",", skiprows=1, dtype=np.int64, ndmin=2)
+        assert rows[:, 0].tolist() == list(range(len(place))), f"{name}: samples"
+        assert np.array_equal(rows[:, 1:], expected[place]), f"{name}: integers"
+        answered += len(rows)
+    return answered
+
+
+def trial(program, network, images, place, *, shards, kills, workers=2, seed=0):
+    """Do it once in a folder of its own; return what was seen."""
+    lbq.save(network, place / "net.lbq")
+    places = write_shards(place / "in", images, shards)
+    dice, out = random.Random(seed), place / "out"
+    found = kill_and_finish(
+        program, place / "net.lbq", place / "in", out, kills=kills, workers=workers, dice=dice
+    )
+    answered = check_complete(out, places, answer_all(network, images))
+    assert answered == len(images)
+    return {"images": answered, "shards": shards, "workers": workers, **found}
+
+
+def pocket():
+    """Return the trained pocket network in integers, and real images."""
+    model, recipe = engines.pocket_network(ROOT / "results")
+    data = Path(os.environ["LBQ_DATA"]) / "cifar10"
+    pixels, images = engines.cifar10_bytes(data, 10_000, recipe)
+    normalization = recipe.data.augment.normalization
+    given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
+    some = images[:256]
+    lowered = lbq.lower(model, some)
+    return lbq.to_fixed_point(lowered, bits=8, pixels=given, calibration=some), pixels.numpy()
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=int, default=100_000)
+    parser.add_argument("--shards", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--pocket", action="store_true", help="the trained network, real images")
+    parser.add_argument("--program", type=Path, default=ROOT / ".build-native/plain/lbq-run")
+    parser.add_argument("--out", type=Path, help="folder for the record")
+    options = parser.parse_args()
+    if options.pocket:
+        network, images = pocket()
+    else:
+        network = tiny_network()
+        images = np.random.default_rng(0).integers(0, 256, (options.images, 2, 5, 5), np.uint8)
+    images = np.resize(images, (options.images, *images.shape[1:]))
+    start = time.time()
+    with tempfile.TemporaryDirectory() as folder:
+        found = trial(
+            options.program,
+            network,
+            images,
+            Path(folder),
+            shards=options.shards,
+            kills=options.kills,
+        )
+    record = {
+        "fault": "lbq-run killed",
+        "network": "pocket" if options.pocket else "tiny",
+        **found,
+        "seconds": round(time.time() - start),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": git_commit(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+    text = json.dumps(record, indent=1) + "\n"
+    sys.stdout.write(text)
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"lbq-run-{record['network']}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The example of docs/deploy/lbq-run.md is C that compiles and runs."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from bundles import tiny_network
+
+import lbq
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "deploy" / "lbq-run.md"
+
+
+@pytest.fixture(scope="module")
+def example(native_build, tmp_path_factory):
+    """The program of the page, compiled as a stranger would."""
+    folder = tmp_path_factory.mktemp("example")
+    (code,) = re.findall(r"```c\n(.*?)```", PAGE.read_text(), flags=re.S)
+    (folder / "example.c").write_text(code)
+    library = native_build / "reader" / "liblbq_model.a"
+    command = ["gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+    command += [
+        f"-I{ROOT / 'native' / 'include'}",
+        "example.c",
+        library,
+        "-lstdc++",
+        "-o",
+        "example",
+    ]
+    subprocess.run(command, check=True, cwd=folder)
+    return folder / "example"
+
+
+@pytest.mark.as_shipped
+def test_it_answers_a_black_image(example, tmp_path):
+    network = tiny_network()
+    lbq.save(network, tmp_path / "net.lbq")
+    done = subprocess.run(
+        [example, tmp_path / "net.lbq"], capture_output=True, text=True, check=True
+    )
+    assert [int(line) for line in done.stdout.split()] == lbq.run(network, network.example())[
+        0
+    ].tolist()
+
+
+def test_it_says_what_is_wrong(example):
+    done = subprocess.run([example, PAGE], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "does not begin like a bundle (rule magic)" in done.stderr

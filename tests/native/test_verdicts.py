@@ -1,0 +1,83 @@
+"""The reader in C++ and lbq.load say the same of every file, by the same rule."""
+
+import random
+import subprocess
+
+import pytest
+from bundles import Draft, tiny_network
+from export import mutate
+from export.test_rules import CASES
+from native.make_corpus import CORPUS, inputs_of
+
+import lbq
+from lbq.errors import BoundError
+from lbq.export import BundleError, load, save
+
+TORCH_ONLY = {"name_that_torch_needs"}
+"""Which names torch's modules have given away is no affair of the file."""
+
+
+def verdict(path):
+    try:
+        load(path)
+    except BundleError as error:
+        return error.rule
+    except BoundError:
+        return "bound"
+    return "ok"
+
+
+def native_verdicts(lbq_run, paths):
+    lines = lbq_run("--check", *paths, text=True).stdout.splitlines()
+    return {path: line.split(": ")[1] for path, line in zip(paths, lines, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    path = tmp_path_factory.mktemp("verdicts") / "tiny.lbq"
+    made = {}
+    for is_integer in (True, False):
+        save(tiny_network(is_integer=is_integer), path)
+        made[is_integer] = path.read_bytes()
+    return made
+
+
+def test_every_rule_has_the_same_name_in_both(lbq_run, bundles, tmp_path):
+    expected = {}
+    for name, (rule, is_integer, edit) in CASES.items():
+        draft = Draft(bundles[is_integer])
+        data = edit(draft)
+        path = tmp_path / name
+        path.write_bytes(draft.pack() if data is None else data)
+        if is_integer and name not in TORCH_ONLY:
+            expected[path] = rule
+        elif not is_integer:
+            expected[path] = "real-numbers"
+    assert len(expected) > 60
+    assert native_verdicts(lbq_run, list(expected)) == expected
+
+
+def test_a_folder_and_a_pipe_are_no_bundles(lbq_run, tmp_path):
+    subprocess.run(["mkfifo", tmp_path / "pipe"], check=True)
+    paths = [tmp_path, tmp_path / "pipe"]
+    assert set(native_verdicts(lbq_run, paths).values()) == {"file"}
+
+
+@pytest.mark.as_shipped
+def test_mutants_are_judged_alike(lbq_run, bundles, tmp_path):
+    rng = random.Random(11)
+    expected = {}
+    for number in range(500):
+        path = tmp_path / str(number)
+        path.write_bytes(mutate.mutate(bundles[True], rng)[1])
+        expected[path] = verdict(path)
+    assert sum(rule == "ok" for rule in expected.values()) > 10
+    assert native_verdicts(lbq_run, list(expected)) == expected
+
+
+@pytest.mark.as_shipped
+@pytest.mark.parametrize("name", [path.stem for path in sorted(CORPUS.glob("*.txt"))])
+def test_the_committed_bundles_answer_as_ever(name):
+    network = load(CORPUS / f"{name}.lbq")
+    answers = [int(line) for line in (CORPUS / f"{name}.txt").read_text().split()]
+    assert lbq.run(network, inputs_of(network)).flatten().tolist() == answers

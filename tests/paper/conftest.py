@@ -1,0 +1,54 @@
+"""Invented records, for what reads them."""
+
+import json
+
+import pytest
+
+from lbq_paper.cells import published
+from lbq_paper.full_size import full_size_cells
+from lbq_paper.numerics import numerics_digest
+from lbq_paper.pocket_size import pocket_cells
+from lbq_paper.records import FORMAT
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Writes a record for a place and seed, and returns where it lies."""
+
+    def write(place, seed, accuracy, *, size="pocket", numerics=None, **body):
+        cells = pocket_cells() if size == "pocket" else full_size_cells()
+        cell = next(c for c in cells if place in c.places and c.seed == seed)
+        whole = {
+            "format": FORMAT,
+            "recipe": published(cell.recipe),
+            "numerics_sha256": numerics or numerics_digest(),
+            "accuracy_after_last_epoch": accuracy,
+            **body,
+        }
+        path = tmp_path / size / f"{cell.id}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(whole))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def layers():
+    """Two layers as records have them: a step, the share of active neurons, their levels."""
+
+    def make(step):
+        return [
+            {
+                "layer": name,
+                "max_level": 5,
+                "step": [step * factor],
+                "tail": [0.5],
+                "active": active,
+                "levels": [0.5, 0.25, 0.125, 0.0625, 0.0625],
+                "entropy": 0.776,
+            }
+            for name, factor, active in (("stem", 1.0, 0.25), ("last", 3.0, 0.1))
+        ]
+
+    return make

@@ -1,0 +1,85 @@
+"""Every recipe of Tables 2 to 4 at full size takes one step: real networks, shapes and optimizers.
+
+The data are synthetic but as large as the real ones, and pass the recipe's own augmentation.
+Rows of CIFAR-100 differ from those of CIFAR-10 in classes and Cutout, so LBQ stands for them.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lbq.data import SYNTHETIC, open_data, train_batches
+from lbq.train.feeding import feed
+from lbq.train.learning import Learner
+from lbq.train.prepare import build_gradients, build_state
+from lbq.train.world import open_world
+from lbq_paper.full_size import full_size_cells
+
+pytestmark = pytest.mark.as_shipped  # checked annotations would only make large tensors slow
+
+BATCH = 2
+SIDES = {"cifar10": 32, "cifar100": 32}  # the others say theirs in the recipe
+NUM_CLASSES = {
+    "cifar10": 10,
+    "cifar100": 100,
+    "imagenet-1k": 1000,
+    "cifar10-dvs": 10,
+    "dvs-gesture": 11,
+}
+
+
+def rows():
+    for cell in full_size_cells():
+        place = next((p for p in cell.places if cell.tables[0] in "234" and "T=" in p), None)
+        if place is None or cell.seed:
+            continue
+        if not place.startswith("CIFAR-100") or cell.method == "LBQ":
+            yield pytest.param(cell.recipe, id=place)
+
+
+def shrunk(recipe):
+    """Change what a CPU without the data cannot have, and nothing that the network sees."""
+    name = recipe.data.source.rpartition("/")[2]
+    augment = recipe.data.augment
+    if augment.crop == "resized":  # needs files of other sizes
+        augment = replace(augment, crop="pad", pad=28)
+    data = replace(
+        recipe.data,
+        source=SYNTHETIC,
+        size=recipe.data.size or SIDES[name],
+        limit=BATCH,
+        limit_test=1,
+        augment=augment,
+    )
+    return replace(recipe, data=data, batch=BATCH), NUM_CLASSES[name]
+
+
+@pytest.mark.parametrize("recipe", list(rows()))
+def test_one_step_at_full_size(recipe, tmp_path):
+    recipe, num_classes = shrunk(recipe)
+    data = open_data(recipe.data, tmp_path)
+    data = replace(data, splits=replace(data.splits, num_classes=num_classes))
+    with open_world("cpu") as world:
+        state = build_state(recipe, data, world)
+        learner = Learner(state, build_gradients(recipe, state, world), recipe, world)
+        batches = train_batches(data, seed=recipe.seed, epoch=0, global_batch=BATCH)
+        (batch,) = feed(batches, world.device, channels_last=recipe.channels_last)
+        assert batch.x.shape[-1] == recipe.data.size
+        kernels = [p for p in state.model.parameters() if p.dim() == 4]
+        before = [kernel.detach().clone() for kernel in kernels]
+        lr = recipe.optim.lr
+        verdict = learner.learn(batch, lr=lr, stop=False, watching=nullcontext())
+    assert 0 < verdict.loss < 100
+    assert verdict.norm > 0
+    moved = [not torch.equal(new, old) for new, old in zip(kernels, before, strict=True)]
+    assert sum(moved) > 0.9 * len(moved)  # a silent layer has no gradient at the first step
+
+
+def test_every_shape_of_the_paper_is_there():
+    found = {param.values[0] for param in rows()}
+    shapes = {(r.model.name, r.data.size, r.model.timesteps) for r in found}
+    assert {name for name, _, _ in shapes} == {"resnet18", "resnet19", "resnet20", "resnet34"}
+    assert {("resnet34", 224, 2), ("resnet20", 128, 10), ("resnet19", 128, 16)} <= shapes
+    assert {t for name, size, t in shapes if (name, size) == ("resnet20", None)} == {1, 2, 4}

@@ -1,0 +1,59 @@
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import lbq
+from lbq.data import open_data
+from lbq.errors import ParameterError
+from lbq.shelf import recipe_of, record_of
+from lbq.train import build_network
+from lbq_paper.exact import count_exactly
+
+NAME = "pocket-cifar10"
+
+
+@pytest.mark.skipif("LBQ_DATA" not in os.environ, reason="real images: set LBQ_DATA")
+def test_the_stored_network_counts_what_its_record_says_to_the_last_digit():
+    # The first 2,000 of 10,000: all of them take four minutes (benchmarks/record_exact.py).
+    recorded = record_of(NAME)["exact"]
+    few = recorded["after"][0]
+    source = str(Path(os.environ["LBQ_DATA"]) / "cifar10")
+    config = replace(recipe_of(NAME).data, source=source)
+    data = open_data(config, Path("~/.cache/lbq").expanduser())
+    found = count_exactly(lbq.pretrained(NAME), data, milestones=(few["num_images"],))
+    assert found["data_sha256"] == recorded["data_sha256"] == record_of(NAME)["data_sha256"]
+    assert found["after"] == [few]
+
+
+def test_the_record_covers_the_whole_test_set():
+    few, whole = record_of(NAME)["exact"]["after"]
+    assert (few["num_images"], whole["num_images"]) == (2_000, 10_000)
+    assert few["correct"] < whole["correct"]
+    assert abs(whole["correct"] - record_of(NAME)["correct"]) < 50  # bf16 moves some answers
+    assert whole["untracked"] == whole["uncounted"] == []
+
+
+@pytest.fixture
+def counted(tiny, tmp_path):
+    recipe = tiny.tiny_recipe()
+    recipe = replace(recipe, data=replace(recipe.data, limit_test=150))
+    data = open_data(recipe.data, tmp_path)
+    torch.manual_seed(0)
+    model = build_network(recipe.model, num_classes=data.num_classes).eval()
+    return lambda *milestones: count_exactly(model, data, milestones=milestones)
+
+
+def test_a_milestone_counts_what_came_before_it(counted):
+    first, last = counted(50, 150)["after"]
+    assert counted(50)["after"] == [first]
+    assert (first["num_images"], last["num_images"]) == (50, 150)
+    assert 0 < first["unary_acs"] < last["unary_acs"]
+
+
+@pytest.mark.parametrize("milestone", [30, 200])
+def test_a_milestone_that_no_batch_reaches_is_refused(counted, milestone):
+    with pytest.raises(ParameterError, match="multiples of 50 up to 150"):
+        counted(milestone)

@@ -1,0 +1,57 @@
+from pathlib import Path
+
+from lbq_paper.page import results_page
+from lbq_paper.results import open_results
+
+ROOT = Path(__file__).parents[2]
+COUNTS = {
+    "num_images": 10,
+    "ann_macs": 1000,
+    "fp_macs": 100,
+    "unary_acs": 10_000,
+    "bit_sparse_acs": 6_000,
+    "plane_formations": 100,
+}
+
+
+def test_the_committed_page_is_what_the_records_generate():
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert page == results_page(open_results(ROOT / "results")), (
+        "write it again: python -m lbq_paper results > docs/results.md"
+    )
+
+
+def test_without_records_everything_is_not_run(tmp_path):
+    page = results_page(open_results(tmp_path))
+    assert "0 of 68 cells" in page
+    assert "n=" not in page
+    assert "Where these numbers come from" not in page
+
+
+def test_records_fill_the_page(record, layers, tmp_path):
+    for seed, (lbq, v3) in enumerate([(0.83, 0.82), (0.84, 0.82)]):
+        for place, share in (("LBQ", lbq), ("V3", v3)):
+            known = {"counts": COUNTS, "layers": layers(0.2), "minutes": 30.0, "commit": "abc"}
+            record(f"ablation/{place}/learnable", seed, share, **known)
+    record("open/no reset", 0, 0.7)
+    record("open/no reset", 1, 0.72, numerics="0" * 64)
+    page = results_page(open_results(tmp_path))
+    assert "6 of 68 cells" in page
+    assert "| LBQ/learnable | V3/learnable | +0.15 | +1.50 +- 0.71 (n=2) | holds |" in page
+    assert "**ReLSG-ET beats Box-ET:** 1 not run, 1 holds." in page
+    assert "N = 5: 40.00 +- 0.00 (n=2) % here, 40.52 % in the paper" in page
+    assert "| no reset | 71.00 +- 1.41 (n=2) | -12.50 +- 0.71 (n=2) | worse |" in page
+    assert "| hours of training | 2.0 |" in page
+    assert "abc (4); not said (2)" in page
+
+
+def test_the_page_does_not_depend_on_the_code_that_runs_now(record, tmp_path):
+    path = record("ablation/V1/fixed", 0, 0.8)
+    before = results_page(open_results(tmp_path))
+    body = path.read_text()
+    older = body.replace(body.split('"numerics_sha256": "')[1][:64], "f" * 64)
+    path.write_text(older)
+    after = results_page(open_results(tmp_path))
+    assert [line for line in before.splitlines() if "digest" not in line] == [
+        line for line in after.splitlines() if "digest" not in line
+    ]

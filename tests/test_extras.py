@@ -1,0 +1,134 @@
+"""Without any extra the library works; what is missing is named with its install line."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+DOORS = {  # package: what needs it
+    "datasets": 'data.open_data(data.DataConfig(source="here"), cache=Path("cache"))',
+    "pillow": 'decode.decode_image(b"", "one.png")',
+    "tensorboard": 'tensorboard.Charts(Path("charts"))',
+    "onnx": 'export_onnx(net, "net.onnx")',
+    "onnxruntime": 'OnnxRunner("net.onnx")',
+    "openvino": 'OnnxRunner("net.onnx", engine="openvino")',
+    "huggingface-hub": 'from_pretrained("owner/name")',
+    "nir": 'export_nir(net, "net.nir")',
+    "matplotlib": 'importlib.import_module("lbq.analysis.figures")',
+}
+
+BARE = """
+import importlib, json, pkgutil, sys
+from pathlib import Path
+
+EXTRAS = {"datasets", "pyarrow", "PIL", "tensorboard", "onnx", "onnxruntime", "openvino", "nir",
+          "h5py", "matplotlib", "huggingface_hub", "brevitas", "neurobench", "spikingjelly",
+          "jaxtyping", "beartype", "triton"}
+
+class Blocker:  # as if none of them were installed
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+        return None
+
+sys.meta_path.insert(0, Blocker())
+import torch
+import lbq
+from lbq.errors import MissingExtraError
+refused = []
+for module in pkgutil.walk_packages(lbq.__path__, "lbq."):
+    if module.name.endswith(("__main__", "._native", "triton_kernels")):
+        continue
+    try:
+        importlib.import_module(module.name)
+    except MissingExtraError:
+        refused.append(module.name)
+
+from lbq import data
+from lbq.adapters.hub import from_pretrained
+from lbq.data import decode
+from lbq.export.nir import export_nir
+from lbq.export.onnx import export_onnx
+from lbq.export.onnx_run import OnnxRunner
+from lbq.train import tensorboard
+
+net = lbq.lower(lbq.resnet20(10, width=1 / 64).eval(), torch.zeros(1, 3, 8, 8))
+Path("net.onnx").write_bytes(b"")
+said = {}
+for package, door in json.loads(sys.argv[1]).items():
+    try:
+        eval(door)
+        said[package] = "nothing was missing"
+    except MissingExtraError as error:
+        said[package] = str(error)
+from lbq.cli.main import main
+code = main(["report", "nowhere"])
+print(json.dumps({"refused": refused, "said": said, "code": code}))
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """What a process without any extra has to say."""
+    command = [sys.executable, "-c", BARE, json.dumps(DOORS)]
+    folder = tmp_path_factory.mktemp("bare")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
+
+
+def test_only_drawing_and_other_tools_need_more_to_be_imported(bare):
+    assert set(bare["refused"]) <= {
+        "lbq.adapters.brevitas",
+        "lbq.adapters.neurobench",
+        "lbq.adapters.spikingjelly",
+        "lbq.analysis.figures",
+        "lbq.analysis.report",
+        "lbq.analysis.sections",
+        "lbq.analysis.comparison",
+    }
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_a_missing_package_is_named_with_the_line_that_installs_it(package, bare):
+    said = bare["said"][package]
+    [extra] = re.findall(r"pip install 'lbq\[(\w+)\]'", said)
+    brought = [re.match(r"[\w-]+", line)[0] for line in DECLARED[extra]]
+    assert package in brought, f"{said}, but [{extra}] brings {brought}"
+
+
+def test_a_command_says_it_in_one_line(bare):
+    assert bare["code"] == 1
+    [line] = [line for line in bare["stderr"].splitlines() if line.startswith("error: ")]
+    assert "pip install 'lbq[report]'" in line
+
+
+def test_the_promised_extras_are_there():
+    assert set(DECLARED) == {
+        "data",
+        "hub",
+        "train",
+        "onnx",
+        "openvino",
+        "nir",
+        "report",
+        "dev",
+        "docs",
+    }
+
+
+def test_every_extra_but_docs_is_part_of_the_developers_own():
+    names = {
+        re.match(r"[\w-]+", line)[0]
+        for extra, lines in DECLARED.items()
+        if extra not in ("dev", "docs")
+        for line in lines
+    }
+    assert names <= {re.match(r"[\w-]+", line)[0] for line in DECLARED["dev"]}

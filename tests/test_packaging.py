@@ -1,0 +1,36 @@
+"""What a release says about itself is said alike everywhere."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import lbq
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_all_files_know_the_same_version():
+    version = PROJECT["project"]["version"]
+    assert lbq.__version__ == version
+    assert re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)[1] == version
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1] == version
+
+
+def test_types_travel_with_the_package():
+    assert (ROOT / "src" / "lbq" / "py.typed").exists()
+    assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"]["lbq"]
+
+
+def test_every_pinned_version_is_exact():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    names = [pin.split("==")[0].lower().replace("_", "-") for pin in pins]
+    assert len(set(names)) == len(names)
+
+
+def test_setting_up_takes_five_commands():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    first_block = re.search(r"```\n(.*?)```", text, re.S)[1]
+    assert len(first_block.strip().splitlines()) == 5
