@@ -1,6 +1,5 @@
 // A synapse's weights in the order in which its kernels meet them.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -71,15 +70,15 @@ bool fit_int8(const Integers& weight) {
 Pages::Pages(int64_t bytes) : size_(bytes) {
   const int64_t page = bytes < kHugePage / 4 ? kPage : kHugePage;
   const int64_t whole = round_up(bytes + kPage, page);  // vectors may look beyond the end
-  bytes_.reset(static_cast<char*>(std::aligned_alloc(page, whole)));
-  if (!bytes_) throw std::bad_alloc();
+  const std::align_val_t alignment{static_cast<size_t>(page)};
+  bytes_ = {static_cast<char*>(::operator new(whole, alignment)), Free{alignment}};
   start_ = bytes_.get();
 #if defined(MADV_HUGEPAGE)
   if (page == kHugePage) madvise(start_, whole, MADV_HUGEPAGE);  // fewer misses of the address cache
 #endif
 }
 
-void Pages::Free::operator()(char* bytes) const { std::free(bytes); }
+void Pages::Free::operator()(char* bytes) const { ::operator delete(bytes, alignment); }
 
 int64_t integer_at(const Integers& integers, int64_t index) {
   const char* at = static_cast<const char*>(integers.data) + index * integers.width;

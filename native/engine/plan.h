@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "kernels.h"
@@ -26,6 +27,7 @@ class Pages {
 
  private:
   struct Free {
+    std::align_val_t alignment;
     void operator()(char* bytes) const;
   };
   std::unique_ptr<char[], Free> bytes_;

@@ -18,10 +18,10 @@ namespace {
 int64_t allocations_left = -1;  // -1: never fail
 int64_t live = 0, live_bytes = 0, peak_bytes = 0;
 
-void* allocate(size_t size) {
+void* allocate(size_t size, size_t alignment = 0) {
   if (allocations_left == 0) throw std::bad_alloc();
   if (allocations_left > 0) --allocations_left;
-  void* memory = std::malloc(size);
+  void* memory = alignment ? std::aligned_alloc(alignment, size) : std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
   ++live;
   live_bytes += malloc_usable_size(memory);
@@ -40,8 +40,10 @@ void release(void* memory) {
 
 void* operator new(size_t size) { return allocate(size); }
 void* operator new[](size_t size) { return allocate(size); }
+void* operator new(size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
 void operator delete(void* memory, size_t) noexcept { release(memory); }
 void operator delete[](void* memory, size_t) noexcept { release(memory); }
 

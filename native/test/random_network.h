@@ -241,7 +241,6 @@ Case::Case() {
   }
   Node readout = start(Kind::kReadout, last);
   readout.sums_over_time = chance(2);
-  readout.is_still = readout.sums_over_time;
   add(readout, 0);
 }
 
