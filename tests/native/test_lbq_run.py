@@ -52,8 +52,9 @@ def check_everywhere(lbq_run, network, inputs, folder):
                 rows = from_csv(path.read_text())
                 assert rows[:, 0].tolist() == list(range(len(expected)))
                 assert np.array_equal(rows[:, 1:], expected)
-    done = lbq_run(bundle, "-", "--batch", 3, input=raw)
-    assert np.array_equal(from_csv(done.stdout.decode())[:, 1:], expected)
+    for how in ((), ("--isa", "scalar", "--threads", 3), ("--isa", "interpreter")):
+        done = lbq_run(bundle, "-", "--batch", 3, *how, input=raw)
+        assert np.array_equal(from_csv(done.stdout.decode())[:, 1:], expected)
 
 
 @pytest.mark.as_shipped
