@@ -13,8 +13,7 @@ from equivalence import engines
 from random_networks import RandomNetwork
 
 import lbq
-
-RESULTS = Path(__file__).parents[2] / "results"
+from lbq.shelf import recipe_of
 
 
 def with_classes(logits):
@@ -68,7 +67,7 @@ def test_random_networks_give_the_same_integers(seed, lbq_run, tmp_path):
 
 @pytest.mark.as_shipped
 def test_the_trained_network_gives_the_same_integers(lbq_run, tmp_path):
-    model, recipe = engines.pocket_network(RESULTS)
+    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
     if "LBQ_DATA" in os.environ:
         data = Path(os.environ["LBQ_DATA"]) / "cifar10"
         pixels, images = engines.cifar10_bytes(data, 8, recipe)
