@@ -49,6 +49,19 @@ void operator delete[](void* memory, size_t) noexcept { release(memory); }
 
 namespace {
 
+// A timestep failed half way: the stream says so until it is reset, and then goes on.
+bool recovers(lbq_stream* stream, Batch& batch) {
+  const lbq_model_facts& facts = batch.facts;
+  const auto step = [&] {
+    return lbq_stream_step(stream, batch.inputs.data(), Batch::kSize * facts.channels * facts.height * facts.width,
+                           batch.logits.data(), Batch::kSize * facts.num_logits, nullptr);
+  };
+  allocations_left = -1;
+  const bool says_so = step() == LBQ_MODEL_SEQUENCE_OVER;
+  lbq_stream_reset(stream);
+  return says_so && step() == LBQ_MODEL_OK;
+}
+
 // Open, run and stream a file; the first status that is not OK.
 lbq_model_status use(const std::string& path, Batch& batch) {
   lbq_model* model = nullptr;
@@ -62,6 +75,7 @@ lbq_model_status use(const std::string& path, Batch& batch) {
   if (status == LBQ_MODEL_OK)
     status =
         lbq_stream_step(stream, batch.inputs.data(), num_inputs, batch.logits.data(), num_logits, nullptr);
+  if (stream != nullptr && status == LBQ_MODEL_NO_MEMORY && !recovers(stream, batch)) status = LBQ_MODEL_BOUND;
   lbq_stream_free(stream);
   lbq_model_free(model);
   return status;
