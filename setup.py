@@ -16,7 +16,10 @@ FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
 ISA_FLAGS = {
     "avx2": ["-mavx2", "-mfma"],
+    "avx2vnni": ["-mavx2", "-mfma", "-mavxvnni"],
     "avx512": AVX512,
+    "avx512vnni": [*AVX512, "-mavx512vnni"],
+    "amx": [*AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8"],
     "avx512bf16": [*AVX512, "-mavx512bf16"],
     "neon": [],
 }
@@ -24,6 +27,11 @@ ISAS = {"x86_64": ["avx2", "avx512", "avx512bf16"], "aarch64": ["neon"]}.get(pla
 KERNELS = ["burst_forward", "burst_backward", "normed_scan"]
 FUSING = ["burst_backward", "normed_scan"]  # what decides a level is rounded by hand there
 COMMON = ["burst_scan", "burst_scan-scalar", "normed_scan", "normed_scan-scalar", "dispatch"]
+ENGINE = [path.stem for path in sorted((NATIVE / "engine").glob("*.cc")) if "-" not in path.stem]
+ENGINE_ISAS = {
+    "x86_64": ["avx2", "avx2vnni", "avx512", "avx512vnni", "amx"],
+    "aarch64": ["neon"],
+}.get(platform.machine(), [])
 TORCH_2_10 = "0x020a000000000000"
 
 
@@ -59,12 +67,17 @@ def native_extension() -> list[Extension]:
     except ImportError:
         return []
     vectors = [f"{kernel}-{isa}" for isa in ISAS for kernel in KERNELS]
+    engine = [*ENGINE, "kernels-scalar", *(f"kernels-{isa}" for isa in ENGINE_ISAS)]
     sources = [NATIVE / "src" / f"{name}.cc" for name in (*COMMON, *vectors)]
+    sources += [NATIVE / "engine" / f"{name}.cc" for name in engine]
     return [
         Extension(
             "lbq._native",
             sources=[str(path) for path in (*sources, NATIVE / "torch" / "binding.cc")],
-            include_dirs=[str(NATIVE / "include"), str(NATIVE / "src"), *include_paths()],
+            include_dirs=[
+                *(str(NATIVE / name) for name in ("include", "src", "engine")),
+                *include_paths(),
+            ],
             library_dirs=library_paths(),
             libraries=["torch", "torch_cpu", "c10"],
             extra_compile_args=FLAGS,

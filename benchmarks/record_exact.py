@@ -13,8 +13,8 @@ from pathlib import Path
 
 from lbq.data import open_data
 from lbq.shelf import pretrained, recipe_of, record_of
-from lbq.shelf.card import model_card
-from lbq.shelf.pretrained import SHELF
+from lbq.shelf.card import CARD
+from lbq.shelf.pretrained import SHELF, card_of
 from lbq_paper.exact import count_exactly
 
 FEW = 2_000
@@ -33,7 +33,7 @@ def main() -> None:
     record["exact"] = count_exactly(model, data, milestones=(FEW, data.num_test))
     folder = SHELF / arguments.name
     (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
-    (folder / "README.md").write_text(model_card(record))
+    (folder / CARD).write_text(card_of(arguments.name))
     for counts in record["exact"]["after"]:
         right = f"{counts['correct']:,} of {counts['num_images']:,} right"
         print(f"{right}, {counts['unary_acs']:,} unary ACs")

@@ -18,6 +18,7 @@
 #include "reader/interpreter.h"
 #include "reader/reader.h"
 #include "reader/rules.h"
+#include "reader/runner.h"
 #include "test/draft.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -47,8 +48,8 @@ void say_where() {
   std::exit(1);
 }
 
-void* allocate(size_t size) {
-  void* memory = std::malloc(size);
+void* allocate(size_t size, size_t alignment = 0) {
+  void* memory = alignment ? std::aligned_alloc(alignment, size) : std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
   live += malloc_usable_size(memory);
   peak = std::max(peak, live);
@@ -64,8 +65,10 @@ void release(void* memory) {
 
 void* operator new(size_t size) { return allocate(size); }
 void* operator new[](size_t size) { return allocate(size); }
+void* operator new(size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
 void operator delete(void* memory, size_t) noexcept { release(memory); }
 void operator delete[](void* memory, size_t) noexcept { release(memory); }
 
@@ -84,8 +87,8 @@ bool is_small(const lbq::Network& network) {
          multiplications * network.timesteps <= kMultiplications;
 }
 
-// Run it whole and step by step: the same integers, within the bound that was proven.
-void run_both(const lbq::Network& network, Dice& dice) {
+// Run it whole and step by step, plainly and by the engine: the same integers, within the bound that was proven.
+void run_all(const lbq::Network& network, Dice& dice) {
   const int64_t batch = 2, size = network.nodes.back().to.size(), instant = batch * network.input.size();
   const bool gives_sum = network.nodes.back().sums_over_time;
   std::vector<uint8_t> inputs(instant * (network.takes_frames ? network.timesteps : 1));
@@ -93,9 +96,17 @@ void run_both(const lbq::Network& network, Dice& dice) {
   for (uint8_t& input : inputs) input = is_extreme ? (dice() % 2 ? 255 : 0) : static_cast<uint8_t>(dice());
   std::vector<int64_t> whole(batch * size * (gives_sum ? 1 : network.timesteps)), step(batch * size);
   lbq::run(network, inputs.data(), batch, whole.data());
+  const lbq::Runner runner(network, nullptr, 1);
+  std::vector<int64_t> fast(whole.size()), fast_step(step.size());
+  runner.run(inputs.data(), batch, fast.data());
+  if (fast != whole) fail(std::string(runner.isa()) + " gives other integers");
+  lbq::Progress progress = runner.at_rest(batch);
   lbq::State state(network, batch);
   for (int64_t t = 0; t < network.timesteps; ++t) {
-    lbq::run(network, inputs.data() + (network.takes_frames ? t * instant : 0), batch, step.data(), &state);
+    const uint8_t* seen = inputs.data() + (network.takes_frames ? t * instant : 0);
+    lbq::run(network, seen, batch, step.data(), &state);
+    runner.step(seen, batch, fast_step.data(), progress);
+    if (fast_step != step) fail(std::string(runner.isa()) + " streams other integers");
     const bool is_comparable = !gives_sum || t + 1 == network.timesteps;
     if (is_comparable &&
         !std::equal(step.begin(), step.end(), whole.begin() + (gives_sum ? 0 : t * batch * size)))
@@ -121,7 +132,7 @@ std::string attempt(const std::string& file, Dice& dice) {
   if (peak - before > 2 * file.size() + kSlack)
     fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
   if (!is_small(model.network)) return "sound, too large to run here";
-  run_both(model.network, dice);
+  run_all(model.network, dice);
   return "ran";
 }
 

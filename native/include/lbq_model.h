@@ -1,6 +1,6 @@
 /* Integer networks in .lbq files: read by every rule of docs/deploy/bundle-format.md, and run. Plain C.
  *
- * A model never changes after it was opened: any number of threads may describe, run and stream it at once.
+ * A model gives the same integers from its opening on: any number of threads may describe, run and stream it at once.
  * Nothing here throws, aborts, prints or keeps a pointer of the caller's; docs/deploy/lbq-run.md has an
  * example.
  */
@@ -22,7 +22,7 @@ typedef enum {
   LBQ_MODEL_READ_FAILED = 3,   /* the system could not open or read the file */
   LBQ_MODEL_REAL_NUMBERS = 4,  /* a network of real numbers: only those of integers are run here */
   LBQ_MODEL_BOUND = 5,         /* its integers could overflow, or it does not tell the truth about them */
-  LBQ_MODEL_SEQUENCE_OVER = 6, /* a stream has had all the timesteps that the proof covers: reset it */
+  LBQ_MODEL_SEQUENCE_OVER = 6, /* a stream has had all the timesteps that the proof covers, or one failed: reset it */
 
   /* the rules of the format, by their names */
   LBQ_RULE_FILE = 16,
@@ -87,11 +87,19 @@ typedef struct {
   int64_t num_logits;
   double logit_scale; /* a logit times this is in real units */
   int64_t num_nodes;
-  int64_t num_values; /* that all nodes hold for one sample at one instant, 8 bytes each */
+  int64_t num_values; /* that all nodes hold for one sample at one instant */
   char digest[65];    /* the SHA-256 in the file's header: two files with one digest are one model */
 } lbq_model_facts;
 
 void lbq_model_describe(const lbq_model* model, lbq_model_facts* facts);
+
+/* Pack the network for an instruction set ("avx2", "neon", "scalar", ...; NULL for the best that the variable
+ * LBQ_ISA allows), and let a run use so many threads. "interpreter" is slow and plain, the truth that the others
+ * are held against; it also runs what padding would make far too large. Without this call the first run does it,
+ * with NULL and 1. Runs and streams that have begun go on as they began. */
+lbq_model_status lbq_model_prepare(lbq_model* model, const char* isa, int32_t threads, lbq_complaint* complaint);
+/* What the model is packed for; NULL before it is. */
+const char* lbq_model_isa(const lbq_model* model);
 
 /* Answer a batch from rest. `num_inputs` bytes enter (batch * channels * height * width, times T for frames)
  * and `num_logits` integers leave (batch * facts.num_logits, times T for a sequence); others are refused. */

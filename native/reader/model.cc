@@ -1,25 +1,37 @@
 // The C functions of lbq_model.h: sizes checked, and nothing thrown.
 #include <cinttypes>
 #include <cstring>
+#include <mutex>
 #include <new>
 
-#include "interpreter.h"
 #include "manifest.h"
 #include "reader.h"
 #include "rules.h"
+#include "runner.h"
 
 struct lbq_model {
   lbq::Model model;
+  mutable std::mutex mutex;
+  mutable std::shared_ptr<const lbq::Runner> runner;  // empty before the first run: many files are only read
+
+  std::shared_ptr<const lbq::Runner> prepared() const {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!runner) runner = std::make_shared<const lbq::Runner>(model.network, nullptr, 1);
+    return runner;
+  }
 };
 
 struct lbq_stream {
   const lbq::Network* network;
   int64_t batch;
-  lbq::State state;
+  std::shared_ptr<const lbq::Runner> runner;
+  lbq::Progress progress;
 };
 
 namespace lbq {
 namespace {
+
+constexpr int kMaxThreads = 1024;
 
 // Do something that may throw; return how it went.
 template <class Do>
@@ -61,7 +73,7 @@ lbq_model_status open_model(lbq_model** model, lbq_complaint* complaint, Open op
   if (model != nullptr) *model = nullptr;
   return guarded(complaint, [&] {
     require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no place for the model");
-    *model = new lbq_model{read_model(open())};
+    *model = new lbq_model{read_model(open()), {}, {}};
   });
 }
 
@@ -106,6 +118,23 @@ void lbq_model_describe(const lbq_model* model, lbq_model_facts* facts) {
   lbq::to_hex(model->model.bundle.digest, facts->digest);
 }
 
+lbq_model_status lbq_model_prepare(lbq_model* model, const char* isa, int32_t threads,
+                                   lbq_complaint* complaint) {
+  return lbq::guarded(complaint, [&] {
+    lbq::require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no model");
+    lbq::require(threads >= 1 && threads <= lbq::kMaxThreads, LBQ_MODEL_BAD_ARGUMENT,
+                 "%" PRId32 " threads, expected 1..%d", threads, lbq::kMaxThreads);
+    auto runner = std::make_shared<const lbq::Runner>(model->model.network, isa, threads);
+    std::lock_guard<std::mutex> lock(model->mutex);
+    model->runner = std::move(runner);
+  });
+}
+
+const char* lbq_model_isa(const lbq_model* model) {
+  std::lock_guard<std::mutex> lock(model->mutex);
+  return model->runner ? model->runner->isa() : nullptr;
+}
+
 lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs,
                                size_t num_inputs, int64_t* logits, size_t num_logits,
                                lbq_complaint* complaint) {
@@ -113,7 +142,7 @@ lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint
     lbq::require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no model");
     const lbq::Network& network = model->model.network;
     lbq::check_batch(network, batch, inputs, num_inputs, logits, num_logits, true);
-    lbq::run(network, inputs, batch, logits);
+    model->prepared()->run(inputs, batch, logits);
   });
 }
 
@@ -125,8 +154,9 @@ lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_strea
                  "there is no model, or no place");
     // beyond this no neuron's carries have a size
     lbq::require(batch >= 1 && batch <= INT32_MAX, LBQ_MODEL_BAD_ARGUMENT, "a batch of %" PRId64, batch);
-    const lbq::Network& network = model->model.network;
-    *stream = new lbq_stream{&network, batch, lbq::State(network, batch)};
+    std::shared_ptr<const lbq::Runner> runner = model->prepared();
+    lbq::Progress progress = runner->at_rest(batch);
+    *stream = new lbq_stream{&model->model.network, batch, std::move(runner), std::move(progress)};
   });
 }
 
@@ -136,14 +166,14 @@ lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size
     lbq::require(stream != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no stream");
     const lbq::Network& network = *stream->network;
     lbq::check_batch(network, stream->batch, inputs, num_inputs, logits, num_logits, false);
-    lbq::require(stream->state.timestep < network.timesteps, LBQ_MODEL_SEQUENCE_OVER,
-                 "%" PRId64 " timesteps are over, and no more were proven not to overflow: reset the stream",
+    lbq::require(stream->progress.timestep < network.timesteps, LBQ_MODEL_SEQUENCE_OVER,
+                 "%" PRId64 " timesteps are over, and no more were proven not to overflow, or one failed: reset the stream",
                  network.timesteps);
-    lbq::run(network, inputs, stream->batch, logits, &stream->state);
+    stream->runner->step(inputs, stream->batch, logits, stream->progress);
   });
 }
 
-void lbq_stream_reset(lbq_stream* stream) { stream->state.reset(); }
+void lbq_stream_reset(lbq_stream* stream) { stream->progress.reset(); }
 
 void lbq_stream_free(lbq_stream* stream) { delete stream; }
 

@@ -28,6 +28,8 @@ const char kUsage[] =
     "  --batch B       samples that are read and answered at once (16)\n"
     "  --format F      csv (default) or npy\n"
     "  --sha256 HEX    of NET.lbq; another file is refused\n"
+    "  --threads N     that share a batch (1)\n"
+    "  --isa NAME      avx2, avx2vnni, avx512, avx512vnni, amx, neon, scalar or interpreter; else the best one\n"
     "\n"
     "What is answered already is skipped: start it again after a kill, and it goes on.\n";
 
@@ -43,6 +45,8 @@ struct Options {
   int64_t shard = 0, num_shards = 1, batch = 16;
   Format format = Format::kCsv;
   const char* sha256 = nullptr;
+  const char* isa = nullptr;
+  int32_t threads = 1;
 };
 
 struct FreeModel {
@@ -87,6 +91,10 @@ Options read_options(int argc, char** argv) {
       options.batch = number(argv[++i], 1, flag);
     } else if (flag == "--sha256") {
       options.sha256 = argv[++i];
+    } else if (flag == "--isa") {
+      options.isa = argv[++i];
+    } else if (flag == "--threads") {
+      options.threads = static_cast<int32_t>(number(argv[++i], 1, flag));
     } else if (flag == "--format") {
       const std::string name = argv[++i];
       if (name != "csv" && name != "npy") throw UsageError{"--format is csv or npy, not " + name};
@@ -108,6 +116,13 @@ ModelPointer open_model(const std::string& path, const char* sha256) {
   if (lbq_model_open(path.c_str(), sha256, &model, &complaint) != LBQ_MODEL_OK)
     throw Mistake{path + ": " + complaint.text};
   return ModelPointer(model);
+}
+
+void prepare(lbq_model* model, const Options& options) {
+  lbq_complaint complaint;
+  const lbq_model_status status = lbq_model_prepare(model, options.isa, options.threads, &complaint);
+  if (status == LBQ_MODEL_BAD_ARGUMENT) throw UsageError{complaint.text};
+  if (status != LBQ_MODEL_OK) throw Mistake{complaint.text};
 }
 
 // Answers batch after batch with memory that is taken once.
@@ -263,6 +278,7 @@ int run(int argc, char** argv) {
   const Options options = read_options(argc, argv);
   if (options.only_checks) return check(options);
   const ModelPointer model = open_model(options.places[0], options.sha256);
+  prepare(model.get(), options);
   lbq_model_facts facts;
   lbq_model_describe(model.get(), &facts);
   return options.places.size() == 2 ? run_stream(options, model.get(), facts)

@@ -1,4 +1,5 @@
 // The integers of the corpus: as torch gave them, one timestep at a time, and from eight threads at once.
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <thread>
@@ -91,6 +92,19 @@ void test_threads(const lbq_model* model, Report& report) {
   report(is_alike == std::vector<int>(8, 1), "eight threads, one model");
 }
 
+// Another instruction set and threads of its own do not change the integers, whoever else is running.
+void test_preparing(lbq_model* model, const Batch& known, Report& report) {
+  report(lbq_model_prepare(model, "abacus", 1, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "no such instruction set");
+  report(lbq_model_prepare(model, nullptr, 0, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "no threads");
+  report(lbq_model_prepare(nullptr, nullptr, 1, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "nothing to prepare");
+  for (const char* isa : {"interpreter", "scalar"}) {
+    report(lbq_model_prepare(model, isa, 2, nullptr) == LBQ_MODEL_OK && !std::strcmp(lbq_model_isa(model), isa), isa);
+    Batch batch(model);
+    report(batch.run(model) == LBQ_MODEL_OK && batch.logits == known.logits, "the same integers");
+  }
+  test_threads(model, report);  // eight callers, two threads each
+}
+
 }  // namespace
 
 void test_answers(Report& report) {
@@ -104,6 +118,7 @@ void test_answers(Report& report) {
     report(streams_alike(model.get(), batch), std::string(name) + " streams");
     report(std::string(batch.facts.digest).size() == 64, "a digest");
     test_threads(model.get(), report);
+    test_preparing(model.get(), batch, report);
   }
   test_arguments(open("frames").get(), report);
 }

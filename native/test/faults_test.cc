@@ -18,10 +18,10 @@ namespace {
 int64_t allocations_left = -1;  // -1: never fail
 int64_t live = 0, live_bytes = 0, peak_bytes = 0;
 
-void* allocate(size_t size) {
+void* allocate(size_t size, size_t alignment = 0) {
   if (allocations_left == 0) throw std::bad_alloc();
   if (allocations_left > 0) --allocations_left;
-  void* memory = std::malloc(size);
+  void* memory = alignment ? std::aligned_alloc(alignment, size) : std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
   ++live;
   live_bytes += malloc_usable_size(memory);
@@ -40,12 +40,27 @@ void release(void* memory) {
 
 void* operator new(size_t size) { return allocate(size); }
 void* operator new[](size_t size) { return allocate(size); }
+void* operator new(size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
 void operator delete(void* memory, size_t) noexcept { release(memory); }
 void operator delete[](void* memory, size_t) noexcept { release(memory); }
 
 namespace {
+
+// A timestep failed half way: the stream says so until it is reset, and then goes on.
+bool recovers(lbq_stream* stream, Batch& batch) {
+  const lbq_model_facts& facts = batch.facts;
+  const auto step = [&] {
+    return lbq_stream_step(stream, batch.inputs.data(), Batch::kSize * facts.channels * facts.height * facts.width,
+                           batch.logits.data(), Batch::kSize * facts.num_logits, nullptr);
+  };
+  allocations_left = -1;
+  const bool says_so = step() == LBQ_MODEL_SEQUENCE_OVER;
+  lbq_stream_reset(stream);
+  return says_so && step() == LBQ_MODEL_OK;
+}
 
 // Open, run and stream a file; the first status that is not OK.
 lbq_model_status use(const std::string& path, Batch& batch) {
@@ -60,6 +75,7 @@ lbq_model_status use(const std::string& path, Batch& batch) {
   if (status == LBQ_MODEL_OK)
     status =
         lbq_stream_step(stream, batch.inputs.data(), num_inputs, batch.logits.data(), num_logits, nullptr);
+  if (stream != nullptr && status == LBQ_MODEL_NO_MEMORY && !recovers(stream, batch)) status = LBQ_MODEL_BOUND;
   lbq_stream_free(stream);
   lbq_model_free(model);
   return status;

@@ -1,4 +1,4 @@
-// The reader of bundles and the interpreter. Prints "N passed, M failed".
+// The reader of bundles and who runs their networks. Prints "N passed, M failed".
 #include "reader_tester.h"
 
 int main() {
@@ -6,6 +6,7 @@ int main() {
   test_documents(report);
   test_rules(report);
   test_answers(report);
+  test_runner(report);
   std::printf("%d passed, %d failed\n", report.passed, report.failed);
   return report.failed != 0;
 }

@@ -11,6 +11,7 @@
 void test_rules(Report& report);
 void test_documents(Report& report);
 void test_answers(Report& report);
+void test_runner(Report& report);
 
 inline std::string corpus(const std::string& name) { return std::string(LBQ_CORPUS) + "/" + name; }
 

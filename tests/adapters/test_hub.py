@@ -9,6 +9,7 @@ import lbq
 from lbq.adapters.hub import CONFIG, WEIGHTS, from_pretrained, pretrained_recipe, save_pretrained
 from lbq.adapters.record import record_run
 from lbq.errors import FormatError, MissingExtraError
+from lbq.shelf.card import CARD
 from lbq.train import build_network, load_trained, train
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -101,6 +102,28 @@ def test_a_model_that_its_record_does_not_describe_is_not_saved(run, tmp_path, t
     with pytest.raises(FormatError, match="got Linear"):
         save_pretrained(nn.Linear(2, 2), tmp_path / "net", record=record)
     assert not (tmp_path / "net").exists()
+
+
+def test_the_card_is_that_of_the_shelf_behind_what_the_hub_reads(run, saved):
+    hub, record = pytest.importorskip("huggingface_hub"), record_run(run)
+    card = hub.ModelCard((saved / CARD).read_text())
+    assert card.data.library_name == "lbq"
+    (result,) = card.data.eval_results
+    assert result.metric_type == "accuracy"
+    assert result.metric_value == record["accuracy_after_last_epoch"]
+    assert result.dataset_name == record["recipe"]["data"]["source"]
+    assert card.text.strip().startswith(f"# {record['recipe']['name']}")
+    assert record["weights_sha256"] in card.text
+
+
+def test_words_of_a_recipe_cannot_leave_their_place_in_the_front_matter(run, tmp_path):
+    hub, record = pytest.importorskip("huggingface_hub"), record_run(run)
+    record["recipe"]["name"] = 'odd: "name"\n---\nlicense: mit'
+    model, *_ = load_trained(run)
+    save_pretrained(model, tmp_path / "net", record=record)
+    data = hub.ModelCard((tmp_path / "net" / CARD).read_text()).data
+    assert data.get("license") is None
+    assert data.model_name == record["recipe"]["name"]
 
 
 def test_neither_folder_nor_name_is_said_so(tmp_path):

@@ -12,7 +12,9 @@ def by_name(cache):
 
 def test_everything_is_looked_at(tmp_path):
     found = by_name(tmp_path)
-    assert {"versions", "GPUs", "threads", "native kernels", "data cache"} <= set(found)
+    assert {"versions", "GPUs", "threads", "native kernels", "native engine", "data cache"} <= set(
+        found
+    )
     assert {f"extra {name}" for name in ("datasets", "pillow", "tensorboard")} <= set(found)
     assert "torch" in found["versions"].found
 

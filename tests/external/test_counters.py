@@ -21,11 +21,12 @@ import lbq.functional as lbqf
 from lbq.models.time import OverTime
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing counter is an error, here a skip
-    for package in ("neurobench", "spikingjelly"):
+    for package in ("neurobench", "sinabs", "spikingjelly"):
         pytest.importorskip(package, reason=f"{package} lives in the environment of .ci/external")
 
 from neurobench.metrics.workload import SynapticOperations
 from neurobench.models import TorchModel
+from sinabs.hooks import conv_layer_synops_hook, linear_layer_synops_hook
 from spikingjelly.activation_based.op_counter import DispatchCounterMode, SynOpCounter
 
 STEP = 0.25
@@ -178,35 +179,17 @@ def spikingjelly_synops(model, x):
 
 
 def sinabs_synops(model, x):
-    """Sum level times fan-out as sinabs does, without sinabs, whose import installs packages.
-
-    Its connection map is a transposed convolution of ones. sinabs divides by the instants; here
-    they are summed.
-    """
+    """Return sinabs' synaptic operations over levels; it gives the mean over all instants."""
     found = []
 
     def count(synapse, args, output):
-        level = args[0] / STEP
-        if isinstance(synapse, nn.Linear):
-            found.append(level.sum() * synapse.out_features)
-            return
-        deconvolve = nn.ConvTranspose2d(
-            synapse.out_channels,
-            synapse.in_channels,
-            synapse.kernel_size,
-            stride=synapse.stride,
-            padding=synapse.padding,
-            dilation=synapse.dilation,
-            groups=synapse.groups,
-            bias=False,
-            dtype=level.dtype,
-        )
-        nn.init.ones_(deconvolve.weight)
-        connections = deconvolve(torch.ones_like(output[:1]), output_size=level.shape[-2:])
-        found.append((level * connections).sum())
+        is_linear = isinstance(synapse, nn.Linear)
+        rule = linear_layer_synops_hook if is_linear else conv_layer_synops_hook
+        rule(synapse, (args[0] / STEP,), output)
+        found.append(synapse.hook_data["layer_synops_per_timestep"] * len(output))
 
     run_with_hooks(model, x, count)
-    return int(sum(found))
+    return sum(round(count.item()) for count in found)
 
 
 def counts_by_hand(model, x):
@@ -306,7 +289,7 @@ def test_spikingjelly_counts_our_unary_acs_over_thermometer_planes(model, x, max
     assert spikingjelly_synops(planes, x) == our_counts(model, x).unary_acs
 
 
-def test_the_rule_of_sinabs_gives_our_unary_acs(model, x):
+def test_sinabs_counts_our_unary_acs_over_levels(model, x):
     assert sinabs_synops(model, x) == our_counts(model, x).unary_acs
 
 

@@ -13,6 +13,7 @@ TOOLS = {
     "from-ann": "torch",
     "hugging-face": "torch",
     "neurobench": "neurobench",
+    "sinabs": "sinabs",
     "snntorch": "snntorch",
     "spikingjelly": "spikingjelly",
 }

@@ -19,13 +19,15 @@ def example(native_build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("example")
     (code,) = re.findall(r"```c\n(.*?)```", PAGE.read_text(), flags=re.S)
     (folder / "example.c").write_text(code)
-    library = native_build / "reader" / "liblbq_model.a"
     command = ["gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
     command += [
         f"-I{ROOT / 'native' / 'include'}",
         "example.c",
-        library,
+        native_build / "reader" / "liblbq_model.a",
+        native_build / "liblbq.a",
         "-lstdc++",
+        "-lpthread",
+        "-lm",
         "-o",
         "example",
     ]

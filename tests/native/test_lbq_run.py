@@ -51,8 +51,9 @@ def check_everywhere(lbq_run, network, inputs, folder):
                 rows = from_csv(path.read_text())
                 assert rows[:, 0].tolist() == list(range(len(expected)))
                 assert np.array_equal(rows[:, 1:], expected)
-    done = lbq_run(bundle, "-", "--batch", 3, input=raw)
-    assert np.array_equal(from_csv(done.stdout.decode())[:, 1:], expected)
+    for how in ((), ("--isa", "scalar", "--threads", 3), ("--isa", "interpreter")):
+        done = lbq_run(bundle, "-", "--batch", 3, *how, input=raw)
+        assert np.array_equal(from_csv(done.stdout.decode())[:, 1:], expected)
 
 
 @pytest.mark.as_shipped
@@ -189,12 +190,20 @@ def test_a_bundle_that_breaks_a_rule_is_refused_by_its_name(lbq_run, place):
         "net.lbq in out --shard x",
         "net.lbq in out --batch 0",
         "net.lbq in out --format xml",
+        "net.lbq in out --threads 0",
     ],
 )
 def test_a_wrong_command_line_shows_the_right_one(arguments, lbq_run):
     done = lbq_run(*arguments.split())
     assert done.returncode == 2
     assert b"lbq-run NET.lbq IN OUT" in done.stderr
+
+
+def test_an_instruction_set_that_is_not_here_is_refused(lbq_run, place):
+    done = lbq_run(place / "net.lbq", place / "in", place / "out", "--isa", "abacus")
+    assert done.returncode == 2
+    assert b"no instruction set abacus" in done.stderr
+    assert not (place / "out").exists()
 
 
 def test_a_file_that_another_worker_holds_is_left_to_it(lbq_run, place):

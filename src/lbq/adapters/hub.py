@@ -13,11 +13,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import nn
 
-from lbq.adapters.card import CARD, write_card
 from lbq.durable import write_durably
 from lbq.errors import FormatError, MissingExtraError
 from lbq.export.document import check_keys, check_value, parse, text, whole
 from lbq.models.resnet import SpikingResNet
+from lbq.shelf.card import CARD, write_card
 from lbq.train.document import from_document, to_document
 from lbq.train.network import build_network
 from lbq.train.recipe import Recipe
@@ -27,6 +27,18 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FORMAT = "lbq-network-1"
 _KEYS = ("format", "num_classes", "recipe", "weights_sha256")
 _MAX_CLASSES = 1 << 20
+
+_OPENING = """
+A spiking network whose neurons emit integer levels ([lbq](https://pypi.org/project/lbq)).
+`config.json` is data (the recipe, and the SHA-256 of `model.safetensors`) and `model.safetensors`
+numbers: loading them runs no code of theirs.
+
+```python
+from lbq.adapters.hub import from_pretrained
+
+model = from_pretrained("this/repository")  # or a folder; in eval mode
+```
+"""
 
 
 def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, Any]) -> None:
@@ -54,10 +66,10 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    card = write_card(record, name=recipe.name, opening=_OPENING, num_parameters=num_parameters)
     folder.mkdir(parents=True, exist_ok=True)
     write_durably(folder / WEIGHTS, weights)
-    card = write_card(record, recipe, num_parameters=num_parameters)
-    write_durably(folder / CARD, card.encode())
+    write_durably(folder / CARD, f"---\n{_front_matter(record, recipe)}---\n\n{card}".encode())
     write_durably(folder / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
 
 
@@ -95,6 +107,21 @@ def pretrained_recipe(
     """Read by which recipe such a network was trained: its data, and how they are normalised."""
     config = _read_config(_folder(source, revision, local_files_only))
     return from_document(Recipe, config["recipe"])
+
+
+def _front_matter(record: dict[str, Any], recipe: Recipe) -> str:
+    """Write what the hub reads of a card: YAML, each value as JSON, which needs no other quotes."""
+    task = {"type": "image-classification"}
+    source = {"name": recipe.data.source, "type": recipe.data.source}
+    accuracy = {"type": "accuracy", "value": record["accuracy_after_last_epoch"]}
+    result = {"task": task, "dataset": source, "metrics": [accuracy]}
+    fields = {
+        "library_name": "lbq",
+        "tags": ["spiking-neural-network", "learnable-burst-quantization"],
+        "metrics": ["accuracy"],
+        "model-index": [{"name": recipe.name, "results": [result]}],
+    }
+    return "".join(f"{name}: {json.dumps(value)}\n" for name, value in fields.items())
 
 
 def _folder(source: str | Path, revision: str | None, local_files_only: bool) -> Path:

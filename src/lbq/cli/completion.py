@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import subcommand
 
+from lbq.cli.bench import BenchArguments
 from lbq.cli.doctor import DoctorArguments
 from lbq.cli.evaluate import EvalArguments
 from lbq.cli.export import ExportArguments
@@ -60,6 +61,7 @@ def _whole_desk() -> Any:
         "eval": EvalArguments,
         "lower": LowerArguments,
         "export": ExportArguments,
+        "bench": BenchArguments,
         "report": ReportArguments,
         "doctor": DoctorArguments,
         "completion": CompletionArguments,

@@ -15,6 +15,9 @@ from rich.table import Table
 
 from lbq import __version__
 from lbq.cli.reading import read
+from lbq.deploy.backends.native import NativeEngine
+from lbq.deploy.backends.timing import ideal_network
+from lbq.errors import ImplementationError
 from lbq.kernels import native
 from lbq.train.world import backends
 
@@ -84,6 +87,7 @@ def examine(cache: Path) -> Iterator[Finding]:
     yield _gpus()
     yield _threads()
     yield _kernels()
+    yield _engine()
     yield _bf16()
     yield Finding(what="processes", found=f"{', '.join(backends()) or 'none'} for --devices")
     yield _compiler()
@@ -127,6 +131,14 @@ def _kernels() -> Finding:
         is_well=isa is not None,
         advice="" if isa else "pip install --no-build-isolation . in an environment with torch",
     )
+
+
+def _engine() -> Finding:
+    try:
+        found, advice = NativeEngine(ideal_network()).isa, ""
+    except ImplementationError as error:
+        found, advice = "not built: integer networks run on torch", str(error)
+    return Finding(what="native engine", found=found, is_well=not advice, advice=advice)
 
 
 def _bf16() -> Finding:

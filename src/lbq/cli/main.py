@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from lbq import __version__
-from lbq.cli import completion, doctor, evaluate, export, lower, report, train
+from lbq.cli import bench, completion, doctor, evaluate, export, lower, report, train
 from lbq.cli.mistakes import explain
 from lbq.cli.reading import UsageError
 from lbq.train.world import is_first_process, is_lost_contact
@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "eval": (evaluate.run, "count the right answers of a trained, lowered or exported network"),
     "lower": (lower.run, "take a trained network out of training: integers, in one file"),
     "export": (export.run, "write it for other engines: ONNX, torch alone, NIR"),
+    "bench": (bench.run, "time every layer of an integer network on this machine"),
     "report": (report.run, "write what runs came to as one HTML page"),
     "doctor": (doctor.run, "look at this machine: what was found, what to do about the rest"),
     "completion": (completion.run, "print a script that lets the shell finish words"),

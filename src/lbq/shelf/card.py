@@ -1,87 +1,113 @@
-"""The card of a network on the shelf, written from its record: what it is, and is not, good for."""
+"""The card of a trained network, written from its record: what it is, and is not, good for."""
 
 from lbq.train.document import Document, from_document
 from lbq.train.recipe import Recipe
 
-_COUNTED = ("unary_acs", "bit_sparse_acs", "fp_macs")
+CARD = "README.md"
 
 _CARD = """\
 # {name}
 
-{network} for {num_classes} classes of {source}, {timesteps} timesteps, levels 0 to {max_level}, one
-learned step per layer. It comes with lbq for examples, tests and documents that need real trained
-weights, offline. It is small on purpose: the paper's has about {times:.0f} times its weights.
-
-```python
-model = lbq.pretrained("{name}")
-logits = model(images)  # [B, 3, 32, 32], normalised as below
-```
+{opening}
 
 | | |
 |---|---|
-| input | RGB in 0..1, minus {mean}, divided by {std} |
-| classes, in order | {classes} |
-| test accuracy after the last epoch | {correct:,} of {count:,} ({accuracy:.2f} %), in {precision} |
-| the same in float64 | {exact_correct:,} of {exact_count:,} |
-| accumulations per image | {unary:.2f} M unary, {bit_sparse:.2f} M bit-sparse (-{saved:.2f} %) |
-| multiplications per image | {fp_macs:.2f} M in the first layer; {ann_macs:.2f} M as an ANN |
-| trained | {epochs} epochs of batches of {batch}, {optimizer} at {lr}, seed {seed} |
-| which took | {minutes} minutes |
-| on | {machine} |
-| with | {versions} |
-| commit | {commit} |
-| SHA-256 of the weights | {weights_sha256} |
-| SHA-256 of the data | {data_sha256} |
+{table}
+The accuracy to compare with is that of the last epoch, since the best one was chosen on the test
+set. It is that of one seed.{counted}
 
-The accuracy is that of the last epoch, not of the best. Accumulations are counted in float64 over
-the {exact_count:,} test images, timesteps summed, with exact fan-out. This is one seed; how much
-seeds differ is in docs/results.md of the repository.
-
-**Not for** decisions about anything but {source}: it has seen nothing else, was not tested against
-shifted or hostile images, and its confidence is not calibrated.
-
-`record.json` beside this file holds the whole recipe and the training curve; this card is
-generated from it.
+**Not for** decisions about anything but {source}: by its record it has seen nothing else, was not
+tested against shifted or hostile samples, and its confidence is not calibrated.
 """
 
+_COUNTED = """ Accumulations are counted in float64 over the {num_images:,} test images,
+timesteps summed, with exact fan-out."""
 
-def model_card(record: Document) -> str:
-    """Write the card of a network from its record."""
+
+def write_card(record: Document, *, name: str, opening: str, num_parameters: int) -> str:
+    """Write what a stranger must know before using the weights.
+
+    Args:
+        record: of the run that trained them, as ``record_run`` returns it; its classes and exact
+            counts are told where it has them.
+        name: of the network.
+        opening: what it is there for and how it is loaded where the card lies, as Markdown.
+        num_parameters: of the network.
+    """
     recipe = from_document(Recipe, record["recipe"])
-    model, normalization = recipe.model, recipe.data.augment.normalization
-    whole = record["exact"]["after"][-1]
-    millions = {key: whole[key] / whole["num_images"] / 1e6 for key in _COUNTED}
+    rows = _what_it_is(record, recipe, num_parameters) | _what_it_came_to(record, recipe)
+    rows |= _how_it_was_made(record, recipe)
     return _CARD.format(
-        name=record["name"],
-        network=f"{model.name} at {model.width:g} of its width",
-        times=model.width**-2,
-        num_classes=len(record["classes"]),
+        name=name,
+        opening=opening.strip(),
+        table="".join(f"| {row} | {value} |\n" for row, value in rows.items()),
         source=recipe.data.source,
-        timesteps=model.timesteps,
-        max_level=model.neuron.max_level,
-        mean=normalization.mean,
-        std=normalization.std,
-        classes=", ".join(record["classes"]),
-        correct=record["correct"],
-        count=record["count"],
-        accuracy=100 * record["accuracy_after_last_epoch"],
-        precision=recipe.precision,
-        exact_correct=whole["correct"],
-        exact_count=whole["num_images"],
-        unary=millions["unary_acs"],
-        bit_sparse=millions["bit_sparse_acs"],
-        saved=100 * (1 - whole["bit_sparse_acs"] / whole["unary_acs"]),
-        fp_macs=millions["fp_macs"],
-        ann_macs=whole["ann_macs"] / 1e6,
-        epochs=recipe.epochs,
-        batch=recipe.batch,
-        optimizer=recipe.optim.kind,
-        lr=recipe.optim.lr,
-        seed=recipe.seed,
-        minutes=record["minutes"],
-        machine=record["machine"],
-        versions=", ".join(f"{name} {version}" for name, version in record["versions"].items()),
-        commit=record["commit"],
-        weights_sha256=record["weights_sha256"],
-        data_sha256=record["data_sha256"],
+        counted=_COUNTED.format(**_whole(record)) if "exact" in record else "",
     )
+
+
+def _what_it_is(record: Document, recipe: Recipe, num_parameters: int) -> dict[str, str]:
+    model, neuron = recipe.model, recipe.model.neuron
+    levels = "" if neuron.max_level is None else f", levels 0 to {neuron.max_level}"
+    times = "1 timestep" if model.timesteps == 1 else f"{model.timesteps} timesteps"
+    width = "" if model.width == 1 else f" at {model.width:g} of its width"
+    rows = {
+        "network": f"{model.name}{width}, {num_parameters:,} parameters",
+        "neurons": f"{neuron.kind}{levels}, {times}",
+        "input": _input(recipe),
+    }
+    if "classes" in record:
+        rows["classes, in order"] = ", ".join(record["classes"])
+    return rows
+
+
+def _input(recipe: Recipe) -> str:
+    if recipe.data.is_events:
+        return f"events counted into {recipe.data.timesteps} frames, not normalised"
+    normalization = recipe.data.augment.normalization
+    return f"RGB in 0..1, minus {normalization.mean}, divided by {normalization.std}"
+
+
+def _what_it_came_to(record: Document, recipe: Recipe) -> dict[str, str]:
+    accuracy, best = record["accuracy_after_last_epoch"], record["best_on_test_set"]
+    right = f"{record['correct']:,} of {record['count']:,}"
+    rows = {
+        "test accuracy after the last epoch": f"{right} ({accuracy:.2%}), in {recipe.precision}",
+        "best epoch, chosen on the test set": f"{best['accuracy']:.2%}, epoch {best['epoch']}",
+    }
+    if "exact" not in record:
+        return rows
+    whole = _whole(record)
+    unary, bit_sparse, macs = (
+        f"{whole[key] / whole['num_images'] / 1e6:.2f} M"
+        for key in ("unary_acs", "bit_sparse_acs", "fp_macs")
+    )
+    saved = 1 - whole["bit_sparse_acs"] / whole["unary_acs"]
+    return rows | {
+        "right in float64": f"{whole['correct']:,} of {whole['num_images']:,}",
+        "accumulations per image": f"{unary} unary, {bit_sparse} bit-sparse (-{saved:.2%})",
+        "multiplications per image": (
+            f"{macs} in the first layer; {whole['ann_macs'] / 1e6:.2f} M as an ANN"
+        ),
+    }
+
+
+def _how_it_was_made(record: Document, recipe: Recipe) -> dict[str, str]:
+    optim = recipe.optim
+    return {
+        "trained": (
+            f"{recipe.epochs} epochs of batches of {recipe.batch}, {optim.kind} at {optim.lr}, "
+            f"seed {recipe.seed}"
+        ),
+        "which took": f"{record['minutes']:g} minutes",
+        "on": record["machine"],
+        "with": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
+        "commit": record["commit"],
+        "data": f"{recipe.data.source}, SHA-256 `{record['data_sha256']}`",
+        "SHA-256 of the checkpoint's weights": f"`{record['weights_sha256']}`",
+    }
+
+
+def _whole(record: Document) -> Document:
+    """Return what was counted over all test samples."""
+    return record["exact"]["after"][-1]

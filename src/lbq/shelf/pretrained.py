@@ -13,12 +13,26 @@ from safetensors.torch import load
 
 from lbq.errors import FormatError, ParameterError
 from lbq.models.resnet import SpikingResNet
+from lbq.shelf.card import write_card
 from lbq.train.document import Document, from_document
 from lbq.train.network import build_network
 from lbq.train.recipe import Recipe
 from lbq.train.state import copy_tensors
 
 SHELF = Path(__file__).parent
+
+_OPENING = """
+A trained network that comes with lbq, for examples, tests and documents that need real weights,
+offline. It is small on purpose: the paper's has about {times:.0f} times its weights.
+
+```python
+model = lbq.pretrained("{name}")
+logits = model(images)  # [B, 3, 32, 32], normalised as below
+```
+
+`record.json` beside this file holds the whole recipe and the training curve; this card is
+generated from it. How much seeds differ is in docs/results.md of the repository.
+"""
 
 
 def pretrained(name: str) -> SpikingResNet:
@@ -62,3 +76,10 @@ def record_of(name: str) -> Document:
 def recipe_of(name: str) -> Recipe:
     """Return the recipe that a network was trained by, with its data and their normalisation."""
     return from_document(Recipe, record_of(name)["recipe"])
+
+
+def card_of(name: str) -> str:
+    """Write the card of a network: what lies beside its record as ``README.md``."""
+    opening = _OPENING.format(name=name, times=recipe_of(name).model.width ** -2)
+    num_parameters = sum(parameter.numel() for parameter in pretrained(name).parameters())
+    return write_card(record_of(name), name=name, opening=opening, num_parameters=num_parameters)

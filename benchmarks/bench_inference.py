@@ -1,0 +1,197 @@
+"""The native engine against dense engines: the paper's integer ResNet-20, whole, in one run.
+
+    python benchmarks/bench_inference.py                                    best instruction set
+    python benchmarks/bench_inference.py --isas avx2 avx2vnni avx512 avx512vnni amx
+    python benchmarks/bench_inference.py --batch 16 --threads 2 --levels stage
+    python benchmarks/bench_inference.py --sweep --isas avx512vnni          activity 2 % to 60 %
+
+The engine runs everything: stem, lists, products, sums, neurons, readout. oneDNN runs the
+convolutions behind the stem alone, ONNX Runtime and OpenVINO the same network with ReLUs. Levels
+are as sparse as the paper's ("uniform": 0.151 everywhere, "stage": 0.24, 0.125, 0.065 by stage),
+every channel alike; ``--run results/training/pocket --data $LBQ_DATA/cifar10`` adds a trained
+network (and ``--levels`` without a name leaves the others out). ``--isas`` caps both sides, each in
+a process of its own (``LBQ_ISA``, ``ONEDNN_MAX_CPU_ISA``); ONNX Runtime knows no cap. Look at the
+ratios.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_agree, products_of
+from measure import Run, interleaved
+from sparse_networks import BY_STAGE, UNIFORM, activity_of, build, make_sparse
+from sparse_sweep import sweep
+
+from lbq.deploy import LoweredNetwork, run
+from lbq.deploy.backends.native import NativeEngine
+
+ONEDNN_CAPS = {
+    "avx2": "AVX2",
+    "avx2vnni": "AVX2_VNNI",
+    "avx512": "AVX512_CORE",
+    "avx512vnni": "AVX512_CORE_VNNI",
+    "amx": "AVX512_CORE_AMX",
+}
+ACTIVITY = {"uniform": UNIFORM, "stage": BY_STAGE}
+ENGINE = "engine, measured"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--isas", nargs="+", choices=ONEDNN_CAPS, help="each in its own process")
+    parser.add_argument("--levels", nargs="*", choices=ACTIVITY, default=list(ACTIVITY))
+    parser.add_argument("--width", type=float, default=1.0)
+    parser.add_argument("--timesteps", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--sweep", action="store_true", help="single layers over activity instead")
+    parser.add_argument("--run", type=Path, help="a trained run: record and weights, no suffix")
+    parser.add_argument("--data", help="its data set")
+    parser.add_argument("--layers", action="store_true", help="print every step's time")
+    parser.add_argument("--out", type=Path, help="write the record there as JSON")
+    return parser.parse_args()
+
+
+def engine_runs(
+    net: LoweredNetwork, images: torch.Tensor, threads: int, prefix: str = ""
+) -> dict[str, Run]:
+    expected, runs = run(net, images), dict[str, Run]()
+    for choice in ("measured", "events", "dense"):
+        engine = NativeEngine(net, choice=choice)
+        if not torch.equal(engine.run(images, threads=threads), expected):
+            raise SystemExit(f"{prefix}the engine ({choice}) answers other bits than dense")
+        runs[f"{prefix}engine, {choice}"] = partial(engine.run, images, threads=threads)
+    return runs
+
+
+def at_sparsity(name: str, options: argparse.Namespace, timesteps: int) -> LoweredNetwork:
+    net = build(width=options.width, timesteps=timesteps)
+    torch.manual_seed(1)
+    make_sparse(net, torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8), ACTIVITY[name])
+    return net
+
+
+def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    torch.manual_seed(2)
+    images = torch.randint(0, 256, (options.batch, 3, 32, 32), dtype=torch.uint8)
+    net = at_sparsity(name, options, options.timesteps)
+    products = products_of(net, images)
+    runs = engine_runs(net, images, options.threads)
+    runs |= onednn_runs(products)
+    model = int8_resnet(options.width)
+    runs |= onnx_runs(model, options.timesteps * options.batch, options.threads)
+    if options.timesteps > 1:  # the honest lines: half the products
+        once = NativeEngine(at_sparsity(name, options, 1))
+        runs["engine, measured, T=1"] = partial(once.run, images, threads=options.threads)
+        ann = onnx_runs(model, options.batch, options.threads)
+        runs |= {f"{engine}, ANN": call for engine, call in ann.items()}
+    record = timed(runs, options)
+    record["onednn_int8_is_exact"] = products_agree(products)
+    record["activity"] = activity_of(net, images)
+    record["steps"] = steps_of(net, images[:1])
+    if options.layers:
+        for step in record["steps"]:
+            print(f"  {step['path']:32}{1e3 * step['seconds']:9.3f} ms  {step['pair_density']}")
+    return record
+
+
+def trained(options: argparse.Namespace) -> dict[str, Any]:
+    """Compare on a network that was really trained, with images that it never saw."""
+    from trained_network import trained_integers  # noqa: PLC0415 -- opens a data set
+
+    net, images = trained_integers(options.run, options.data, batch=max(options.batch, 1))
+    products = products_of(net, images)
+    runs = engine_runs(net, images, options.threads) | onednn_runs(products)
+    record = timed(runs, options)
+    record["activity"] = activity_of(net, images)
+    return record
+
+
+def steps_of(net: LoweredNetwork, images: torch.Tensor) -> list[dict[str, Any]]:
+    engine = NativeEngine(net)
+    tries = [engine.time_steps(images) for _ in range(5)]
+    return [
+        {
+            "path": step.path,
+            "seconds": min(one[i].seconds for one in tries),
+            "pair_density": step.pair_density,
+            "is_dense": step.is_dense,
+        }
+        for i, step in enumerate(tries[0])
+    ]
+
+
+def timed(runs: dict[str, Run], options: argparse.Namespace) -> dict[str, Any]:
+    """Time all runs round by round; a ratio is the median of the rounds' own ratios."""
+    with torch.inference_mode():
+        times = interleaved(runs, rounds=options.rounds, warmups=2, device="cpu")
+    rows: dict[str, Any] = {}
+    print(f"{'':34}{'median ms':>11}{'min ms':>9}{'times the engine':>18}{'by minima':>11}")
+    for name, taken in times.items():
+        ratios = [other / own for other, own in zip(taken, times[ENGINE], strict=True)]
+        rows[name] = {
+            "median_ms": 1e3 * statistics.median(taken),
+            "min_ms": 1e3 * min(taken),
+            "times_the_engine": statistics.median(ratios),
+            "times_the_engine_min": min(taken) / min(times[ENGINE]),
+        }
+        row = rows[name]
+        print(
+            f"{name:34}{row['median_ms']:11.2f}{row['min_ms']:9.2f}"
+            f"{row['times_the_engine']:18.2f}{row['times_the_engine_min']:11.2f}"
+        )
+    return {"runs": rows}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(options.threads)
+    if options.sweep:
+        return {"sweep": sweep(rounds=options.rounds)}
+    record: dict[str, Any] = {}
+    for name in options.levels:
+        print(f"\n{name} levels, T={options.timesteps}, B={options.batch}, width {options.width}")
+        record[name] = compare(name, options)
+    if options.run is not None:
+        print(f"\n{options.run}")
+        record[str(options.run)] = trained(options)
+    return record
+
+
+def main() -> None:
+    options = arguments()
+    settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
+    record: dict[str, Any] = {"command": "bench_inference", "machine": platform.machine()}
+    record |= settings
+    if not options.isas:
+        record["best"] = measure(options)
+    for isa in options.isas or ():
+        if len(options.isas) == 1 and os.environ.get("LBQ_ISA") == isa:
+            record[isa] = measure(options)
+            continue
+        print(f"\n== {isa}", flush=True)
+        out = Path(f"{options.out or 'bench_inference'}.{isa}.json")
+        capped = {**os.environ, "LBQ_ISA": isa, "ONEDNN_MAX_CPU_ISA": ONEDNN_CAPS[isa]}
+        rest = [a for a in sys.argv[1:] if a not in (*ONEDNN_CAPS, "--isas")]
+        if options.out:
+            at = rest.index("--out")
+            del rest[at : at + 2]
+        command = [sys.executable, __file__, *rest, "--isas", isa, "--out", str(out)]
+        subprocess.run(command, env=capped, check=True)  # noqa: S603 -- ourselves
+        record[isa] = json.loads(out.read_text())[isa]
+        out.unlink()
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

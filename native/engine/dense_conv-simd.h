@@ -1,0 +1,101 @@
+// Dense products in vectors: as many positions times outputs as the registers hold, all channels of all
+// taps passing by, four at a time.
+#pragma once
+
+#include "kernels.h"
+#include "lanes.h"
+
+namespace lbq {
+namespace {
+
+#if defined(__AVX2__)
+
+#if defined(__AVX512BW__)
+typedef __m512i Quads;
+constexpr int64_t kDensePositions = 14;
+inline Quads load_quads(const void* from) { return _mm512_loadu_si512(from); }
+inline void store_quads(void* to, Quads quads) { _mm512_storeu_si512(to, quads); }
+inline Quads spread_quad(const uint8_t* levels) {
+  int quad;
+  std::memcpy(&quad, levels, 4);
+  return _mm512_set1_epi32(quad);
+}
+inline Quads add_quads(Quads a, Quads b) { return _mm512_add_epi32(a, b); }
+inline Quads add_dots(Quads sum, Quads levels, Quads weights) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpbusd_epi32(sum, levels, weights);
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(levels, weights), _mm512_set1_epi16(1)));
+#endif
+}
+#else
+typedef __m256i Quads;
+inline Quads load_quads(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
+inline void store_quads(void* to, Quads quads) { _mm256_storeu_si256(static_cast<__m256i*>(to), quads); }
+inline Quads spread_quad(const uint8_t* levels) {
+  int quad;
+  std::memcpy(&quad, levels, 4);
+  return _mm256_set1_epi32(quad);
+}
+inline Quads add_quads(Quads a, Quads b) { return _mm256_add_epi32(a, b); }
+#if defined(__AVXVNNI__)
+constexpr int64_t kDensePositions = 6;
+inline Quads add_dots(Quads sum, Quads levels, Quads weights) {
+  return _mm256_dpbusd_avx_epi32(sum, levels, weights);
+}
+#else
+constexpr int64_t kDensePositions = 4;
+inline Quads add_dots(Quads sum, Quads levels, Quads weights) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(levels, weights), _mm256_set1_epi16(1)));
+}
+#endif
+#endif
+
+constexpr int64_t kQuadLanes = Lanes::kHalf, kQuadVectors = 2, kPanel = kQuadVectors * kQuadLanes;
+
+// `kPositions` from `first` on, the panel of the b-th block that begins with `output`.
+template <int64_t kPositions>
+void dense_tile(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
+  Quads sum[kPositions][kQuadVectors];
+  for (int64_t p = 0; p < kPositions; ++p)
+    for (int64_t v = 0; v < kQuadVectors; ++v) sum[p][v] = Quads{};
+  const int8_t* weights = block.panel_of(b, output);
+  for (int64_t tap = 0; tap < block.taps; ++tap) {
+    const uint8_t* const* pixels = block.pixels + tap * block.positions + first;
+    for (int64_t channel = 0; channel < block.channels; channel += 4, weights += 4 * kPanel) {
+      const Quads weight[kQuadVectors] = {load_quads(weights), load_quads(weights + 4 * kQuadLanes)};
+      for (int64_t p = 0; p < kPositions; ++p) {
+        const Quads levels = spread_quad(pixels[p] + channel);
+        for (int64_t v = 0; v < kQuadVectors; ++v) sum[p][v] = add_dots(sum[p][v], levels, weight[v]);
+      }
+    }
+  }
+  for (int64_t p = 0; p < kPositions; ++p)
+    for (int64_t v = 0; v < kQuadVectors; ++v) {
+      int32_t* to = block.sums_of(b) + (first + p) * block.outputs + output + v * kQuadLanes;
+      store_quads(to, add_quads(load_quads(to), sum[p][v]));
+    }
+}
+
+template <int64_t kPositions>
+int64_t dense_tiles(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
+  for (; first + kPositions <= block.positions; first += kPositions) dense_tile<kPositions>(block, b, first, output);
+  return first;
+}
+
+// All positions from `start` on.
+void dense_from(const DenseBlock& block, int64_t start) {
+  for (int64_t b = 0; b < block.blocks; ++b)
+    for (int64_t output = 0; output < block.outputs; output += kPanel) {
+      int64_t first = dense_tiles<kDensePositions>(block, b, start, output);
+      first = dense_tiles<4>(block, b, first, output);
+      dense_tiles<1>(block, b, first, output);
+    }
+}
+
+inline void dense_block(const DenseBlock& block) { dense_from(block, 0); }
+
+#endif
+
+}  // namespace
+}  // namespace lbq

@@ -1,0 +1,259 @@
+// What comes behind the sums, in vectors: currents gathered from all their terms, and the neuron that
+// walks them through time with its membrane in a register.
+#pragma once
+
+#include "kernels.h"
+#include "lanes.h"
+#include "network.h"
+
+namespace lbq {
+namespace {
+
+constexpr int64_t kWords = Lanes::kHalf;
+typedef int32_t Words __attribute__((vector_size(4 * Lanes::kHalf)));
+typedef uint32_t UnsignedWords __attribute__((vector_size(4 * Lanes::kHalf)));
+typedef uint8_t WordBytes __attribute__((vector_size(Lanes::kHalf)));
+constexpr int32_t kLongLadder = 24;  // thresholds beyond which every lane searches for itself
+
+inline Words load_words(const void* from) {
+  Words words;
+  std::memcpy(&words, from, sizeof words);
+  return words;
+}
+inline void store_words(void* to, Words words) { std::memcpy(to, &words, sizeof words); }
+
+inline Words words_of(const uint8_t* bytes) {
+#if defined(__AVX512BW__)
+  return (Words)_mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+#elif defined(__AVX2__)
+  return (Words)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
+#else
+  WordBytes some;
+  std::memcpy(&some, bytes, sizeof some);
+  return __builtin_convertvector(some, Words);
+#endif
+}
+
+inline void store_bytes(uint8_t* to, Words words) {
+#if defined(__AVX512BW__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)words));
+#elif defined(__AVX2__)
+  const __m256i halves = _mm256_packus_epi32((__m256i)words, (__m256i)words);
+  const __m128i ordered = _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(ordered, ordered));
+#else
+  const WordBytes some = __builtin_convertvector(words, WordBytes);
+  std::memcpy(to, &some, sizeof some);
+#endif
+}
+
+// level - 1 where the membrane is below the rung: comparisons are "greater" on every machine.
+inline Words counted(Words level, Words membrane, Words rung) {
+#if defined(__AVX512BW__)
+  const __mmask16 is_below = _mm512_cmpgt_epi32_mask((__m512i)rung, (__m512i)membrane);
+  return (Words)_mm512_mask_add_epi32((__m512i)level, is_below, (__m512i)level, _mm512_set1_epi32(-1));
+#else
+  return level + (rung > membrane);
+#endif
+}
+
+inline Words level_of(const NeuronBlock& neuron, Words membrane, int64_t channel) {
+  const int32_t* ladder = neuron.ladder + channel;
+  Words level = Words{} + neuron.max_level;
+  if (neuron.max_level <= kLongLadder) {
+    for (int32_t n = 0; n < neuron.max_level; ++n, ladder += neuron.channels)
+      level = counted(level, membrane, load_words(ladder));
+    return level;
+  }
+  for (int64_t lane = 0; lane < kWords; ++lane) {
+    int32_t low = 0, high = neuron.max_level;  // the level lies in low..high
+    while (low < high) {
+      const int32_t middle = (low + high) / 2;
+      if (membrane[lane] >= ladder[middle * neuron.channels + lane]) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    level[lane] = low;
+  }
+  return level;
+}
+
+// What the sums of a block are made of.
+enum class Sums : uint8_t { kNone, kInt16, kInt32 };
+
+// Two vectors of sums, in the order of their outputs.
+template <Sums kSums>
+inline void load_sums(const char* sums, int64_t index, Words (&half)[2]) {
+  if (kSums == Sums::kInt32) {
+    for (int h = 0; h < 2; ++h) half[h] = load_words(sums + 4 * (index + h * kWords));
+  } else if (kSums == Sums::kInt16) {
+#if defined(__aarch64__)
+    const int16x8_t both = Lanes::load16(sums + 2 * index);
+    half[0] = (Words)vmovl_s16(vget_low_s16(both));
+    half[1] = (Words)vmovl_s16(vget_high_s16(both));
+#else
+    const Words both = load_words(sums + 2 * index);  // low and high halves: see Lanes
+    half[0] = (Words)((UnsignedWords)both << 16) >> 16;
+    half[1] = both >> 16;
+#endif
+  } else {
+    half[0] = half[1] = Words{};
+  }
+}
+
+// The currents of one timestep and position, from output `output` of the block on.
+template <Sums kSums>
+inline void load_currents(const CurrentBlock& block, int64_t t, int64_t position, int64_t output,
+                          const Words (&bias)[2], Words (&half)[2]) {
+  const char* sums = kSums == Sums::kNone ? nullptr : block.sums + t * block.sum_stride;
+  load_sums<kSums>(sums, position * block.outputs + output, half);
+  for (int h = 0; h < 2; ++h) half[h] += bias[h];
+  for (int64_t i = 0; i < block.num_extras; ++i) {
+    const Extra& extra = block.extras[i];
+    const int64_t at = t * extra.time_stride + position * extra.position_stride + output;
+    for (int h = 0; h < 2; ++h) {
+      const int64_t from = at + h * kWords;
+      Words term = extra.currents ? load_words(extra.currents + from) : words_of(extra.levels + from);
+      if (extra.weight) term *= load_words(extra.weight + output + h * kWords);
+      half[h] += term;
+    }
+  }
+}
+
+inline void load_bias(const CurrentBlock& block, int64_t position, int64_t output, Words (&bias)[2]) {
+  for (int h = 0; h < 2; ++h)
+    bias[h] = block.bias ? load_words(block.bias + position * block.bias_stride + output + h * kWords) : Words{};
+}
+
+// `removed` where the membrane has reached the first rung.
+inline Words removed_if(Words membrane, Words first, Words removed) {
+#if defined(__AVX512BW__)
+  return (Words)_mm512_maskz_mov_epi32(_mm512_cmpge_epi32_mask((__m512i)membrane, (__m512i)first), (__m512i)removed);
+#else
+  return removed & ~(first > membrane);
+#endif
+}
+
+template <Sums kSums, Reset kReset, bool kAfterDecay>
+void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
+  for (int64_t position = 0; position < block.positions; ++position)
+    for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
+      int32_t* kept = neuron.carry ? neuron.carry + position * neuron.position_stride + output : nullptr;
+      uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
+      Words bias[2], carry[2] = {}, current[2];
+      load_bias(block, position, output, bias);
+      if (kept)
+        for (int h = 0; h < 2; ++h) carry[h] = load_words(kept + h * kWords);
+      for (int64_t t = 0; t < block.timesteps; ++t) {
+        load_currents<kSums>(block, t, position, output, bias, current);
+        for (int h = 0; h < 2; ++h) {
+          const int64_t channel = output + h * kWords;
+          const Words first = load_words(neuron.ladder + channel), removed = load_words(neuron.removed + channel);
+          const Words scaled = neuron.multiplier == 1 ? carry[h] : carry[h] * neuron.multiplier;  // halves are common
+          Words membrane = current[h] + (scaled >> neuron.shift);
+          if (kAfterDecay) membrane -= removed_if(carry[h], first, removed);  // the carry is the last membrane
+          const Words level = level_of(neuron, membrane, channel);
+          store_bytes(levels + t * neuron.time_stride + h * kWords, level);
+          carry[h] = membrane;
+          if (kAfterDecay) continue;
+          if (kReset == Reset::kEvent) carry[h] -= removed_if(membrane, first, removed);
+          if (kReset == Reset::kLevel) carry[h] -= level * removed;
+          if (kReset == Reset::kZero) carry[h] -= removed_if(membrane, first, membrane);
+        }
+      }
+      if (kept)
+        for (int h = 0; h < 2; ++h) store_words(kept + h * kWords, carry[h]);
+    }
+}
+
+constexpr int32_t kNoBias[kWords] = {};
+
+// The common case, with everything that belongs to a vector of channels in registers while all positions
+// pass by: int32 sums, from rest, an event's reset, few levels, at most one identity shortcut.
+template <int kLevels, bool kHasShortcut>
+void fire_few(const CurrentBlock& block, const NeuronBlock& neuron) {
+  const Extra shortcut = kHasShortcut ? block.extras[0] : Extra{};
+  for (int64_t output = 0; output < block.outputs; output += kWords) {
+    Words ladder[kLevels];
+    for (int n = 0; n < kLevels; ++n) ladder[n] = load_words(neuron.ladder + n * neuron.channels + output);
+    const Words removed = load_words(neuron.removed + output);
+    const int32_t* biases = block.bias ? block.bias + output : kNoBias;
+    const Words weight = kHasShortcut ? load_words(shortcut.weight + output) : Words{};
+    for (int64_t position = 0; position < block.positions; ++position) {
+      const char* sums = block.sums + 4 * (position * block.outputs + output);
+      const uint8_t* before = kHasShortcut ? shortcut.levels + position * shortcut.position_stride + output : nullptr;
+      uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
+      Words carry = {};
+      for (int64_t t = 0; t < block.timesteps; ++t) {
+        Words membrane = load_words(sums + t * block.sum_stride) + load_words(biases + position * block.bias_stride);
+        if (kHasShortcut) membrane += words_of(before + t * shortcut.time_stride) * weight;
+        if (t > 0) membrane += (neuron.multiplier == 1 ? carry : carry * neuron.multiplier) >> neuron.shift;
+        Words level = Words{} + kLevels;
+        for (int n = 0; n < kLevels; ++n) level = counted(level, membrane, ladder[n]);
+        store_bytes(levels + t * neuron.time_stride, level);
+        carry = membrane - removed_if(membrane, ladder[0], removed);
+      }
+    }
+  }
+}
+
+template <bool kHasShortcut>
+bool fire_if_few(const CurrentBlock& block, const NeuronBlock& neuron) {
+  switch (neuron.max_level) {
+    case 1: return fire_few<1, kHasShortcut>(block, neuron), true;
+    case 2: return fire_few<2, kHasShortcut>(block, neuron), true;
+    case 3: return fire_few<3, kHasShortcut>(block, neuron), true;
+    case 4: return fire_few<4, kHasShortcut>(block, neuron), true;
+    case 5: return fire_few<5, kHasShortcut>(block, neuron), true;
+    case 7: return fire_few<7, kHasShortcut>(block, neuron), true;
+    default: return false;
+  }
+}
+
+bool fire_if_common(const CurrentBlock& block, const NeuronBlock& neuron) {
+  if (!block.sums || block.are_int16 || neuron.carry || neuron.resets_after_decay) return false;
+  if (static_cast<Reset>(neuron.reset) != Reset::kEvent || block.num_extras > 1) return false;
+  if (block.num_extras == 0) return fire_if_few<false>(block, neuron);
+  return block.extras[0].levels && block.extras[0].weight && fire_if_few<true>(block, neuron);
+}
+
+template <Sums kSums>
+void fire_from(const CurrentBlock& block, const NeuronBlock& neuron) {
+  if (neuron.resets_after_decay) return fire_as<kSums, Reset::kEvent, true>(block, neuron);
+  switch (static_cast<Reset>(neuron.reset)) {
+    case Reset::kEvent: return fire_as<kSums, Reset::kEvent, false>(block, neuron);
+    case Reset::kLevel: return fire_as<kSums, Reset::kLevel, false>(block, neuron);
+    case Reset::kZero: return fire_as<kSums, Reset::kZero, false>(block, neuron);
+    case Reset::kNone: return fire_as<kSums, Reset::kNone, false>(block, neuron);
+  }
+}
+
+void fire(const CurrentBlock& block, const NeuronBlock& neuron) {
+  if (fire_if_common(block, neuron)) return;
+  if (!block.sums) return fire_from<Sums::kNone>(block, neuron);
+  block.are_int16 ? fire_from<Sums::kInt16>(block, neuron) : fire_from<Sums::kInt32>(block, neuron);
+}
+
+template <Sums kSums>
+void store_from(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t position_stride) {
+  for (int64_t t = 0; t < block.timesteps; ++t)
+    for (int64_t position = 0; position < block.positions; ++position)
+      for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
+        Words bias[2], current[2];
+        load_bias(block, position, output, bias);
+        load_currents<kSums>(block, t, position, output, bias, current);
+        int32_t* at = to + t * time_stride + position * position_stride + output;
+        for (int h = 0; h < 2; ++h) store_words(at + h * kWords, current[h]);
+      }
+}
+
+void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t position_stride) {
+  if (!block.sums) return store_from<Sums::kNone>(block, to, time_stride, position_stride);
+  block.are_int16 ? store_from<Sums::kInt16>(block, to, time_stride, position_stride)
+                  : store_from<Sums::kInt32>(block, to, time_stride, position_stride);
+}
+
+}  // namespace
+}  // namespace lbq

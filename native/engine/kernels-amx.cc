@@ -1,0 +1,122 @@
+// Dense products in AMX tiles: 32 positions times 32 outputs, 64 channels a step. Everything else is that
+// of AVX-512 VNNI.
+#include <algorithm>
+#include <vector>
+
+#include "kernels-simd.h"
+
+namespace lbq {
+namespace {
+
+constexpr int64_t kTileRows = 16, kTileChannels = 64;
+constexpr int64_t kFirstCache = 40 * 1024;  // what positions may take of it
+
+// Rows of 64 bytes, evenly spaced: the channels that 16 positions see through one tap.
+struct Rows {
+  const uint8_t* first;
+  int64_t stride;
+};
+
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Positions of one row of an image lie evenly spaced already; where a border or a new row comes between
+// them they are copied.
+void line_up(const DenseBlock& block, int64_t tiles, std::vector<Rows>& rows, std::vector<uint8_t>& copies) {
+  rows.resize(block.taps * tiles);
+  copies.resize(block.taps * tiles * kTileRows * block.channels);
+  uint8_t* to = copies.data();
+  for (int64_t tap = 0; tap < block.taps; ++tap)
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const uint8_t* const* pixels = block.pixels + tap * block.positions + tile * kTileRows;
+      const int64_t stride = reinterpret_cast<intptr_t>(pixels[1]) - reinterpret_cast<intptr_t>(pixels[0]);
+      bool is_even = true;
+      for (int64_t row = 1; row < kTileRows; ++row)
+        is_even = is_even && reinterpret_cast<intptr_t>(pixels[row]) - reinterpret_cast<intptr_t>(pixels[row - 1]) == stride;
+      rows[tap * tiles + tile] = is_even ? Rows{pixels[0], stride} : Rows{to, block.channels};
+      if (is_even) continue;
+      for (int64_t row = 0; row < kTileRows; ++row, to += block.channels) std::memcpy(to, pixels[row], block.channels);
+    }
+}
+
+// One or two tiles of positions from `tile` on, the panel that begins with `output`. Sums are tiles 0 to 3.
+// Meanwhile a share of the panel behind it is fetched, all of it while all positions pass by.
+template <bool kTwo>
+void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, int64_t tile, int64_t b, int64_t output) {
+  const int64_t stride = 4 * block.outputs, step_bytes = kTileChannels * kPanel;
+  const int64_t fetch_first = step_bytes * tile / tiles / 64 * 64;
+  const int64_t fetch_last = step_bytes * std::min(tile + 2, tiles) / tiles / 64 * 64;
+  const int64_t ahead = kPanel * block.taps * block.channels;
+  int32_t* sums = block.sums_of(b) + tile * kTileRows * block.outputs + output;
+  int32_t* more = sums + kTileRows * block.outputs;
+  const int8_t* weights = block.panel_of(b, output);
+  _tile_loadd(0, sums, stride);
+  _tile_loadd(1, sums + 16, stride);
+  if (kTwo) {
+    _tile_loadd(2, more, stride);
+    _tile_loadd(3, more + 16, stride);
+  }
+  for (int64_t tap = 0; tap < block.taps; ++tap) {
+    const Rows one = rows[tap * tiles + tile], two = rows[tap * tiles + tile + (kTwo ? 1 : 0)];
+    for (int64_t channel = 0; channel < block.channels; channel += kTileChannels) {
+      _tile_loadd(4, one.first + channel, one.stride);
+      _tile_loadd(6, weights, 4 * kPanel);
+      _tile_dpbusd(0, 4, 6);
+      _tile_loadd(7, weights + 64, 4 * kPanel);
+      _tile_dpbusd(1, 4, 7);
+      if (kTwo) {
+        _tile_loadd(5, two.first + channel, two.stride);
+        _tile_dpbusd(2, 5, 6);
+        _tile_dpbusd(3, 5, 7);
+      }
+      for (int64_t byte = fetch_first; byte < fetch_last; byte += 64) __builtin_prefetch(weights + ahead + byte, 0, 2);
+      weights += step_bytes;
+    }
+  }
+  _tile_stored(0, sums, stride);
+  _tile_stored(1, sums + 16, stride);
+  if (kTwo) {
+    _tile_stored(2, more, stride);
+    _tile_stored(3, more + 16, stride);
+  }
+}
+
+// All tiles of positions for one panel of outputs, or one or two of them.
+void multiply_panel(const DenseBlock& block, const Rows* rows, int64_t tiles, int64_t first, int64_t last, int64_t panel) {
+  const int64_t b = panel * kPanel / block.outputs, output = panel * kPanel % block.outputs;
+  int64_t tile = first;
+  for (; tile + 2 <= last; tile += 2) multiply_tiles<true>(block, rows, tiles, tile, b, output);
+  if (tile < last) multiply_tiles<false>(block, rows, tiles, tile, b, output);
+}
+
+void tile_block(const DenseBlock& block) {
+  const int64_t tiles = block.channels % kTileChannels == 0 ? block.positions / kTileRows : 0;
+  if (tiles > 0) {
+    thread_local std::vector<Rows> rows;
+    thread_local std::vector<uint8_t> copies;
+    line_up(block, tiles, rows, copies);
+    const TileShapes shapes;
+    _tile_loadconfig(&shapes);
+    const int64_t panels = block.blocks * block.outputs / kPanel;
+    // Two tiles of positions stay in the first cache for all panels, or a panel in the second for all positions.
+    const bool positions_stay = 2 * kTileRows * block.taps * block.channels <= kFirstCache;
+    for (int64_t tile = 0; positions_stay && tile < tiles; tile += 2)
+      for (int64_t panel = 0; panel < panels; ++panel)
+        multiply_panel(block, rows.data(), tiles, tile, std::min(tile + 2, tiles), panel);
+    for (int64_t panel = 0; !positions_stay && panel < panels; ++panel)
+      multiply_panel(block, rows.data(), tiles, 0, tiles, panel);
+    _tile_release();
+  }
+  dense_from(block, tiles * kTileRows);
+}
+
+}  // namespace
+
+extern const EngineKernels kEngineAmx;
+const EngineKernels kEngineAmx = {"amx", 255, narrow_place, wide_place, pair_tile, list_pairs,
+                                  count_pairs, tile_block, kPanel, false, 0.13, fire, store};
+
+}  // namespace lbq

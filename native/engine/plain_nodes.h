@@ -1,0 +1,21 @@
+// Nodes without a kernel of their own: pools, synapses that read more than bytes, the readout.
+#pragma once
+
+#include "workspace.h"
+
+namespace lbq {
+
+// A value in memory: [instants, pixels, stride], bytes or int32.
+struct Held {
+  const Value& value;
+  char* data;
+  int64_t at(int64_t index) const {
+    return value.are_levels ? reinterpret_cast<const uint8_t*>(data)[index] : reinterpret_cast<const int32_t*>(data)[index];
+  }
+};
+
+// The truth: a convolution or a linear layer, one product after the other.
+void multiply_plainly(const Node& node, const Held& from, const Held& to, int64_t instants);
+void pool(const Node& node, const Held& from, const Held& to, int64_t instants);
+
+}  // namespace lbq

@@ -1,0 +1,215 @@
+// From a graph of nodes to steps: what is only added up on its way to somebody is added up there.
+#include "plan.h"
+
+#include <algorithm>
+
+namespace lbq {
+
+int32_t origin_of(const Network& network, int32_t node) {
+  while (node != kInput && network.nodes[node].kind == Kind::kRepeat) node = network.nodes[node].inputs[0];
+  return node;
+}
+
+namespace {
+
+constexpr int64_t kByte = 255;
+
+class Planner {
+ public:
+  Planner(const Network& network, const EngineKernels& kernels, Plan& plan)
+      : network_(network), kernels_(kernels), plan_(plan) {}
+
+  void plan() {
+    describe_values();
+    find_kept();
+    for (int32_t node = 0; node < count(); ++node) add_step(node);
+    for (size_t step = 0; step < plan_.steps.size(); ++step) note_uses(static_cast<int64_t>(step));
+  }
+
+ private:
+  int32_t count() const { return static_cast<int32_t>(network_.nodes.size()); }
+  const Node& at(int32_t node) const { return network_.nodes[node]; }
+  Value& value(int32_t node) { return node == kInput ? plan_.values.back() : plan_.values[node]; }
+  int32_t origin(int32_t node) const { return origin_of(network_, node); }
+
+  void describe_values() {
+    plan_.values.resize(count() + 1);
+    plan_.values.back() = {true, !network_.takes_frames, network_.input, channel_stride(network_.input.channels), 0, kByte};
+    for (int32_t i = 0; i < count(); ++i) {
+      const Node& node = at(i);
+      const Value& first = value(node.inputs[0]);
+      Value made;
+      made.shape = node.to;
+      made.stride = channel_stride(node.to.channels);
+      made.is_still = node.kind != Kind::kNeuron;
+      for (int32_t input : node.inputs) made.is_still = made.is_still && value(input).is_still;
+      if (node.kind == Kind::kNeuron) {
+        made.are_levels = true;
+        made.largest = node.max_level;
+      } else if (node.kind == Kind::kPool) {
+        const int64_t area = node.pools_max ? 1 : node.window.kernel[0] * node.window.kernel[1];
+        made.are_levels = first.are_levels && first.largest * area <= kByte;
+        made.largest = first.are_levels ? first.largest * area : 0;
+      } else if (node.kind == Kind::kRepeat) {
+        made = first;
+      }
+      plan_.values[i] = made;
+    }
+  }
+
+  // Which nodes must be there as values of their own: those that more than one reads, or somebody who
+  // does not add; and what is still where others are not.
+  void find_kept() {
+    is_kept_.assign(count(), false);
+    std::vector<int> readers(count(), 0);
+    for (int32_t i = 0; i < count(); ++i)
+      for (int32_t input : at(i).inputs)
+        if (origin(input) != kInput && at(i).kind != Kind::kRepeat && ++readers[origin(input)] > 1)
+          is_kept_[origin(input)] = true;
+    for (int32_t i = count() - 1; i >= 0; --i) {
+      const Kind kind = at(i).kind;
+      if (kind == Kind::kPool || kind == Kind::kReadout) keep(at(i).inputs[0]);
+      if (kind == Kind::kNeuron) look_at(at(i).inputs[0], value(at(i).inputs[0]).is_still, false);
+      if (is_kept_[i] && is_current(kind)) look_at(i, value(i).is_still, true);
+    }
+  }
+
+  static bool is_current(Kind kind) {
+    return kind == Kind::kSynapse || kind == Kind::kShortcut || kind == Kind::kMerge;
+  }
+  void keep(int32_t node) {
+    if (origin(node) != kInput) is_kept_[origin(node)] = true;
+  }
+  bool is_apart(int32_t node, bool is_still) const {
+    return node == kInput || !is_current(at(node).kind) || is_kept_[node] || plan_.value(node).is_still != is_still;
+  }
+
+  void look_at(int32_t node, bool is_still, bool is_root) {
+    node = origin(node);
+    if (!is_root && is_apart(node, is_still)) return keep(node);
+    const Node& here = at(node);
+    if (here.kind != Kind::kMerge) keep(here.inputs[0]);
+    if (here.kind == Kind::kSynapse && !plan_.value(here.inputs[0]).are_levels && !is_root) keep(node);
+    if (here.kind == Kind::kMerge)
+      for (int32_t input : here.inputs) look_at(input, is_still, false);
+  }
+
+  void add_step(int32_t i) {
+    const Node& node = at(i);
+    Step step{};
+    step.node = i;
+    if (node.kind == Kind::kNeuron) {
+      step.what = Step::What::kFire;
+      start(step.sum, node.to, value(node.inputs[0]).is_still);
+      gather(step.sum, node.inputs[0], false);
+      pack(node, step.neuron);
+    } else if (node.kind == Kind::kPool) {
+      step.what = Step::What::kPool;
+    } else if (node.kind == Kind::kReadout) {
+      step.what = Step::What::kRead;
+    } else if (node.kind == Kind::kRepeat || !is_kept_[i]) {
+      return;
+    } else if (node.kind == Kind::kSynapse && !value(node.inputs[0]).are_levels) {
+      step.what = Step::What::kMultiply;
+    } else {
+      step.what = Step::What::kStore;
+      start(step.sum, node.to, value(i).is_still);
+      gather(step.sum, i, true);
+    }
+    finish(step.sum);
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void start(Sum& sum, const Shape& shape, bool is_still) {
+    sum.shape = shape;
+    sum.stride = channel_stride(shape.channels);
+    sum.outputs = outputs_per_block(shape.channels);
+    sum.is_still = is_still;
+    low_ = high_ = 0;
+  }
+
+  void gather(Sum& sum, int32_t node, bool is_root) {
+    node = origin(node);
+    if (!is_root && is_apart(node, sum.is_still)) {
+      sum.extras.push_back({node, {}});
+      return;
+    }
+    const Node& here = at(node);
+    if (here.kind == Kind::kMerge) {
+      for (int32_t input : here.inputs) gather(sum, input, false);
+      return;
+    }
+    add_bias(sum, here.bias);
+    if (here.kind == Kind::kShortcut) {
+      ExtraTerm extra{origin(here.inputs[0]), std::vector<int32_t>(sum.stride)};
+      for (int64_t channel = 0; channel < sum.shape.channels; ++channel)
+        extra.weight[channel] = static_cast<int32_t>(integer_at(here.weight, here.weight.count == 1 ? 0 : channel));
+      sum.extras.push_back(std::move(extra));
+      return;
+    }
+    sum.synapses.push_back(std::make_unique<PackedSynapse>(here, kernels_));
+    sum.synapses.back()->node_input = origin(here.inputs[0]);
+    const bool is_bounded = here.bound.bits != 0;
+    low_ += is_bounded ? here.bound.low : INT32_MIN;
+    high_ += is_bounded ? here.bound.high : INT32_MAX;
+  }
+
+  void add_bias(Sum& sum, const Integers& bias) {
+    if (bias.count == 0) return;
+    const int64_t channels = sum.shape.channels, pixels = sum.shape.height * sum.shape.width;
+    const bool is_map = bias.count != channels && bias.count != 1;
+    if (sum.bias.empty()) sum.bias.assign(sum.stride, 0);
+    if (is_map && !sum.bias_is_map) {
+      std::vector<int32_t> map;
+      for (int64_t pixel = 0; pixel < pixels; ++pixel) map.insert(map.end(), sum.bias.begin(), sum.bias.end());
+      sum.bias = std::move(map);
+      sum.bias_is_map = true;
+    }
+    for (int64_t pixel = 0; pixel < (sum.bias_is_map ? pixels : 1); ++pixel)
+      for (int64_t channel = 0; channel < channels; ++channel) {
+        const int64_t index = is_map ? channel * pixels + pixel : bias.count == 1 ? 0 : channel;
+        sum.bias[pixel * sum.stride + channel] += static_cast<int32_t>(integer_at(bias, index));
+      }
+  }
+
+  // Sums of 16 bits may overflow on their way as they like, as long as their end fits; biases come later.
+  void finish(Sum& sum) {
+    sum.fits_int16 = low_ >= INT16_MIN && high_ <= INT16_MAX;
+    for (const auto& synapse : sum.synapses) sum.fits_int16 = sum.fits_int16 && !synapse->is_wide;
+  }
+
+  void pack(const Node& node, PackedNeuron& neuron) const {
+    const int64_t stride = channel_stride(node.to.channels), channels = node.to.channels;
+    neuron.ladder.assign(node.max_level * stride, INT32_MAX);  // padded channels stay silent
+    neuron.removed.assign(stride, 0);
+    const int64_t per_rung = node.ladder.count / node.max_level;
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      for (int64_t n = 0; n < node.max_level; ++n)
+        neuron.ladder[n * stride + channel] =
+            static_cast<int32_t>(integer_at(node.ladder, n * per_rung + (per_rung == 1 ? 0 : channel)));
+      neuron.removed[channel] = static_cast<int32_t>(integer_at(node.removed, node.removed.count == 1 ? 0 : channel));
+    }
+  }
+
+  void note_uses(int64_t step) {
+    const Step& here = plan_.steps[step];
+    const auto use = [&](int32_t node) { value(origin(node)).last_use = step; };
+    use(here.node);
+    if (here.what == Step::What::kPool || here.what == Step::What::kRead || here.what == Step::What::kMultiply)
+      use(at(here.node).inputs[0]);
+    for (const auto& synapse : here.sum.synapses) use(synapse->node_input);
+    for (const ExtraTerm& extra : here.sum.extras) use(extra.value);
+  }
+
+  const Network& network_;
+  const EngineKernels& kernels_;
+  Plan& plan_;
+  std::vector<bool> is_kept_;
+  int64_t low_ = 0, high_ = 0;
+};
+
+}  // namespace
+
+Plan::Plan(const Network& network, const EngineKernels& kernels) { Planner(network, kernels, *this).plan(); }
+
+}  // namespace lbq

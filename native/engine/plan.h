@@ -1,0 +1,115 @@
+// A network as the engine runs it: synapses packed for an instruction set, and steps in which everything
+// that is added up before a neuron, or before somebody else, is added up in one place.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "kernels.h"
+#include "network.h"
+
+namespace lbq {
+
+// Memory that begins at a page, without a constructor's pass over it.
+class Pages {
+ public:
+  Pages() = default;
+  explicit Pages(int64_t bytes);
+  char* data() { return reinterpret_cast<char*>(start_); }
+  const char* data() const { return reinterpret_cast<const char*>(start_); }
+  int64_t size() const { return size_; }
+  template <class Value>
+  Value* as() {
+    return reinterpret_cast<Value*>(start_);
+  }
+
+ private:
+  struct Free {
+    std::align_val_t alignment;
+    void operator()(char* bytes) const;
+  };
+  std::unique_ptr<char[], Free> bytes_;
+  char* start_ = nullptr;
+  int64_t size_ = 0;
+};
+
+int64_t integer_at(const Integers& integers, int64_t index);
+
+// How many outputs a block of sums has, and how far apart two pixels with so many channels lie.
+int64_t outputs_per_block(int64_t channels);
+int64_t channel_stride(int64_t channels);
+
+// A synapse that reads levels: a linear layer is a convolution whose window is everything.
+struct PackedSynapse {
+  PackedSynapse(const Node& node, const EngineKernels& kernels);
+
+  int32_t node_input;  // whose levels it reads
+  Shape from, to;
+  int64_t rows, columns, taps;            // of the window
+  std::vector<int32_t> row_of, column_of;  // [rows][height], [columns][width]: output that a pixel meets, or -1
+  std::vector<int32_t> row_seen, column_seen;  // [rows][height'], [columns][width']: the pixel, or -1
+  int64_t out_stride, dense_channels, outputs, out_blocks;
+
+  bool is_wide;
+  int64_t block_channels, channel_blocks, row_bytes, tile_bytes;
+  Pages tiles;                        // [channel_blocks][taps][out_blocks]
+  std::vector<uint8_t> tile_is_used;  // the same
+  Pages dense;                        // [out_stride / panel][taps][dense_channels / 4][panel][4]; empty: there is none
+
+  // Whether the layer ran densely when it was last looked at: see choose().
+  mutable std::atomic<bool> was_dense{false};
+
+ private:
+  void find_outputs(const Window& window);
+  void pack(const Node& node, const EngineKernels& kernels);
+};
+
+// Levels, currents or counts that steps pass on: [T, B, height * width, stride], or still: [B, ...].
+struct Value {
+  bool are_levels = false;  // bytes; otherwise int32
+  bool is_still = false;
+  Shape shape;
+  int64_t stride = 0, last_use = 0;
+  int64_t largest = 0;  // of levels and counts
+};
+
+struct ExtraTerm {
+  int32_t value;
+  std::vector<int32_t> weight;  // [stride]; empty: one
+};
+
+// Everything that is added up at one place.
+struct Sum {
+  bool is_still = false, fits_int16 = false;
+  Shape shape;
+  int64_t stride = 0, outputs = 0;
+  std::vector<std::unique_ptr<PackedSynapse>> synapses;
+  std::vector<ExtraTerm> extras;
+  std::vector<int32_t> bias;  // [stride], [height * width][stride], or empty
+  bool bias_is_map = false;
+};
+
+struct PackedNeuron {
+  std::vector<int32_t> ladder, removed;  // [N][stride], [stride]
+};
+
+struct Step {
+  enum class What : uint8_t { kFire, kStore, kMultiply, kPool, kRead } what;
+  int32_t node;
+  Sum sum;              // kFire, kStore
+  PackedNeuron neuron;  // kFire
+};
+
+struct Plan {
+  Plan(const Network& network, const EngineKernels& kernels);
+  std::vector<Value> values;  // of every node; the input's is the last
+  std::vector<Step> steps;
+  const Value& value(int32_t node) const { return node == kInput ? values.back() : values[node]; }
+};
+
+// The node whose values these are: a repeated value is its origin, still.
+int32_t origin_of(const Network& network, int32_t node);
+
+}  // namespace lbq

@@ -1,0 +1,17 @@
+// The paper's own way: levels taken apart into bit planes, one addition per bit that is set (Eq. 15).
+#pragma once
+
+#include "network.h"
+
+namespace lbq {
+
+struct PlaneCounts {
+  int64_t additions = 0;  // of one weight to one sum
+  int64_t shifts = 0;     // of one sum by one bit
+};
+
+// One instant: levels [C, H, W] to currents [O, H', W'], bias included. Sums are kept as Horner's rule has
+// them: highest plane first, doubled before the next one.
+PlaneCounts multiply_planes(const Node& synapse, const uint8_t* levels, int32_t* currents);
+
+}  // namespace lbq

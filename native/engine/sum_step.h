@@ -1,0 +1,25 @@
+// Adding up everything that one neuron, or one reader of currents, waits for.
+#pragma once
+
+#include <functional>
+
+#include "engine.h"
+#include "workspace.h"
+
+namespace lbq {
+
+struct SumContext {
+  const Plan& plan;
+  const EngineKernels& kernels;
+  Choice choice;
+  Workspace& space;
+  Piece piece;
+};
+
+// Called for one block of outputs of neighbouring positions, with pointers and strides filled in:
+// `position` is the first of them, counted over images and pixels; `output` the first channel.
+using UseCurrents = std::function<void(const CurrentBlock& block, int64_t position, int64_t output)>;
+
+void run_sum(const SumContext& context, const Sum& sum, const UseCurrents& use, StepRecord* record);
+
+}  // namespace lbq

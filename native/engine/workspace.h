@@ -1,0 +1,80 @@
+// The memory of one piece of work: values between steps, lists of pairs, sums. It grows and is used again.
+#pragma once
+
+#include <vector>
+
+#include "crew.h"
+#include "plan.h"
+
+namespace lbq {
+
+// A piece of a batch on its way through all steps.
+struct Piece {
+  int64_t batch, timesteps;
+  int64_t instants(bool is_still) const { return is_still ? batch : batch * timesteps; }
+};
+
+// The pairs of all pixels that a synapse reads: lists of one instant and block of channels lie together.
+struct PairLists {
+  Pages levels, rows;
+  int64_t capacity = 0;  // entries of one instant and block
+  std::vector<uint32_t> start;
+  std::vector<uint16_t> length;  // [instants][channel blocks][pixels]
+};
+
+// A pixel with a list, on its way into the order of lengths.
+struct Candidate {
+  uint32_t list, base, row, column, length;
+};
+
+// What one thread needs for itself.
+struct Bench {
+  Pages sums;
+  std::vector<Candidate> candidates, sorted;
+  std::vector<uint32_t> histogram;
+  std::vector<Visit> visits;
+  std::vector<Run> runs;
+  std::vector<const uint8_t*> pixels;
+  std::vector<uint8_t> nothing;
+};
+
+struct Workspace {
+  explicit Workspace(int threads) : crew(threads), benches(threads) {}
+
+  // Where a value lies; asked for once by its maker, returned behind its last reader.
+  char* take(int32_t value, int64_t bytes);
+  void give_back(int32_t value);
+  char* of(int32_t value) { return pages[place[slot(value)]].data(); }
+  size_t slot(int32_t value) const { return value == kInput ? place.size() - 1 : static_cast<size_t>(value); }
+
+  Crew crew;
+  std::vector<Bench> benches;
+  std::vector<PairLists> lists;  // of every synapse of a sum
+  std::vector<Pages> pages;
+  std::vector<bool> is_taken;
+  std::vector<int> place;  // of every value: index of its pages
+};
+
+inline char* Workspace::take(int32_t value, int64_t bytes) {
+  size_t best = pages.size();
+  for (size_t i = 0; i < pages.size(); ++i)  // the smallest that is large enough, or else the largest
+    if (!is_taken[i] && (best == pages.size() ||
+                         (pages[i].size() >= bytes ? pages[best].size() < bytes || pages[i].size() < pages[best].size()
+                                                   : pages[best].size() < bytes && pages[i].size() > pages[best].size())))
+      best = i;
+  if (best == pages.size()) {
+    pages.emplace_back();
+    is_taken.push_back(false);
+  }
+  if (pages[best].size() < bytes) pages[best] = Pages(bytes);
+  is_taken[best] = true;
+  place[slot(value)] = static_cast<int>(best);
+  return pages[best].data();
+}
+
+inline void Workspace::give_back(int32_t value) {
+  if (place[slot(value)] >= 0) is_taken[place[slot(value)]] = false;
+  place[slot(value)] = -1;
+}
+
+}  // namespace lbq

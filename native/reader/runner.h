@@ -1,0 +1,42 @@
+// Who answers for a model: the engine, or the interpreter where somebody asks for it or the engine has no room.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+#include "interpreter.h"
+
+namespace lbq {
+
+constexpr char kInterpreter[] = "interpreter";
+
+// A batch of sequences on its way: whoever runs it keeps his own half.
+struct Progress {
+  int64_t timestep = 0;       // how many are over
+  std::vector<int32_t> sums;  // of the engine's readout over time, [B, C * H * W]
+  Carries carries;
+  std::unique_ptr<State> state;
+
+  void reset();
+};
+
+// Constant after it was made: any number of threads may use it. The network must outlive it.
+class Runner {
+ public:
+  // isa: nullptr for the best, "interpreter", or an instruction set; what is not here is refused.
+  Runner(const Network& network, const char* isa, int threads);
+
+  const char* isa() const { return engine_ ? engine_->isa() : kInterpreter; }
+  // Both as lbq::run of the interpreter.
+  void run(const uint8_t* inputs, int64_t batch, int64_t* logits) const;
+  void step(const uint8_t* inputs, int64_t batch, int64_t* logits, Progress& progress) const;
+  Progress at_rest(int64_t batch) const;
+
+ private:
+  const Network& network_;
+  const int threads_;
+  std::unique_ptr<Engine> engine_;  // null: the interpreter
+};
+
+}  // namespace lbq

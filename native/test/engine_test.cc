@@ -1,0 +1,225 @@
+// Random integer networks on every instruction set, by events and densely, with 1, 2 and 3 threads and in
+// pieces of time, against int64 arithmetic written to be clear.
+#include "engine.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+
+#include "plane_conv.h"
+#include "random_network.h"
+
+namespace {
+
+constexpr int64_t kMostProducts = 2000000;
+
+// ---- the oracle: NCHW, int64 ----
+
+struct Oracle {
+  const Case& c;
+  std::vector<Longs> values;
+  bool fits = true;
+
+  explicit Oracle(const Case& c) : c(c) {
+    for (const Node& node : c.net.nodes) values.push_back(answer(node));
+  }
+  Longs value(int32_t node) const {
+    return node == lbq::kInput ? Longs(c.inputs.begin(), c.inputs.end()) : values[node];
+  }
+  static int64_t at(const lbq::Integers& integers, int64_t i) {
+    const char* from = static_cast<const char*>(integers.data) + i * integers.width;
+    if (integers.width == 1) return *reinterpret_cast<const int8_t*>(from);
+    int16_t half;
+    int32_t word;
+    if (integers.width == 2) return std::memcpy(&half, from, 2), half;
+    return std::memcpy(&word, from, 4), word;
+  }
+  int64_t checked(int64_t value) {
+    fits = fits && value >= INT32_MIN && value <= INT32_MAX;
+    return value;
+  }
+  static int64_t per_channel(const lbq::Integers& integers, int64_t channel) {
+    return at(integers, integers.count == 1 ? 0 : channel);
+  }
+
+  Longs answer(const Node& node) {
+    const Longs x = value(node.inputs[0]);
+    const int64_t size = node.from.size(), instants = static_cast<int64_t>(x.size()) / size;
+    Longs made;
+    if (node.kind == Kind::kRepeat) {
+      for (int64_t t = 0; t < c.net.timesteps; ++t) made.insert(made.end(), x.begin(), x.end());
+    } else if (node.kind == Kind::kMerge) {
+      made = x;
+      for (size_t k = 1; k < node.inputs.size(); ++k) {
+        const Longs other = value(node.inputs[k]);
+        for (size_t i = 0; i < made.size(); ++i) made[i] = checked(made[i] + other[i]);
+      }
+    } else if (node.kind == Kind::kShortcut) {
+      const int64_t pixels = node.from.height * node.from.width;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const int64_t channel = static_cast<int64_t>(i) / pixels % node.from.channels;
+        made.push_back(x[i] * per_channel(node.weight, channel) +
+                       (node.bias.count ? per_channel(node.bias, channel) : 0));
+      }
+    } else if (node.kind == Kind::kNeuron) {
+      made = neuron(node, x);
+    } else if (node.kind == Kind::kReadout) {
+      if (!node.sums_over_time) return x;
+      made.assign(x.size() / c.net.timesteps, 0);
+      for (size_t i = 0; i < x.size(); ++i) made[i % made.size()] = checked(made[i % made.size()] + x[i]);
+    } else {
+      for (int64_t instant = 0; instant < instants; ++instant) window(node, &x[instant * size], made);
+    }
+    return made;
+  }
+
+  void window(const Node& node, const int64_t* x, Longs& made) {
+    lbq::Window w = node.window;
+    if (node.is_linear) w.kernel[0] = node.from.height, w.kernel[1] = node.from.width;
+    const bool is_pool = node.kind == Kind::kPool;
+    const int64_t inputs = is_pool ? 1 : node.from.channels / node.groups;
+    const int64_t group = is_pool ? 1 : node.to.channels / node.groups;
+    for (int64_t o = 0; o < node.to.channels; ++o)
+      for (int64_t y = 0; y < node.to.height; ++y)
+        for (int64_t column = 0; column < node.to.width; ++column) {
+          int64_t sum = is_pool && node.pools_max ? INT64_MIN : 0;
+          for (int64_t k = 0; k < inputs; ++k)
+            for (int64_t i = 0; i < w.kernel[0]; ++i)
+              for (int64_t j = 0; j < w.kernel[1]; ++j) {
+                const int64_t yy = y * w.stride[0] - w.padding[0] + i * w.dilation[0];
+                const int64_t xx = column * w.stride[1] - w.padding[1] + j * w.dilation[1];
+                if (yy < 0 || yy >= node.from.height || xx < 0 || xx >= node.from.width) continue;
+                const int64_t seen = x[((o / group * inputs + k) * node.from.height + yy) * node.from.width + xx];
+                if (!is_pool) {
+                  sum += seen * at(node.weight, ((o * inputs + k) * w.kernel[0] + i) * w.kernel[1] + j);
+                } else {
+                  sum = node.pools_max ? std::max(sum, seen) : sum + seen;
+                }
+              }
+          if (node.bias.count)
+            sum += at(node.bias, node.bias.count == node.to.channels
+                                     ? o
+                                     : (o * node.to.height + y) * node.to.width + column);
+          made.push_back(checked(sum));
+        }
+  }
+
+  Longs neuron(const Node& node, const Longs& x) {
+    const int64_t size = static_cast<int64_t>(x.size()) / c.net.timesteps;
+    const int64_t pixels = node.from.height * node.from.width, rungs = node.ladder.count / node.max_level;
+    Longs levels(x.size());
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t channel = i / pixels % node.from.channels, removed = per_channel(node.removed, channel);
+      int64_t carry = 0, level = 0;
+      for (int64_t t = 0; t < c.net.timesteps; ++t) {
+        int64_t membrane = (checked(node.multiplier * carry) >> node.shift) + x[t * size + i];
+        if (node.resets_after_decay && level > 0) membrane -= removed;
+        checked(membrane);
+        level = 0;
+        for (int64_t n = 0; n < node.max_level; ++n) level += membrane >= at(node.ladder, n * rungs + (rungs == 1 ? 0 : channel));
+        levels[t * size + i] = level;
+        carry = membrane;
+        if (node.resets_after_decay || level == 0) continue;
+        if (node.reset == Reset::kEvent) carry -= removed;
+        if (node.reset == Reset::kLevel) carry -= removed * level;
+        if (node.reset == Reset::kZero) carry = 0;
+        checked(carry);
+      }
+    }
+    return levels;
+  }
+};
+
+bool equal(const std::vector<int32_t>& a, const Longs& b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
+}
+
+std::vector<int32_t> run(const lbq::Engine& engine, const Case& c, int threads, size_t size) {
+  std::vector<int32_t> answers(size);
+  lbq::RunOptions options;
+  options.threads = threads;
+  engine.run(c.inputs.data(), c.batch, answers.data(), options);
+  return answers;
+}
+
+// Timestep by timestep, with the state passed on by hand.
+std::vector<int32_t> run_stream(const lbq::Engine& engine, const Case& c, size_t size) {
+  const bool sums = c.net.nodes.back().sums_over_time;
+  std::vector<int32_t> whole;
+  if (sums) whole.assign(size, 0);
+  lbq::Carries state = engine.at_rest(c.batch);
+  for (int64_t t = 0; t < c.net.timesteps; ++t) {
+    lbq::RunOptions options;
+    options.timesteps = 1;
+    options.state = &state;
+    std::vector<int32_t> piece(sums ? size : size / c.net.timesteps);
+    engine.run(c.inputs.data() + (c.net.takes_frames ? t * c.batch * c.net.input.size() : 0), c.batch, piece.data(), options);
+    if (!sums) whole.insert(whole.end(), piece.begin(), piece.end());
+    for (size_t i = 0; sums && i < size; ++i) whole[i] += piece[i];
+  }
+  return whole;
+}
+
+// One engine, several callers at once.
+bool is_shared_safely(const lbq::Engine& engine, const Case& c, const Longs& truth) {
+  std::vector<std::thread> callers;
+  std::vector<char> is_right(4, 0);
+  for (size_t i = 0; i < is_right.size(); ++i)
+    callers.emplace_back([&, i] { is_right[i] = equal(run(engine, c, 1 + i % 2, truth.size()), truth); });
+  for (std::thread& caller : callers) caller.join();
+  return std::count(is_right.begin(), is_right.end(), 1) == 4;
+}
+
+// Bit planes give the same currents, with one addition for every bit of a level and output that it meets.
+void test_planes(const Case& c, const Oracle& oracle, const std::string& name, Report& report) {
+  for (size_t i = 0; i < c.net.nodes.size(); ++i) {
+    const Node& node = c.net.nodes[i];
+    if (node.kind != Kind::kSynapse || node.max_input > 255) continue;
+    const Longs x = oracle.value(node.inputs[0]);
+    const std::vector<uint8_t> levels(x.begin(), x.begin() + node.from.size());
+    std::vector<int32_t> currents(node.to.size());
+    const lbq::PlaneCounts counts = lbq::multiply_planes(node, levels.data(), currents.data());
+    report(std::equal(currents.begin(), currents.end(), oracle.values[i].begin()), name + ": planes differ");
+    // The same synapse with weights of one, on the number of bits instead of the levels: what it adds.
+    const std::vector<char> ones(node.weight.count, 1);
+    Node counting = node;
+    counting.weight = {ones.data(), 1, node.weight.count};
+    counting.bias = {};
+    Longs bits(levels.size()), total;
+    for (size_t k = 0; k < levels.size(); ++k) bits[k] = __builtin_popcount(levels[k]);
+    Oracle(oracle).window(counting, bits.data(), total);
+    int64_t sum = 0;
+    for (int64_t part : total) sum += part;
+    report(counts.additions == sum, name + ": planes are counted wrongly");
+  }
+}
+
+}  // namespace
+
+void test_engine(int cases, Report& report) {
+  for (int index = 0; index < cases;) {
+    const Case c;
+    if (c.products() > kMostProducts) continue;  // many small ones find more
+    const Oracle oracle(c);
+    if (!oracle.fits) continue;  // not a network that anybody would have let through
+    const Longs& truth = oracle.values.back();
+    if (index % 4 == 0) test_planes(c, oracle, "engine, case " + std::to_string(index), report);
+    for (const char* isa : {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx", "neon"})
+      for (lbq::Choice choice : {lbq::Choice::kMeasured, lbq::Choice::kEvents, lbq::Choice::kDense}) {
+        std::unique_ptr<lbq::Engine> engine;
+        try {
+          engine = std::make_unique<lbq::Engine>(c.net, lbq::EngineOptions{isa, choice});
+        } catch (const std::invalid_argument&) {
+          continue;  // not on this machine
+        }
+        const std::string name = std::string("engine, ") + isa + ", choice " + std::to_string(static_cast<int>(choice)) +
+                                 ", case " + std::to_string(index);
+        for (int threads : {1, 2, 3})
+          report(equal(run(*engine, c, threads, truth.size()), truth), name + ": differs, threads " + std::to_string(threads));
+        report(equal(run_stream(*engine, c, truth.size()), truth), name + ": a stream differs");
+        if (index % 16 == 0 && choice == lbq::Choice::kMeasured)
+          report(is_shared_safely(*engine, c, truth), name + ": callers disturb each other");
+      }
+    ++index;
+  }
+}

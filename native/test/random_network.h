@@ -1,0 +1,247 @@
+// Random integer networks for tests of the engine: any window, groups, pools, merges, resets and widths.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "network.h"
+#include "tester.h"
+
+namespace {
+
+using lbq::Kind;
+using lbq::Node;
+using lbq::Reset;
+using Longs = std::vector<int64_t>;
+
+constexpr int64_t kLargest = INT32_MAX;
+
+int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(rng()() % (high - low + 1)); }
+
+// A network and the integers that it points at.
+struct Case {
+  lbq::Network net;
+  std::vector<std::unique_ptr<std::vector<char>>> memory;
+  std::vector<uint8_t> inputs;
+  std::vector<int64_t> largest;  // value that a node gives, if it gives levels or counts
+  int64_t batch = 1, max_input = 1;
+
+  Case();
+  lbq::Integers keep(const Longs& values, int32_t width) {
+    memory.push_back(std::make_unique<std::vector<char>>(values.size() * width));
+    for (size_t i = 0; i < values.size(); ++i) std::memcpy(&(*memory.back())[i * width], &values[i], width);
+    return {memory.back()->data(), width, static_cast<int64_t>(values.size())};
+  }
+  int32_t add(Node node, int64_t most) {
+    net.nodes.push_back(std::move(node));
+    largest.push_back(most);
+    return static_cast<int32_t>(net.nodes.size()) - 1;
+  }
+  lbq::Shape shape_of(int32_t node) const { return node == lbq::kInput ? net.input : net.nodes[node].to; }
+  int64_t most_of(int32_t node) const { return node == lbq::kInput ? max_input : largest[node]; }
+  bool still(int32_t node) const { return node == lbq::kInput ? !net.takes_frames : net.nodes[node].is_still; }
+
+  Node start(Kind kind, int32_t input) const {
+    Node node;
+    node.kind = kind;
+    node.inputs = {input};
+    node.from = node.to = shape_of(input);
+    node.is_still = still(input);
+    return node;
+  }
+  int32_t add_synapse(int32_t input, const lbq::Shape* wanted);
+  int32_t add_shortcut(int32_t input);
+  int32_t add_pool(int32_t input);
+  int32_t add_neuron(int32_t input);
+  int32_t add_repeat(int32_t input);
+  int32_t merge(std::vector<int32_t> inputs);
+  int64_t products() const {
+    int64_t sum = 0;
+    for (const Node& node : net.nodes)
+      if (node.kind == Kind::kSynapse)
+        sum += node.to.height * node.to.width * node.weight.count * batch * (node.is_still ? 1 : net.timesteps);
+    return sum;
+  }
+};
+
+int64_t draw_weight(int32_t bits, bool is_extreme) {
+  const int64_t most = (int64_t{1} << (bits - 1)) - 1;
+  if (is_extreme) return chance(2) ? most : -most - (bits > 4);
+  return between(-most, most);
+}
+
+// Draw weights until everything that may be added up fits 32 bits.
+int32_t Case::add_synapse(int32_t input, const lbq::Shape* wanted) {
+  Node node = start(Kind::kSynapse, input);
+  node.max_input = most_of(input);
+  const lbq::Shape from = node.from;
+  if (wanted != nullptr) {  // a window that gives this shape: one by one, or linear
+    node.to = *wanted;
+    node.is_linear = wanted->height != from.height || wanted->width != from.width;
+  } else {
+    node.to.channels = pick<int64_t>({1, 3, 8, 17, 32, 40, 64, 96, 130});
+    node.is_linear = chance(6);
+    for (int axis : {0, 1}) {
+      node.window.kernel[axis] = pick<int64_t>({1, 2, 3, 3, 5});
+      node.window.stride[axis] = pick<int64_t>({1, 1, 2, 3});
+      node.window.padding[axis] = between(0, node.window.kernel[axis] / 2 + 1);
+      node.window.dilation[axis] = pick<int64_t>({1, 1, 2});
+      const int64_t size = axis == 0 ? from.height : from.width;
+      if (node.window.dilation[axis] * (node.window.kernel[axis] - 1) + 1 > size + 2 * node.window.padding[axis])
+        node.window.kernel[axis] = 1;
+      const int64_t reach = node.window.dilation[axis] * (node.window.kernel[axis] - 1) + 1;
+      (axis == 0 ? node.to.height : node.to.width) =
+          (size + 2 * node.window.padding[axis] - reach) / node.window.stride[axis] + 1;
+    }
+    if (!node.is_linear && chance(4)) {
+      node.groups = chance(2) ? from.channels : (from.channels % 2 == 0 ? 2 : 1);
+      node.to.channels = node.groups * pick<int64_t>({1, 2});
+    }
+  }
+  if (node.is_linear) {
+    node.window = lbq::Window{};
+    node.to.height = node.to.width = 1;
+    node.groups = 1;
+  }
+  const int64_t taps = node.is_linear ? from.height * from.width : node.window.kernel[0] * node.window.kernel[1];
+  const int64_t inputs = from.channels / node.groups * taps;
+  node.weight_bits = pick({4, 8, 8, 8, 16});
+  const bool is_extreme = chance(4);
+  Longs weights(node.to.channels * inputs), bias;
+  for (;;) {
+    int64_t low = 0, high = 0;
+    for (int64_t output = 0; output < node.to.channels; ++output) {
+      int64_t negative = 0, positive = 0;
+      for (int64_t i = 0; i < inputs; ++i) {
+        const int64_t weight = weights[output * inputs + i] = draw_weight(node.weight_bits, is_extreme);
+        (weight < 0 ? negative : positive) += weight * node.max_input;
+      }
+      low = std::min(low, negative);
+      high = std::max(high, positive);
+    }
+    node.bound = {low - 1000, high + 1000, low - 1000 >= INT16_MIN && high + 1000 <= INT16_MAX ? 16 : 32};
+    if (low - 1000 > -kLargest / 8 && high + 1000 < kLargest / 8) break;
+    node.weight_bits = node.weight_bits == 16 ? 8 : 4;
+    if (node.max_input * inputs * 8 > kLargest / 8) std::fill(weights.begin(), weights.end(), 0);
+  }
+  node.weight = keep(weights, node.weight_bits == 16 ? 2 : 1);
+  const bool is_map = !node.is_linear && chance(3);
+  if (chance(2)) {
+    bias.resize(node.to.channels * (is_map ? node.to.height * node.to.width : 1));
+    for (int64_t& value : bias) value = between(-1000, 1000);
+    node.bias = keep(bias, 4);
+  }
+  return add(node, 0);
+}
+
+int32_t Case::add_shortcut(int32_t input) {
+  Node node = start(Kind::kShortcut, input);
+  node.max_input = most_of(input);
+  Longs weight(chance(2) ? 1 : node.to.channels);
+  for (int64_t& value : weight) value = between(-500, 500);
+  node.weight = keep(weight, 2);
+  node.bound = {-500 * node.max_input - 9, 500 * node.max_input + 9, 32};
+  if (chance(3)) node.bias = keep(Longs(node.to.channels, 9), 4);
+  return add(node, 0);
+}
+
+int32_t Case::add_pool(int32_t input) {
+  Node node = start(Kind::kPool, input);
+  node.pools_max = chance(2);
+  for (int axis : {0, 1}) {
+    const int64_t size = axis == 0 ? node.from.height : node.from.width;
+    node.window.kernel[axis] = std::min<int64_t>(size, between(1, 3));
+    node.window.stride[axis] = between(1, 2);
+    node.window.padding[axis] = node.window.kernel[axis] > 1 ? between(0, 1) : 0;
+    (axis == 0 ? node.to.height : node.to.width) =
+        (size + 2 * node.window.padding[axis] - node.window.kernel[axis]) / node.window.stride[axis] + 1;
+  }
+  return add(node, most_of(input) * (node.pools_max ? 1 : node.window.kernel[0] * node.window.kernel[1]));
+}
+
+int32_t Case::add_neuron(int32_t input) {
+  Node node = start(Kind::kNeuron, input);
+  node.is_still = false;
+  node.max_level = pick({1, 2, 5, 5, 15, 40, 255});
+  node.shift = pick({0, 1, 4, 8});
+  node.multiplier = static_cast<int32_t>(between(0, int64_t{1} << node.shift));
+  node.reset = pick({Reset::kEvent, Reset::kLevel, Reset::kZero, Reset::kNone});
+  const int64_t step = pick<int64_t>({1, 40, 700, 20000});
+  const bool is_shared = chance(3);
+  const int64_t channels = is_shared ? 1 : node.to.channels;
+  if (chance(4)) {
+    node.resets_after_decay = true;
+    node.reset = Reset::kEvent;
+    node.max_level = 1;
+  }
+  Longs ladder(node.max_level * channels), removed(channels);
+  for (int64_t channel = 0; channel < channels; ++channel) {
+    int64_t rung = between(1, step);
+    for (int32_t n = 0; n < node.max_level; ++n, rung += between(0, step)) ladder[n * channels + channel] = rung;
+    removed[channel] = between(0, step);
+  }
+  node.ladder = keep(ladder, 4);
+  node.removed = keep(removed, 4);
+  node.bound = {-kLargest, kLargest, 32};
+  return add(node, node.max_level);
+}
+
+int32_t Case::add_repeat(int32_t input) {
+  Node node = start(Kind::kRepeat, input);
+  node.is_still = false;
+  return add(node, most_of(input));
+}
+
+int32_t Case::merge(std::vector<int32_t> inputs) {
+  if (inputs.size() == 1) return inputs[0];
+  Node node = start(Kind::kMerge, inputs[0]);
+  node.inputs = inputs;
+  node.bound = {-kLargest, kLargest, 32};
+  return add(node, 0);
+}
+
+Case::Case() {
+  net.timesteps = pick<int64_t>({1, 2, 3});
+  net.takes_frames = chance(2);
+  net.input = {pick<int64_t>({1, 2, 3, 7, 32, 33, 64, 100, 300}), between(1, 9), between(1, 9)};
+  batch = pick<int64_t>({1, 1, 2, 3, 9});
+  max_input = pick<int64_t>({1, 3, 5, 5, 60, 127, 128, 255});
+  const int sparsity = pick({1, 2, 4, 7, 30});
+  inputs.resize((net.takes_frames ? net.timesteps : 1) * batch * net.input.size());
+  for (uint8_t& level : inputs)
+    level = chance(sparsity) ? static_cast<uint8_t>(chance(3) ? max_input : between(0, max_input)) : 0;
+  const bool pools_first = chance(4);
+  const int32_t first = pools_first ? add_pool(lbq::kInput) : lbq::kInput;
+  std::vector<int32_t> terms = {add_synapse(first, nullptr)};
+  if (still(terms[0]) && chance(2)) terms[0] = add_repeat(terms[0]);
+  const lbq::Shape made = shape_of(terms[0]);
+  const bool is_same = made.height == shape_of(first).height && made.width == shape_of(first).width;
+  const bool is_one = made.height == 1 && made.width == 1;
+  if ((is_same || is_one) && chance(2)) {
+    int32_t side = add_synapse(first, &made);
+    if (still(side) && !still(terms[0])) side = add_repeat(side);
+    terms.push_back(side);
+  }
+  if (is_same && made.channels == shape_of(first).channels) {
+    int32_t side = add_shortcut(first);
+    if (still(side) && !still(terms[0])) side = add_repeat(side);
+    terms.push_back(side);
+  }
+  int32_t sum = merge(terms);
+  if (still(sum)) sum = add_repeat(sum);
+  int32_t last = sum;
+  if (!chance(4)) {
+    const int32_t levels = add_neuron(sum);
+    const int32_t pooled = chance(3) ? add_pool(levels) : levels;
+    last = chance(5) ? pooled : add_synapse(pooled, nullptr);
+    if (chance(4)) {  // currents that two read
+      const int32_t more = add_neuron(last);
+      last = merge({last, add_shortcut(more)});
+    }
+  }
+  Node readout = start(Kind::kReadout, last);
+  readout.sums_over_time = chance(2);
+  add(readout, 0);
+}
+
+}  // namespace

@@ -1,0 +1,99 @@
+// The engine against the interpreter on random networks: whole, one timestep at a time, on all instruction sets;
+// and what is not worth packing is left to the interpreter.
+#include "reader/runner.h"
+
+#include "engine/room.h"
+#include "lbq_model.h"
+#include "random_network.h"
+#include "reader/proof.h"
+#include "reader/rules.h"
+#include "reader_tester.h"
+
+namespace {
+
+constexpr int kCases = 60;
+constexpr int64_t kMostProducts = 500000;
+
+// A network that the reader would let through, with the bounds that it proves; false if there is none.
+bool becomes_sound(Case& c) {
+  if (c.products() > kMostProducts) return false;
+  try {
+    const std::vector<lbq::Bound> bounds = lbq::prove(c.net);
+    for (size_t i = 0; i < bounds.size(); ++i) c.net.nodes[i].bound = bounds[i];
+    return true;
+  } catch (const lbq::Refusal&) {
+    return false;
+  }
+}
+
+Longs whole(const lbq::Runner& runner, const Case& c) {
+  const Node& readout = c.net.nodes.back();
+  Longs logits(c.batch * readout.to.size() * (readout.sums_over_time ? 1 : c.net.timesteps));
+  runner.run(c.inputs.data(), c.batch, logits.data());
+  return logits;
+}
+
+// What every timestep answers, one behind the other, in the second life of a stream.
+Longs streamed(const lbq::Runner& runner, const Case& c) {
+  Longs all, logits(c.batch * c.net.nodes.back().to.size());
+  lbq::Progress progress = runner.at_rest(c.batch);
+  for (int life = 0; life < 2; ++life, all.clear(), progress.reset())
+    for (int64_t t = 0; t < c.net.timesteps; ++t) {
+      const int64_t first = c.net.takes_frames ? t * c.batch * c.net.input.size() : 0;
+      runner.step(c.inputs.data() + first, c.batch, logits.data(), progress);
+      all.insert(all.end(), logits.begin(), logits.end());
+      if (life == 1 && t + 1 == c.net.timesteps) return all;
+    }
+  return all;
+}
+
+// As many channels as groups: small in a file, and their square when packed.
+void test_room(Report& report) {
+  Case c;
+  const int64_t channels = 1 << 16;
+  c.net = {};
+  c.net.input = {channels, 1, 1};
+  c.net.takes_frames = true;
+  Node node = c.start(Kind::kSynapse, lbq::kInput);
+  node.groups = channels;
+  node.max_input = 255;
+  node.weight = c.keep(Longs(channels, 1), 1);
+  node.bound = {0, 255, 16};
+  Node readout = c.start(Kind::kReadout, c.add(node, 0));
+  readout.sums_over_time = true;
+  c.add(readout, 0);
+  report(!lbq::has_room(c.net), "no room for its square");
+  const lbq::Runner runner(c.net, nullptr, 1);
+  report(std::string(runner.isa()) == lbq::kInterpreter, "it is left to the interpreter");
+  for (const char* isa : {"scalar", "no-such-set"}) try {
+      lbq::Runner(c.net, isa, 1);
+      report(false, "an instruction set cannot be forced upon it");
+    } catch (const lbq::Refusal& refusal) {
+      report(refusal.status == LBQ_MODEL_BAD_ARGUMENT, "an instruction set cannot be forced upon it");
+    }
+}
+
+}  // namespace
+
+void test_runner(Report& report) {
+  test_room(report);
+  for (int index = 0; index < kCases;) {
+    Case c;
+    if (!becomes_sound(c)) continue;
+    const lbq::Runner truth(c.net, lbq::kInterpreter, 1);
+    const Longs expected = whole(truth, c), expected_stream = streamed(truth, c);
+    for (const char* isa : {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx", "neon"})
+      for (int threads : {1, 3}) {
+        std::unique_ptr<lbq::Runner> runner;
+        try {
+          runner = std::make_unique<lbq::Runner>(c.net, isa, threads);
+        } catch (const lbq::Refusal&) {
+          continue;  // not on this machine
+        }
+        const std::string name = std::string("runner, ") + isa + ", case " + std::to_string(index);
+        report(whole(*runner, c) == expected, name + " differs");
+        report(streamed(*runner, c) == expected_stream, name + " streams differently");
+      }
+    ++index;
+  }
+}

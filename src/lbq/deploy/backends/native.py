@@ -1,0 +1,229 @@
+"""The native engine: an integer network in C++, event-driven where few levels are active.
+
+``docs/engine.md`` says how it works and when it wins.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from importlib import util
+from typing import Any, Literal
+from weakref import WeakKeyDictionary, finalize
+
+import torch
+from torch import Tensor
+
+from lbq.deploy.backends.description import Described, Description, fingerprint
+from lbq.deploy.network import LoweredNetwork
+from lbq.errors import ImplementationError, ParameterError
+from lbq.kernels import native as kernels
+from lbq.types import Watch
+
+Choice = Literal["measured", "events", "dense"]
+CHOICES: tuple[Choice, ...] = ("measured", "events", "dense")
+MOST_TIMED = 4
+"""Images of one call whose steps are timed: more run in pieces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """How one step of the engine went."""
+
+    path: str
+    seconds: float
+    pair_density: float | None
+    """Share of pairs of channels that were not both zero; None where nothing is multiplied."""
+    is_dense: bool
+
+
+class _Record(ctypes.Structure):
+    _fields_ = (
+        ("node", ctypes.c_int64),
+        ("is_dense", ctypes.c_int64),
+        ("seconds", ctypes.c_double),
+        ("pair_density", ctypes.c_double),
+    )
+
+
+class Carries:
+    """What the neurons of an engine carry from one piece of a stream to the next; made at rest.
+
+    Args:
+        engine: whose neurons.
+        batch: number of samples.
+    """
+
+    def __init__(self, engine: "NativeEngine", batch: int) -> None:
+        self.engine, self.batch = engine, batch
+        self.handle = _checked(_library().lbq_engine_state_new(engine.handle, batch))
+        finalize(self, _library().lbq_engine_state_free, self.handle)
+
+
+class NativeEngine:
+    """An integer network packed for one instruction set; any number of threads may run it.
+
+    Args:
+        network: what :func:`lbq.to_fixed_point` returned. Its numbers are copied.
+        choice: "measured" takes events or dense products by the share of active levels, layer by
+            layer; the others force one.
+        isa: instruction set; None for the best one that ``LBQ_ISA`` allows.
+    """
+
+    def __init__(
+        self, network: LoweredNetwork, *, choice: Choice = "measured", isa: str | None = None
+    ) -> None:
+        if choice not in CHOICES:
+            raise ParameterError(f"choice must be one of {', '.join(CHOICES)}, got {choice!r}")
+        self._described = described = Described(network)
+        self._paths = [place.path for place in network.plan]
+        self._neurons = {path: self._paths.index(path) for path, _ in network.neurons()}
+        self.timesteps, self.takes_frames = network.timesteps, network.takes_frames
+        last = network.get_submodule(self._paths[-1])
+        self._sums_over_time = getattr(last, "over_time", "none") == "sum"
+        name = None if isa is None else isa.encode()
+        self.handle = _checked(
+            _library().lbq_engine_new(ctypes.byref(described.struct), name, CHOICES.index(choice))
+        )
+        finalize(self, _library().lbq_engine_free, self.handle)
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        return _library().lbq_engine_isa(self.handle).decode()
+
+    def run(
+        self,
+        inputs: Tensor,
+        *,
+        carries: Carries | None = None,
+        timesteps: int | None = None,
+        threads: int | None = None,
+        watch: Watch | None = None,
+    ) -> Tensor:
+        """Answer uint8 inputs with integers, as ``lbq.run`` does.
+
+        Args:
+            inputs: ``[B, ...]``, or ``[T, B, ...]`` if the network takes frames.
+            carries: where the neurons are, in and out; None for rest.
+            timesteps: length of this piece of a stream; None for the network's, or the frames'.
+            threads: None for torch's number.
+            watch: called with every layer, timestep and level.
+        """
+        return self._run(inputs, carries, timesteps, threads, watch, None)
+
+    def time_steps(self, inputs: Tensor) -> list[StepTime]:
+        """Run at most four images on one thread and return how long every step took."""
+        records = (_Record * len(self._paths))()
+        self._run(inputs, None, None, 1, None, records)
+        return [
+            StepTime(
+                path=self._paths[record.node],
+                seconds=record.seconds,
+                pair_density=record.pair_density if record.pair_density >= 0 else None,
+                is_dense=bool(record.is_dense),
+            )
+            for record in records
+            if record.seconds > 0
+        ]
+
+    def _run(
+        self,
+        inputs: Tensor,
+        carries: Carries | None,
+        timesteps: int | None,
+        threads: int | None,
+        watch: Watch | None,
+        records: Any,
+    ) -> Tensor:
+        inputs = inputs.cpu().contiguous()
+        batch = inputs.shape[1] if self.takes_frames else inputs.shape[0]
+        timesteps = timesteps or (len(inputs) if self.takes_frames else self.timesteps)
+        if records is not None and batch > MOST_TIMED:
+            raise ParameterError(f"steps are timed for at most {MOST_TIMED} images, got {batch}")
+        if carries is not None and (carries.engine is not self or carries.batch != batch):
+            raise ParameterError(
+                f"these carries are of {carries.batch} samples and maybe of another engine; "
+                f"make new ones for {batch} with Carries(engine, {batch})"
+            )
+        shape = (batch, *self._described.torch_shape(self._paths[-1]))
+        answers = torch.empty(
+            shape if self._sums_over_time else (timesteps, *shape), dtype=torch.int32
+        )
+        seen: dict[str, Tensor] = {}
+        pointers = None
+        if watch is not None:
+            pointers = (ctypes.c_void_p * len(self._paths))()
+            for path, number in self._neurons.items():
+                shape = (timesteps, batch, *self._described.torch_shape(path))
+                seen[path] = torch.empty(shape, dtype=torch.uint8)
+                pointers[number] = seen[path].data_ptr()
+        failed = _library().lbq_engine_run(
+            self.handle,
+            inputs.data_ptr(),
+            batch,
+            timesteps,
+            threads or torch.get_num_threads(),
+            None if carries is None else carries.handle,
+            pointers,
+            records,
+            0 if records is None else len(records),
+            answers.data_ptr(),
+        )
+        if failed:
+            raise ImplementationError(_library().lbq_engine_error().decode())
+        if watch is not None:
+            for path, levels in seen.items():
+                for t, level in enumerate(levels.unbind(0)):
+                    watch(path, t, level)
+        return answers
+
+
+_engines: WeakKeyDictionary[LoweredNetwork, tuple[object, NativeEngine]] = WeakKeyDictionary()
+
+
+def run(network: LoweredNetwork, inputs: Tensor, watch: Watch | None = None) -> Tensor:
+    """Run on the native engine, which is kept for as long as the network's numbers stay."""
+    state = fingerprint(network)
+    known = _engines.get(network)
+    if known is None or known[0] != state:
+        known = (state, NativeEngine(network))
+        _engines[network] = known
+    return known[1].run(inputs, watch=watch)
+
+
+@cache
+def _library() -> Any:
+    """Load the engine's door, or say what is missing."""
+    spec = util.find_spec("lbq._native")
+    if kernels.isa() is None or spec is None or spec.origin is None:
+        raise ImplementationError(
+            'backend "native" needs lbq\'s native library, which is not built here; build it in an '
+            "environment with torch and a C++ compiler: pip install --no-build-isolation . -- or "
+            'take backend "dense", which gives the same bits'
+        )
+    library = ctypes.CDLL(spec.origin)
+    pointer, number, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
+    library.lbq_engine_new.argtypes = [ctypes.POINTER(Description), text, number]
+    library.lbq_engine_new.restype = pointer
+    library.lbq_engine_free.argtypes = [pointer]
+    library.lbq_engine_free.restype = None
+    library.lbq_engine_isa.argtypes = [pointer]
+    library.lbq_engine_isa.restype = text
+    library.lbq_engine_state_new.argtypes = [pointer, number]
+    library.lbq_engine_state_new.restype = pointer
+    library.lbq_engine_state_free.argtypes = [pointer]
+    library.lbq_engine_state_free.restype = None
+    library.lbq_engine_run.argtypes = [
+        *(pointer, pointer, number, number, number),
+        *(pointer, pointer, pointer, number, pointer),
+    ]
+    library.lbq_engine_run.restype = number
+    library.lbq_engine_error.argtypes = []
+    library.lbq_engine_error.restype = text
+    return library
+
+
+def _checked(handle: int | None) -> int:
+    if handle is None:
+        raise ImplementationError(_library().lbq_engine_error().decode())
+    return handle

@@ -1,0 +1,72 @@
+import pytest
+import torch
+from random_networks import RandomNetwork
+
+from lbq.deploy.backends import timing
+from lbq.deploy.backends.native import NativeEngine
+from lbq.deploy.fixed_point import to_fixed_point
+from lbq.deploy.lower import lower
+from lbq.deploy.nodes import Synapse
+from lbq.deploy.run import run
+from lbq.kernels import native as kernels
+
+pytestmark = [
+    pytest.mark.as_shipped,  # the annotation checks stop tracers
+    pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built"),
+]
+
+
+def integer_network(seed):
+    model = RandomNetwork(seed)
+    inputs = model.inputs()
+    return to_fixed_point(lower(model, inputs.float()), bits=8), inputs
+
+
+def multiplied_by_torch(network, inputs):
+    """Count what torch multiplies, synapse by synapse, while it runs the network."""
+    counts = []
+
+    def count(node, arguments, currents):
+        counts.append(currents.numel() * node.weight[0].numel())
+
+    hooks = [
+        node.register_forward_hook(count)
+        for _, node in network.nodes()
+        if isinstance(node, Synapse)
+    ]
+    run(network, inputs)
+    for hook in hooks:
+        hook.remove()
+    return sum(counts)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_product_of_a_dense_engine_is_counted_once(seed):
+    network, inputs = integer_network(seed)
+    few = inputs[:, :2] if network.takes_frames else inputs[:2]
+    times = timing.time_layers(network, few, rounds=1)
+    assert sum(layer.products for layer in times.layers) == multiplied_by_torch(network, few)
+
+
+def test_kernels_are_those_that_were_asked_for():
+    network = timing.ideal_network()
+    inputs = torch.ones(network.example().shape, dtype=torch.uint8)
+    events = timing.time_layers(network, inputs, rounds=1, choice="events").layers[-1]
+    assert (events.path, events.kernel, events.pair_density) == ("ideal", "events", 1.0)
+    scalar = timing.time_layers(network, inputs, rounds=1, isa="scalar")
+    assert scalar.isa == "scalar"
+
+
+def test_the_ideal_layer_reaches_the_limit_and_shares_are_relative_to_it():
+    network = timing.ideal_network()
+    inputs = torch.ones(network.example().shape, dtype=torch.uint8)
+    times = timing.time_layers(network, inputs, rounds=10, choice="dense")
+    (layer,) = [layer for layer in times.layers if layer.path == "ideal"]
+    assert times.share(layer) == pytest.approx(layer.products / layer.seconds / times.limit)
+    assert 0.3 < times.share(layer) < 3  # the machine has neighbours
+
+
+def test_the_ideal_network_is_exact():
+    network = timing.ideal_network()
+    inputs = torch.ones(network.example().shape, dtype=torch.uint8)
+    assert torch.equal(NativeEngine(network, choice="dense").run(inputs), run(network, inputs))
