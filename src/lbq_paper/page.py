@@ -63,7 +63,8 @@ def _state(results: Results) -> Iterator[str]:
     )
     yield (
         f"**Pocket size:** CIFAR-10, {model.name} with {blocks} blocks per stage at "
-        f"{model.width:g} of the width, T = {model.timesteps}, {recipe.epochs} epochs. Accuracies "
+        f"{model.width:g} of the width, the first stage of stride {model.first_stage_stride}, "
+        f"T = {model.timesteps}, {recipe.epochs} epochs. Accuracies "
         f"are those after the last epoch on all 10,000 test images, mean +- standard deviation "
         f"over seeds (n). They compare with each other, never with the paper's column. A "
         f'difference ("- LBQ") is taken seed by seed.'

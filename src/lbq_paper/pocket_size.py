@@ -26,12 +26,18 @@ _Row = tuple[str, str, str, Recipe]  # group, place, method, recipe
 
 
 def pocket_science() -> Recipe:
-    """CIFAR-10 for a study of many runs: one block per stage, an eighth of the width, 6 epochs."""
+    """CIFAR-10 for a study of many runs: one block per stage, a quarter of the width, 6 epochs.
+
+    The first stage halves the image as well: for its time that buys more accuracy than the same
+    products at full resolution and half the channels.
+    """
     like = pocket()
     return replace(
         like,
         name="pocket-science",
-        model=replace(like.model, neuron=LBQ, blocks=(1, 1, 1), width=0.125, timesteps=2),
+        model=replace(
+            like.model, neuron=LBQ, blocks=(1, 1, 1), width=0.25, first_stage_stride=2, timesteps=2
+        ),
         epochs=6,
         batch=128,
         optim=OptimConfig(kind="sgd", lr=0.2, weight_decay=5e-4),

@@ -33,7 +33,7 @@ _TITLES: dict[Table, str] = {
     "open": "What the paper leaves open: accuracy in percent, and its differences over seeds",
 }
 _FOOT = f"""Accuracies are those after the last epoch, on all test samples: mean +- standard
-deviation over seeds (n). Pocket: one block per stage, an eighth of the width, 6 epochs; these
+deviation over seeds (n). Pocket: one block per stage, a quarter of the width, 6 epochs; these
 numbers compare with each other, not with the paper's. {OLDER} computed by other code than the
 present one."""
 
