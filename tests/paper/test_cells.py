@@ -132,7 +132,7 @@ def test_the_groups_have_the_cells_that_were_planned():
 def test_small_networks_are_small():
     model = build_network(pocket_science().model, num_classes=10)
     assert [len(stage) for stage in model.stages] == [1, 1, 1]
-    assert sum(p.numel() for p in model.parameters()) < 100_000
+    assert sum(p.numel() for p in model.parameters()) < 400_000
 
 
 # -- choosing ------------------------------------------------------------------------------------
