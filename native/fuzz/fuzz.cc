@@ -4,7 +4,6 @@
 //
 // Mutant K of a seed is always the same one: whatever goes wrong is said with its number, and
 // `--first K --count 1` does it again.
-#include <malloc.h>
 #include <sys/resource.h>
 
 #include <chrono>
@@ -12,13 +11,13 @@
 #include <ctime>
 #include <map>
 #include <memory>
-#include <new>
 
 #include "mutate.h"
 #include "reader/interpreter.h"
 #include "reader/reader.h"
 #include "reader/rules.h"
 #include "reader/runner.h"
+#include "test/counted_memory.h"
 #include "test/draft.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -29,11 +28,10 @@
 namespace {
 
 constexpr double kSeconds = 1;          // that one mutant may take
-constexpr size_t kSlack = 16 << 20;     // bytes that reading may take beyond twice the file
+constexpr int64_t kSlack = 16 << 20;    // bytes that reading may take beyond twice the file
 constexpr int64_t kRunnable = 1 << 17;  // values of all nodes and timesteps that are run here
 constexpr int64_t kMultiplications = 1 << 24;
 
-size_t live = 0, peak = 0;
 uint64_t seed = 1, number = 0;
 
 void say_where() {
@@ -47,32 +45,6 @@ void say_where() {
   say_where();
   std::exit(1);
 }
-
-void* allocate(size_t size, size_t alignment = 0) {
-  void* memory = alignment ? std::aligned_alloc(alignment, size) : std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  live += malloc_usable_size(memory);
-  peak = std::max(peak, live);
-  return memory;
-}
-
-void release(void* memory) {
-  if (memory != nullptr) live -= malloc_usable_size(memory);
-  std::free(memory);
-}
-
-}  // namespace
-
-void* operator new(size_t size) { return allocate(size); }
-void* operator new[](size_t size) { return allocate(size); }
-void* operator new(size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete[](void* memory) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, size_t) noexcept { release(memory); }
-void operator delete[](void* memory, size_t) noexcept { release(memory); }
-
-namespace {
 
 bool is_small(const lbq::Network& network) {
   int64_t values = 0, multiplications = 0;
@@ -120,17 +92,19 @@ void run_all(const lbq::Network& network, Dice& dice) {
 // How it ended, in a word.
 std::string attempt(const std::string& file, Dice& dice) {
   lbq::Model model;
-  const size_t before = live;
-  peak = live;
+  const int64_t before = counted::peak_bytes = counted::live_bytes;
+  const auto check_memory = [&] {
+    const int64_t taken = counted::peak_bytes - before;
+    if (taken > 2 * static_cast<int64_t>(file.size()) + kSlack)
+      fail("reading takes " + std::to_string(taken) + " bytes for " + std::to_string(file.size()));
+  };
   try {
     model = lbq::read_model(lbq::copy_bundle(file.data(), file.size()));
   } catch (const lbq::Refusal& refusal) {
-    if (peak - before > 2 * file.size() + kSlack)
-      fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
+    check_memory();
     return lbq_model_status_name(refusal.status);
   }
-  if (peak - before > 2 * file.size() + kSlack)
-    fail("reading takes " + std::to_string(peak - before) + " bytes for " + std::to_string(file.size()));
+  check_memory();
   if (!is_small(model.network)) return "sound, too large to run here";
   run_all(model.network, dice);
   return "ran";

@@ -1,12 +1,10 @@
 // The N-th allocation fails, the N-th read fails, for every N: an error code each time, and nothing leaks.
 // And no file, however contrived, takes more than twice its size and 16 MB.
-#include <malloc.h>
-
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
-#include <new>
 
+#include "counted_memory.h"
 #include "draft.h"
 #include "reader/container.h"
 #include "reader/reader.h"
@@ -15,39 +13,7 @@
 
 namespace {
 
-int64_t allocations_left = -1;  // -1: never fail
-int64_t live = 0, live_bytes = 0, peak_bytes = 0;
-
-void* allocate(size_t size, size_t alignment = 0) {
-  if (allocations_left == 0) throw std::bad_alloc();
-  if (allocations_left > 0) --allocations_left;
-  void* memory = alignment ? std::aligned_alloc(alignment, size) : std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  ++live;
-  live_bytes += malloc_usable_size(memory);
-  peak_bytes = std::max(peak_bytes, live_bytes);
-  return memory;
-}
-
-void release(void* memory) {
-  if (memory == nullptr) return;
-  --live;
-  live_bytes -= malloc_usable_size(memory);
-  std::free(memory);
-}
-
-}  // namespace
-
-void* operator new(size_t size) { return allocate(size); }
-void* operator new[](size_t size) { return allocate(size); }
-void* operator new(size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete[](void* memory) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, size_t) noexcept { release(memory); }
-void operator delete[](void* memory, size_t) noexcept { release(memory); }
-
-namespace {
+using counted::allocations_left, counted::live, counted::live_bytes, counted::peak_bytes;
 
 // A timestep failed half way: the stream says so until it is reset, and then goes on.
 bool recovers(lbq_stream* stream, Batch& batch) {
