@@ -4,6 +4,7 @@
     python benchmarks/bench_inference.py --isas avx2 avx2vnni avx512 avx512vnni amx
     python benchmarks/bench_inference.py --batch 16 --threads 2 --levels stage
     python benchmarks/bench_inference.py --sweep --isas avx512vnni          activity 2 % to 60 %
+    python benchmarks/bench_inference.py --grow --isas avx512vnni           T, N_max, width, batch
 
 The engine runs everything: stem, lists, products, sums, neurons, readout. oneDNN runs the
 convolutions behind the stem alone, ONNX Runtime and OpenVINO the same network with ReLUs. Levels
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_agree, products_of
+from inference_growth import growth
 from measure import Run, interleaved
 from sparse_networks import BY_STAGE, UNIFORM, activity_of, build, make_sparse
 from sparse_sweep import sweep
@@ -55,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sweep", action="store_true", help="single layers over activity instead")
+    parser.add_argument("--grow", action="store_true", help="along one axis at a time instead")
     parser.add_argument("--run", type=Path, help="a trained run: record and weights, no suffix")
     parser.add_argument("--data", help="its data set")
     parser.add_argument("--layers", action="store_true", help="print every step's time")
@@ -157,6 +160,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     if options.sweep:
         return {"sweep": sweep(rounds=options.rounds)}
+    if options.grow:
+        return {"growth": growth(rounds=options.rounds)}
     record: dict[str, Any] = {}
     for name in options.levels:
         print(f"\n{name} levels, T={options.timesteps}, B={options.batch}, width {options.width}")

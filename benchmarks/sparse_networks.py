@@ -16,10 +16,12 @@ UNIFORM, BY_STAGE = (0.151,) * 3, (0.24, 0.125, 0.065)
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
 
 
-def build(*, width: float = 1.0, timesteps: int = 2, seed: int = 0) -> LoweredNetwork:
+def build(
+    *, width: float = 1.0, timesteps: int = 2, max_level: int = 5, seed: int = 0
+) -> LoweredNetwork:
     """Return the paper's ResNet-20 in 8 bits, with random weights."""
     torch.manual_seed(seed)
-    model = lbq.resnet20(10, timesteps=timesteps, width=width).eval()
+    model = lbq.resnet20(10, timesteps=timesteps, max_level=max_level, width=width).eval()
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.normal_(module.bias, 0, 0.3)
@@ -29,7 +31,12 @@ def build(*, width: float = 1.0, timesteps: int = 2, seed: int = 0) -> LoweredNe
 
 
 @torch.no_grad()
-def make_sparse(net: LoweredNetwork, images: Tensor, activity: Sequence[float]) -> None:
+def make_sparse(
+    net: LoweredNetwork,
+    images: Tensor,
+    activity: Sequence[float],
+    law: Sequence[float] = LEVEL_LAW,
+) -> None:
     """Set every neuron's thresholds so that its share of active levels is that of its stage.
 
     Thresholds are per channel, so that no channel is quieter than another: the worst case for
@@ -43,7 +50,7 @@ def make_sparse(net: LoweredNetwork, images: Tensor, activity: Sequence[float]) 
         if channels not in stages:
             stages.append(channels)
         share = activity[min(stages.index(channels), len(activity) - 1)]
-        reached = share * (1 - torch.tensor([0.0, *LEVEL_LAW[:-1]]).cumsum(0))  # at least n
+        reached = share * (1 - torch.tensor([0.0, *law[:-1]]).cumsum(0))  # at least n
         rows = currents.movedim(2, 0).flatten(1).float()  # [C, T * B * pixels]
         for _ in range(3):  # what is carried over depends on the thresholds
             ladder = torch.quantile(rows, 1 - reached.to(rows.dtype), dim=1).ceil().int()
