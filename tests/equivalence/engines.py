@@ -10,13 +10,15 @@ import lbq
 from lbq.cli.samples import open_samples, pieces
 from lbq.deploy.run import BACKENDS
 from lbq.export import OnnxRunner, export_onnx
+from lbq.kernels import native as kernels
 
 _READER = Path(__file__).parents[2] / "examples" / "numpy_reader.py"
 
 
 def answers(network, inputs, folder, *, with_oracle=True):
     """Return the integers of every engine by name; folder is for the files."""
-    found = {name: lbq.run(network, inputs, backend=name).numpy() for name in BACKENDS}
+    backends = [*BACKENDS, "native"] if kernels.isa() else BACKENDS
+    found = {name: lbq.run(network, inputs, backend=name).numpy() for name in backends}
     if with_oracle:
         found["int64 oracle"] = run_oracle(network, inputs)[network.plan[-1].path]
     bundle = folder / "net.lbq"

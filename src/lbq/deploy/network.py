@@ -107,22 +107,14 @@ class LoweredNetwork(nn.Module):
 
     def check_input(self, inputs: Tensor) -> None:
         """Complain about inputs of another shape, length or kind than the network was made for."""
-        expected = ("T", "B", *self.input_shape) if self.takes_frames else ("B", *self.input_shape)
-        if inputs.dim() != len(expected) or inputs.shape[-len(self.input_shape) :] != tuple(
-            self.input_shape
-        ):
-            raise ShapeError(
-                f"this network takes [{', '.join(map(str, expected))}], got {tuple(inputs.shape)}"
-            )
+        check_shape(inputs, self.input_shape, takes_frames=self.takes_frames)
         if self.takes_frames and len(inputs) != self.timesteps:
             raise TimeError(
                 f"this network was lowered for {self.timesteps} timesteps, got {len(inputs)}; "
                 f"lower it with an example of that length"
             )
-        if self.is_integer and inputs.dtype != torch.uint8:
-            raise ShapeError(
-                f"an integer network takes pixels or event counts as uint8, got {inputs.dtype}"
-            )
+        if self.is_integer:
+            check_bytes(inputs)
         if not self.is_integer and not bool(torch.isfinite(inputs).all()):
             raise ShapeError("the input holds a NaN or an infinity")
 
@@ -149,3 +141,20 @@ class LoweredNetwork(nn.Module):
 
     def _dtype(self) -> torch.dtype:
         return next((b.dtype for b in self.buffers() if b.is_floating_point()), torch.float32)
+
+
+def check_shape(inputs: Tensor, shape: tuple[int, ...], *, takes_frames: bool) -> None:
+    """Complain about inputs that are not samples of this shape, over time where that is asked."""
+    expected = ("T", "B", *shape) if takes_frames else ("B", *shape)
+    if inputs.dim() != len(expected) or tuple(inputs.shape[-len(shape) :]) != shape:
+        raise ShapeError(
+            f"this network takes [{', '.join(map(str, expected))}], got {tuple(inputs.shape)}"
+        )
+
+
+def check_bytes(inputs: Tensor) -> None:
+    """Complain about inputs that no integer network takes."""
+    if inputs.dtype != torch.uint8:
+        raise ShapeError(
+            f"an integer network takes pixels or event counts as uint8, got {inputs.dtype}"
+        )

@@ -12,7 +12,7 @@ from lbq.deploy.backends.native import Carries, NativeEngine
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.run import run
-from lbq.errors import ImplementationError, LoweringError, ParameterError
+from lbq.errors import ImplementationError, LoweringError, ParameterError, ShapeError, TimeError
 from lbq.kernels import native as kernels
 
 pytestmark = [
@@ -111,6 +111,37 @@ def test_carries_of_another_batch_are_refused():
     engine = NativeEngine(net)
     with pytest.raises(ParameterError, match="Carries"):
         engine.run(inputs, carries=Carries(engine, 17))
+
+
+def test_a_stream_ends_where_the_proof_does():
+    net, inputs = integer_network(2)
+    engine, batch = NativeEngine(net), inputs.shape[1] if net.takes_frames else len(inputs)
+    carries = Carries(engine, batch)
+    engine.run(inputs, carries=carries)
+    with pytest.raises(TimeError, match="0 are left"):
+        engine.run(inputs[:1] if net.takes_frames else inputs, carries=carries, timesteps=1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x: x[..., :-1], "this network takes"),
+        (lambda x: x.float(), "uint8"),
+    ],
+    ids=["too narrow", "real numbers"],
+)
+def test_an_engine_refuses_what_it_cannot_read(spoil, message):
+    net, inputs = integer_network(2)
+    with pytest.raises(ShapeError, match=message):
+        NativeEngine(net).run(spoil(inputs))
+
+
+def test_frames_and_timesteps_must_agree():
+    net, inputs = next(
+        found for seed in range(9) if (found := integer_network(seed))[0].takes_frames
+    )
+    with pytest.raises(TimeError, match="frames"):
+        NativeEngine(net).run(inputs[:1], timesteps=2)
 
 
 def test_an_instruction_set_that_is_not_there_is_refused():

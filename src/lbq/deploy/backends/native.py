@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.backends.description import Described, Description, fingerprint
-from lbq.deploy.network import LoweredNetwork
-from lbq.errors import ImplementationError, ParameterError
+from lbq.deploy.network import LoweredNetwork, check_bytes, check_shape
+from lbq.errors import ImplementationError, ParameterError, TimeError
 from lbq.kernels import native as kernels
 from lbq.types import Watch
 
@@ -48,13 +48,15 @@ class _Record(ctypes.Structure):
 class Carries:
     """What the neurons of an engine carry from one piece of a stream to the next; made at rest.
 
+    A stream has as many timesteps as the network: that is how far its sums are proven.
+
     Args:
         engine: whose neurons.
         batch: number of samples.
     """
 
     def __init__(self, engine: "NativeEngine", batch: int) -> None:
-        self.engine, self.batch = engine, batch
+        self.engine, self.batch, self.timesteps_left = engine, batch, engine.timesteps
         self.handle = _checked(_library().lbq_engine_state_new(engine.handle, batch))
         finalize(self, _library().lbq_engine_state_free, self.handle)
 
@@ -78,6 +80,7 @@ class NativeEngine:
         self._paths = [place.path for place in network.plan]
         self._neurons = {path: self._paths.index(path) for path, _ in network.neurons()}
         self.timesteps, self.takes_frames = network.timesteps, network.takes_frames
+        self._input_shape = network.input_shape
         last = network.get_submodule(self._paths[-1])
         self._sums_over_time = getattr(last, "over_time", "none") == "sum"
         name = None if isa is None else isa.encode()
@@ -135,9 +138,11 @@ class NativeEngine:
         watch: Watch | None,
         records: Any,
     ) -> Tensor:
+        check_shape(inputs, self._input_shape, takes_frames=self.takes_frames)
+        check_bytes(inputs)
         inputs = inputs.cpu().contiguous()
         batch = inputs.shape[1] if self.takes_frames else inputs.shape[0]
-        timesteps = timesteps or (len(inputs) if self.takes_frames else self.timesteps)
+        timesteps = self._timesteps(inputs, timesteps, carries)
         if records is not None and batch > MOST_TIMED:
             raise ParameterError(f"steps are timed for at most {MOST_TIMED} images, got {batch}")
         if carries is not None and (carries.engine is not self or carries.batch != batch):
@@ -171,11 +176,26 @@ class NativeEngine:
         )
         if failed:
             raise ImplementationError(_library().lbq_engine_error().decode())
+        if carries is not None:
+            carries.timesteps_left -= timesteps
         if watch is not None:
             for path, levels in seen.items():
                 for t, level in enumerate(levels.unbind(0)):
                     watch(path, t, level)
         return answers
+
+    def _timesteps(self, inputs: Tensor, asked: int | None, carries: Carries | None) -> int:
+        """Return how many timesteps this piece has; more than are proven are refused."""
+        timesteps = asked or (len(inputs) if self.takes_frames else self.timesteps)
+        if self.takes_frames and timesteps != len(inputs):
+            raise TimeError(f"{len(inputs)} frames are given for {timesteps} timesteps")
+        left = self.timesteps if carries is None else carries.timesteps_left
+        if timesteps > left:
+            raise TimeError(
+                f"{timesteps} timesteps are asked for and {left} are left of the {self.timesteps} "
+                f"that the network is proven for; begin again with new Carries"
+            )
+        return timesteps
 
 
 _engines: WeakKeyDictionary[LoweredNetwork, tuple[object, NativeEngine]] = WeakKeyDictionary()
