@@ -117,6 +117,6 @@ void tile_block(const DenseBlock& block) {
 
 extern const EngineKernels kEngineAmx;
 const EngineKernels kEngineAmx = {"amx", 255, narrow_place, wide_place, pair_tile, list_pairs,
-                                  count_pairs, tile_block, kPanel, false, 0.13, fire, store};
+                                  count_pairs, tile_block, kPanel, false, kAmxCosts, fire, store};
 
 }  // namespace lbq

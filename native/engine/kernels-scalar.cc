@@ -130,7 +130,6 @@ void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t 
 
 extern const EngineKernels kEngineScalar;
 const EngineKernels kEngineScalar = {"scalar",    255,         place, place, pair_tile, list_pairs,
-                                     count_pairs, dense_block, 1,     false, 0.9,       fire,
-                                     store};
+                                     count_pairs, dense_block, 1,     false, kScalarCosts, fire, store};
 
 }  // namespace lbq

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "road_costs.h"
+
 namespace lbq {
 
 constexpr int64_t kChannelStep = 32;  // channels of levels come in multiples of this
@@ -103,7 +105,7 @@ struct EngineKernels {
   int64_t dense_panel;  // outputs that it takes at once
   // Pairs of weights that would not fit 16 bits are refused by instruction sets that add them up there.
   bool dense_adds_pairs;
-  double break_even;  // share of pairs above which dense is faster
+  RoadCosts costs;
   void (*fire)(const CurrentBlock& currents, const NeuronBlock& neuron);
   void (*store)(const CurrentBlock& currents, int32_t* to, int64_t time_stride, int64_t position_stride);
 };

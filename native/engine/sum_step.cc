@@ -9,7 +9,7 @@ namespace lbq {
 namespace {
 
 constexpr int64_t kSumBytes = 512 * 1024;  // of the second cache
-constexpr double kHysteresis = 0.1;
+constexpr double kHysteresis = 0.04;
 
 // Neighbouring positions that are added up together: rows of one image, or whole images.
 struct Blocks {
@@ -27,12 +27,14 @@ struct Blocks {
 };
 
 // Whether so many levels are active that skipping the others costs more than it saves. A layer near the
-// threshold keeps to what it did before.
+// break-even keeps to what it did before.
 bool choose_dense(const SumContext& context, const PackedSynapse& synapse, double density) {
   if (synapse.dense.size() == 0 || context.choice == Choice::kEvents) return false;
   if (context.choice == Choice::kDense) return true;
+  const bool is_still = context.plan.value(synapse.node_input).is_still;
+  const double ratio = events_over_dense(synapse, context.kernels.costs, context.piece.instants(is_still), density);
   const bool was_dense = synapse.was_dense.load(std::memory_order_relaxed);
-  const bool is_dense = density > context.kernels.break_even * (was_dense ? 1 - kHysteresis : 1 + kHysteresis);
+  const bool is_dense = ratio > (was_dense ? 1 - kHysteresis : 1 + kHysteresis);
   synapse.was_dense.store(is_dense, std::memory_order_relaxed);
   return is_dense;
 }
