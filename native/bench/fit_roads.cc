@@ -35,7 +35,7 @@ constexpr Layer kLayers[] = {
     {64, 128, 16, 3, 2},  {128, 128, 8, 3, 1},  {128, 128, 16, 3, 1}, {128, 128, 32, 3, 1}, {128, 256, 32, 3, 2},
     {256, 256, 16, 3, 1}, {256, 512, 16, 3, 2}, {512, 512, 8, 3, 1},  {64, 128, 16, 1, 2},  {128, 256, 16, 1, 1},
     {256, 64, 16, 1, 1}};
-constexpr int64_t kMostScalarProducts = 3000000;  // scalar products take their time
+constexpr int64_t kMostScalarProducts = 10000000;  // scalar products take their time
 
 uint32_t draw() {
   static uint32_t state = 1;
@@ -182,7 +182,7 @@ void fit_isa(const lbq::EngineKernels& kernels, int rounds) {
   for (size_t i = 0; i < samples.size(); ++i) {
     Sample& sample = samples[i];
     const lbq::PackedSynapse& synapse = *packed[i / kPerLayer];
-    sample.counts = i % kPerLayer == 0 ? lbq::counts_of_dense(synapse, kTimesteps, kernels.costs.tile > 0)
+    sample.counts = i % kPerLayer == 0 ? lbq::counts_of_dense(synapse, kTimesteps, kernels.costs->tile > 0)
                                        : lbq::counts_of_events(synapse, kTimesteps, sample.density);
     sample.counts.use = static_cast<double>(kTimesteps * synapse.to.height * synapse.to.width * synapse.out_stride) / 32;
   }
@@ -198,9 +198,9 @@ void fit_isa(const lbq::EngineKernels& kernels, int rounds) {
     };
     std::printf("%-44s %s %5.3f  %9.1f us, explained %5.2f, regret %4.2f, committed %4.2f\n", sample.name.c_str(),
                 is_dense ? "dense " : "events", sample.density, 1e-3 * sample.nanoseconds,
-                lbq::total(costs, sample.counts) / sample.nanoseconds, regret(costs), regret(kernels.costs));
+                lbq::total(costs, sample.counts) / sample.nanoseconds, regret(costs), regret(*kernels.costs));
     worst_fitted = std::max(worst_fitted, regret(costs));
-    worst_now = std::max(worst_now, regret(kernels.costs));
+    worst_now = std::max(worst_now, regret(*kernels.costs));
   }
   std::printf("%s: worst regret %.2f, of the committed costs %.2f; {", kernels.isa, worst_fitted, worst_now);
   for (int i = 0; i < kNumCosts; ++i) std::printf("%s%.3g", i ? ", " : "", (&costs.list)[i]);
