@@ -8,11 +8,14 @@
 
 The engine runs everything: stem, lists, products, sums, neurons, readout. oneDNN runs the
 convolutions behind the stem alone, ONNX Runtime and OpenVINO the same network with ReLUs. Levels
-are as sparse as the paper's ("uniform": 0.151 everywhere, "stage": 0.24, 0.125, 0.065 by stage),
-every channel alike; ``--run results/training/pocket --data $LBQ_DATA/cifar10`` adds a trained
-network (and ``--levels`` without a name leaves the others out). ``--isas`` caps both sides, each in
-a process of its own (``LBQ_ISA``, ``ONEDNN_MAX_CPU_ISA``); ONNX Runtime knows no cap. Look at the
-ratios.
+are as sparse as one says, every channel alike: as the paper's ("uniform": 0.151 everywhere,
+"stage": 0.24, 0.125, 0.065 by stage), or "trained": every layer's levels are reached as often as
+those of the same layer of the pocket network, which was really trained, on real CIFAR-10 test
+images. The pocket network has the same 20 layers at an eighth of the width; weights and images
+stay random. ``--data`` or ``$LBQ_DATA/cifar10`` names the images. ``--run results/training/pocket``
+adds a trained network itself (and ``--levels`` without a name leaves the others out). ``--isas``
+caps both sides, each in a process of its own (``LBQ_ISA``, ``ONEDNN_MAX_CPU_ISA``); ONNX Runtime
+knows no cap. Look at the ratios.
 """
 
 import argparse
@@ -22,7 +25,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,16 @@ import torch
 from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_agree, products_of
 from inference_growth import growth
 from measure import Run, interleaved
-from sparse_networks import BY_STAGE, UNIFORM, activity_of, build, make_sparse
+from sparse_networks import (
+    BY_STAGE,
+    UNIFORM,
+    Reached,
+    activity_of,
+    build,
+    by_stage,
+    levels_reached,
+    make_sparse,
+)
 from sparse_sweep import sweep
 
 from lbq.deploy import LoweredNetwork, run
@@ -44,13 +56,16 @@ ONEDNN_CAPS = {
     "amx": "AVX512_CORE_AMX",
 }
 ACTIVITY = {"uniform": UNIFORM, "stage": BY_STAGE}
+LEVELS = (*ACTIVITY, "trained")
+WATCHED = 200
+"""Real test images over which the levels of a trained network are counted."""
 ENGINE = "engine, measured"
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--isas", nargs="+", choices=ONEDNN_CAPS, help="each in its own process")
-    parser.add_argument("--levels", nargs="*", choices=ACTIVITY, default=list(ACTIVITY))
+    parser.add_argument("--levels", nargs="*", choices=LEVELS, default=list(ACTIVITY))
     parser.add_argument("--width", type=float, default=1.0)
     parser.add_argument("--timesteps", type=int, default=2)
     parser.add_argument("--batch", type=int, default=1)
@@ -59,10 +74,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sweep", action="store_true", help="single layers over activity instead")
     parser.add_argument("--grow", action="store_true", help="along one axis at a time instead")
     parser.add_argument("--run", type=Path, help="a trained run: record and weights, no suffix")
-    parser.add_argument("--data", help="its data set")
+    parser.add_argument("--data", help="CIFAR-10, unless LBQ_DATA names the folder that holds it")
     parser.add_argument("--layers", action="store_true", help="print every step's time")
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.data is None and "LBQ_DATA" in os.environ:
+        options.data = str(Path(os.environ["LBQ_DATA"]) / "cifar10")
+    if options.data is None and (options.run is not None or "trained" in options.levels):
+        parser.error("trained levels need real images: give --data, or set LBQ_DATA")
+    return options
 
 
 def engine_runs(
@@ -79,9 +99,18 @@ def engine_runs(
 
 def at_sparsity(name: str, options: argparse.Namespace, timesteps: int) -> LoweredNetwork:
     net = build(width=options.width, timesteps=timesteps)
+    reached = trained_levels(options.data) if name == "trained" else by_stage(net, ACTIVITY[name])
     torch.manual_seed(1)
-    make_sparse(net, torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8), ACTIVITY[name])
+    make_sparse(net, torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8), reached)
     return net
+
+
+@cache
+def trained_levels(source: str) -> Reached:
+    """Count how often the pocket network reaches its levels, layer by layer, on real images."""
+    from trained_network import pocket_integers  # noqa: PLC0415 -- opens a data set
+
+    return levels_reached(*pocket_integers(source, batch=WATCHED))
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:

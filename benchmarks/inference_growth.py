@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_of
 from measure import Run, interleaved
-from sparse_networks import LEVEL_LAW, UNIFORM, build, make_sparse
+from sparse_networks import LEVEL_LAW, UNIFORM, build, by_stage, make_sparse
 
 from lbq.deploy.backends.native import NativeEngine
 
@@ -78,7 +78,7 @@ def _time(
     net = build(width=width, timesteps=timesteps, max_level=max_level)
     torch.manual_seed(1)
     probe = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    make_sparse(net, probe, UNIFORM, law=law_of(max_level))
+    make_sparse(net, probe, by_stage(net, UNIFORM, law_of(max_level)))
     images = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
     engine = NativeEngine(net)
     runs: dict[str, Run] = {"engine": partial(engine.run, images, threads=threads)}

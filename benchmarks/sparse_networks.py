@@ -1,6 +1,7 @@
 """Integer networks whose levels are as sparse as one asks: thresholds are set where that is so."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ LEVEL_LAW = (0.498, 0.215, 0.125, 0.075, 0.087)
 UNIFORM, BY_STAGE = (0.151,) * 3, (0.24, 0.125, 0.065)
 """Share of active neurons in the three stages: the mean everywhere, and as the paper's."""
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
+
+Reached = Mapping[str, Sequence[float]]
+"""Of every layer: the share of its levels that are at least 1, 2, .. 5."""
 
 
 def build(
@@ -30,30 +34,34 @@ def build(
     )
 
 
+def by_stage(
+    net: LoweredNetwork, activity: Sequence[float], law: Sequence[float] = LEVEL_LAW
+) -> Reached:
+    """Return how often levels are reached if a layer is as active as its stage, by a law.
+
+    The stem's neuron belongs to the first stage.
+    """
+    below = [0.0, *accumulate(law[:-1])]
+    stage_of = {path: int(path.split(".")[1]) if "." in path else 0 for path, _ in net.neurons()}
+    return {
+        path: [activity[stage] * (1 - share) for share in below] for path, stage in stage_of.items()
+    }
+
+
 @torch.no_grad()
-def make_sparse(
-    net: LoweredNetwork,
-    images: Tensor,
-    activity: Sequence[float],
-    law: Sequence[float] = LEVEL_LAW,
-) -> None:
-    """Set every neuron's thresholds so that its share of active levels is that of its stage.
+def make_sparse(net: LoweredNetwork, images: Tensor, reached: Reached) -> None:
+    """Set every neuron's thresholds so that its levels are reached as often as asked.
 
     Thresholds are per channel, so that no channel is quieter than another: the worst case for
-    whoever skips pairs of channels. A stage is told by the number of channels.
+    whoever skips pairs of channels.
     """
-    stages: list[int] = []
+    shares = {id(neuron): torch.tensor(reached[path]) for path, neuron in net.neurons()}
 
     def adapt(neuron: IntegerNeuron, args: tuple[Tensor, ...]) -> None:
         currents = args[0]
-        channels = currents.shape[2]
-        if channels not in stages:
-            stages.append(channels)
-        share = activity[min(stages.index(channels), len(activity) - 1)]
-        reached = share * (1 - torch.tensor([0.0, *law[:-1]]).cumsum(0))  # at least n
         rows = currents.movedim(2, 0).flatten(1).float()  # [C, T * B * pixels]
         for _ in range(3):  # what is carried over depends on the thresholds
-            ladder = torch.quantile(rows, 1 - reached.to(rows.dtype), dim=1).ceil().int()
+            ladder = torch.quantile(rows, 1 - shares[id(neuron)], dim=1).ceil().int()
             neuron.ladder = ladder.cummax(0).values.clamp(min=1)
             neuron.removed = neuron.ladder[0].clone()
             membranes, carry = [], torch.zeros_like(currents[0])
@@ -68,14 +76,18 @@ def make_sparse(
         hook.remove()
 
 
+def levels_reached(net: LoweredNetwork, images: Tensor) -> dict[str, list[float]]:
+    """Return of every layer the share of its levels that are at least 1, 2, .. 5."""
+    most, seen = len(LEVEL_LAW), dict[str, list[Tensor]]()
+
+    def count(layer: str, t: int, level: Tensor) -> None:
+        at_least = torch.arange(1, most + 1).reshape(-1, *[1] * level.ndim)
+        seen.setdefault(layer, []).append((level >= at_least).float().flatten(1).mean(1))
+
+    lbq.run(net, images, watch=count)
+    return {layer: torch.stack(shares).mean(0).tolist() for layer, shares in seen.items()}
+
+
 def activity_of(net: LoweredNetwork, images: Tensor) -> dict[str, float]:
     """Return the share of active levels of every layer."""
-    active: dict[str, list[float]] = {}
-    lbq.run(
-        net,
-        images,
-        watch=lambda layer, t, level: active.setdefault(layer, []).append(
-            float((level != 0).float().mean())
-        ),
-    )
-    return {layer: sum(shares) / len(shares) for layer, shares in active.items()}
+    return {layer: shares[0] for layer, shares in levels_reached(net, images).items()}

@@ -2,6 +2,8 @@
 // walks them through time with its membrane in a register.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels.h"
 #include "lanes.h"
 #include "network.h"
@@ -46,6 +48,19 @@ inline void store_bytes(uint8_t* to, Words words) {
   std::memcpy(to, &some, sizeof some);
 #endif
 }
+
+// Division by a power of two, rounding down; what it needs stays in a register.
+struct Shift {
+#if defined(__AVX512BW__)
+  __m128i count;
+  explicit Shift(int32_t bits) : count(_mm_cvtsi32_si128(bits)) {}
+  Words operator()(Words words) const { return (Words)_mm512_maskz_sra_epi32(0xffff, (__m512i)words, count); }
+#else
+  int32_t bits;
+  explicit Shift(int32_t bits) : bits(bits) {}
+  Words operator()(Words words) const { return words >> bits; }
+#endif
+};
 
 // level - 1 where the membrane is below the rung: comparisons are "greater" on every machine.
 inline Words counted(Words level, Words membrane, Words rung) {
@@ -169,34 +184,56 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
 }
 
 constexpr int32_t kNoBias[kWords] = {};
+constexpr int64_t kNear = 16;  // positions whose sums and levels stay in the first cache
 
-// The common case, with everything that belongs to a vector of channels in registers while all positions
-// pass by: int32 sums, from rest, an event's reset, few levels, at most one identity shortcut.
+// The common case, with everything that belongs to a vector of channels in registers while positions
+// from `first` to `last` pass by: int32 sums, from rest, an event's reset, few levels, at most one identity shortcut.
+// Numbers are copied out of the blocks, because levels are bytes, which may alias anything.
 template <int kLevels, bool kHasShortcut>
-void fire_few(const CurrentBlock& block, const NeuronBlock& neuron) {
+void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t first, int64_t last) {
   const Extra shortcut = kHasShortcut ? block.extras[0] : Extra{};
-  for (int64_t output = 0; output < block.outputs; output += kWords) {
+  const int64_t timesteps = block.timesteps, used = block.used, sum_stride = block.sum_stride;
+  const int64_t time_stride = neuron.time_stride, position_stride = neuron.position_stride;
+  const int64_t sum_step = 4 * block.outputs, bias_step = block.bias_stride;
+  const int32_t multiplier = neuron.multiplier;
+  const Shift shift(neuron.shift);
+  for (int64_t output = 0; output < used; output += kWords) {
     Words ladder[kLevels];
     for (int n = 0; n < kLevels; ++n) ladder[n] = load_words(neuron.ladder + n * neuron.channels + output);
     const Words removed = load_words(neuron.removed + output);
-    const int32_t* biases = block.bias ? block.bias + output : kNoBias;
     const Words weight = kHasShortcut ? load_words(shortcut.weight + output) : Words{};
-    for (int64_t position = 0; position < block.positions; ++position) {
-      const char* sums = block.sums + 4 * (position * block.outputs + output);
+    const int32_t* bias = block.bias ? block.bias + output + first * bias_step : kNoBias;
+    const char* from = block.sums + first * sum_step + 4 * output;
+    uint8_t* to = neuron.levels + first * position_stride + output;
+    for (int64_t position = first; position < last; ++position) {
       const uint8_t* before = kHasShortcut ? shortcut.levels + position * shortcut.position_stride + output : nullptr;
-      uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
-      Words carry = {};
-      for (int64_t t = 0; t < block.timesteps; ++t) {
-        Words membrane = load_words(sums + t * block.sum_stride) + load_words(biases + position * block.bias_stride);
+      const char* sums = from;
+      uint8_t* levels = to;
+      Words scaled = {};  // what is left of the last membrane
+      for (int64_t t = 0; t < timesteps; ++t, sums += sum_stride, levels += time_stride) {
+        Words membrane = load_words(sums) + load_words(bias) + scaled;
         if (kHasShortcut) membrane += words_of(before + t * shortcut.time_stride) * weight;
-        if (t > 0) membrane += (neuron.multiplier == 1 ? carry : carry * neuron.multiplier) >> neuron.shift;
         Words level = Words{} + kLevels;
         for (int n = 0; n < kLevels; ++n) level = counted(level, membrane, ladder[n]);
-        store_bytes(levels + t * neuron.time_stride, level);
-        carry = membrane - removed_if(membrane, ladder[0], removed);
+        store_bytes(levels, level);
+        const Words carry = membrane - removed_if(membrane, ladder[0], removed);
+        scaled = shift(multiplier == 1 ? carry : carry * multiplier);
       }
+      bias += bias_step;
+      from += sum_step;
+      to += position_stride;
     }
   }
+  for (int64_t output = (block.used + kWords - 1) / kWords * kWords; output < block.outputs; output += kWords)
+    for (int64_t t = 0; t < block.timesteps; ++t)
+      for (int64_t position = first; position < last; ++position)
+        std::memset(neuron.levels + t * neuron.time_stride + position * neuron.position_stride + output, 0, kWords);
+}
+
+template <int kLevels, bool kHasShortcut>
+void fire_few(const CurrentBlock& block, const NeuronBlock& neuron) {
+  for (int64_t first = 0; first < block.positions; first += kNear)
+    fire_near<kLevels, kHasShortcut>(block, neuron, first, std::min(first + kNear, block.positions));
 }
 
 template <bool kHasShortcut>

@@ -24,43 +24,60 @@ struct alignas(64) TileShapes {
 };
 
 // Positions of one row of an image lie evenly spaced already; where a border or a new row comes between
-// them they are copied.
-void line_up(const DenseBlock& block, int64_t tiles, std::vector<Rows>& rows, std::vector<uint8_t>& copies) {
-  rows.resize(block.taps * tiles);
-  copies.resize(block.taps * tiles * kTileRows * block.channels);
+// them they are copied. `count` tiles from `first` on: rows[tap][tile].
+void line_up(const DenseBlock& block, int64_t first, int64_t count, std::vector<Rows>& rows,
+             std::vector<uint8_t>& copies) {
+  rows.resize(block.taps * count);
+  copies.resize(block.taps * count * kTileRows * block.channels);
   uint8_t* to = copies.data();
   for (int64_t tap = 0; tap < block.taps; ++tap)
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      const uint8_t* const* pixels = block.pixels + tap * block.positions + tile * kTileRows;
+    for (int64_t tile = 0; tile < count; ++tile) {
+      const uint8_t* const* pixels = block.pixels + tap * block.positions + (first + tile) * kTileRows;
       const int64_t stride = reinterpret_cast<intptr_t>(pixels[1]) - reinterpret_cast<intptr_t>(pixels[0]);
       bool is_even = true;
       for (int64_t row = 1; row < kTileRows; ++row)
-        is_even = is_even && reinterpret_cast<intptr_t>(pixels[row]) - reinterpret_cast<intptr_t>(pixels[row - 1]) == stride;
-      rows[tap * tiles + tile] = is_even ? Rows{pixels[0], stride} : Rows{to, block.channels};
+        is_even &= reinterpret_cast<intptr_t>(pixels[row]) - reinterpret_cast<intptr_t>(pixels[row - 1]) == stride;
+      rows[tap * count + tile] = is_even ? Rows{pixels[0], stride} : Rows{to, block.channels};
       if (is_even) continue;
-      for (int64_t row = 0; row < kTileRows; ++row, to += block.channels) std::memcpy(to, pixels[row], block.channels);
+      for (int64_t row = 0; row < kTileRows; ++row)
+        for (int64_t channel = 0; channel < block.channels; channel += kTileChannels, to += kTileChannels)
+          store_quads(to, load_quads(pixels[row] + channel));
     }
 }
 
-// One or two tiles of positions from `tile` on, the panel that begins with `output`. Sums are tiles 0 to 3.
+// Tiles of positions whose channels are lined up, among all that are to pass by.
+struct Group {
+  const Rows* rows;  // [tap][count]
+  int64_t first, count, of;
+};
+
+// One or two tiles of positions from the group's `tile` on, the panel that begins with `output`. Sums are tiles 0 to 3.
 // Meanwhile a share of the panel behind it is fetched, all of it while all positions pass by.
 template <bool kTwo>
-void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, int64_t tile, int64_t b, int64_t output) {
+void multiply_tiles(const DenseBlock& block, const Group& group, int64_t tile, int64_t b, int64_t output) {
   const int64_t stride = 4 * block.outputs, step_bytes = kTileChannels * kPanel;
-  const int64_t fetch_first = step_bytes * tile / tiles / 64 * 64;
-  const int64_t fetch_last = step_bytes * std::min(tile + 2, tiles) / tiles / 64 * 64;
+  const int64_t fetch_first = step_bytes * (group.first + tile) / group.of / 64 * 64;
+  const int64_t fetch_last = step_bytes * std::min(group.first + tile + 2, group.of) / group.of / 64 * 64;
   const int64_t ahead = kPanel * block.taps * block.channels;
-  int32_t* sums = block.sums_of(b) + tile * kTileRows * block.outputs + output;
+  int32_t* sums = block.sums_of(b) + (group.first + tile) * kTileRows * block.outputs + output;
   int32_t* more = sums + kTileRows * block.outputs;
   const int8_t* weights = block.panel_of(b, output);
-  _tile_loadd(0, sums, stride);
-  _tile_loadd(1, sums + 16, stride);
-  if (kTwo) {
-    _tile_loadd(2, more, stride);
-    _tile_loadd(3, more + 16, stride);
+  if (block.are_fresh) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else {
+    _tile_loadd(0, sums, stride);
+    _tile_loadd(1, sums + 16, stride);
+    if (kTwo) {
+      _tile_loadd(2, more, stride);
+      _tile_loadd(3, more + 16, stride);
+    }
   }
   for (int64_t tap = 0; tap < block.taps; ++tap) {
-    const Rows one = rows[tap * tiles + tile], two = rows[tap * tiles + tile + (kTwo ? 1 : 0)];
+    const Rows* rows = group.rows + tap * group.count + tile;
+    const Rows one = rows[0], two = rows[kTwo ? 1 : 0];
     for (int64_t channel = 0; channel < block.channels; channel += kTileChannels) {
       _tile_loadd(4, one.first + channel, one.stride);
       _tile_loadd(6, weights, 4 * kPanel);
@@ -84,12 +101,15 @@ void multiply_tiles(const DenseBlock& block, const Rows* rows, int64_t tiles, in
   }
 }
 
-// All tiles of positions for one panel of outputs, or one or two of them.
-void multiply_panel(const DenseBlock& block, const Rows* rows, int64_t tiles, int64_t first, int64_t last, int64_t panel) {
+void multiply_panel(const DenseBlock& block, const Group& group, int64_t panel) {
   const int64_t b = panel * kPanel / block.outputs, output = panel * kPanel % block.outputs;
-  int64_t tile = first;
-  for (; tile + 2 <= last; tile += 2) multiply_tiles<true>(block, rows, tiles, tile, b, output);
-  if (tile < last) multiply_tiles<false>(block, rows, tiles, tile, b, output);
+  if (panel * kPanel >= block.used) {
+    if (group.first == 0) clear_padding(block, b, 0, output);
+    return;
+  }
+  int64_t tile = 0;
+  for (; tile + 2 <= group.count; tile += 2) multiply_tiles<true>(block, group, tile, b, output);
+  if (tile < group.count) multiply_tiles<false>(block, group, tile, b, output);
 }
 
 void tile_block(const DenseBlock& block) {
@@ -97,17 +117,18 @@ void tile_block(const DenseBlock& block) {
   if (tiles > 0) {
     thread_local std::vector<Rows> rows;
     thread_local std::vector<uint8_t> copies;
-    line_up(block, tiles, rows, copies);
     const TileShapes shapes;
     _tile_loadconfig(&shapes);
     const int64_t panels = block.blocks * block.outputs / kPanel;
     // Two tiles of positions stay in the first cache for all panels, or a panel in the second for all positions.
     const bool positions_stay = 2 * kTileRows * block.taps * block.channels <= kFirstCache;
-    for (int64_t tile = 0; positions_stay && tile < tiles; tile += 2)
-      for (int64_t panel = 0; panel < panels; ++panel)
-        multiply_panel(block, rows.data(), tiles, tile, std::min(tile + 2, tiles), panel);
-    for (int64_t panel = 0; !positions_stay && panel < panels; ++panel)
-      multiply_panel(block, rows.data(), tiles, 0, tiles, panel);
+    Group group{nullptr, 0, positions_stay ? 2 : tiles, tiles};
+    for (; group.first < tiles; group.first += group.count) {
+      group.count = std::min(group.count, tiles - group.first);
+      line_up(block, group.first, group.count, rows, copies);
+      group.rows = rows.data();
+      for (int64_t panel = 0; panel < panels; ++panel) multiply_panel(block, group, panel);
+    }
     _tile_release();
   }
   dense_from(block, tiles * kTileRows);
@@ -117,6 +138,6 @@ void tile_block(const DenseBlock& block) {
 
 extern const EngineKernels kEngineAmx;
 const EngineKernels kEngineAmx = {"amx", 255, narrow_place, wide_place, pair_tile, list_pairs,
-                                  count_pairs, tile_block, kPanel, false, 0.13, fire, store};
+                                  count_pairs, tile_block, kPanel, false, &kAmxCosts, fire, store};
 
 }  // namespace lbq

@@ -3,5 +3,5 @@
 namespace lbq {
 extern const EngineKernels kEngineAvx2Vnni;
 const EngineKernels kEngineAvx2Vnni = {"avx2vnni", 255, narrow_place, wide_place, pair_tile, list_pairs,
-                          count_pairs, dense_block, kPanel, false, 0.6, fire, store};
+                          count_pairs, dense_block, kPanel, false, &kAvx2VnniCosts, fire, store};
 }  // namespace lbq

@@ -3,5 +3,5 @@
 namespace lbq {
 extern const EngineKernels kEngineNeon;
 const EngineKernels kEngineNeon = {"neon", 127, narrow_place, wide_place, pair_tile, list_pairs,
-                          count_pairs, nullptr, 1, false, 1.0, fire, store};
+                          count_pairs, nullptr, 1, false, nullptr, fire, store};
 }  // namespace lbq

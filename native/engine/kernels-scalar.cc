@@ -68,6 +68,7 @@ int64_t count_pairs(const uint8_t* bytes, int64_t count) {
 }
 
 void dense_block(const DenseBlock& block) {
+  if (block.are_fresh) std::memset(block.sums, 0, 4 * block.blocks * block.positions * block.outputs);
   for (int64_t b = 0; b < block.blocks; ++b)
     for (int64_t position = 0; position < block.positions; ++position)
       for (int64_t tap = 0; tap < block.taps; ++tap) {
@@ -130,7 +131,6 @@ void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t 
 
 extern const EngineKernels kEngineScalar;
 const EngineKernels kEngineScalar = {"scalar",    255,         place, place, pair_tile, list_pairs,
-                                     count_pairs, dense_block, 1,     false, 0.9,       fire,
-                                     store};
+                                     count_pairs, dense_block, 1,     false, &kScalarCosts, fire, store};
 
 }  // namespace lbq

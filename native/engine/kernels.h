@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "road_costs.h"
+
 namespace lbq {
 
 constexpr int64_t kChannelStep = 32;  // channels of levels come in multiples of this
@@ -45,7 +47,9 @@ struct DenseBlock {
   int64_t taps, positions, channels;
   const int8_t* weights;    // [blocks][outputs / panel][taps][channels / 4][panel][4]
   int64_t blocks, outputs;  // outputs of a block: 32, 64 or 128
-  int32_t* sums;            // [blocks][positions][outputs], added to
+  int64_t used;             // outputs of all blocks that are there; the rest is padding
+  int32_t* sums;            // [blocks][positions][outputs], added to, or written where
+  bool are_fresh;           // nothing was added to them yet
 
   // The panel that begins with this output.
   const int8_t* panel_of(int64_t block, int64_t output) const {
@@ -67,6 +71,7 @@ struct Extra {
 
 struct CurrentBlock {
   int64_t timesteps, positions, outputs;
+  int64_t used;            // outputs that are there; the rest is padding, whose levels are zero
   const char* sums;        // null: only the other terms
   bool are_int16;          // otherwise int32
   int64_t sum_stride;      // bytes between timesteps; 0: still
@@ -103,7 +108,7 @@ struct EngineKernels {
   int64_t dense_panel;  // outputs that it takes at once
   // Pairs of weights that would not fit 16 bits are refused by instruction sets that add them up there.
   bool dense_adds_pairs;
-  double break_even;  // share of pairs above which dense is faster
+  const RoadCosts* costs;  // null: there is no dense road
   void (*fire)(const CurrentBlock& currents, const NeuronBlock& neuron);
   void (*store)(const CurrentBlock& currents, int32_t* to, int64_t time_stride, int64_t position_stride);
 };

@@ -136,6 +136,16 @@ void PackedSynapse::find_outputs(const Window& window) {
   };
   follow(0, rows, from.height, to.height, row_of, row_seen);
   follow(1, columns, from.width, to.width, column_of, column_seen);
+  const auto num_seen = [](const std::vector<int32_t>& seen) {
+    return std::count_if(seen.begin(), seen.end(), [](int32_t pixel) { return pixel >= 0; });
+  };
+  encounters = num_seen(row_seen) * num_seen(column_seen);
+  const auto num_distinct = [&](std::vector<int32_t> seen) {
+    std::sort(seen.begin(), seen.end());
+    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+    return num_seen(seen);
+  };
+  pixels_seen = num_distinct(row_seen) * num_distinct(column_seen);
 }
 
 void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {

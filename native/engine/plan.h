@@ -50,6 +50,7 @@ struct PackedSynapse {
   int64_t rows, columns, taps;            // of the window
   std::vector<int32_t> row_of, column_of;  // [rows][height], [columns][width]: output that a pixel meets, or -1
   std::vector<int32_t> row_seen, column_seen;  // [rows][height'], [columns][width']: the pixel, or -1
+  int64_t encounters, pixels_seen;  // of an image: taps with pixels, over all positions; pixels that meet a tap
   int64_t out_stride, dense_channels, outputs, out_blocks;
 
   bool is_wide;
@@ -58,7 +59,7 @@ struct PackedSynapse {
   std::vector<uint8_t> tile_is_used;  // the same
   Pages dense;                        // [out_stride / panel][taps][dense_channels / 4][panel][4]; empty: there is none
 
-  // Whether the layer ran densely when it was last looked at: see choose().
+  // Whether the layer ran densely when it was last looked at: see choose_dense().
   mutable std::atomic<bool> was_dense{false};
 
  private:

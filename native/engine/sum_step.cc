@@ -9,7 +9,7 @@ namespace lbq {
 namespace {
 
 constexpr int64_t kSumBytes = 512 * 1024;  // of the second cache
-constexpr double kHysteresis = 0.1;
+constexpr double kHysteresis = 0.04;
 
 // Neighbouring positions that are added up together: rows of one image, or whole images.
 struct Blocks {
@@ -27,12 +27,14 @@ struct Blocks {
 };
 
 // Whether so many levels are active that skipping the others costs more than it saves. A layer near the
-// threshold keeps to what it did before.
+// break-even keeps to what it did before.
 bool choose_dense(const SumContext& context, const PackedSynapse& synapse, double density) {
   if (synapse.dense.size() == 0 || context.choice == Choice::kEvents) return false;
   if (context.choice == Choice::kDense) return true;
+  const bool is_still = context.plan.value(synapse.node_input).is_still;
+  const double ratio = events_over_dense(synapse, *context.kernels.costs, context.piece.instants(is_still), density);
   const bool was_dense = synapse.was_dense.load(std::memory_order_relaxed);
-  const bool is_dense = density > context.kernels.break_even * (was_dense ? 1 - kHysteresis : 1 + kHysteresis);
+  const bool is_dense = ratio > (was_dense ? 1 - kHysteresis : 1 + kHysteresis);
   synapse.was_dense.store(is_dense, std::memory_order_relaxed);
   return is_dense;
 }
@@ -45,7 +47,8 @@ double pair_density(const SumContext& context, const PackedSynapse& synapse) {
   return static_cast<double>(active) / static_cast<double>(pixels * ((value.shape.channels + 1) / 2));
 }
 
-void add_densely(const SumContext& context, const PackedSynapse& synapse, const Region& region, Bench& bench) {
+void add_densely(const SumContext& context, const PackedSynapse& synapse, const Region& region, bool are_fresh,
+                 Bench& bench) {
   const Value& value = context.plan.value(synapse.node_input);
   const uint8_t* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
   const int64_t pixels = value.shape.height * value.shape.width;
@@ -55,20 +58,30 @@ void add_densely(const SumContext& context, const PackedSynapse& synapse, const 
   for (int64_t tap = 0; tap < synapse.taps; ++tap) {
     const int32_t* rows = &synapse.row_seen[tap / synapse.columns * synapse.to.height];
     const int32_t* columns = &synapse.column_seen[tap % synapse.columns * synapse.to.width];
+    const auto is_there = [](int32_t pixel) { return pixel >= 0; };
+    const int32_t *end = columns + synapse.to.width, *begin = std::find_if(columns, end, is_there);
+    const int64_t first = begin - columns;  // those that see a pixel follow each other, evenly spaced
+    const int64_t last = std::find_if_not(begin, end, is_there) - columns;
+    const int64_t step = last - first > 1 ? (begin[1] - begin[0]) * value.stride : 0;
     for (int64_t t = 0; t < region.instants; ++t)
       for (int64_t image = region.first_image; image < region.last_image; ++image) {
         const uint8_t* instant = levels + (t * context.piece.batch + image) * pixels * value.stride;
-        for (int64_t row = region.first_row; row < region.last_row; ++row)
-          for (int64_t column = 0; column < synapse.to.width; ++column) {
-            const int64_t y = rows[row], x = columns[column];
-            *seen++ = y < 0 || x < 0 ? bench.nothing.data() : instant + (y * value.shape.width + x) * value.stride;
-          }
+        for (int64_t row = region.first_row; row < region.last_row; ++row, seen += synapse.to.width) {
+          const bool is_outside = rows[row] < 0 || first == last;
+          const int64_t from = is_outside ? synapse.to.width : first;
+          for (int64_t column = 0; column < from; ++column) seen[column] = bench.nothing.data();
+          if (is_outside) continue;
+          const uint8_t* pixel = instant + (rows[row] * value.shape.width + *begin) * value.stride;
+          for (int64_t column = first; column < last; ++column) seen[column] = pixel + (column - first) * step;
+          for (int64_t column = last; column < synapse.to.width; ++column) seen[column] = bench.nothing.data();
+        }
       }
   }
   const int64_t count = region.instants * region.positions;
   DenseBlock block{bench.pixels.data(), synapse.taps, count, synapse.dense_channels,
                    reinterpret_cast<const int8_t*>(synapse.dense.data()), region.last_block - region.first_block,
-                   synapse.outputs, bench.sums.as<int32_t>()};
+                   synapse.outputs, synapse.to.channels - region.first_block * synapse.outputs,
+                   bench.sums.as<int32_t>(), are_fresh};
   block.weights = block.panel_of(region.first_block, 0);
   context.kernels.dense_block(block);
 }
@@ -96,6 +109,7 @@ void use_region(const SumContext& context, const Sum& sum, const Region& region,
       currents.timesteps = context.piece.timesteps;
       currents.positions = count;
       currents.outputs = sum.outputs;
+      currents.used = std::min(sum.outputs, sum.shape.channels - output);
       currents.are_int16 = region.are_int16;
       if (!sum.synapses.empty())
         currents.sums = bench.sums.data() + (block - region.first_block) * region.instants * instant_bytes +
@@ -150,11 +164,11 @@ void run_sum(const SumContext& context, const Sum& sum, const UseCurrents& use, 
       const int64_t bytes = (region.last_block - region.first_block) * instants * region.positions * sum.outputs *
                             (are_int16 ? 2 : 4);
       if (bench.sums.size() < bytes) bench.sums = Pages(bytes);
-      std::memset(bench.sums.data(), 0, bytes);
+      if (!is_dense[0]) std::memset(bench.sums.data(), 0, bytes);  // dense products write what nobody wrote before
     }
     for (size_t i = 0; i < num_synapses; ++i) {
       if (is_dense[i]) {
-        add_densely(context, *sum.synapses[i], region, bench);
+        add_densely(context, *sum.synapses[i], region, i == 0, bench);
       } else {
         add_pairs(context, *sum.synapses[i], space.lists[i], region, bench);
       }

@@ -1,0 +1,221 @@
+// Measures what the two roads of a synapse cost on this machine, and fits the numbers of engine/road_costs.h:
+//   fit_roads [rounds [isa...]]
+// Layers of many shapes run by events, at shares of active levels from 2 to 70 %, and densely. The costs are those
+// that explain all times best, none below zero, every time weighing alike. "Regret" says how much longer
+// than the better road the chosen one takes.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+#include "plan.h"
+
+namespace {
+
+using lbq::kNumCosts;
+using lbq::Kind;
+using lbq::Node;
+using lbq::RoadCosts;
+
+constexpr int64_t kTimesteps = 2;
+constexpr int32_t kMaxLevel = 5;
+constexpr int kInARow = 3;  // in a network, sums and lists are still in the caches from the layer before
+constexpr double kShares[] = {0.02, 0.05, 0.1, 0.15, 0.25, 0.4, 0.7};
+
+struct Layer {
+  int64_t channels, outputs, side, kernel, stride;
+};
+constexpr Layer kLayers[] = {
+    {16, 16, 32, 3, 1},   {16, 32, 32, 3, 2},   {32, 32, 16, 3, 1},   {32, 64, 16, 3, 2},  {64, 64, 8, 3, 1},
+    {64, 64, 16, 3, 1},   {24, 24, 16, 3, 1},   {48, 96, 16, 3, 1},   {32, 32, 32, 3, 1},  {64, 64, 32, 3, 1},
+    {64, 128, 16, 3, 2},  {128, 128, 8, 3, 1},  {128, 128, 16, 3, 1}, {128, 128, 32, 3, 1}, {128, 256, 32, 3, 2},
+    {256, 256, 16, 3, 1}, {256, 512, 16, 3, 2}, {512, 512, 8, 3, 1},  {64, 128, 16, 1, 2},  {128, 256, 16, 1, 1},
+    {256, 64, 16, 1, 1}};
+constexpr int64_t kMostScalarProducts = 10000000;  // scalar products take their time
+
+uint32_t draw() {
+  static uint32_t state = 1;
+  state = state * 1664525u + 1013904223u;
+  return state >> 16;
+}
+
+// Neurons that say again what they are told, 0..5; a synapse; neurons.
+struct OneLayer {
+  lbq::Network network;
+  std::vector<int8_t> weights;
+  std::vector<int16_t> one{1};
+  std::vector<int32_t> again, ladder, nothing{0}, step{3000};
+  static constexpr int32_t kSynapse = 2, kNeuron = 3;
+
+  explicit OneLayer(const Layer& layer) {
+    network.timesteps = kTimesteps;
+    network.takes_frames = true;
+    network.input = {layer.channels, layer.side, layer.side};
+    for (int32_t rung = 1; rung <= kMaxLevel; ++rung) again.push_back(rung), ladder.push_back(rung * step[0]);
+    Node told = start(Kind::kShortcut);
+    told.max_input = 255;
+    told.weight = {one.data(), 2, 1};
+    network.nodes.push_back(told);
+    add_neuron(again, nothing, 0, 0, lbq::Reset::kNone);
+    Node synapse = start(Kind::kSynapse);
+    synapse.max_input = kMaxLevel;
+    for (int axis : {0, 1}) {
+      synapse.window.kernel[axis] = layer.kernel;
+      synapse.window.stride[axis] = layer.stride;
+      synapse.window.padding[axis] = layer.kernel / 2;
+    }
+    const int64_t side = (layer.side - 1) / layer.stride + 1;
+    synapse.to = {layer.outputs, side, side};
+    weights.resize(layer.outputs * layer.channels * layer.kernel * layer.kernel);
+    for (int8_t& weight : weights) weight = static_cast<int8_t>(static_cast<int>(draw() % 121) - 60);
+    synapse.weight = {weights.data(), 1, static_cast<int64_t>(weights.size())};
+    network.nodes.push_back(synapse);
+    add_neuron(ladder, step, 1, 1, lbq::Reset::kEvent);
+    Node readout = start(Kind::kReadout);
+    readout.sums_over_time = true;
+    network.nodes.push_back(readout);
+  }
+
+  Node start(Kind kind) const {
+    Node node;
+    node.kind = kind;
+    node.inputs = {network.nodes.empty() ? lbq::kInput : static_cast<int32_t>(network.nodes.size()) - 1};
+    node.from = node.to = network.nodes.empty() ? network.input : network.nodes.back().to;
+    node.bound = {INT32_MIN, INT32_MAX, 32};
+    return node;
+  }
+  void add_neuron(const std::vector<int32_t>& rungs, const std::vector<int32_t>& removed, int32_t multiplier,
+                  int32_t shift, lbq::Reset reset) {
+    Node node = start(Kind::kNeuron);
+    node.max_level = kMaxLevel;
+    node.multiplier = multiplier;
+    node.shift = shift;
+    node.reset = reset;
+    node.ladder = {rungs.data(), 4, kMaxLevel};
+    node.removed = {removed.data(), 4, 1};
+    network.nodes.push_back(node);
+  }
+};
+
+std::vector<uint8_t> levels_of(const lbq::Network& network, double share) {
+  std::vector<uint8_t> levels(kTimesteps * network.input.size());
+  for (uint8_t& level : levels) level = draw() % 1000 < 1000 * share ? static_cast<uint8_t>(1 + draw() % kMaxLevel) : 0;
+  return levels;
+}
+
+// One layer, one share of active levels, one road.
+struct Sample {
+  std::shared_ptr<lbq::Engine> engine;
+  std::vector<uint8_t> levels;
+  std::vector<int32_t> answers;
+  RoadCosts counts{};
+  double density = 0, nanoseconds = INFINITY;
+  std::string name;
+
+  void run() {
+    std::vector<lbq::StepRecord> records;
+    lbq::RunOptions options;
+    options.records = &records;
+    engine->run(levels.data(), 1, answers.data(), options);
+    for (const lbq::StepRecord& record : records)
+      if (record.node == OneLayer::kNeuron) {
+        nanoseconds = std::min(nanoseconds, 1e9 * record.seconds);
+        density = record.pair_density;
+      }
+  }
+};
+
+// Least squares of relative errors with no cost below zero: one cost at a time, until none moves.
+RoadCosts fit(const std::vector<Sample>& samples) {
+  double square[kNumCosts][kNumCosts] = {}, right[kNumCosts] = {};
+  for (const Sample& sample : samples) {
+    const double* counts = &sample.counts.list;
+    for (int i = 0; i < kNumCosts; ++i) {
+      right[i] += counts[i] / sample.nanoseconds;
+      for (int j = 0; j < kNumCosts; ++j) square[i][j] += counts[i] * counts[j] / (sample.nanoseconds * sample.nanoseconds);
+    }
+  }
+  RoadCosts costs{};
+  double* cost = &costs.list;
+  for (int turn = 0; turn < 200000; ++turn)
+    for (int i = 0; i < kNumCosts; ++i) {
+      if (square[i][i] == 0) continue;
+      double rest = right[i];
+      for (int j = 0; j < kNumCosts; ++j) rest -= j == i ? 0 : square[i][j] * cost[j];
+      cost[i] = std::max(0.0, rest / square[i][i]);
+    }
+  return costs;
+}
+
+void fit_isa(const lbq::EngineKernels& kernels, int rounds) {
+  const bool is_scalar = std::string(kernels.isa) == "scalar";
+  std::vector<std::unique_ptr<OneLayer>> layers;
+  std::vector<std::unique_ptr<lbq::PackedSynapse>> packed;
+  std::vector<Sample> samples;  // of a layer: one dense, then one for every share
+  for (const Layer& layer : kLayers) {
+    layers.push_back(std::make_unique<OneLayer>(layer));
+    const lbq::Network& network = layers.back()->network;
+    const Node& synapse = network.nodes[OneLayer::kSynapse];
+    if (is_scalar && synapse.to.height * synapse.to.width * synapse.weight.count > kMostScalarProducts) continue;
+    packed.push_back(std::make_unique<lbq::PackedSynapse>(synapse, kernels));
+    const auto make = [&](lbq::Choice choice) {
+      return std::make_shared<lbq::Engine>(network, lbq::EngineOptions{kernels.isa, choice});
+    };
+    const auto events = make(lbq::Choice::kEvents), dense = make(lbq::Choice::kDense);
+    const std::string name = std::to_string(layer.channels) + " to " + std::to_string(layer.outputs) + " at " +
+                             std::to_string(layer.side) + ", window " + std::to_string(layer.kernel) + ", stride " +
+                             std::to_string(layer.stride);
+    const size_t size = network.nodes.back().to.size();
+    samples.push_back({dense, levels_of(network, 0.2), std::vector<int32_t>(size), {}, 0, INFINITY, name});
+    for (double share : kShares)
+      samples.push_back({events, levels_of(network, share), std::vector<int32_t>(size), {}, 0, INFINITY, name});
+  }
+  for (int round = 0; round < rounds; ++round)
+    for (Sample& sample : samples)
+      for (int i = 0; i < kInARow; ++i) sample.run();
+
+  constexpr size_t kPerLayer = 1 + std::size(kShares);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Sample& sample = samples[i];
+    const lbq::PackedSynapse& synapse = *packed[i / kPerLayer];
+    sample.counts = i % kPerLayer == 0 ? lbq::counts_of_dense(synapse, kTimesteps, kernels.costs->tile > 0)
+                                       : lbq::counts_of_events(synapse, kTimesteps, sample.density);
+    sample.counts.use = static_cast<double>(kTimesteps * synapse.to.height * synapse.to.width * synapse.out_stride) / 32;
+  }
+  const RoadCosts costs = fit(samples);
+  double worst_fitted = 0, worst_now = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Sample &sample = samples[i], &dense = samples[i - i % kPerLayer];
+    const bool is_dense = i % kPerLayer == 0;
+    const auto regret = [&](const RoadCosts& some) {
+      const double ratio = lbq::events_over_dense(*packed[i / kPerLayer], some, kTimesteps, sample.density);
+      const double taken = ratio > 1 ? dense.nanoseconds : sample.nanoseconds;
+      return is_dense ? 0.0 : taken / std::min(dense.nanoseconds, sample.nanoseconds) - 1;
+    };
+    std::printf("%-44s %s %5.3f  %9.1f us, explained %5.2f, regret %4.2f, committed %4.2f\n", sample.name.c_str(),
+                is_dense ? "dense " : "events", sample.density, 1e-3 * sample.nanoseconds,
+                lbq::total(costs, sample.counts) / sample.nanoseconds, regret(costs), regret(*kernels.costs));
+    worst_fitted = std::max(worst_fitted, regret(costs));
+    worst_now = std::max(worst_now, regret(*kernels.costs));
+  }
+  std::printf("%s: worst regret %.2f, of the committed costs %.2f; {", kernels.isa, worst_fitted, worst_now);
+  for (int i = 0; i < kNumCosts; ++i) std::printf("%s%.3g", i ? ", " : "", (&costs.list)[i]);
+  std::printf("}\n");
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const int rounds = count > 1 ? std::atoi(words[1]) : 15;
+  const std::vector<std::string> all = {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx"};
+  const std::vector<std::string> asked(words + std::min(count, 2), words + count);
+  for (const std::string& isa : asked.empty() ? all : asked) {
+    const lbq::EngineKernels* kernels = lbq::engine_kernels(isa.c_str());
+    if (kernels != nullptr) fit_isa(*kernels, rounds);
+  }
+  return 0;
+}
