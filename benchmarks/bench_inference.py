@@ -12,10 +12,10 @@ are as sparse as one says, every channel alike: as the paper's ("uniform": 0.151
 "stage": 0.24, 0.125, 0.065 by stage), or "trained": every layer's levels are reached as often as
 those of the same layer of the pocket network, which was really trained, on real CIFAR-10 test
 images. The pocket network has the same 20 layers at an eighth of the width; weights and images
-stay random. ``--data`` or ``$LBQ_DATA/cifar10`` names the images. ``--run results/training/pocket``
-adds a trained network itself (and ``--levels`` without a name leaves the others out). ``--isas``
-caps both sides, each in a process of its own (``LBQ_ISA``, ``ONEDNN_MAX_CPU_ISA``); ONNX Runtime
-knows no cap. Look at the ratios.
+stay random. ``--data`` or ``$LBQ_DATA/cifar10`` names the images. ``--pocket`` adds that network
+itself (and ``--levels`` without a name leaves the others out). ``--isas`` caps both sides, each in
+a process of its own (``LBQ_ISA``, ``ONEDNN_MAX_CPU_ISA``); ONNX Runtime knows no cap. Look at the
+ratios.
 """
 
 import argparse
@@ -47,6 +47,7 @@ from sparse_sweep import sweep
 
 from lbq.deploy import LoweredNetwork, run
 from lbq.deploy.backends.native import NativeEngine
+from lbq.train.provenance import git_commit
 
 ONEDNN_CAPS = {
     "avx2": "AVX2",
@@ -73,14 +74,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sweep", action="store_true", help="single layers over activity instead")
     parser.add_argument("--grow", action="store_true", help="along one axis at a time instead")
-    parser.add_argument("--run", type=Path, help="a trained run: record and weights, no suffix")
+    parser.add_argument("--pocket", action="store_true", help="the trained network itself too")
     parser.add_argument("--data", help="CIFAR-10, unless LBQ_DATA names the folder that holds it")
     parser.add_argument("--layers", action="store_true", help="print every step's time")
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     options = parser.parse_args()
     if options.data is None and "LBQ_DATA" in os.environ:
         options.data = str(Path(os.environ["LBQ_DATA"]) / "cifar10")
-    if options.data is None and (options.run is not None or "trained" in options.levels):
+    if options.data is None and (options.pocket or "trained" in options.levels):
         parser.error("trained levels need real images: give --data, or set LBQ_DATA")
     return options
 
@@ -137,13 +138,14 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return record
 
 
-def trained(options: argparse.Namespace) -> dict[str, Any]:
+def pocket(options: argparse.Namespace) -> dict[str, Any]:
     """Compare on a network that was really trained, with images that it never saw."""
-    from trained_network import trained_integers  # noqa: PLC0415 -- opens a data set
+    from trained_network import WIDTH, pocket_integers  # noqa: PLC0415 -- opens a data set
 
-    net, images = trained_integers(options.run, options.data, batch=max(options.batch, 1))
+    net, images = pocket_integers(options.data, batch=options.batch)
     products = products_of(net, images)
     runs = engine_runs(net, images, options.threads) | onednn_runs(products)
+    runs |= onnx_runs(int8_resnet(WIDTH), net.timesteps * options.batch, options.threads)
     record = timed(runs, options)
     record["activity"] = activity_of(net, images)
     return record
@@ -195,16 +197,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for name in options.levels:
         print(f"\n{name} levels, T={options.timesteps}, B={options.batch}, width {options.width}")
         record[name] = compare(name, options)
-    if options.run is not None:
-        print(f"\n{options.run}")
-        record[str(options.run)] = trained(options)
+    if options.pocket:
+        print("\nthe trained pocket network")
+        record["pocket"] = pocket(options)
     return record
 
 
 def main() -> None:
     options = arguments()
-    settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
+    settings = {
+        key: str(value) for key, value in vars(options).items() if key not in ("out", "data")
+    }
     record: dict[str, Any] = {"command": "bench_inference", "machine": platform.machine()}
+    record["commit"] = git_commit()
     record |= settings
     if not options.isas:
         record["best"] = measure(options)

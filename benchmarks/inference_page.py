@@ -75,7 +75,7 @@ def page(networks: dict[str, Any], sweep: dict[str, Any], growth: dict[str, Any]
         "instruction set, except ONNX Runtime, which cannot be.",
         *_networks(networks),
         *_honest(networks),
-        *_trained(networks),
+        *_pocket(networks),
         "## Where events, dense products and oneDNN cross",
         "![Time of one layer over the share of active levels](figures/crossing.svg)",
         "One layer of every stage, T=2: 3x3, as many outputs as inputs. Dashed: where events and "
@@ -130,13 +130,8 @@ def _honest(record: dict[str, Any]) -> Iterator[str]:
     yield _table(["milliseconds", *(NAMES[isa] for isa in isas)], rows)
 
 
-def _trained(record: dict[str, Any]) -> Iterator[str]:
-    found = {
-        isa: runs["runs"]
-        for isa in _isas(record)
-        for key, runs in record[isa].items()
-        if key not in LEVELS
-    }
+def _pocket(record: dict[str, Any]) -> Iterator[str]:
+    found = {isa: record[isa]["pocket"]["runs"] for isa in _isas(record) if "pocket" in record[isa]}
     if not found:
         return
     yield "## The trained pocket network"
@@ -197,7 +192,6 @@ def _growth(record: dict[str, Any]) -> Iterator[str]:
             for isa in isas:
                 times = dict(record[isa]["growth"][axis][i]["median_ms"])
                 own = times.pop("engine")
-                times = {n: t for n, t in times.items() if n != "oneDNN fp32"}
                 best = min(times, key=times.__getitem__)
                 cells += [f"{own:.2f}", f"{best} {times[best]:.2f}", f"{times[best] / own:.2f}"]
             rows.append(cells)
