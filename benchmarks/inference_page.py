@@ -78,8 +78,8 @@ def page(networks: list[Record], sweep: Record, growth: Record) -> str:
         "All are capped at the same instruction set, except ONNX Runtime, which cannot be.",
         "Measured on two virtual cores with AVX-512 VNNI and AMX on which nothing else ran, but "
         "whose host has other guests: the same loop takes up to twice its time. So engines are "
-        "interleaved in one process, the fastest of 11 or 15 rounds counts, and where a run was "
-        "repeated both figures stand here. The records hold the medians too, which lie lower "
+        "interleaved in one process, the fastest of 11 to 15 rounds counts, and where a run was "
+        "repeated all figures stand here. The records hold the medians too, which lie lower "
         "for the native engine: whoever lives in the caches loses most to a neighbour.",
         *_networks(networks),
         *_honest(networks),
