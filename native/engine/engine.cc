@@ -128,7 +128,6 @@ void Engine::Parts::fire(const Step& step, const SumContext& context, Carries* s
         const NeuronBlock neuron{step.neuron.ladder.data() + output,
                                  step.neuron.removed.data() + output,
                                  value.stride,
-                                 step.neuron.is_compact,
                                  node.max_level,
                                  node.multiplier,
                                  node.shift,

@@ -183,7 +183,7 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
     }
 }
 
-constexpr int32_t kNoBias[2 * kWords] = {};
+constexpr int32_t kNoBias[kWords] = {};
 constexpr int64_t kNear = 16;  // positions whose sums and levels stay in the first cache
 
 // The common case, with everything that belongs to a vector of channels in registers while positions
@@ -209,15 +209,15 @@ void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t fir
       const uint8_t* before = kHasShortcut ? shortcut.levels + position * shortcut.position_stride + output : nullptr;
       const char* sums = from;
       uint8_t* levels = to;
-      Words scaled = {};  // what is left of the last membrane
+      Words carry = {};
       for (int64_t t = 0; t < timesteps; ++t, sums += sum_stride, levels += time_stride) {
-        Words membrane = load_words(sums) + load_words(bias) + scaled;
-        if (kHasShortcut) membrane += words_of(before + t * shortcut.time_stride) * weight;
+        Words current = load_words(sums) + load_words(bias);
+        if (kHasShortcut) current += words_of(before + t * shortcut.time_stride) * weight;
+        const Words membrane = current + shift(multiplier == 1 ? carry : carry * multiplier);
         Words level = Words{} + kLevels;
         for (int n = 0; n < kLevels; ++n) level = counted(level, membrane, ladder[n]);
         store_bytes(levels, level);
-        const Words carry = membrane - removed_if(membrane, ladder[0], removed);
-        scaled = shift(multiplier == 1 ? carry : carry * multiplier);
+        carry = membrane - removed_if(membrane, ladder[0], removed);
       }
       bias += bias_step;
       from += sum_step;
@@ -230,75 +230,8 @@ void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t fir
         std::memset(neuron.levels + t * neuron.time_stride + position * neuron.position_stride + output, 0, kWords);
 }
 
-#if defined(__AVX512BW__)
-
-// Two vectors at once: how far a membrane is above the first rung, cut to 16 bits, is compared with how far the other
-// rungs are. Lanes are in the order in which 32 bits are packed to 16, and ordered at the end.
-template <int kLevels, bool kHasShortcut>
-void fire_compact(const CurrentBlock& block, const NeuronBlock& neuron, int64_t first, int64_t last) {
-  const Extra shortcut = kHasShortcut ? block.extras[0] : Extra{};
-  const int64_t timesteps = block.timesteps, sum_stride = block.sum_stride, bias_step = block.bias_stride;
-  const int64_t time_stride = neuron.time_stride, position_stride = neuron.position_stride;
-  const int64_t sum_step = 4 * block.outputs;
-  const int32_t multiplier = neuron.multiplier;
-  const Shift shift(neuron.shift);
-  const __m512i ordered = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 13, 9, 5, 1, 12, 8, 4, 0);
-  for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
-    Words rung[2], below[2], removed[2], weight[2];  // the first rung, and one less
-    __m512i above[kLevels];
-    for (int h = 0; h < 2; ++h) {
-      rung[h] = load_words(neuron.ladder + output + h * kWords);
-      below[h] = rung[h] - 1;
-      removed[h] = load_words(neuron.removed + output + h * kWords);
-      weight[h] = kHasShortcut ? load_words(shortcut.weight + output + h * kWords) : Words{};
-    }
-    for (int n = 0; n < kLevels; ++n) {
-      const int32_t* ladder = neuron.ladder + n * neuron.channels + output;
-      above[n] = _mm512_packs_epi32((__m512i)(load_words(ladder) - rung[0]), (__m512i)(load_words(ladder + kWords) - rung[1]));
-    }
-    for (int64_t position = first; position < last; ++position) {
-      const int32_t* bias = block.bias ? block.bias + position * bias_step + output : kNoBias;
-      const uint8_t* before = kHasShortcut ? shortcut.levels + position * shortcut.position_stride + output : nullptr;
-      const char* sums = block.sums + position * sum_step + 4 * output;
-      uint8_t* levels = neuron.levels + position * position_stride + output;
-      Words scaled[2] = {};
-      for (int64_t t = 0; t < timesteps; ++t, sums += sum_stride, levels += time_stride) {
-        Words membrane[2];
-        __m512i excess[2];  // -1 where the first rung is not reached
-        for (int h = 0; h < 2; ++h) {
-          membrane[h] = load_words(sums + 4 * h * kWords) + load_words(bias + h * kWords) + scaled[h];
-          if (kHasShortcut) membrane[h] += words_of(before + t * shortcut.time_stride + h * kWords) * weight[h];
-          const __m512i cut = _mm512_maskz_max_epi32(0xffff, (__m512i)membrane[h], (__m512i)below[h]);
-          excess[h] = (__m512i)((Words)cut - rung[h]);
-        }
-        const __m512i packed = _mm512_packs_epi32(excess[0], excess[1]);
-        __m512i level = _mm512_set1_epi16(kLevels);
-        for (int n = 0; n < kLevels; ++n)
-          level = _mm512_mask_add_epi16(level, _mm512_cmpgt_epi16_mask(above[n], packed), level, _mm512_set1_epi16(-1));
-        const __m512i bytes = _mm512_maskz_permutexvar_epi32(0xff, ordered, _mm512_packus_epi16(level, level));
-        _mm512_mask_storeu_epi32(levels, 0xff, bytes);
-        for (int h = 0; h < 2; ++h) {
-          const __mmask16 is_below = _mm512_movepi32_mask(excess[h]);
-          const __m512i carry = _mm512_mask_sub_epi32((__m512i)membrane[h], _knot_mask16(is_below), (__m512i)membrane[h],
-                                                      (__m512i)removed[h]);
-          scaled[h] = shift(multiplier == 1 ? (Words)carry : (Words)carry * multiplier);
-        }
-      }
-    }
-  }
-}
-
-#endif
-
 template <int kLevels, bool kHasShortcut>
 void fire_few(const CurrentBlock& block, const NeuronBlock& neuron) {
-#if defined(__AVX512BW__)
-  if (neuron.is_compact && block.used > kWords) {
-    for (int64_t first = 0; first < block.positions; first += kNear)
-      fire_compact<kLevels, kHasShortcut>(block, neuron, first, std::min(first + kNear, block.positions));
-    return;
-  }
-#endif
   for (int64_t first = 0; first < block.positions; first += kNear)
     fire_near<kLevels, kHasShortcut>(block, neuron, first, std::min(first + kNear, block.positions));
 }

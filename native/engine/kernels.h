@@ -85,7 +85,6 @@ struct NeuronBlock {
   const int32_t* ladder;   // [N][channels]
   const int32_t* removed;  // [channels]
   int64_t channels;        // between two rungs
-  bool is_compact;         // see PackedNeuron
   int32_t max_level, multiplier, shift, reset;  // reset: as enum class Reset
   bool resets_after_decay;
   int32_t* carry;          // [positions][stride], in and out

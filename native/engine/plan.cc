@@ -189,10 +189,6 @@ class Planner {
             static_cast<int32_t>(integer_at(node.ladder, n * per_rung + (per_rung == 1 ? 0 : channel)));
       neuron.removed[channel] = static_cast<int32_t>(integer_at(node.removed, node.removed.count == 1 ? 0 : channel));
     }
-    for (int64_t i = 0; i < node.max_level * stride; ++i) {
-      const int64_t first = neuron.ladder[i % stride], above = neuron.ladder[i] - first;
-      neuron.is_compact = neuron.is_compact && first >= 0 && above >= 0 && above <= INT16_MAX;
-    }
   }
 
   void note_uses(int64_t step) {

@@ -94,9 +94,6 @@ struct Sum {
 
 struct PackedNeuron {
   std::vector<int32_t> ladder, removed;  // [N][stride], [stride]
-  // No first rung is below zero, and no other lies below it or more than 16 bits above: levels can be counted
-  // on 16 bits, exactly.
-  bool is_compact = true;
 };
 
 struct Step {
