@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from matplotlib import rc_context
@@ -94,7 +95,7 @@ def page(networks: list[Record], sweep: Record, growth: Record) -> str:
         "the fastest dense engine of the same call, and how much longer that takes.",
         *_growth(growth),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part if part[0] in "#|!" else fill(part, 120) for part in parts) + "\n"
 
 
 def _isas(record: Record) -> list[str]:
