@@ -14,13 +14,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from trained_network import open_trained
 
 import lbq
-from lbq.cli.samples import open_samples, pieces
-from lbq.shelf import recipe_of
-
-CALIBRATION = 512
-"""Training images whose levels are averaged."""
+from lbq.cli.samples import pieces
 
 
 def main() -> None:
@@ -30,12 +27,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     arguments = parser.parse_args()
-    recipe, model = recipe_of(arguments.name), lbq.pretrained(arguments.name)
-    data = open_samples(recipe, source=arguments.data, cache=Path("~/.cache/lbq"))
-    normalization = recipe.data.augment.normalization
-    pixels = lbq.Pixels(mean=normalization.mean, std=normalization.std)
-    calibration = next(pieces(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
-    lowered = lbq.lower(model, calibration[:1])
+    model, data, lowered, pixels, calibration = open_trained(arguments.name, arguments.data)
     forms = {"float32, lowered": lowered}
     for bits in (16, 8, 4):
         for name, images in (("", None), (", calibrated", calibration)):

@@ -9,25 +9,21 @@ ONNX Runtime and OpenVINO with ``lbq.run`` of the same integers on test images.
 import argparse
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from trained_network import open_trained
 
 import lbq
-from lbq.cli.samples import open_samples, pieces
+from lbq.cli.samples import pieces
 from lbq.export import OnnxRunner, export_onnx
 from lbq.export.onnx_run import Engine
-from lbq.shelf import recipe_of
-from lbq.train import build_network
 
 ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
 STYLES: tuple[Literal["int8", "int8-lossy"], ...] = ("int8", "int8-lossy")
-CALIBRATION = 512
-"""Training images whose levels are averaged."""
 
 
 def main() -> None:
@@ -37,15 +33,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     arguments = parser.parse_args()
-    recipe = recipe_of(arguments.name)
-    data = open_samples(recipe, source=arguments.data, cache=Path("~/.cache/lbq"))
-    model = build_network(replace(recipe.model, timesteps=1), num_classes=data.num_classes)
-    model.load_state_dict(lbq.pretrained(arguments.name).state_dict())
+    _, data, lowered, pixels, calibration = open_trained(
+        arguments.name, arguments.data, timesteps=1
+    )
     batches = list(pieces(data, limit=arguments.images, batch=250))
-    calibration = next(pieces(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
-    lowered = lbq.lower(model.eval(), calibration[:1])
-    normalization = recipe.data.augment.normalization
-    pixels = lbq.Pixels(mean=normalization.mean, std=normalization.std)
     record: dict[str, dict[str, float]] = {}
     print(f"{'':32}{'moved':>9}{'same answer':>13}{'accuracy':>10}{'lbq.run':>9}")
     for bits in (8, 4):

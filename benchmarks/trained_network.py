@@ -1,30 +1,54 @@
-"""The network on the shelf, which was really trained, as integers, with images it never saw."""
+"""Networks of the shelf, which were really trained, with real images: lowered, and as integers."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 import lbq
 from lbq.cli.samples import open_samples, pieces
+from lbq.data import Data
 from lbq.deploy import LoweredNetwork
+from lbq.models import SpikingResNet
 from lbq.shelf import recipe_of
+from lbq.train import build_network
 
-CALIBRATION = 256
-"""Training images whose levels are averaged."""
 POCKET = "pocket-cifar10"
 """A trained network of the paper's shape, layer by layer, at an eighth of its width."""
 WIDTH = 0.125
 
 
-def pocket_integers(source: str, *, batch: int) -> tuple[LoweredNetwork, torch.Tensor]:
-    """Return the pocket network in 8 bits and CIFAR-10 test images."""
-    recipe, model = recipe_of(POCKET), lbq.pretrained(POCKET)
+class Trained(NamedTuple):
+    """A trained network, lowered, and what its integers are made with."""
+
+    model: SpikingResNet
+    data: Data
+    lowered: LoweredNetwork
+    pixels: lbq.Pixels
+    calibration: Tensor
+    """Training images, as the trained network takes them."""
+
+
+def open_trained(
+    name: str, source: str, *, calibration: int = 512, timesteps: int | None = None
+) -> Trained:
+    """Open a network of the shelf and its data set; with other timesteps if that is asked."""
+    recipe, model = recipe_of(name), lbq.pretrained(name)
     data = open_samples(recipe, source=source, cache=Path("~/.cache/lbq"))
-    normalization = recipe.data.augment.normalization
-    calibration = next(pieces(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
-    net = lbq.to_fixed_point(
-        lbq.lower(model, calibration[:1]),
-        pixels=lbq.Pixels(mean=normalization.mean, std=normalization.std),
-        calibration=calibration,
-    )
-    return net, next(pieces(data, limit=batch, batch=batch)).raw
+    if timesteps is not None:
+        other = replace(recipe.model, timesteps=timesteps)
+        weights, model = model.state_dict(), build_network(other, num_classes=data.num_classes)
+        model.load_state_dict(weights)
+    norm = recipe.data.augment.normalization
+    images = next(pieces(data, split="train", limit=calibration, batch=calibration)).real
+    lowered = lbq.lower(model.eval(), images[:1])
+    return Trained(model, data, lowered, lbq.Pixels(mean=norm.mean, std=norm.std), images)
+
+
+def pocket_integers(source: str, *, batch: int) -> tuple[LoweredNetwork, torch.Tensor]:
+    """Return the pocket network in 8 bits and CIFAR-10 test images that it never saw."""
+    known = open_trained(POCKET, source, calibration=256)
+    net = lbq.to_fixed_point(known.lowered, pixels=known.pixels, calibration=known.calibration)
+    return net, next(pieces(known.data, limit=batch, batch=batch)).raw

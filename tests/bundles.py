@@ -174,3 +174,14 @@ def seal(manifest, payload, version=1, *, reserved=0):
     start += len(manifest).to_bytes(4, "little") + len(payload).to_bytes(8, "little")
     start += reserved.to_bytes(8, "little")
     return start + hashlib.sha256(start + manifest + payload).digest() + manifest + payload
+
+
+def with_reset(reset):
+    """Return the tiny network with another reset in all neurons."""
+    network = tiny_network()
+    for _, neuron in network.neurons():
+        if reset == "late":
+            neuron.ladder, neuron.max_level = neuron.ladder[:1], 1
+        neuron.reset = "event" if reset == "late" else reset
+        neuron.resets_after_decay = reset == "late"
+    return network

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bundles import lowered, tiny_network
+from bundles import lowered, with_reset
 
 from lbq.deploy import run
 from lbq.export import save
@@ -52,12 +52,7 @@ def test_the_reader_agrees_with_torch_bit_for_bit(name, block, bits, tmp_path):
 @pytest.mark.as_shipped
 @pytest.mark.parametrize("reset", ["event", "level", "none", "zero", "late"])
 def test_the_reader_knows_every_reset(reset, tmp_path):
-    network = tiny_network()
-    for _, neuron in network.neurons():
-        if reset == "late":
-            neuron.ladder, neuron.max_level = neuron.ladder[:1], 1
-        neuron.reset = "event" if reset == "late" else reset
-        neuron.resets_after_decay = reset == "late"
+    network = with_reset(reset)
     inputs = torch.randint(0, 256, (8, 2, 5, 5), dtype=torch.uint8)
     found = answers(network, inputs, tmp_path)
     assert torch.equal(found[:, 1:], run(network, inputs).long())

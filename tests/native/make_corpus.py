@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bundles import tiny_network
+from bundles import tiny_network, with_reset
 
 import lbq
 from lbq.deploy.network import INPUT, LoweredNetwork
@@ -21,17 +21,6 @@ from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Shortcut, Syna
 
 CORPUS = Path(__file__).parents[2] / "native" / "fuzz" / "corpus"
 BATCH = 3
-
-
-def with_reset(reset):
-    """Return the tiny network with another reset in all neurons."""
-    network = tiny_network()
-    for _, neuron in network.neurons():
-        if reset == "late":
-            neuron.ladder, neuron.max_level = neuron.ladder[:1], 1
-        neuron.reset = "event" if reset == "late" else reset
-        neuron.resets_after_decay = reset == "late"
-    return network
 
 
 def frames():
