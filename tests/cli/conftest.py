@@ -2,7 +2,9 @@
 
 import pytest
 
+from lbq.cli import lower
 from lbq.cli.main import main
+from lbq.errors import FormatError
 from lbq.train.recipe import write_recipe
 
 
@@ -22,3 +24,13 @@ def bundle(trained):
     path = trained.parent / "net.lbq"
     assert main(["lower", str(trained), "--out", str(path), "--calibrate", "32"]) == 0
     return path
+
+
+@pytest.fixture
+def without_data(monkeypatch):
+    """Let no command find its data, nor look for them on the hub."""
+
+    def gone(*arguments, **options):
+        raise FormatError("there is no folder data/x")
+
+    monkeypatch.setattr(lower, "open_samples", gone)

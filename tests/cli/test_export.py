@@ -34,6 +34,13 @@ def test_a_run_is_lowered_on_the_way(trained, tmp_path):
     assert load(out).is_integer
 
 
+def test_so_is_a_network_of_the_shelf(without_data, tmp_path):
+    out = tmp_path / "net.lbq"
+    words = ["export", "pocket-cifar10", "--to", "bundle", "--out", str(out), "--size", "32"]
+    assert main(words) == 0
+    assert load(out).origin["pretrained"] == "pocket-cifar10"
+
+
 def test_nir_gets_real_numbers_of_a_run_and_refuses_integers(trained, bundle, tmp_path, capsys):
     out = tmp_path / "net.nir"
     assert main(["export", str(trained), "--to", "nir", "--out", str(out)]) == 0

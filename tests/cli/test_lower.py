@@ -29,6 +29,17 @@ def test_a_run_becomes_a_proven_bundle_that_knows_its_recipe(trained, bundle, ca
     assert abs(found["accuracy"] - found["accuracy_real"]) <= 0.25
 
 
+def test_a_network_of_the_shelf_goes_by_its_name(without_data, tmp_path, capsys):
+    out = tmp_path / "net.lbq"
+    assert main(["lower", "pocket-cifar10", "--out", str(out), "--size", "32"]) == 0
+    network = load(out)
+    assert network.is_integer
+    assert network.origin["pretrained"] == "pocket-cifar10"
+    assert network.input_shape == (3, 32, 32)
+    assert main(["lower", "pocket-cifar10", "--out", str(out), "--step", "3"]) == 1
+    assert "no checkpoints" in capsys.readouterr().err
+
+
 def test_people_are_told_in_sentences(trained, tmp_path, capsys):
     out = tmp_path / "net.lbq"
     assert main(["lower", str(trained), "--out", str(out), "--bits", "4", "--check", "10"]) == 0
@@ -46,14 +57,7 @@ def test_real_numbers_answer_as_the_trained_network(trained):
     torch.testing.assert_close(run(lowered.network, images), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_data_that_are_gone_are_said_and_worked_around(trained, tmp_path, monkeypatch, capsys):
-    from lbq.cli import lower as command  # noqa: PLC0415
-    from lbq.errors import FormatError  # noqa: PLC0415
-
-    def gone(*arguments, **options):
-        raise FormatError("there is no folder data/x")
-
-    monkeypatch.setattr(command, "open_samples", gone)
+def test_data_that_are_gone_are_said_and_worked_around(trained, without_data, tmp_path, capsys):
     words = ["lower", str(trained), "--out", str(tmp_path / "net.lbq")]
     assert main(words) == 0
     told = capsys.readouterr().out

@@ -1,7 +1,7 @@
 """lbq-run killed at random moments, again and again: no image is missing, none is there twice.
 
     python tests/faults/killed_batches.py --images 100000 --kills 20 --out results/faults
-    python tests/faults/killed_batches.py --images 5000 --pocket     LBQ_DATA names the data
+    python tests/faults/killed_batches.py --images 100000 --pocket     LBQ_DATA names the data
 
 By default a tiny network answers random bytes; ``--pocket`` runs the trained pocket network over
 the CIFAR-10 test set, repeated as often as needed. The dense backend answers the same images.
@@ -96,15 +96,17 @@ def check_complete(out, places, expected):
     return answered
 
 
-def trial(program, network, images, place, *, shards, kills, workers=2, seed=0):
-    """Do it once in a folder of its own; return what was seen."""
+def trial(program, network, images, place, *, shards, kills, repeats=1, workers=2, seed=0):
+    """Do it once in a folder of its own, over repeated images; return what was seen."""
+    expected = np.concatenate([answer_all(network, images)] * repeats)
+    images = np.concatenate([images] * repeats)
     lbq.save(network, place / "net.lbq")
     places = write_shards(place / "in", images, shards)
     dice, out = random.Random(seed), place / "out"
     found = kill_and_finish(
         program, place / "net.lbq", place / "in", out, kills=kills, workers=workers, dice=dice
     )
-    answered = check_complete(out, places, answer_all(network, images))
+    answered = check_complete(out, places, expected)
     assert answered == len(images)
     return {"images": answered, "shards": shards, "workers": workers, **found}
 
@@ -125,7 +127,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--images", type=int, default=100_000)
+    parser.add_argument("--images", type=int, default=100_000, help="with --pocket, in 10,000s")
     parser.add_argument("--shards", type=int, default=500)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--pocket", action="store_true", help="the trained network, real images")
@@ -134,10 +136,10 @@ def main():
     options = parser.parse_args()
     if options.pocket:
         network, images = pocket()
+        images = images[: options.images]
     else:
         network = tiny_network()
         images = np.random.default_rng(0).integers(0, 256, (options.images, 2, 5, 5), np.uint8)
-    images = np.resize(images, (options.images, *images.shape[1:]))
     start = time.time()
     with tempfile.TemporaryDirectory() as folder:
         found = trial(
@@ -145,6 +147,7 @@ def main():
             network,
             images,
             Path(folder),
+            repeats=options.images // len(images),
             shards=options.shards,
             kills=options.kills,
         )

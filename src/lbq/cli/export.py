@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lbq.cli.evaluate_file import load_bundle
 from lbq.cli.following import waiting
-from lbq.cli.lower import LoweringOptions, check_out, lower_run
+from lbq.cli.lower import LoweringOptions, check_out, is_on_shelf, lower_run
 from lbq.cli.reading import read
 from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError, ParameterError
@@ -30,7 +30,7 @@ class ExportArguments:
     """Write a lowered network in another format; a run is lowered first."""
 
     source: Annotated[Path, tyro.conf.Positional]
-    """A bundle (.lbq), or the folder of a run."""
+    """A bundle (.lbq), the folder of a run, or the name of a network of the library."""
     to: Format
     """ "onnx" for ONNX Runtime and OpenVINO, "pt2" for torch alone, "nir" for neuromorphic tools
     (real numbers only), "bundle" for lbq."""
@@ -99,7 +99,7 @@ def write(
 def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:
     """Return the network, and what a person should know about how it was lowered."""
     options = arguments.options
-    if arguments.source.is_dir():
+    if arguments.source.is_dir() or is_on_shelf(arguments.source):
         if options.bits is None and arguments.to == "nir":
             options = replace(options, bits="float")
         lowered = lower_run(arguments.source, options)

@@ -19,7 +19,9 @@ from lbq.data import Data
 from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
 from lbq.deploy import run as run_lowered
 from lbq.errors import LBQError, ParameterError
-from lbq.train.document import to_document
+from lbq.models.resnet import SpikingResNet
+from lbq.shelf import pretrained, pretrained_names, recipe_of
+from lbq.train.document import Document, to_document
 from lbq.train.recipe import Recipe
 from lbq.train.trained import load_trained
 
@@ -31,6 +33,7 @@ EXAMPLES = {
     "lbq lower runs/pocket": "8-bit integers, proven not to overflow, in net.lbq",
     "lbq lower runs/pocket --check 500": "and compare both networks on 500 test samples",
     "lbq lower runs/pocket --bits float --out real.lbq": "stop before rounding",
+    "lbq lower pocket-cifar10": "a trained network that comes with the library",
 }
 
 
@@ -57,7 +60,7 @@ class LowerArguments:
     """Take a run's network out of training: integer levels, integer weights, one file."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Folder of the run."""
+    """Folder of the run, or the name of a network that comes with the library."""
     out: Path = Path("net.lbq")
     """File to write."""
     check: int = 0
@@ -106,10 +109,10 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def lower_run(out: Path, options: LoweringOptions) -> Lowered:
+def lower_run(run: Path, options: LoweringOptions) -> Lowered:
     """Lower the network of a run, to fixed point unless real numbers were asked for."""
     check_count("--calibrate", options.calibrate)
-    model, recipe, step = load_trained(out, step=options.step)
+    model, recipe, origin = _open_run(run, step=options.step)
     notes: list[str] = []
     data = None
     try:
@@ -118,9 +121,9 @@ def lower_run(out: Path, options: LoweringOptions) -> Lowered:
         if options.data is not None:
             raise
         notes.append(f"the run's data cannot be opened ({error}); pass --data.")
-    with waiting(f"lowering {out}"):
+    with waiting(f"lowering {run}"):
         real = lower(model, _example(recipe, data, options))
-        real.origin.update(recipe=to_document(recipe), step=step)
+        real.origin.update(recipe=to_document(recipe), **origin)
         if options.bits == "float":
             return Lowered(real=real, network=real, data=data, notes=tuple(notes))
         calibration = None
@@ -135,6 +138,21 @@ def lower_run(out: Path, options: LoweringOptions) -> Lowered:
             calibration=calibration,
         )
     return Lowered(real=real, network=network, data=data, notes=tuple(notes))
+
+
+def is_on_shelf(run: Path) -> bool:
+    """Say whether this names a network that comes with the library, and no file or folder."""
+    return not run.exists() and str(run) in pretrained_names()
+
+
+def _open_run(run: Path, *, step: int | None) -> tuple[SpikingResNet, Recipe, Document]:
+    """Load the network of a run, or one of the shelf by its name; say where it came from."""
+    if not is_on_shelf(run):
+        model, recipe, step = load_trained(run, step=step)
+        return model, recipe, {"step": step}
+    if step is not None:
+        raise ParameterError(f"{run} comes with the library and has no checkpoints: no --step here")
+    return pretrained(str(run)), recipe_of(str(run)), {"pretrained": str(run)}
 
 
 def check_out(out: Path) -> None:
