@@ -3,7 +3,7 @@ import random
 
 import torch
 
-from lbq.neurons import LearnedStep, OriginalTernaryLIF, TernaryLIF
+from lbq.neurons import BoxET, BurstLIF, FixedStep, LearnedStep, OriginalTernaryLIF, TernaryLIF
 
 
 def sequence(*values):
@@ -21,6 +21,18 @@ def test_levels_and_soft_reset_mirror_the_burst_neuron():
             v = u - s
             expected.append(s)
         assert TernaryLIF().double()(sequence(*currents)).flatten().tolist() == expected
+
+
+def test_one_timestep_is_the_difference_of_two_burst_neurons():
+    currents = torch.randn(1, 64, 8, generator=torch.Generator().manual_seed(5)).requires_grad_()
+    weight = torch.randn(1, 64, 8, generator=torch.Generator().manual_seed(6))
+    burst = BurstLIF(max_level=1, step=FixedStep(), surrogate=BoxET())
+    ternary, difference = TernaryLIF()(currents), burst(currents) - burst(-currents)
+    (mine,) = torch.autograd.grad(ternary, currents, weight)
+    (theirs,) = torch.autograd.grad(difference, currents, weight)
+    assert torch.equal(ternary, difference)
+    assert torch.equal(mine, theirs)
+    assert mine.any()
 
 
 def test_a_learned_step_is_threshold_and_scale():
