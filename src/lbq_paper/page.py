@@ -16,6 +16,7 @@ from lbq_paper.tables import Line, table_lines
 
 _WIDTH = 110
 _REFERENCE = "open/as in the recipes"
+_FIGURE = "figures/figure4-pocket.svg"
 _REDUCTION_PLACE, _REDUCTION_PRINTED = "accumulation/LBQ (5)", "40.52"
 
 
@@ -42,11 +43,10 @@ def results_page(results: Results) -> str:
         f"is more than {ERRORS:g} standard errors away from zero.",
         _markdown(_open(results)),
         "## What layers do (Section 5.5, Figure 4)",
-        "First seed of each. `python -m lbq_paper figure 4` draws it.",
-        _markdown(behaviour_lines(behaviours(results, "pocket"))),
+        *_behaviour(results),
         *_origin(results),
     ]
-    return "\n\n".join(part if part[0] in "#|" else fill(part, _WIDTH) for part in parts) + "\n"
+    return "\n\n".join(part if part[0] in "#|!" else fill(part, _WIDTH) for part in parts) + "\n"
 
 
 def _state(results: Results) -> Iterator[str]:
@@ -80,6 +80,7 @@ def _orderings(results: Results) -> Iterator[str]:
         counts = Counter(each.verdict for each in every)
         said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         yield f"**{question[0].upper()}{question[1:]}:** {said}."
+    yield "Where one does not hold, [log.md](log.md) says what was found."
     heading = ("better in the paper", "than", "paper", "pocket", "verdict")
     yield _markdown([heading, *map(_ordering, found)])
 
@@ -120,6 +121,14 @@ def _compared(differences: Sequence[float]) -> str:
     if not is_clear(differences):
         return "cannot be told"
     return "better" if differences[0] > 0 else "worse"
+
+
+def _behaviour(results: Results) -> Iterator[str]:
+    found = behaviours(results, "pocket")
+    yield "First seed of each. `python -m lbq_paper figure 4 --out docs/figures` draws the figure."
+    yield _markdown(behaviour_lines(found))
+    if found:
+        yield f"![Steps, entropies and levels of the small networks, layer by layer]({_FIGURE})"
 
 
 def _origin(results: Results) -> Iterator[str]:
