@@ -10,13 +10,12 @@ import tyro
 
 from lbq.errors import LBQError, ParameterError
 from lbq.train import RunOptions
-from lbq_paper.behaviour import behaviour_lines, behaviours
+from lbq_paper.behaviour import behaviour_lines
 from lbq_paper.cells import Cell, Size, Table, chosen
 from lbq_paper.full_size import full_size_cells
 from lbq_paper.page import results_page
 from lbq_paper.pocket_size import pocket_cells
-from lbq_paper.records import read_records
-from lbq_paper.results import open_results
+from lbq_paper.results import Results, open_results
 from lbq_paper.tables import aligned, table_text
 from lbq_paper.work import Work, work_off
 
@@ -156,7 +155,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _list(words: Sequence[str]) -> int:
     arguments = tyro.cli(ListArguments, prog="lbq_paper list", args=list(words))
     cells = arguments.choice.cells()
-    records = read_records(arguments.results / arguments.choice.size)
+    records = _open(arguments.results).records[arguments.choice.size]
     num_done = 0
     for cell in cells:
         found = records.get(cell.key, [])
@@ -194,7 +193,7 @@ def _run(words: Sequence[str]) -> int:
 
 def _table(words: Sequence[str]) -> int:
     arguments = tyro.cli(TableArguments, prog="lbq_paper table", args=list(words))
-    _say(table_text(arguments.table, open_results(arguments.results)))
+    _say(table_text(arguments.table, _open(arguments.results)))
     return 0
 
 
@@ -205,9 +204,9 @@ def _figure(words: Sequence[str]) -> int:
     if arguments.figure == "3":
         paths = save_figure_3(arguments.out)
     else:
-        results = open_results(arguments.results)
+        results = _open(arguments.results)
         paths = save_figure_4(arguments.out, results, arguments.size)
-        _say("\n".join(aligned(behaviour_lines(behaviours(results, arguments.size)))))
+        _say("\n".join(aligned(behaviour_lines(results, arguments.size))))
     for path in paths:
         _say(str(path))
     return 0
@@ -215,8 +214,17 @@ def _figure(words: Sequence[str]) -> int:
 
 def _results(words: Sequence[str]) -> int:
     arguments = tyro.cli(ResultsArguments, prog="lbq_paper results", args=list(words))
-    _say(results_page(open_results(arguments.results)).removesuffix("\n"))
+    _say(results_page(_open(arguments.results)).removesuffix("\n"))
     return 0
+
+
+def _open(folder: Path) -> Results:
+    """Read the records; an empty folder is an answer, a missing one a mistake."""
+    if not folder.is_dir():
+        raise ParameterError(
+            f"there is no folder {folder}; pass --results, or run it in a checkout"
+        )
+    return open_results(folder)
 
 
 def _say(words: str) -> None:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 
 from lbq.analysis import LayerLevels, LayerStep, LevelProfile, StepProfile
 from lbq.train.document import Document
 from lbq_paper.cells import Size
 from lbq_paper.claims import TEXT
 from lbq_paper.records import Record
-from lbq_paper.results import NOT_RUN, Results
+from lbq_paper.results import NOTHING, SIZES, Results, Value
 
 VARIANTS = {
     "V1": "ablation/V1/fixed",
@@ -50,53 +49,64 @@ def behaviour_of(record: Record) -> Behaviour:
     )
 
 
-def behaviours(results: Results, size: Size) -> dict[str, Behaviour]:
+def first_behaviours(results: Results, size: Size) -> dict[str, Behaviour]:
     """Return the first seed of every variant that was run and did not diverge."""
-    found = {name: results.at(place, size) for name, place in VARIANTS.items()}
     return {
-        name: behaviour_of(records[0])
-        for name, records in found.items()
-        if records and "layers" in records[0].body
+        name: behaviour_of(whole[0])
+        for name, place in VARIANTS.items()
+        if (whole := [record for record in results.at(place, size) if not record.is_diverged])
     }
 
 
-def behaviour_lines(found: dict[str, Behaviour]) -> list[tuple[str, ...]]:
-    """Set Section 5.5's numbers beside ours: heading, then a line for each."""
-    columns = [f"{name}, {who}" for name in VARIANTS for who in ("paper", "ours")]
-    lines: list[tuple[str, ...]] = [("what", *columns)]
+def behaviour_lines(results: Results, size: Size) -> list[tuple[str, ...]]:
+    """Set Section 5.5's numbers beside ours, over all seeds: heading, then a line for each."""
+    lines: list[tuple[str, ...]] = [("what", "network", "paper", SIZES[size])]
     said = {claim.statement: claim.value for claim in TEXT}
     for what, (value, digits) in _MEASURES.items():
-        line = [what]
-        for name in VARIANTS:
-            ours = value(found[name]) if name in found else None
-            missing = "-" if name in found else NOT_RUN
-            line.append(_printed(said.get(f"{what}, {name}")))
-            line.append(missing if ours is None else f"{ours:.{digits}f}")
-        lines.append(tuple(line))
+        for name, place in VARIANTS.items():
+            ours = results.shown(place, size, value, digits=digits)
+            printed = said.get(f"{what}, {name}")
+            if printed is not None or ours != NOTHING:
+                lines.append((what, name, NOTHING if printed is None else str(printed), ours))
     return lines
 
 
-def _learned(value: Callable[[StepProfile], float]) -> Callable[[Behaviour], float | None]:
-    return lambda found: value(found.steps) if found.steps.is_learned else None
+def step_variation(record: Record) -> float | None:
+    """Coefficient of variation of the learned steps over layers."""
+    return _of_steps(record, lambda steps: steps.variation)
 
 
-_MEASURES: dict[str, tuple[Callable[[Behaviour], float | None], int]] = {
-    "smallest learned step": (_learned(lambda steps: min(steps.means)), 3),
-    "largest learned step": (_learned(lambda steps: max(steps.means)), 3),
-    "coefficient of variation of the step": (_learned(lambda steps: steps.variation), 2),
-    "active ratio": (lambda found: found.levels.active_ratio, 3),
-    "normalised entropy": (lambda found: found.levels.entropy, 3),
-    "P(k=1 | k>0)": (lambda found: _percent(found.levels.share(1)), 1),
-}
-"""What is measured, named as :mod:`lbq_paper.claims` names it, and its digits."""
+def active_ratio(record: Record) -> float | None:
+    """Share of neurons that are active, every layer counted alike; None without neurons."""
+    levels = None if record.is_diverged else behaviour_of(record).levels
+    return levels.active_ratio if levels is not None and levels.layers else None
 
 
-def _percent(share: float | None) -> float | None:
+def entropy(record: Record) -> float | None:
+    """Entropy of the levels of active neurons, as a share of the largest one."""
+    return None if record.is_diverged else behaviour_of(record).levels.entropy
+
+
+def _ones(record: Record) -> float | None:
+    """Percent of ones among the levels of active neurons."""
+    share = None if record.is_diverged else behaviour_of(record).levels.share(1)
     return None if share is None else 100 * share
 
 
-def _printed(value: Decimal | None) -> str:
-    return "-" if value is None else str(value)
+def _of_steps(record: Record, value: Callable[[StepProfile], float]) -> float | None:
+    steps = None if record.is_diverged else behaviour_of(record).steps
+    return None if steps is None or not steps.is_learned else value(steps)
+
+
+_MEASURES: dict[str, tuple[Value, int]] = {
+    "smallest learned step": (lambda record: _of_steps(record, lambda s: min(s.means)), 3),
+    "largest learned step": (lambda record: _of_steps(record, lambda s: max(s.means)), 3),
+    "coefficient of variation of the step": (step_variation, 3),
+    "active ratio": (active_ratio, 3),
+    "normalised entropy": (entropy, 3),
+    "P(k=1 | k>0)": (_ones, 1),
+}
+"""What is measured, named as :mod:`lbq_paper.claims` names it, and its digits."""
 
 
 def _step(layer: Document, is_learned: bool) -> LayerStep:

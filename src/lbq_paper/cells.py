@@ -71,7 +71,10 @@ class Cell:
 
     @cached_property
     def id(self) -> str:
-        """A short name of recipe, seed and numerics: another number needs another id."""
+        """A short name of recipe, seed and numerics: other weights need another id.
+
+        What counts and measures them is not in it; a record says at which commit that was done.
+        """
         return digest({"recipe": self.key, "numerics": numerics_digest()})[:_ID_DIGITS]
 
 

@@ -82,22 +82,31 @@ class AblationClaim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccumulationClaim:
-    """One row of Table 6: accumulations per image in millions, summed over two timesteps."""
+class CostClaim:
+    """A row of Table 6 or 7."""
 
     method: str
     max_level: int | None
+
+    @property
+    def row(self) -> str:
+        """The row as the tables name it: ``LBQ (5)``."""
+        return self.method if self.max_level is None else f"{self.method} ({self.max_level})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccumulationClaim(CostClaim):
+    """One row of Table 6: accumulations per image in millions, summed over two timesteps."""
+
     unary_acs_m: Decimal
     bit_sparse_acs_m: Decimal
     reduction_percent: Decimal
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnergyClaim:
+class EnergyClaim(CostClaim):
     """One row of Table 7: operations per image in millions and the energy modelled from them."""
 
-    method: str
-    max_level: int | None
     accuracy: Decimal
     fp_macs_m: Decimal
     acs_m: Decimal | None

@@ -6,6 +6,8 @@ roundings are a billion times smaller and no level was seen to move, so the coun
 the last digit.
 """
 
+from copy import deepcopy
+
 import torch
 
 from lbq.cost import Tally
@@ -23,12 +25,12 @@ BATCH = 50
 @torch.inference_mode()
 def count_exactly(model: SpikingResNet, data: Data, *, milestones: tuple[int, ...]) -> Document:
     """Count, in float64, after each of so many test images, in the order of the test set."""
-    *_, last = sorted(milestones)
-    if last > data.num_test or any(milestone % BATCH for milestone in milestones):
+    last = max(milestones, default=0)
+    if not 0 < last <= data.num_test or any(milestone % BATCH for milestone in milestones):
         raise ParameterError(
             f"milestones are multiples of {BATCH} up to {data.num_test}, got {milestones}"
         )
-    model = model.double()
+    model = deepcopy(model).double()
     batches = test_batches(data, batch=BATCH)
     tally: Tally | None = None
     correct, found = 0, list[Document]()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lbq.analysis import figures
 from lbq.errors import ParameterError
-from lbq_paper.behaviour import VARIANTS, behaviours
+from lbq_paper.behaviour import VARIANTS, first_behaviours
 from lbq_paper.cells import Size
 from lbq_paper.results import Results
 
@@ -19,7 +19,7 @@ def save_figure_3(out: Path) -> list[Path]:
 
 def save_figure_4(out: Path, results: Results, size: Size) -> list[Path]:
     """Draw what layers do with their levels, for those of V1, V2, V3 and LBQ that were run."""
-    found = behaviours(results, size)
+    found = first_behaviours(results, size)
     if not found:
         raise ParameterError(
             f"figure 4 shows {', '.join(VARIANTS)}, and none was run at {size} size; "

@@ -30,7 +30,9 @@ def measure_run(run: Path, *, cache: Path, device: torch.device) -> Document:
 def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.device) -> Document:
     """Return right answers, counts and, for every layer, its step and the levels it emits.
 
-    The network runs as it was evaluated in training: same precision, same memory order.
+    The network runs in the precision and memory order of its training, but is never compiled: its
+    levels are watched. Compiled training rounds elsewhere, so its last evaluation may differ a
+    little.
     """
     model = model.to(device)
     if recipe.channels_last:

@@ -19,7 +19,29 @@ ABLATION_SEEDS = (0, 1, 2)
 SEEDS = (0, 1)
 CALIBRATION_PERCENTILE = 99.0
 
-_COMPILED = ("binary", "ternary", "ternary-learned", "ternary-original", "lmht", "ilif", "mlf")
+OPEN_POINTS: dict[str, dict[str, NeuronConfig]] = {
+    "LBQ, step from 1.0": {
+        "step from 0.5": replace(LBQ, step=0.5),
+        "step from 0.2": replace(LBQ, step=0.2),
+        "step calibrated": LBQ,
+        "one step per channel": replace(LBQ, step_per_channel=True),
+        "LSQ gradient scale": replace(LBQ, gradient_scale="lsq"),
+        "reset by level": replace(LBQ, reset_mode="level"),
+        "no reset": replace(LBQ, reset_mode="none"),
+    },
+    "V2, step fixed at 1.0": {
+        "V2, step fixed at 0.5": NeuronConfig(kind="v2", max_level=5, step=0.5),
+        "V2, step fixed at 0.25": NeuronConfig(kind="v2", max_level=5, step=0.25),
+    },
+    "V3, Box-ET [0.5, N+0.5]": {
+        "Box-ET [1, N]": replace(ABLATION["V3/learnable"], surrogate="matched-box"),
+        "Box-ET [0, N]": replace(ABLATION["V3/learnable"], surrogate="clip-box"),
+        "Box-ET with fixed tails": replace(ABLATION["V3/learnable"], surrogate="tailed-box"),
+    },
+}
+"""What the paper leaves open: a row of the ablation, and what differs from it in one choice."""
+
+_COMPILED = ("binary", "ternary", "ternary-learned", "lmht", "ilif", "mlf")
 """Kinds of neurons that loop over the timesteps in plain torch."""
 
 _Row = tuple[str, str, str, Recipe]  # group, place, method, recipe
@@ -52,10 +74,22 @@ def asking(neuron: NeuronConfig) -> Recipe:
     return replace(recipe, compile=neuron.kind in _COMPILED)
 
 
+def pocket_words() -> str:
+    """Say in words what the small cells have in common."""
+    recipe = pocket_science()
+    model = recipe.model
+    return (
+        f"CIFAR-10, {model.name} with {model.blocks} blocks per stage at {model.width:g} of the "
+        f"width, the first stage of stride {model.first_stage_stride}, T = {model.timesteps}, "
+        f"{recipe.epochs} epochs"
+    )
+
+
 @cache
 def pocket_cells() -> tuple[Cell, ...]:
     """List every small cell, each with all of its places and groups."""
     rows = [*_ablation(), *_levels(), *_timesteps(), *_open_points(), *_others()]
+    ablation = [asking(neuron) for neuron in ABLATION.values()]
     return merged(
         Cell(
             places=(place,),
@@ -65,7 +99,7 @@ def pocket_cells() -> tuple[Cell, ...]:
             groups=(group,),
         )
         for group, place, method, recipe in rows
-        for seed in (ABLATION_SEEDS if group == "a" else SEEDS)
+        for seed in (ABLATION_SEEDS if recipe in ablation else SEEDS)
     )
 
 
@@ -93,27 +127,15 @@ def _timesteps() -> Iterator[_Row]:
 
 
 def _open_points() -> Iterator[_Row]:
-    """Yield what the paper leaves open; the first row is what the others are compared with."""
     like = pocket_science()
-    neurons = {
-        "as in the recipes": LBQ,
-        "step from 0.5": replace(LBQ, step=0.5),
-        "step from 0.2": replace(LBQ, step=0.2),
-        "V2, step fixed at 0.5": NeuronConfig(kind="v2", max_level=5, step=0.5),
-        "V2, step fixed at 0.25": NeuronConfig(kind="v2", max_level=5, step=0.25),
-        "one step per channel": replace(LBQ, step_per_channel=True),
-        "LSQ gradient scale": replace(LBQ, gradient_scale="lsq"),
-        "reset by level": replace(LBQ, reset_mode="level"),
-        "no reset": replace(LBQ, reset_mode="none"),
-        "Box-ET [0.5, N+0.5]": ABLATION["V3/learnable"],
-        "Box-ET [1, N]": replace(ABLATION["V3/learnable"], surrogate="matched-box"),
-        "Box-ET [0, N]": replace(ABLATION["V3/learnable"], surrogate="clip-box"),
-        "Box-ET with fixed tails": replace(ABLATION["V3/learnable"], surrogate="tailed-box"),
-    }
-    for method, neuron in neurons.items():
-        yield "d", f"open/{method}", method, asking(neuron)
-    calibrated = replace(like, calibrate=CALIBRATION_PERCENTILE)
-    yield "d", "open/step calibrated", "step calibrated", calibrated
+    references = dict(zip(OPEN_POINTS, ("LBQ/learnable", "V2/fixed", "V3/learnable"), strict=True))
+    for reference, choices in OPEN_POINTS.items():
+        yield "d", f"open/{reference}", reference, asking(ABLATION[references[reference]])
+        for method, neuron in choices.items():
+            recipe = asking(neuron)
+            if method == "step calibrated":
+                recipe = replace(like, calibrate=CALIBRATION_PERCENTILE)
+            yield "d", f"open/{method}", method, recipe
 
 
 def _others() -> Iterator[_Row]:

@@ -13,6 +13,7 @@ from lbq.errors import FormatError, LBQError
 from lbq.kernels.native import isa
 from lbq.train import Recipe, read_journal
 from lbq.train.document import Document, from_document
+from lbq.train.provenance import git_commit
 from lbq.train.run_folder import RunFolder
 from lbq_paper.cells import Cell, published, recipe_key
 from lbq_paper.numerics import numerics_digest
@@ -36,10 +37,19 @@ class Record:
         return self.body["numerics_sha256"] == numerics_digest()
 
     @property
+    def is_diverged(self) -> bool:
+        """Whether training ended in numbers that are none."""
+        return "diverged" in self.body
+
+    @property
     def accuracy(self) -> float | None:
-        """Percent of right answers after the last epoch; None if training diverged."""
-        found = self.body.get("accuracy_after_last_epoch")
-        return None if found is None else 100 * found
+        """Percent of right answers when it was measured; None if training diverged.
+
+        Measured after the last epoch by the same forward that was counted, which is not compiled:
+        what training evaluated may have been, and then differs by some levels at their thresholds.
+        """
+        found = self.body.get("measured_correct")
+        return None if found is None else 100 * found / self.body["counts"]["num_images"]
 
     @property
     def seed(self) -> int:
@@ -54,12 +64,15 @@ def record_path(out: Path, cell: Cell) -> Path:
 
 def write_record(out: Path, cell: Cell, run: Path, measured: Document) -> Path:
     """Write what a finished run and its measurement came to."""
-    return _write(out, cell, {**_history(run), **measured})
+    journal = list(read_journal(run / "journal.jsonl"))
+    body = {**_headline(journal), **_history(journal), **_provenance(run), **measured}
+    return _write(out, cell, {**body, "measured_commit": git_commit()})
 
 
 def write_failure(out: Path, cell: Cell, run: Path, words: str) -> Path:
     """Write that training diverged: that, too, is an answer."""
-    return _write(out, cell, {"diverged": words, **_provenance(run)})
+    journal = list(read_journal(run / "journal.jsonl"))
+    return _write(out, cell, {"diverged": words, **_history(journal), **_provenance(run)})
 
 
 def read_records(folder: Path) -> dict[str, list[Record]]:
@@ -103,23 +116,29 @@ def _read(path: Path) -> Document:
     return body
 
 
-def _history(run: Path) -> Document:
-    """Tell a run from its journal: headline, curve, time."""
-    journal = list(read_journal(run / "journal.jsonl"))
+def _headline(journal: list[dict[str, Any]]) -> Document:
+    """Say how good training found the network: at the end, and at best."""
     evaluations = [record for record in journal if record["event"] == "evaluation"]
     last, best = evaluations[-1], max(evaluations, key=lambda record: record["correct"])
-    curve = [record for record in journal if record["event"] == "train"]
-    kept = ("epoch", "loss", "accuracy", "active", "samples_per_s")
     return {
         "accuracy_after_last_epoch": last["accuracy"],
         "correct": last["correct"],
         "count": last["count"],
         "best_on_test_set": {"accuracy": best["accuracy"], "epoch": best["epoch"]},
-        "minutes": round(_seconds(journal) / 60, 2),
-        "lives": sum(record["event"] in ("start", "resume") for record in journal),
-        **_provenance(run),
-        "curve": [_rounded(record, kept) for record in curve[:: 1 + len(curve) // _CURVE_LINES]],
         "evaluations": [_rounded(r, ("epoch", "accuracy", "loss")) for r in evaluations],
+    }
+
+
+def _history(journal: list[dict[str, Any]]) -> Document:
+    """Tell a run from its journal: time, devices, curve."""
+    lives = [record for record in journal if record["event"] in ("start", "resume")]
+    curve = [record for record in journal if record["event"] == "train"]
+    kept = ("epoch", "loss", "accuracy", "active", "samples_per_s")
+    return {
+        "minutes": round(_seconds(journal) / 60, 2),
+        "lives": len(lives),
+        **_rounded(lives[-1], ("device", "processes", "threads")),
+        "curve": [_rounded(record, kept) for record in curve[:: 1 + len(curve) // _CURVE_LINES]],
     }
 
 

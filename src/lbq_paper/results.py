@@ -1,5 +1,6 @@
 """What was measured, place by place: accuracies and counts with their number, mean and spread."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,27 @@ from lbq_paper.full_size import full_size_cells
 from lbq_paper.pocket_size import pocket_cells
 from lbq_paper.records import Record, read_records
 
+SIZES: dict[Size, str] = {"full": "full size", "pocket": "pocket"}
+"""What the columns of the two sizes are called."""
 NO_CELL = "no cell"
 NOT_RUN = "not run"
 DIVERGED = "diverged"
+NOTHING = "-"
+"""Stands for a number that a network does not have."""
 OLDER = "*"
 """Marks numbers that other code than the present one computed."""
 
 Value = Callable[[Record], float | None]
 """Reads one number off a record; None where it has none."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much a number varies from seed to seed, pooled over networks."""
+
+    deviation: float
+    freedom: int
+    """Degrees of freedom: runs less networks."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +69,17 @@ class Results:
         if not any(cell.size == size and place in cell.places for cell in self.cells):
             return NO_CELL
         records = self.at(place, size)
-        values = [found for record in records if (found := value(record)) is not None]
         if not records:
             return NOT_RUN
         is_older = self.marks_older and not all(record.is_current for record in records)
-        mark = OLDER if is_older else ""
-        return (shown(values, digits=digits) if values else DIVERGED) + mark
+        num_diverged = sum(record.is_diverged for record in records)
+        values = known(records, value)
+        if not values:
+            words = DIVERGED if num_diverged else NOTHING
+        else:
+            words = shown(values, digits=digits)
+            words += f", {num_diverged} {DIVERGED}" if num_diverged else ""
+        return words + (OLDER if is_older else "")
 
     def paired(self, place: str, reference: str, size: Size, value: Value) -> str:
         """Write the differences to another place over the seeds that both were run with."""
@@ -68,6 +87,18 @@ class Results:
             return "-"
         differences = self.differences(place, reference, size, value)
         return shown(differences, digits=2, sign="+") if differences else "-"
+
+    def spread(self, size: Size, value: Value) -> Spread:
+        """Pool the spread over seeds of every network that was run with several."""
+        places = dict.fromkeys(place for cell in self.cells for place in cell.places)
+        groups = {
+            tuple(record.path for record in records): known(records, value)
+            for records in (self.at(place, size) for place in places)
+        }
+        several = [values for values in groups.values() if len(values) > 1]
+        freedom = sum(len(values) - 1 for values in several)
+        squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
+        return Spread(math.sqrt(squares / max(1, freedom)), freedom)
 
     def differences(self, place: str, reference: str, size: Size, value: Value) -> list[float]:
         """Subtract the value at another place, seed by seed, where both were run with it."""
@@ -91,6 +122,11 @@ def open_results(folder: Path) -> Results:
     )
 
 
+def known(records: Iterable[Record], value: Value) -> list[float]:
+    """Read a number off all records that have it."""
+    return [found for record in records if (found := value(record)) is not None]
+
+
 def shown(values: Iterable[float], *, digits: int, sign: str = "") -> str:
     """Write values as mean, sample standard deviation and number."""
     values = list(values)
@@ -101,7 +137,7 @@ def shown(values: Iterable[float], *, digits: int, sign: str = "") -> str:
 
 
 def accuracy(record: Record) -> float | None:
-    """Percent of right answers after the last epoch."""
+    """Percent of right answers of the network as it was after the last epoch."""
     return record.accuracy
 
 

@@ -1,15 +1,19 @@
 """The paper's tables beside ours: what it prints, what we measured at its size, and at pocket size.
 
-Numbers come from committed records only; a place without one says so.
+Numbers come from the records in the folder of results only; a place without one says so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from textwrap import fill
 
 from lbq_paper.cells import Table
 from lbq_paper.claims import AccumulationClaim, EnergyClaim
+from lbq_paper.orderings import judge
+from lbq_paper.pocket_size import OPEN_POINTS, pocket_words
 from lbq_paper.results import (
     OLDER,
+    SIZES,
     Results,
     Value,
     accuracy,
@@ -21,7 +25,6 @@ from lbq_paper.results import (
 from lbq_paper.tables_as_printed import ABLATION, ACCUMULATIONS, ACCURACY, ENERGIES
 
 _ABLATION_REFERENCE = "ablation/LBQ/learnable"
-_OPEN_REFERENCE = "open/as in the recipes"
 
 _TITLES: dict[Table, str] = {
     "2": "Table 2: CIFAR, accuracy in percent",
@@ -30,12 +33,16 @@ _TITLES: dict[Table, str] = {
     "5": "Table 5: ablation on CIFAR-10, accuracy in percent",
     "6": "Table 6: accumulations, millions per image",
     "7": "Table 7: operations in millions and energy in mJ per image",
-    "open": "What the paper leaves open: accuracy in percent, and its differences over seeds",
+    "open": "What the paper leaves open: accuracy in percent, and what one choice changes",
 }
-_FOOT = f"""Accuracies are those after the last epoch, on all test samples: mean +- standard
-deviation over seeds (n). Pocket: one block per stage, a quarter of the width, 6 epochs; these
+_FOOT = f"""Accuracies are those after the last epoch, on all test samples, of the same forward
+that was counted: mean +- standard deviation over seeds (n). Pocket: {pocket_words()}; these
 numbers compare with each other, not with the paper's. {OLDER} computed by other code than the
 present one."""
+_WIDTH = 100
+
+_ENERGY_DIGITS = {"accuracy, %": 2, "ANN / this": 2, "formations": 5, "energy": 5}
+_COMPARED = {"holds": "better", "does not hold": "worse"}
 
 Line = tuple[str, ...]
 """The words of one row."""
@@ -43,7 +50,9 @@ Line = tuple[str, ...]
 
 def table_text(table: Table, results: Results) -> str:
     """Write one table as text."""
-    return "\n".join([_TITLES[table], "", *aligned(table_lines(table, results)), "", _FOOT])
+    lines = aligned(table_lines(table, results))
+    foot = (fill(words, _WIDTH) for words in (_FOOT, *_sources(table, results)))
+    return "\n".join([_TITLES[table], "", *lines, "", *foot])
 
 
 def table_lines(table: Table, results: Results) -> list[Line]:
@@ -62,10 +71,22 @@ def aligned(lines: Sequence[Line]) -> list[str]:
     return [head, "-" * len(head), *rest]
 
 
+def _sources(table: Table, results: Results) -> Iterator[str]:
+    """Name the records that a table was made from."""
+    for size in SIZES:
+        found = {
+            record.path: record for at in results.places(table) for record in results.at(at, size)
+        }
+        if found:
+            commits = dict.fromkeys(record.body.get("commit") for record in found.values())
+            names = " ".join(sorted(path.stem for path in found))
+            yield f"From results/{size}, commit {', '.join(map(str, commits))}: {names}"
+
+
 def _accuracy_lines(table: Table) -> Callable[[Results], list[Line]]:
     def lines(results: Results) -> list[Line]:
         claims = {c.cell: (str(c.accuracy), c.origin) for c in ACCURACY if str(c.table) == table}
-        found: list[Line] = [("dataset / network / method / T", "paper", "", "ours", "pocket")]
+        found: list[Line] = [("dataset / network / method / T", "paper", "", *SIZES.values())]
         for place in _with_ours(claims, results, table):
             printed, origin = claims.get(place, ("-", "not in the paper"))
             found.append((place, printed, origin, *_both(results, place, accuracy)))
@@ -75,7 +96,7 @@ def _accuracy_lines(table: Table) -> Callable[[Results], list[Line]]:
 
 
 def _ablation_lines(results: Results) -> list[Line]:
-    heading = ("method", "paper", "- LBQ", "ours", "- LBQ", "pocket", "- LBQ")
+    heading = ("method", "paper", "- LBQ", "full size", "- LBQ", "pocket", "- LBQ")
     lbq = next(claim.accuracy for claim in ABLATION if claim.method == "LBQ")
     found: list[Line] = [heading]
     for claim in ABLATION:
@@ -89,13 +110,13 @@ def _ablation_lines(results: Results) -> list[Line]:
 
 
 def _accumulation_lines(results: Results) -> list[Line]:
-    claims = {f"accumulation/{_row(claim)}": claim for claim in ACCUMULATIONS}
+    claims = {f"accumulation/{claim.row}": claim for claim in ACCUMULATIONS}
     columns: Sequence[tuple[str, Callable[[AccumulationClaim], Decimal], Value]] = (
         ("unary ACs", lambda claim: claim.unary_acs_m, millions("unary_acs")),
         ("bit-sparse ACs", lambda claim: claim.bit_sparse_acs_m, millions("bit_sparse_acs")),
         ("saved, %", lambda claim: claim.reduction_percent, reduction),
     )
-    found: list[Line] = [("method", "what", "paper", "ours", "pocket")]
+    found: list[Line] = [("method", "what", "paper", *SIZES.values())]
     for place in _with_ours(claims, results, "6"):
         claim = claims.get(place)
         for name, printed, value in columns:
@@ -106,7 +127,7 @@ def _accumulation_lines(results: Results) -> list[Line]:
 
 
 def _energy_lines(results: Results) -> list[Line]:
-    claims = {f"energy/{_row(claim)}": claim for claim in ENERGIES}
+    claims = {f"energy/{claim.row}": claim for claim in ENERGIES}
     columns: Sequence[tuple[str, Callable[[EnergyClaim], Decimal | None], Value]] = (
         ("accuracy, %", lambda claim: claim.accuracy, accuracy),
         ("FP MACs", lambda claim: claim.fp_macs_m, millions("fp_macs")),
@@ -115,7 +136,7 @@ def _energy_lines(results: Results) -> list[Line]:
         ("energy", lambda claim: claim.energy_mj, energy_mj),
         ("ANN / this", lambda claim: claim.ratio, energy_ratio),
     )
-    found: list[Line] = [("method", "what", "paper", "ours", "pocket")]
+    found: list[Line] = [("method", "what", "paper", *SIZES.values())]
     for place in _with_ours(claims, results, "7"):
         claim = claims.get(place)
         for name, printed, value in columns:
@@ -124,17 +145,29 @@ def _energy_lines(results: Results) -> list[Line]:
                 continue  # the paper leaves this one empty for this row
             word = "-" if number is None else str(number)
             row = place.removeprefix("energy/")
-            digits = 2 if name in ("accuracy, %", "ANN / this") else 4
+            digits = _ENERGY_DIGITS.get(name, 4)
             found.append((row, name, word, *_both(results, place, value, digits=digits)))
     return found
 
 
 def _open_lines(results: Results) -> list[Line]:
-    found: list[Line] = [("choice", "pocket", "- LBQ as in the recipes")]
-    for place in results.places("open"):
-        row = place.removeprefix("open/")
-        difference = results.paired(place, _OPEN_REFERENCE, "pocket", accuracy)
-        found.append((row, results.shown(place, "pocket", accuracy), difference))
+    found: list[Line] = [("choice", "pocket", "instead of", "difference", "verdict")]
+    spread = results.spread("pocket", accuracy)
+    for reference, choices in OPEN_POINTS.items():
+        there = f"open/{reference}"
+        found.append((reference, results.shown(there, "pocket", accuracy), "", "", ""))
+        for row in choices:
+            place = f"open/{row}"
+            verdict = judge(results.differences(place, there, "pocket", accuracy), spread)
+            found.append(
+                (
+                    row,
+                    results.shown(place, "pocket", accuracy),
+                    reference,
+                    results.paired(place, there, "pocket", accuracy),
+                    _COMPARED.get(verdict, verdict),
+                )
+            )
     return found
 
 
@@ -146,10 +179,6 @@ def _both(results: Results, place: str, value: Value, *, digits: int = 2) -> tup
 def _with_ours(claims: Mapping[str, object], results: Results, table: Table) -> list[str]:
     """List printed places, then those that only we have."""
     return list(dict.fromkeys([*claims, *results.places(table)]))
-
-
-def _row(claim: AccumulationClaim | EnergyClaim) -> str:
-    return claim.method if claim.max_level is None else f"{claim.method} ({claim.max_level})"
 
 
 _LINES: dict[Table, Callable[[Results], list[Line]]] = {

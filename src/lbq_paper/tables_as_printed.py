@@ -246,18 +246,14 @@ def printed_cells() -> dict[str, Decimal]:
     """Collect every number the prose refers to under the address it uses."""
     cells = {claim.cell: claim.accuracy for claim in (*ACCURACY, *ABLATION)}
     for claim in ACCUMULATIONS:
-        row = f"accumulation/{_label(claim)}"
+        row = f"accumulation/{claim.row}"
         cells[f"{row}/unary"] = claim.unary_acs_m
         cells[f"{row}/bit-sparse"] = claim.bit_sparse_acs_m
         cells[f"{row}/reduction"] = claim.reduction_percent
     for claim in ENERGIES:
-        row = f"energy/{_label(claim)}"
+        row = f"energy/{claim.row}"
         cells[f"{row}/accuracy"] = claim.accuracy
         cells[f"{row}/mj"] = claim.energy_mj
         if claim.ratio is not None:
             cells[f"{row}/ratio"] = claim.ratio
     return cells
-
-
-def _label(claim: AccumulationClaim | EnergyClaim) -> str:
-    return claim.method if claim.max_level is None else f"{claim.method} ({claim.max_level})"

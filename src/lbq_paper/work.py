@@ -19,7 +19,7 @@ from lbq.train.journal import Listener, Record
 from lbq.train.preemption import listening_for_stop
 from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import Supervisor
-from lbq.train.world import choose_device
+from lbq.train.world import choose_device, is_inside_launcher
 from lbq_paper.cells import Cell
 from lbq_paper.measure import measure_run
 from lbq_paper.records import read_records, record_path, write_failure, write_record
@@ -28,6 +28,8 @@ Ending = Literal["recorded", "was recorded", "somebody else works on it", "stopp
 
 Say = Callable[[str], None]
 
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit codes of a run that was asked to stop and is saved."""
 _TELL_EVERY = 200
 """Steps between two lines about a run."""
 
@@ -56,6 +58,11 @@ def work_off(
     cells: Sequence[Cell], work: Work, *, say: Say, limit_minutes: float | None = None
 ) -> int:
     """Run cells in their order; return 0, 1 if one failed, or 128 + signal if asked to stop."""
+    if is_inside_launcher():
+        raise RunError(
+            "lbq_paper was started by a launcher, in several processes that would take different "
+            "cells; start it once and pass --devices N: it launches the workers of each cell"
+        )
     num_failed = 0
     with listening_for_stop() as stop, _alarm(limit_minutes):
         for index, cell in enumerate(cells, 1):
@@ -125,12 +132,15 @@ def _train(recipe: Recipe, run: Path, work: Work, progress: Listener) -> bool:
     words = ["-m", "lbq.cli", "train", str(file), "--out", str(run), "--allow-changed", "code"]
     words += ["--devices", str(work.devices), "--device", options.device]
     words += ["--cache", str(options.cache), "--workers", str(options.workers)]
+    words += ["--save-every-s", str(options.save_every_s)]
+    if options.threads is not None:
+        words += ["--threads", str(options.threads)]
     checkpoints = RunFolder(run).checkpoints
     job = Supervisor(
         [sys.executable, *words], progress=lambda: max(checkpoints.steps(), default=-1)
     )
     code = job.run()
-    if code and code < 128:
+    if code not in (0, *_STOPPED):
         raise RunError(f"training on {work.devices} devices ended with exit code {code}")
     return code == 0
 

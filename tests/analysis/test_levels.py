@@ -45,13 +45,6 @@ def test_entropy_does_not_know_how_many_were_silent():
     assert few.active_ratio > many.active_ratio
 
 
-def test_the_papers_means_lie_below_their_concave_bounds():
-    """P(1 | k > 0) = 0.498 with N = 5 allows at most 0.863 (the rest spread evenly)."""
-    rest = (1 - 0.498) / 4
-    even = LayerLevels(layer="", counts=(0, 4980, *[int(1e4 * rest)] * 4))
-    assert even.entropy == pytest.approx(0.863, abs=1e-3)
-
-
 def test_silent_and_single_level_layers_have_no_entropy():
     silent = LayerLevels(layer="a", counts=(9, 0, 0))
     binary = LayerLevels(layer="b", counts=(9, 4))

@@ -10,19 +10,27 @@ from lbq_paper.numerics import numerics_digest
 from lbq_paper.pocket_size import pocket_cells
 from lbq_paper.records import FORMAT
 
+COUNTS = {"num_images": 10_000, "ann_macs": 0, "fp_macs": 0}
+
+
+def measured(accuracy, counts):
+    """Return what a measurement adds to a record."""
+    correct = accuracy * counts["num_images"]
+    return {"measured_correct": correct, "counts": counts, "layers": []}
+
 
 @pytest.fixture
 def record(tmp_path):
     """Writes a record for a place and seed, and returns where it lies."""
 
-    def write(place, seed, accuracy, *, size="pocket", numerics=None, **body):
+    def write(place, seed, accuracy, *, size="pocket", numerics=None, counts=COUNTS, **body):
         cells = pocket_cells() if size == "pocket" else full_size_cells()
         cell = next(c for c in cells if place in c.places and c.seed == seed)
         whole = {
             "format": FORMAT,
             "recipe": published(cell.recipe),
             "numerics_sha256": numerics or numerics_digest(),
-            "accuracy_after_last_epoch": accuracy,
+            **({} if accuracy is None else measured(accuracy, counts)),
             **body,
         }
         path = tmp_path / size / f"{cell.id}.json"

@@ -7,8 +7,8 @@ def test_cells_are_listed_with_their_state(capsys, tmp_path):
     words = ["list", "--group", "c", "--results", str(tmp_path)]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert out.count("not run") == 6
-    assert "6 cells, 0 recorded" in out
+    assert out.count("not run") == 7
+    assert "7 cells, 0 recorded" in out
 
 
 def test_a_table_is_printed(capsys, tmp_path):
@@ -50,7 +50,8 @@ def test_parts_of_an_array_are_the_whole():
         (["list", "--array-index", "3", "--array-size", "3"], "array_index must lie in 0..2"),
         (["list", "nothing-begins-so"], "no cell is chosen"),
         (["run", "--group", "z"], "no cell is chosen"),
-        (["figure", "4", "--results", "nowhere"], "none was run at pocket size"),
+        (["figure", "4", "--results", "."], "none was run at pocket size"),
+        (["table", "5", "--results", "nowhere"], "there is no folder nowhere"),
     ],
 )
 def test_mistakes_are_told(words, complaint, capsys):

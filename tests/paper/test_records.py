@@ -47,7 +47,8 @@ def test_a_cell_was_measured_on_what_it_was_evaluated_on(path):
     assert record["id"] == path.stem
     assert record["counts"]["num_images"] == record["count"]
     assert len(record["data_sha256"]) == len(record["numerics_sha256"]) == 64
-    assert abs(record["measured_correct"] - record["correct"]) <= 0.005 * record["count"]
+    apart = abs(record["measured_correct"] - record["correct"])
+    assert apart <= (0.01 * record["count"] if record["recipe"]["compile"] else 0)
 
 
 @pytest.mark.parametrize("size", ["full", "pocket"])

@@ -4,8 +4,8 @@ from decimal import Decimal
 import pytest
 
 from lbq_paper.results import open_results, shown
-from lbq_paper.tables import table_text
-from lbq_paper.tables_as_printed import ABLATION, ACCUMULATIONS, ENERGIES
+from lbq_paper.tables import table_lines, table_text
+from lbq_paper.tables_as_printed import ABLATION, ACCUMULATIONS, ACCURACY, ENERGIES
 
 COUNTS = {
     "num_images": 10,
@@ -34,11 +34,35 @@ def test_without_records_nothing_was_run(name, tmp_path):
     assert "n=" not in text
 
 
-def test_every_printed_number_of_tables_5_to_7_is_printed(tmp_path):
-    ablation, counts, energy = (table(name, tmp_path) for name in ("5", "6", "7"))
-    assert all(str(claim.accuracy) in ablation for claim in ABLATION)
-    assert all(str(claim.unary_acs_m) in counts for claim in ACCUMULATIONS)
-    assert all(str(claim.energy_mj) in energy for claim in ENERGIES)
+def test_every_printed_number_stands_in_its_row_and_column(tmp_path):
+    results = open_results(tmp_path)
+    rows = {name: table_lines(name, results)[1:] for name in ("2", "3", "4", "5", "6", "7")}
+    accuracies = {line[0]: line[1] for name in ("2", "3", "4") for line in rows[name]}
+    assert all(accuracies[claim.cell] == str(claim.accuracy) for claim in ACCURACY)
+    ablation = {f"ablation/{line[0]}": line[1] for line in rows["5"]}
+    assert ablation == {claim.cell: str(claim.accuracy) for claim in ABLATION}
+    costs = {line[:2]: line[2] for name in ("6", "7") for line in rows[name]}
+    for claim in ACCUMULATIONS:
+        assert costs[claim.row, "unary ACs"] == str(claim.unary_acs_m)
+        assert costs[claim.row, "bit-sparse ACs"] == str(claim.bit_sparse_acs_m)
+        assert costs[claim.row, "saved, %"] == str(claim.reduction_percent)
+    for claim in ENERGIES:
+        printed = {
+            "accuracy, %": claim.accuracy,
+            "FP MACs": claim.fp_macs_m,
+            "ACs": claim.acs_m,
+            "formations": claim.plane_formations_m,
+            "energy": claim.energy_mj,
+            "ANN / this": claim.ratio,
+        }
+        for what, number in printed.items():
+            assert costs.get((claim.row, what)) == (None if number is None else str(number))
+
+
+def test_a_table_names_its_records(record, tmp_path):
+    path = record("ablation/V1/fixed", 0, 0.8123, commit="abc")
+    assert f"From results/pocket, commit abc: {path.stem}" in table("5", tmp_path)
+    assert path.stem not in table("6", tmp_path)
 
 
 def test_a_record_fills_its_places_and_its_removal_empties_them(record, tmp_path):
@@ -80,7 +104,7 @@ def test_the_papers_counts_give_the_papers_energy(record, tmp_path):
     text = table("7", tmp_path)
     assert "13.72 (n=1)" in line(text, "LBQ (5) ANN / this")
     assert Decimal("0.87") == claim.energy_mj
-    assert "0.8675 (n=1)" in line(text, "LBQ (5) energy")
+    assert "0.86747 (n=1)" in line(text, "LBQ (5) energy")
     counts = table("6", tmp_path)
     assert "1589.90 (n=1)" in line(counts, "LBQ (5) unary")
     assert "40.52 (n=1)" in line(counts, "LBQ (5) saved")
@@ -89,7 +113,7 @@ def test_the_papers_counts_give_the_papers_energy(record, tmp_path):
 def test_an_ann_has_macs_and_energy_only(record, tmp_path):
     macs = {"num_images": 10, "ann_macs": 2_587_235_328, "fp_macs": 25_872_353_280}
     record("energy/ANN", 0, 0.9752, size="full", counts=macs)
-    assert "11.9013 (n=1)" in line(table("7", tmp_path), "ANN energy")
+    assert "11.90128 (n=1)" in line(table("7", tmp_path), "ANN energy")
 
 
 def test_older_code_and_divergence_are_shown(record, tmp_path):
@@ -98,6 +122,21 @@ def test_older_code_and_divergence_are_shown(record, tmp_path):
     text = table("open", tmp_path)
     assert "50.00 (n=1)*" in line(text, "no reset")
     assert "diverged" in line(text, "reset by level")
+
+
+def test_one_seed_that_diverged_does_not_vanish_from_a_mean(record, tmp_path):
+    record("ablation/V1/fixed", 0, 0.80)
+    record("ablation/V1/fixed", 1, 0.82)
+    record("ablation/V1/fixed", 2, None, diverged="loss is not finite")
+    assert "81.00 +- 1.41 (n=2), 1 diverged" in line(table("5", tmp_path), "V1/fixed")
+
+
+def test_open_points_are_compared_with_what_they_change(record, tmp_path):
+    record("ablation/V2/fixed", 0, 0.79)
+    record("ablation/LBQ/learnable", 0, 0.80)
+    record("open/V2, step fixed at 0.5", 0, 0.81)
+    words = line(table("open", tmp_path), "V2, step fixed at 0.5")
+    assert "V2, step fixed at 1.0 +2.00 (n=1) cannot be told" in words
 
 
 def test_quoted_rows_without_a_cell_say_so(tmp_path):

@@ -48,6 +48,7 @@ def test_a_cell_is_trained_measured_and_recorded_once(cell, work, tmp_path):
     assert 0 <= record["minutes"] < 5
     assert record["versions"]["torch"]
     assert record["curve"]
+    assert (record["device"], record["processes"], record["threads"]) == ("cpu", 1, 1)
     assert len(record["layers"]) == 7
     assert str(tmp_path) not in path.read_text()
     before = path.stat().st_mtime_ns
@@ -96,6 +97,13 @@ def test_one_failure_does_not_stop_the_others(cell, work, tmp_path):
     assert any("epoch 2, test" in words for words in said)
 
 
+def test_a_launcher_is_refused(cell, work, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RunError, match="pass --devices N"):
+        work_off([cell], work, say=str)
+
+
 def test_another_data_set_is_refused(cell, work, tmp_path):
     recipe = replace(cell.recipe, data=replace(cell.recipe.data, source="uoft-cs/cifar10"))
     (tmp_path / "cifar100").mkdir()
@@ -109,7 +117,9 @@ def test_a_diverged_cell_is_recorded_as_such(cell, work):
     cell = replace(cell, recipe=wild)
     assert run(cell, work) == "recorded"
     ((record,),) = read_records(work.out).values()
-    assert "diverged" in record.body
+    assert record.is_diverged
+    assert record.body["curve"] is not None
+    assert record.body["device"] == "cpu"
     assert record.accuracy is None
     assert run(cell, work) == "was recorded"
 

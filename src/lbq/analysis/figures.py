@@ -121,7 +121,7 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
     panels = list(figure.subplots(rows, 3, squeeze=False).flat)
     for unused in panels[2 + len(runs) :]:
         unused.remove()
-    looks = [(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i in range(len(runs))]
+    looks = [_look(index) for index in range(len(runs))]
     for (_, steps, levels), look in zip(runs, looks, strict=True):
         if steps.is_learned:
             _plot_steps(panels[0], steps, look)
@@ -152,7 +152,7 @@ def draw_curves(runs: Sequence[RunFacts]) -> Figure:
     figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for index, run in enumerate(runs):
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        colour, marker = _look(index)
         name = f"{run.name}, " if len(runs) > 1 else ""
         for axes, key, scale in ((left, "accuracy", 100.0), (right, "loss", 1.0)):
             axes.plot(*_series(run.training, key, scale), color=colour, alpha=0.55, lw=1)
@@ -170,7 +170,7 @@ def draw_steps(steps: StepProfile) -> Figure:
     """Draw the step of every layer, with its spread where channels have steps of their own."""
     figure = Figure(figsize=(WIDE, 2.3), layout="constrained")
     axes = figure.add_subplot()
-    _plot_steps(axes, steps, (COLOURS[0], MARKERS[0]))
+    _plot_steps(axes, steps, _look(0))
     _frame_steps(axes)
     return figure
 
@@ -257,6 +257,12 @@ def _series(records: Sequence[Record], key: str, scale: float) -> tuple[list[flo
     """Read a curve from a journal; numbers that JSON does not know leave gaps."""
     found = [record for record in records if key in record and "epoch" in record]
     return [float(r["epoch"]) for r in found], [scale * float(r[key]) for r in found]
+
+
+def _look(index: int) -> tuple[str, str]:
+    """Return colour and marker of a run; the first 49 have looks of their own."""
+    turn = index // len(COLOURS)
+    return COLOURS[index % len(COLOURS)], MARKERS[(index + turn) % len(MARKERS)]
 
 
 def _plot_steps(axes: Axes, steps: StepProfile, look: tuple[str, str]) -> None:

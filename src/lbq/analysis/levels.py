@@ -49,8 +49,8 @@ class LayerLevels:
         """
         if self.shares is None or self.max_level == 1:
             return None
-        bits = -sum(share * math.log(share) for share in self.shares if share)
-        return bits / math.log(self.max_level)
+        nats = -sum(share * math.log(share) for share in self.shares if share)
+        return nats / math.log(self.max_level)
 
 
 @dataclass(frozen=True, kw_only=True)

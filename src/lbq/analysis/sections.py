@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from lbq.analysis import figures
 from lbq.analysis.facts import Costs, RunFacts
+from lbq.analysis.levels import LayerLevels
 from lbq.analysis.page import Cell, beside, figure, notes, number, paragraph, table
 from lbq.analysis.settings import settings, word
 
@@ -115,6 +116,12 @@ def steps(run: RunFacts) -> list[str]:
     ]
 
 
+def _share(layer: LayerLevels, level: int) -> float | None:
+    """Return P(level | k > 0); None for a silent layer, and for a level it does not have."""
+    has_it = layer.shares is not None and level <= layer.max_level
+    return layer.shares[level - 1] if has_it else None
+
+
 def levels(run: RunFacts) -> list[str]:
     """Show which levels every layer emits."""
     if run.levels is None:
@@ -127,7 +134,7 @@ def levels(run: RunFacts) -> list[str]:
             layer.layer,
             number(layer.active_ratio, ".4f"),
             number(layer.entropy, ".4f"),
-            *(number(layer.shares[k - 1] if layer.shares else None, ".4f") for k in shown),
+            *(number(_share(layer, k), ".4f") for k in shown),
         ]
         for index, layer in enumerate(run.levels.layers, start=1)
     ]
