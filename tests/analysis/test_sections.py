@@ -1,6 +1,8 @@
 import re
+from dataclasses import replace
 
 from lbq.analysis import sections
+from lbq.analysis.levels import LayerLevels, LevelProfile
 
 
 def values(html):
@@ -29,6 +31,14 @@ def test_steps_levels_and_membranes_are_the_profiles(invented):
         for x in (m.lower_tail, m.on_plateau, m.upper_tail, m.outside_box, m.tail)
     ]
     assert values(sections.membranes(run)[1]) == expected
+
+
+def test_layers_may_have_different_largest_levels(invented):
+    small = LayerLevels(layer="small", counts=(6, 3, 1))
+    mixed = LevelProfile(num_images=1, layers=(*invented.levels().layers, small))
+    table = sections.levels(replace(invented.run(), levels=mixed))[1]
+    row = table[table.index("small") : table.index("each layer counts once")]
+    assert values(row) == [0.4, small.entropy, 0.75, 0.25]
 
 
 def test_costs_and_energy_are_those_handed_in(invented):

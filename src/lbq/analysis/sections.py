@@ -118,8 +118,9 @@ def steps(run: RunFacts) -> list[str]:
 
 def _share(layer: LayerLevels, level: int) -> float | None:
     """Return P(level | k > 0); None for a silent layer, and for a level it does not have."""
-    has_it = layer.shares is not None and level <= layer.max_level
-    return layer.shares[level - 1] if has_it else None
+    if layer.shares is None or level > layer.max_level:
+        return None
+    return layer.shares[level - 1]
 
 
 def levels(run: RunFacts) -> list[str]:
