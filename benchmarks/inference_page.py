@@ -140,7 +140,7 @@ def _honest(networks: list[Record]) -> Iterator[str]:
         "engine, events": "the same, all layers by events",
         "engine, dense": "the same, all layers densely",
         "engine, measured, T=1": "LBQ, T=1, the engine",
-        "ONNX Runtime int8, ANN": "int8 ANN, ONNX Runtime",
+        "ONNX Runtime int8, ANN": "int8 ANN, ONNX Runtime, not capped",
         "OpenVINO int8, ANN": "int8 ANN, OpenVINO",
     }
     yield "## The honest lines beside it"

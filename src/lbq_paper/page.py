@@ -61,7 +61,8 @@ def _state(results: Results) -> Iterator[str]:
         f"{done['full']} of {total['full']} at the paper's size, which need GPUs."
     )
     yield (
-        f"**Pocket size:** {pocket_words()}. Accuracies are those of the network after the last "
+        f"**Pocket size:** {pocket_words()} (not the larger recipe `pocket` of "
+        f"[training.md](training.md)). Accuracies are those of the network after the last "
         f"epoch on all 10,000 test images, by the same forward that was counted, mean +- standard "
         f"deviation over seeds (n). They compare with each other, never with the paper's column. A "
         f'difference ("- LBQ") is taken seed by seed.'

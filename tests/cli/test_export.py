@@ -36,7 +36,7 @@ def test_a_run_is_lowered_on_the_way(trained, tmp_path):
 
 def test_so_is_a_network_of_the_shelf(without_data, tmp_path):
     out = tmp_path / "net.lbq"
-    words = ["export", "pocket-cifar10", "--to", "bundle", "--out", str(out), "--size", "32"]
+    words = ["export", "pocket-cifar10", "--to", "bundle", "--out", str(out)]
     assert main(words) == 0
     assert load(out).origin["pretrained"] == "pocket-cifar10"
 

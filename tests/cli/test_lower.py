@@ -31,7 +31,7 @@ def test_a_run_becomes_a_proven_bundle_that_knows_its_recipe(trained, bundle, ca
 
 def test_a_network_of_the_shelf_goes_by_its_name(without_data, tmp_path, capsys):
     out = tmp_path / "net.lbq"
-    assert main(["lower", "pocket-cifar10", "--out", str(out), "--size", "32"]) == 0
+    assert main(["lower", "pocket-cifar10", "--out", str(out)]) == 0
     network = load(out)
     assert network.is_integer
     assert network.origin["pretrained"] == "pocket-cifar10"

@@ -30,6 +30,7 @@ EXTRAS = {
     "openvino": ("openvino", "lbq eval net.onnx --engine openvino"),
     "nir": ("nir", "lbq export --to nir"),
     "matplotlib": ("report", "lbq report"),
+    "huggingface_hub": ("hub", "networks from the Hugging Face hub"),
 }
 """Module: the extra that brings it, and what it is for."""
 

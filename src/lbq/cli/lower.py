@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
 from lbq.deploy import run as run_lowered
 from lbq.errors import LBQError, ParameterError
 from lbq.models.resnet import SpikingResNet
-from lbq.shelf import pretrained, pretrained_names, recipe_of
+from lbq.shelf import SIDE, pretrained, pretrained_names, recipe_of
 from lbq.train.document import Document, to_document
 from lbq.train.recipe import Recipe
 from lbq.train.trained import load_trained
@@ -112,6 +112,8 @@ def run(words: Sequence[str]) -> int:
 def lower_run(run: Path, options: LoweringOptions) -> Lowered:
     """Lower the network of a run, to fixed point unless real numbers were asked for."""
     check_count("--calibrate", options.calibrate)
+    if is_on_shelf(run):
+        options = replace(options, size=options.size or SIDE)
     model, recipe, origin = _open_run(run, step=options.step)
     notes: list[str] = []
     data = None

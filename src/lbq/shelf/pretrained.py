@@ -20,6 +20,8 @@ from lbq.train.recipe import Recipe
 from lbq.train.state import copy_tensors
 
 SHELF = Path(__file__).parent
+SIDE = 32
+"""Pixels of a side of the images that every network of the shelf takes."""
 
 _OPENING = """
 A trained network that comes with lbq, for examples, tests and documents that need real weights,
@@ -27,11 +29,12 @@ offline. It is small on purpose: the paper's has about {times:.0f} times its wei
 
 ```python
 model = lbq.pretrained("{name}")
-logits = model(images)  # [B, 3, 32, 32], normalised as below
+logits = model(images)  # [B, 3, {side}, {side}], normalised as below
 ```
 
 `record.json` beside this file holds the whole recipe and the training curve; this card is
-generated from it. How much seeds differ is in docs/results.md of the repository.
+generated from it. It was trained with one seed; docs/results.md of the repository shows how much
+seeds differ for a smaller network.
 """
 
 
@@ -80,6 +83,6 @@ def recipe_of(name: str) -> Recipe:
 
 def card_of(name: str) -> str:
     """Write the card of a network: what lies beside its record as ``README.md``."""
-    opening = _OPENING.format(name=name, times=recipe_of(name).model.width ** -2)
+    opening = _OPENING.format(name=name, side=SIDE, times=recipe_of(name).model.width ** -2)
     num_parameters = sum(parameter.numel() for parameter in pretrained(name).parameters())
     return write_card(record_of(name), name=name, opening=opening, num_parameters=num_parameters)
