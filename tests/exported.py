@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from random_networks import RandomNetwork
+from random_networks import RandomNetwork, to_proven_integers
 
 import lbq
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
@@ -48,11 +48,11 @@ def random_integers(seed, *, bits):
     model = RandomNetwork(seed)
     raw = model.inputs()
     if model.takes_frames:
-        return to_fixed_point(lower(model, raw.float() / 64), bits=bits), raw
+        return to_proven_integers(lower(model, raw.float() / 64), bits=bits), raw
     shape = (model.channels, 1, 1)
     net = lower(model, (raw / 255 - torch.full(shape, 0.4)) / torch.full(shape, 0.3))
     pixels = Pixels(mean=[0.4] * model.channels, std=[0.3] * model.channels)
-    return to_fixed_point(net, bits=bits, pixels=pixels), raw
+    return to_proven_integers(net, bits=bits, pixels=pixels), raw
 
 
 def answers(net, inputs):

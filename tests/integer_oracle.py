@@ -73,10 +73,12 @@ def _neuron(node, currents):
             membrane = membrane - _channels(removed, carry) * (carry >= _channels(ladder[0], carry))
         level = sum((membrane >= _channels(rung, membrane)).astype(np.int64) for rung in ladder)
         levels.append(level)
-        units = {"event": level > 0, "level": level, "none": 0 * level}.get(node.reset)
-        carry = (
-            membrane if node.resets_after_decay else membrane - _channels(removed, level) * units
-        )
+        units = {"event": level > 0, "level": level}.get(node.reset, 0 * level)
+        carry = membrane
+        if not node.resets_after_decay:
+            carry = membrane - _channels(removed, level) * units
+            if node.reset == "zero":
+                carry = np.where(level > 0, 0, carry)
     return np.stack(levels)
 
 

@@ -7,7 +7,17 @@ from torch import nn
 
 import lbq
 from lbq import neurons
+from lbq.errors import BoundError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+
+
+def to_proven_integers(lowered, *, bits, **options):
+    """Return the network in integers, in 8 bits where the proof refuses 16."""
+    try:
+        return lbq.to_fixed_point(lowered, bits=bits, **options)
+    except BoundError:
+        assert bits == 16
+        return lbq.to_fixed_point(lowered, bits=8, **options)
 
 
 class RandomNetwork(nn.Module):
@@ -88,13 +98,18 @@ class RandomNetwork(nn.Module):
         self._program.append((name, tuple(here if i == -1 else i for i in inputs)))
         return here + 1
 
-    def _conv(self, inputs, outputs, kernel, stride, groups):
-        padding = self._dice.choice([kernel // 2, 0]) if kernel > 1 else 0
+    def _conv(self, inputs, outputs, kernel, stride, groups, *, is_bare=False):
+        dilation = self._dice.choice([1, 1, 2])
         conv = nn.Conv2d(
-            inputs, outputs, kernel, stride, padding, groups=groups, bias=self._dice.random() < 0.5
+            inputs,
+            outputs,
+            kernel,
+            stride,
+            padding=0 if is_bare else dilation * (kernel // 2),
+            dilation=1 if is_bare else dilation,
+            groups=groups,
+            bias=self._dice.random() < 0.5,
         )
-        if padding == 0 and kernel == 3:
-            conv.padding = (1, 1)
         return (conv, nn.BatchNorm2d(outputs)) if self._dice.random() < 0.8 else (conv,)
 
     def _neuron(self, channels):
@@ -114,10 +129,10 @@ class RandomNetwork(nn.Module):
             groups = 1  # concatenated channels are not read in groups
         outputs = channels * dice.choice([1, 2]) if channels < 16 else channels
         kernel = dice.choice([1, 3])
-        here = self._add(
-            f"c{number}", OverTime(*self._conv(channels, outputs, kernel, stride, groups)), index
-        )
         other = dice.choice(["none", "identity", "conv"])
+        is_bare = kernel == 3 and other == "none" and size > 4 and dice.random() < 0.5
+        conv = self._conv(channels, outputs, kernel, stride, groups, is_bare=is_bare)
+        here = self._add(f"c{number}", OverTime(*conv), index)
         if (
             other == "identity"
             and outputs == channels
@@ -131,6 +146,7 @@ class RandomNetwork(nn.Module):
             )
             here = self._add(f"sum{number}", _Sum(), here, side)
         after = self._add(f"n{number + 1}", self._neuron(outputs), here)
+        size -= 2 * is_bare
         self._values[after] = (outputs, (size - 1) // stride + 1, True)
 
     def _is_joined(self, index):

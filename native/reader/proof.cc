@@ -72,17 +72,18 @@ class Membrane {
     for (int64_t rung = 0; rung < node.max_level; ++rung) ladder_.push_back(threshold(node, rung, channel));
   }
 
-  // The hull of all membranes, products of the decay and carries.
+  // The hull of all membranes, products of the decay and carries, and of all that is formed on the way.
   Interval follow(Interval currents, int64_t timesteps) const {
     if (!currents.fits()) return currents;
     Interval carried, hull;
     for (int64_t t = 0; t < timesteps; ++t) {
       const Interval product = carried * node_.multiplier;
       const bool resets_now = node_.resets_after_decay && t > 0;
-      const Interval membrane = (resets_now ? reset(carried, true) : decayed(carried)) + currents;
+      const Interval left = resets_now ? reset(carried, true) : decayed(carried);
+      const Interval membrane = left + currents;
       const Interval before = carried;
       carried = node_.resets_after_decay ? membrane : reset(membrane, false);
-      hull = hull.hull(membrane).hull(product).hull(carried);
+      hull = hull.hull(membrane).hull(product).hull(left).hull(decayed(before) + currents).hull(carried);
       if (carried == before || !hull.fits()) break;  // all later timesteps are the same, or it is over
     }
     return hull;
@@ -173,6 +174,7 @@ class Proof {
       inner = gives.with_rest();
     } else if (node.kind == Kind::kPool && !node.pools_max) {
       gives = gives * (node.window.kernel[0] * node.window.kernel[1]);
+      if (node.window.padding[0] > 0 || node.window.padding[1] > 0) gives = gives.with_rest();  // less at borders
     }
     known.gives = gives;
     known.all_given = known.is_begun ? known.all_given.hull(gives) : gives;

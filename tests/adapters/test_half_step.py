@@ -55,6 +55,19 @@ def test_a_current_that_others_read_too_has_no_bias_to_give():
     assert found["stages.0.0.neuron2"] is not None
 
 
+def test_a_reader_in_a_list_is_a_reader():
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.neuron = nn.Linear(4, 4), lbq.BurstLIF()
+
+        def forward(self, x):
+            y = self.fc(x)
+            return torch.cat([y, self.neuron(y)], dim=2)
+
+    assert find_biases(Beside(), torch.zeros(1, 2, 4)) == {"neuron": None}
+
+
 def test_a_synapse_that_is_called_twice_has_no_bias_to_give():
     class Twice(nn.Module):
         def __init__(self):

@@ -138,6 +138,11 @@ def test_a_network_with_time_keeps_its_class_and_its_weights():
     assert set(timed.state_dict()) == set(ann.state_dict())
 
 
+class Functional(nn.Module):
+    def forward(self, x):
+        return F.relu(x)
+
+
 def test_what_cannot_be_done_is_refused_in_words():
     class Fickle(nn.Module):
         def forward(self, x):
@@ -147,6 +152,15 @@ def test_what_cannot_be_done_is_refused_in_words():
         with_neurons(Fickle(), IMAGES, timesteps=1, build=rectifier)
     with pytest.raises(LoweringError, match="no ReLU"):
         with_neurons(nn.Sequential(nn.GELU()), IMAGES, timesteps=1, build=rectifier)
+    shared = nn.ReLU()
+    for relus, why in (
+        ([shared, shared], "is called 2 times"),
+        ([Functional()], "as a function"),
+        ([nn.GELU()], "no ReLU"),
+    ):
+        timed = nn.Sequential(lbq.models.RepeatOverTime(1), *relus, lbq.models.MeanOverTime())
+        with pytest.raises(LoweringError, match=why):
+            with_neurons(timed, IMAGES, timesteps=1, build=rectifier)
     events = lbq.resnet20(10, width=1 / 16, form="events", neuron=lambda channels: nn.ReLU())
     with pytest.raises(LoweringError, match="takes frames"):
         with_neurons(events, IMAGES, timesteps=1, build=rectifier)

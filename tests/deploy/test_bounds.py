@@ -12,7 +12,7 @@ from lbq.deploy.bounds import membrane_intervals, prove
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.network import LoweredNetwork
-from lbq.deploy.nodes import IntegerNeuron, Readout, Synapse
+from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Synapse
 from lbq.errors import BoundError
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
@@ -79,6 +79,37 @@ def test_no_input_leaves_the_bounds(seed):  # S7
         for t, membrane in enumerate(membranes(net, frames)):
             assert (membrane >= proven[t].low.astype(int)).all()
             assert (membrane <= proven[t].high.astype(int)).all()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_partial_sum_of_a_membrane_leaves_the_bounds(seed):
+    """A reset behind the decay is taken from decay plus current, in this order or the other."""
+    net = one_layer(seed, timesteps=3)
+    neuron, bound = net.get_submodule("neuron"), prove(net)["neuron"]
+    frames = extreme_frames(net)
+    carry = None
+    for current in net.get_submodule("synapse")(frames):
+        carry = torch.zeros_like(current) if carry is None else carry
+        product = carry.long() * neuron.multiplier
+        decayed = product >> neuron.shift
+        membrane = neuron.integrate(carry, current)
+        taken = decayed + current - membrane  # by a reset behind the decay
+        for partial in (product, decayed, decayed + current, decayed - taken, membrane):
+            assert bound.low <= int(partial.min())
+            assert int(partial.max()) <= bound.high
+        _, carry = neuron.instant(carry, current)
+
+
+def test_a_padded_window_holds_less():
+    net = LoweredNetwork(timesteps=1, input_shape=(1, 2, 2), takes_frames=True, logit_scale=1.0)
+    weight, bias = torch.zeros(1, 1, 1, 1, dtype=torch.int8), int32([100])
+    net.add("conv", Synapse(weight, bias, max_input=255, bits=8), "input")
+    net.add("pool", Pool("sum", kernel=(3, 3), stride=(1, 1), padding=(1, 1)), "conv")
+    net.add("readout", Readout("none"), "pool")
+    found = lbq.run(net, torch.zeros(1, 1, 1, 2, 2, dtype=torch.uint8))
+    assert found.unique().tolist() == [400]  # four of nine taps
+    bound = prove(net)["readout"]
+    assert (bound.low, bound.high) == (0, 900)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,7 +1,9 @@
+import math
+
 import pytest
 import torch
 from integer_oracle import run_oracle
-from random_networks import RandomNetwork
+from random_networks import RandomNetwork, to_proven_integers
 from torch import nn
 
 import lbq
@@ -9,7 +11,7 @@ from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
 from lbq.deploy.run import run
-from lbq.errors import LoweringError, ParameterError
+from lbq.errors import LoweringError, ParameterError, ShapeError
 from lbq.neurons import LMHT, MultiLevelLIF, TernaryLIF
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
@@ -42,7 +44,7 @@ def test_every_integer_equals_the_oracle(seed):
     inputs = model.inputs()
     pixels = Pixels(mean=[0.4] * model.channels, std=[0.25] * model.channels)
     lowered = lower(model, inputs.float() / 64)
-    net = to_fixed_point(lowered, bits=(4, 8, 16)[seed % 3], pixels=pixels)
+    net = to_proven_integers(lowered, bits=(4, 8, 16)[seed % 3], pixels=pixels)
     seen, expected = outputs(net, inputs), run_oracle(net, inputs)
     assert sum(int((seen[path].numpy() != expected[path]).sum()) for path in seen) == 0
     for backend in ("unary", "planes"):
@@ -131,3 +133,41 @@ def test_mistakes_are_explained():
         to_fixed_point(net, pixels=Pixels(mean=[0.5], std=[0.5]))
     with pytest.raises(ParameterError, match="already"):
         to_fixed_point(to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD)))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [((0.5, math.nan), (1, 1)), ((0, 0), (1, 0)), ((0, 0), (-1, 1))]
+)
+def test_pixels_are_numbers_and_spread(mean, std):
+    with pytest.raises(ParameterError, match="must be finite"):
+        Pixels(mean=mean, std=std)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "why"),
+    [
+        (torch.zeros(0, 3, 8, 8), "at least one input"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "normalised floats"),
+        (torch.zeros(2, 3, 9, 9), "9"),
+        (torch.full((2, 3, 8, 8), math.nan), "NaN"),
+    ],
+)
+def test_calibration_takes_what_the_lowered_network_takes(calibration, why):
+    net = lower(lbq.resnet20(10, width=1 / 32).eval(), torch.zeros(1, 3, 8, 8))
+    given = Pixels(mean=(0.5,) * 3, std=(0.25,) * 3)
+    with pytest.raises((ParameterError, ShapeError), match=why):
+        to_fixed_point(net, pixels=given, calibration=calibration)
+
+
+def test_weights_that_are_no_numbers_are_refused_by_their_path():
+    model = nn.Sequential(nn.Linear(4, 6), lbq.BurstLIF(), nn.Linear(6, 5))
+    with torch.no_grad():
+        model[2].weight[0, 0] = math.nan
+    with pytest.raises(LoweringError, match="2 cannot be computed in integers: it holds a NaN"):
+        to_fixed_point(lower(model, torch.zeros(3, 1, 4)))
+
+
+def test_a_neuron_that_reads_the_input_is_refused_by_its_path():
+    model = nn.Sequential(lbq.BurstLIF(), nn.Linear(4, 5))
+    with pytest.raises(LoweringError, match=r"0 cannot .*: it reads the input without a synapse"):
+        to_fixed_point(lower(model, torch.zeros(3, 1, 4)))

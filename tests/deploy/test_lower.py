@@ -124,6 +124,99 @@ def test_what_it_cannot_express_is_refused_with_its_path(middle, name):
         lower(Around(middle), torch.zeros(1, 3, 8, 8))
 
 
+class Forward(nn.Module):
+    """A network whose forward is given: two branches of currents and a neuron."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, 5)
+        self.neuron, self.wide = lbq.BurstLIF(step=0.2), nn.Linear(12, 5)
+        self._forward = forward
+
+    def forward(self, x):
+        return self._forward(self, x)
+
+
+def in_place(net, x):
+    y = net.a(x)
+    y.add_(net.b(x))
+    return net.c(net.neuron(y)).mean(0)
+
+
+def under_its_old_name(net, x):
+    y = z = net.a(x)
+    z += net.b(x)
+    return net.c(net.neuron(y)).mean(0)
+
+
+def dropped(net, x):
+    bursts = net.neuron(net.a(x))
+    bursts.mul_(2)
+    return net.c(bursts).mean(0)
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (lambda n, x: n.c(n.neuron(torch.add(n.a(x), n.b(x), alpha=0.5))).mean(0), "alpha"),
+        (
+            lambda n, x: n.c(torch.div(n.neuron(n.a(x)), 0.5, rounding_mode="floor")).mean(0),
+            "rounding_mode",
+        ),
+        (lambda n, x: n.c(n.neuron(n.a(x))).mean(0, keepdim=True), "keepdim"),
+        (lambda n, x: n.c(F.dropout(n.neuron(n.a(x)))).mean(0), "drops in eval mode"),
+        (lambda n, x: torch.cat([n.c(n.neuron(n.a(x)))] * 2, 2).mean(0), "concatenated"),
+        (lambda n, x: n.wide(n.neuron(torch.cat([n.a(x), n.b(x)], 2))).mean(0), "concatenated"),
+        (in_place, "add_ .*writes into"),
+        (under_its_old_name, "add .*writes into"),
+        (dropped, "mul_ .*writes into"),
+        (lambda n, x: n.wide(n.a(x)), "cannot run the example, of shape"),
+    ],
+)
+def test_what_would_answer_otherwise_is_refused(forward, why):
+    with pytest.raises(LoweringError, match=why):
+        lower(Forward(forward), torch.randn(3, 7, 4))
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda n, x: n.c(n.neuron(n.a(x))).mean(0) / 3,
+        lambda n, x: 2 * n.c(n.neuron(n.a(x))).mean(dim=0, keepdim=False),
+        lambda n, x: n.c(n.neuron(torch.add(n.a(x), other=n.b(x)))).mean(0),
+        lambda n, x: n.wide(torch.cat(tensors=[n.neuron(n.a(x)), n.neuron(n.b(x))], dim=2)).mean(0),
+        lambda n, x: n.c(n.neuron(n.a(x).flatten(0, 1).unflatten(dim=0, sizes=x.shape[:2]))),
+        lambda n, x: n.c(n.neuron(n.a(x).add_(n.b(x)))).mean(0),
+    ],
+)
+def test_the_same_said_otherwise_answers_the_same(forward):
+    torch.manual_seed(0)
+    model, frames = Forward(forward).double(), torch.randn(3, 7, 4).double()
+    net = lower(model, frames)
+    torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
+
+
+def test_flattened_channels_are_neither_concatenated_nor_added_to_features():
+    class Both(nn.Module):
+        def __init__(self, join, features):
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(2, 3, 1), nn.Linear(8, 12)
+            self.one, self.two, self.head = lbq.BurstLIF(), lbq.BurstLIF(), nn.Linear(features, 2)
+            self.join = join
+
+        def forward(self, x):
+            t, b = x.shape[:2]
+            maps = self.one(self.conv(x.flatten(0, 1)).unflatten(0, (t, b))).flatten(2)
+            return self.head(self.join(maps, self.two(self.fc(x.flatten(2))))).mean(0)
+
+    for join, features, why in (
+        (lambda a, b: torch.cat([a, b], 2), 24, "flattened channels are concatenated"),
+        (lambda a, b: a + b, 12, "flattened from channels"),
+    ):
+        with pytest.raises(LoweringError, match=why):
+            lower(Both(join, features), torch.randn(2, 1, 2, 2, 2))
+
+
 def test_float32_flips_few_levels_and_keeps_the_answer():  # S9
     torch.manual_seed(0)
     model = lbq.resnet20(10, width=1 / 8).eval()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from integer_oracle import run_oracle
+from random_networks import to_proven_integers
 
 import lbq
 from lbq.cli.samples import open_samples, pieces
@@ -55,12 +56,12 @@ def _load_reader():
 
 
 def integer_network(model, inputs, *, bits, calibrate=False):
-    """Lower a random network and turn it into integers."""
+    """Lower a random network and turn it into integers, of 8 bits if the proof refuses 16."""
     pixels = lbq.Pixels(mean=[0.4] * model.channels, std=[0.25] * model.channels)
     images = inputs.float() / 64
     lowered = lbq.lower(model, images)
     given = images if calibrate else None
-    return lbq.to_fixed_point(lowered, bits=bits, pixels=pixels, calibration=given)
+    return to_proven_integers(lowered, bits=bits, pixels=pixels, calibration=given)
 
 
 def cifar10_bytes(data, count, recipe):

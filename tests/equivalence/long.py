@@ -30,7 +30,6 @@ from random_networks import RandomNetwork  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
-from lbq.errors import BoundError  # noqa: E402
 from lbq.shelf import recipe_of  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
 
@@ -131,12 +130,12 @@ def graphs(scale):
 
 
 def _integers(model, inputs, *, bits, calibrate):
-    """Return a network of integers, with 8 bits if more are refused, and whether they were."""
-    try:
-        return engines.integer_network(model, inputs, bits=bits, calibrate=calibrate), False
-    except BoundError:
-        assert bits == 16
-        return engines.integer_network(model, inputs, bits=8, calibrate=calibrate), True
+    """Return a network of integers, with 8 bits if 16 are refused, and whether they were."""
+    net = engines.integer_network(model, inputs, bits=bits, calibrate=calibrate)
+    is_wide = any(
+        buffer.dtype == torch.int16 for buffer in net.get_submodule("layers.stem.0").buffers()
+    )
+    return net, bits == 16 and not is_wide
 
 
 def images(scale):

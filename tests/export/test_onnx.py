@@ -15,6 +15,7 @@ from exported import (
     random_integers,
     resnet,
 )
+from torch import nn
 
 import lbq
 from lbq.deploy.network import LoweredNetwork
@@ -51,6 +52,25 @@ def test_a_random_network_of_integers_is_the_same_bits_in_every_engine(seed):
     expected = answers(net, raw)
     for engine in ENGINES:
         assert not num_different(exported_answers(net, raw, engine=engine), expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("style", ["exact", "fast"])
+def test_an_answer_at_every_timestep_is_the_same_bits(style, engine):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), lbq.BurstLIF(step=0.2), nn.Linear(6, 5)).eval()
+    raw = torch.randint(0, 256, (3, 7, 4), dtype=torch.uint8)
+    net = lbq.to_fixed_point(lbq.lower(model, raw.float()))
+    expected = lbq.run(net, raw)
+    assert expected.shape == (3, 7, 5)
+    got = exported_answers(net, raw, engine=engine, style=style)
+    assert not num_different(got, answers(net, raw))
+
+
+def test_real_numbers_have_one_style(tmp_path):
+    net = lbq.lower(lbq.resnet20(10, width=1 / 32).eval(), torch.zeros(1, 3, 8, 8))
+    with pytest.raises(ParameterError, match="has one style"):
+        export_onnx(net, tmp_path / "net.onnx", style="fast")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -4,6 +4,9 @@ A level counts whole steps (floor); ReLUs are not quantised at all, and other to
 step more in the current turns one into the other.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +19,8 @@ _PASSING = (
     "RepeatStill",
 )  # fmt: skip
 """What a constant passes unchanged on its way to the neuron."""
+_ASKING = ("getattr", "size", "dim")
+"""What reads a shape and no value."""
 
 
 def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | None]:
@@ -30,7 +35,7 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
     uses: dict[int, int] = {}
     for call in calls:
         uses[id(call.module)] = uses.get(id(call.module), 0) + 1
-        for source in call.args if call.name not in ("getattr", "size") else ():
+        for source in _sources([call.args, call.kwargs]) if call.name not in _ASKING else ():
             readers[id(source)] = readers.get(id(source), 0) + 1
 
     def walk(call: object) -> nn.Module | None:
@@ -43,6 +48,17 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
         return next((found for arg in call.args if (found := walk(arg)) is not None), None)
 
     return {call.path: walk(call.args[0]) for call in calls if isinstance(call.module, Neuron)}
+
+
+def _sources(values: Any) -> Iterator[Call]:
+    """Yield the calls whose results enter, wherever they stand among the arguments."""
+    if isinstance(values, Call):
+        yield values
+    elif isinstance(values, dict):
+        yield from _sources(list(values.values()))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _sources(value)
 
 
 @torch.no_grad()

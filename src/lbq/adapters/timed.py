@@ -5,6 +5,7 @@ rewritten.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,14 @@ from torch.nn import functional as F
 
 from lbq.deploy.capture import untyped
 from lbq.errors import LoweringError
-from lbq.models.time import FramesIn, MeanOverTime, RepeatOverTime, fold, unfold
+from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime, fold, unfold
 from lbq.neurons.neuron import Neuron
 
-_LEAVES = (Neuron, RepeatOverTime, MeanOverTime)
+_LEAVES = (Neuron, RepeatOverTime, MeanOverTime, ImagesIn)
+_NO_PLACE = (
+    "this network has no ReLU, as a module or a function, so there is no place for a neuron; other "
+    "activations have no levels"
+)
 
 
 class RepeatStill(RepeatOverTime):
@@ -55,7 +60,8 @@ def with_neurons(
 
     What lies before the first neurons runs once per image, the rest at every timestep, and the
     answer is the mean over time. A ReLU that is called at two places becomes two neurons. A network
-    that repeats its input over time by itself keeps its class.
+    that repeats its input over time by itself keeps its class, and every ReLU in it must be a
+    module of its own.
 
     Args:
         network: takes one tensor, batch first. It is not changed.
@@ -84,6 +90,7 @@ def _replaced(
     rectifiers: Rectifiers,
 ) -> nn.Module:
     """Put neurons into a network that has time already."""
+    _check_places(_traced(network, rectifiers), network, rectifiers)
     channels: dict[str, int] = {}
 
     def note(path: str) -> Callable[..., None]:
@@ -104,6 +111,37 @@ def _replaced(
         if isinstance(module, RepeatOverTime):
             module.timesteps = timesteps
     return network.eval()
+
+
+def _check_places(graph: fx.Graph, network: nn.Module, rectifiers: Rectifiers) -> None:
+    """Complain about ReLUs that cannot be replaced module by module, and if there is none."""
+    counts = Counter[str]()
+    for node in graph.nodes:
+        if node.op == "call_module":
+            is_place = isinstance(network.get_submodule(str(node.target)), rectifiers.modules)
+            counts[str(node.target)] += is_place
+        elif node.op in ("call_function", "call_method") and node.target in rectifiers.functions:
+            raise LoweringError(
+                "this network calls a ReLU as a function, and repeats its input over time by "
+                "itself; make every ReLU a module of its own (nn.ReLU())"
+            )
+    for path, count in counts.items():
+        if count > 1:
+            raise LoweringError(
+                f"{path} is called {count} times, and would be one neuron; this network repeats "
+                f"its input over time by itself, so give every place a ReLU of its own"
+            )
+    if not counts.total():
+        raise LoweringError(_NO_PLACE)
+
+
+def _traced(network: nn.Module, rectifiers: Rectifiers) -> fx.Graph:
+    try:
+        return untyped(_Tracer(rectifiers.leaves).trace(network))
+    except (TraceError, TypeError) as error:
+        raise LoweringError(
+            f"this network cannot be traced: {error}; its forward may not decide by values"
+        ) from error
 
 
 class _Tracer(fx.Tracer):
@@ -141,13 +179,7 @@ class _Rewriting:
         rectifiers: Rectifiers,
     ) -> None:
         self._build, self._rectifiers = build, rectifiers
-        try:
-            graph = untyped(_Tracer(rectifiers.leaves).trace(network))
-        except (TraceError, TypeError) as error:
-            raise LoweringError(
-                f"this network cannot be traced: {error}; its forward may not decide by values"
-            ) from error
-        self._module = fx.GraphModule(network, graph)
+        self._module = fx.GraphModule(network, _traced(network, rectifiers))
         self._graph = self._module.graph
         values = _Values(self._module, len(example))
         with torch.no_grad():
@@ -164,10 +196,7 @@ class _Rewriting:
     def finish(self) -> nn.Module:
         """Rewrite the graph from its first ReLU to its output."""
         if not self._places:
-            raise LoweringError(
-                "this network has no ReLU, as a module or a function, so there is no place for a "
-                "neuron; other activations have no levels"
-            )
+            raise LoweringError(_NO_PLACE)
         timed = set(self._behind(list(self._places)))
         if self._needs_early_time(timed):
             first = next(node for node in self._graph.nodes if node.op == "placeholder")

@@ -112,7 +112,9 @@ def _gpus() -> Finding:
 
 
 def _threads() -> Finding:
-    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    is_known = hasattr(os, "sched_getaffinity")  # on Linux
+    cores = len(os.sched_getaffinity(0)) if is_known else os.cpu_count() or 1
+    threads = torch.get_num_threads()
     limit = os.environ.get("OMP_NUM_THREADS")
     words = f"{threads} of {cores} cores" + (f" (OMP_NUM_THREADS={limit})" if limit else "")
     is_well = threads >= cores
@@ -181,9 +183,13 @@ def _disk(what: str, folder: Path) -> Finding:
 def _extra(module: str, extra: str, purpose: str) -> Finding:
     package = {"PIL": "pillow"}.get(module, module)
     is_there = util.find_spec(module) is not None
+    try:
+        found = metadata.version(package) if is_there else "not installed"
+    except metadata.PackageNotFoundError:  # another package brings the module, or a mere folder
+        found = "there, of unknown version"
     return Finding(
         what=f"extra {package}",
-        found=metadata.version(package) if is_there else "not installed",
+        found=found,
         is_well=is_there,
         advice="" if is_there else f"pip install 'lbq[{extra}]' for {purpose}",
     )

@@ -115,6 +115,8 @@ def _propagate(network: LoweredNetwork) -> dict[str, tuple[Bound | None, Interva
             if node.kind == "sum":
                 size = node.kernel[0] * node.kernel[1]
                 outer = Interval(outer.low * size, outer.high * size)
+                if any(node.padding):  # a window at the border holds less
+                    outer = outer.with_rest()
             bound = None
         elif isinstance(node, Repeat):
             outer, bound = entering[0], None
@@ -152,7 +154,7 @@ def _weighted(node: Synapse | Shortcut) -> tuple[Interval, Interval]:
 def _membranes(
     node: IntegerNeuron, currents: Interval, timesteps: int
 ) -> tuple[list[Interval], list[Interval]]:
-    """Bound the membrane at every timestep, and the products that its decay forms.
+    """Bound the membrane at every timestep, and what is formed on the way to it.
 
     Both lists end early where 32 bits are left: whoever asks for the width complains then. Where
     a timestep carries on what the one before it did, all later ones are the same.
@@ -164,15 +166,15 @@ def _membranes(
     carried = Interval(np.zeros(parts.channels, int), np.zeros(parts.channels, int))
     membranes: list[Interval] = []
     others: list[Interval] = []
-    while len(membranes) < timesteps and _fits([*membranes[-1:], *others[-2:]]):
+    while len(membranes) < timesteps and _fits([*membranes[-1:], *others[-4:]]):
         product, decayed = _decayed(node, carried)
-        if node.resets_after_decay and membranes:
-            decayed = parts.reset(carried, node)
-        membrane = decayed.plus(currents)
+        resets_now = node.resets_after_decay and bool(membranes)
+        left = parts.reset(carried, node) if resets_now else decayed
+        membrane = left.plus(currents)
         before = carried
         carried = membrane if node.resets_after_decay else parts.reset(membrane)
         membranes.append(membrane)
-        others += [product, carried]
+        others += [product, left, decayed.plus(currents), carried]
         if all((old == new).all() for old, new in zip(before, carried, strict=True)):
             membranes += [membrane] * (timesteps - len(membranes))
     return membranes, others

@@ -13,6 +13,8 @@ from lbq.errors import LoweringError
 from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime
 from lbq.neurons.neuron import Neuron
 
+_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "pow")
+_IN_PLACE = (*(f"i{name}" for name in _OPERATORS), "setitem")
 _LEAVES = (Neuron, RepeatOverTime, MeanOverTime, ImagesIn, FramesIn)
 
 
@@ -47,14 +49,15 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
     model.eval()
     try:
         traced = fx.GraphModule(model, untyped(_Tracer().trace(model)))
+        _check_in_place(traced.graph)
         traced.graph.eliminate_dead_code()
         shapes = _Shapes(traced)
-        with torch.no_grad():
-            shapes.run(example)
     except (TraceError, TypeError) as error:
         raise LoweringError(
             f"this network cannot be traced: {error}; its forward may not decide by values"
         ) from error
+    else:
+        shapes.find(example)
     finally:
         for module, training in modes.items():
             module.training = training
@@ -62,6 +65,31 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
     for node in traced.graph.nodes:
         calls[node] = _read(node, model, calls.__getitem__, shapes.found.get(node.name))
     return list(calls.values())
+
+
+def _check_in_place(graph: fx.Graph) -> None:
+    """Refuse writing into a tensor that is read again: a graph only knows what calls give.
+
+    A traced ``+=`` is a sum with a new name; that nobody reads it is what is left to see of it.
+    """
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if not (_is_in_place(node) or (not node.users and _name_of(node) in _OPERATORS)):
+            continue
+        written = node.args[0] if node.args else None
+        readers = written.users if isinstance(written, fx.Node) else ()
+        if not node.users or any(order[reader] > order[node] for reader in readers):
+            raise LoweringError(
+                f"{_name_of(node)} in {_path_of(node) or 'the network itself'} writes into a "
+                f"tensor that is read again under its old name; write `y = y + x` instead"
+            )
+
+
+def _is_in_place(node: fx.Node) -> bool:
+    name = _name_of(node)
+    is_method = node.op == "call_method" and name.endswith("_") and not name.endswith("__")
+    is_operator = node.op == "call_function" and name in _IN_PLACE
+    return is_method or is_operator or node.kwargs.get("out") is not None
 
 
 def untyped(graph: fx.Graph) -> fx.Graph:
@@ -85,6 +113,17 @@ class _Shapes(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.found: dict[str, tuple[int, ...]] = {}
+
+    def find(self, example: Tensor) -> None:
+        """Run the example, or say that it does not fit."""
+        try:
+            with torch.no_grad():
+                self.run(example)
+        except (RuntimeError, TypeError, ValueError) as error:
+            what = str(error).partition("\n")[0]
+            raise LoweringError(
+                f"the network cannot run the example, of shape {list(example.shape)}: {what}"
+            ) from error
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -114,9 +153,7 @@ def _read(
     if module is not None:
         name, path = type(module).__name__, str(target)
     else:
-        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-        stack = list(node.meta.get("nn_module_stack", {}))
-        path = stack[-1] if stack else ""
+        name, path = _name_of(node), _path_of(node)
     timesteps = module.timesteps if isinstance(module, RepeatOverTime | FramesIn) else None
     return Call(
         kind=_KINDS[node.op],
@@ -129,3 +166,15 @@ def _read(
         shape=shape,
         says={} if timesteps is None else {"timesteps": timesteps},
     )
+
+
+def _name_of(node: fx.Node) -> str:
+    """Return the name of the function or method that a node calls."""
+    target: Any = node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def _path_of(node: fx.Node) -> str:
+    """Return the path of the module inside which a node calls."""
+    stack = list(node.meta.get("nn_module_stack", {}))
+    return stack[-1] if stack else ""

@@ -1,5 +1,6 @@
 """``to_fixed_point``: a lowered network in integers only, proven not to overflow."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -40,6 +41,13 @@ class Pixels:
     mean: Sequence[float]
     std: Sequence[float]
 
+    def __post_init__(self) -> None:
+        """Complain about numbers that no normalisation has."""
+        if not all(map(math.isfinite, self.mean)):
+            raise ParameterError(f"means must be finite, got {tuple(self.mean)}")
+        if not all(math.isfinite(std) and std > 0 for std in self.std):
+            raise ParameterError(f"deviations must be finite and positive, got {tuple(self.std)}")
+
 
 @torch.no_grad()
 def to_fixed_point(
@@ -75,7 +83,7 @@ def to_fixed_point(
     if network.is_integer:
         raise ParameterError("this network is one of integers already")
     _check(network)
-    means = {} if calibration is None else mean_inputs(network, calibration)
+    means = {} if calibration is None else _calibrated(network, calibration, pixels)
     prepared = _prepare_inputs(network, pixels)
     groups = group_currents(prepared)
     best = {
@@ -85,6 +93,21 @@ def to_fixed_point(
     }
     choose_units(prepared, groups, best)
     return _rounded(prepared, groups, bits, means)
+
+
+def _calibrated(
+    network: LoweredNetwork, inputs: Tensor, pixels: Pixels | None
+) -> dict[str, Tensor]:
+    """Return the mean inputs of every synapse over inputs of the network of real numbers."""
+    if pixels is not None and not inputs.is_floating_point():
+        raise ParameterError(
+            f"calibration takes inputs of the lowered network, normalised floats; got "
+            f"{inputs.dtype}, which only its integers will take"
+        )
+    network.check_input(inputs)
+    if not inputs.numel():
+        raise ParameterError("calibration needs at least one input, got an empty batch")
+    return mean_inputs(network, inputs)
 
 
 def _rounded(
@@ -214,7 +237,11 @@ def _check(network: LoweredNetwork) -> None:
 
 def _check_node(place: Place, node: torch.nn.Module) -> None:
     why = None
-    if isinstance(node, LevelNeuron):
+    if not all(bool(torch.isfinite(buffer).all()) for buffer in node.buffers()):
+        why = "it holds a NaN or an infinity"
+    elif INPUT in place.inputs and not isinstance(node, Synapse):
+        why = "it reads the input without a synapse"
+    elif isinstance(node, LevelNeuron):
         if node.is_signed:
             why = "it emits negative levels"
         elif node.is_split:

@@ -45,8 +45,9 @@ class _Lowering:
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         floats = [p.dtype for p in model.parameters() if p.is_floating_point()]
         self._dtype = torch.promote_types(floats[0] if floats else torch.float32, torch.float32)
-        calls = capture(model, example)
         has_time = example.dim() in (3, 5)
+        example = example[:, :1] if has_time else example[:1]
+        calls = capture(model, example)
         shape = tuple(example.shape[2 if has_time else 1 :])
         steps = [len(example)] if has_time else [c.says["timesteps"] for c in calls if c.says]
         if not steps:
@@ -59,6 +60,7 @@ class _Lowering:
         self._values: dict[int, _Value] = {}
         for call in calls:
             self._values[id(call)] = self._lower(call, has_time)
+        self._check_answer(calls[-1], example)
 
     # what the network does, call by call
 
@@ -78,7 +80,22 @@ class _Lowering:
         if call.module is not None:
             return self._module(call, call.module)
         handler = _FUNCTIONS.get(call.name)
-        return handler(self, call) if handler else self._refuse(call)
+        return handler(self, self._named(call)) if handler else self._refuse(call)
+
+    def _named(self, call: Call) -> Call:
+        """Put arguments that were given by name in their places; refuse those that nobody knows."""
+        names = _ARGUMENTS.get(call.name)
+        if names is None:
+            return call
+        args, rest = list(call.args), dict(call.kwargs)
+        for name in names[len(args) :]:
+            if name not in rest:
+                break
+            args.append(rest.pop(name))
+        unknown = [*map(str, args[len(names) :]), *(name for name in rest if name not in names)]
+        if unknown:
+            self._refuse(call, f"it is called with {', '.join(unknown)}")
+        return replace(call, args=tuple(args), kwargs=rest)
 
     def _module(self, call: Call, module: nn.Module) -> _Value:
         if isinstance(module, Neuron):
@@ -141,28 +158,42 @@ class _Lowering:
             self._refuse(call, "the output must be one tensor")
         signal = self._signal(call)
         last = self.network.plan[-1].path if self.network.plan else ""
-        is_read = len(signal.terms) == 1 and signal.terms[0].source == last
-        if is_read and isinstance(self.network.get_submodule(last), Readout):
-            return
-        self.network.add("readout", Readout("none"), self._as_currents(signal, "readout"))
+        (first, *rest) = signal.terms
+        is_last = not rest and first.source == last and first.is_current
+        if not (is_last and isinstance(self.network.get_submodule(last), Readout)):
+            self.network.add("readout", Readout("none"), self._as_currents(signal, "readout"))
+
+    def _check_answer(self, output: Call, example: Tensor) -> None:
+        """Complain if the answer has another shape than the trained network's."""
+        with torch.no_grad():
+            found = tuple(self.network(example.to(self._dtype)).shape)
+        expected: tuple[int, ...] | None = output.args[0].shape
+        if found != expected:
+            raise LoweringError(
+                f"this network answers {expected}, and lowered it would answer {found}: something "
+                f"in it was not understood; please report it"
+            )
 
     def mean(self, call: Call) -> Signal:
         """A mean over time (the answer), or over space."""
         signal, axes = self._signal(call), _axes(call, "dim")
         assert call.args[0].shape is not None
         rank = len(call.args[0].shape)
+        keeps_axes = call.module is None and _argument(call, 2, "keepdim", False)
         leading = 2 if signal.axes == "time" else 1
         if call.module is not None or (axes == (0,) and signal.axes == "time"):
             if any(term.max_size is not None for term in signal.terms):
                 self._refuse(call, "levels are averaged over time; average behind the classifier")
+            if keeps_axes:
+                self._refuse(call, "it keeps the axis of time (keepdim)")
             path = self.network.add(
                 "readout", Readout("mean"), self._as_currents(signal, call.path)
             )
-            answer = self._currents(path, like=signal, channels=signal.terms[0].channels)
+            answer = self._currents(path, like=signal, channels=signal.channels)
             return replace(answer, axes="still")
         if rank == leading + 3 and {a % rank for a in axes} == {rank - 2, rank - 1}:
             pooled = self._pool(call, signal, Window(is_max=False, kernel=None))
-            return replace(pooled, is_flat=not call.kwargs.get("keepdim", False))
+            return replace(pooled, is_flat=not keeps_axes)
         return self._refuse(call, f"it averages over axes {axes}")
 
     def pool(self, call: Call) -> Signal:
@@ -218,6 +249,8 @@ class _Lowering:
         if left.shape != right.shape:
             self._refuse(call, f"shapes {left.shape} and {right.shape} are added")
         signals = [self._signal_of(side) for side in (left, right)]
+        if signals[0].channels != signals[1].channels:
+            self._refuse(call, "one side was flattened from channels and the other was not")
         if all(term.max_size is not None for signal in signals for term in signal.terms):
             return signals[0].added(signals[1])  # bursts: they enter a synapse branch by branch
         inputs = [name for signal in signals for name in self._all_currents(signal, call.path)]
@@ -249,6 +282,8 @@ class _Lowering:
         first = 0
         for part, signal in zip(parts, signals, strict=True):
             assert part.shape is not None
+            if signal.channels != part.shape[2 if signal.axes == "time" else 1]:
+                self._refuse(call, "flattened channels are concatenated; flatten behind it")
             terms += [replace(t, first_channel=t.first_channel + first) for t in signal.terms]
             first += part.shape[2 if signal.axes == "time" else 1]
         return replace(signals[0], terms=tuple(terms))
@@ -260,8 +295,7 @@ class _Lowering:
         if isinstance(module, nn.Flatten):
             start, end = module.start_dim, module.end_dim
         else:
-            start = call.args[1] if len(call.args) > 1 else call.kwargs.get("start_dim", 0)
-            end = call.args[2] if len(call.args) > 2 else call.kwargs.get("end_dim", -1)
+            start, end = _argument(call, 1, "start_dim", 0), _argument(call, 2, "end_dim", -1)
         if (start, end) == (0, 1) and signal.axes == "time":
             return replace(signal, axes="folded")
         leading = 2 if signal.axes == "time" else 1
@@ -279,6 +313,12 @@ class _Lowering:
     def pass_on(self, call: Call) -> _Value:
         """What does nothing in eval mode."""
         return self._values[id(call.args[0])]
+
+    def drop(self, call: Call) -> _Value:
+        """A dropout that is a function: it drops whenever it is not told that training is over."""
+        if _argument(call, 2, "training", True) and _argument(call, 1, "p", 0.5):
+            self._refuse(call, "it drops in eval mode too; pass training=self.training")
+        return self.pass_on(call)
 
     def ask(self, call: Call) -> None:
         """A question about a shape."""
@@ -335,13 +375,15 @@ class _Lowering:
         return self.network.add(f"{path}_merge", Merge(), *names)
 
     def _all_currents(self, signal: Signal, path: str) -> list[str]:
+        if any(term.first_channel or term.channels < signal.channels for term in signal.terms):
+            raise LoweringError(
+                f"concatenated channels enter {path or 'the network itself'} without a synapse"
+            )
         return [self._current(term, signal, path) for term in signal.terms]
 
     def _current(self, term: Term, signal: Signal, path: str) -> str:
         if term.is_current:
             return term.source
-        if term.first_channel:
-            raise LoweringError(f"concatenated channels enter {path} without a synapse")
         node = Shortcut(
             self._stored(term.scale), max_input=term.max_size, is_still=signal.axes == "still"
         )
@@ -371,8 +413,12 @@ def _one() -> Tensor:
     return torch.ones(1, dtype=torch.float64)
 
 
+def _argument(call: Call, index: int, name: str, default: Any) -> Any:
+    return call.args[index] if len(call.args) > index else call.kwargs.get(name, default)
+
+
 def _axes(call: Call, name: str) -> tuple[int, ...]:
-    axes = call.args[1] if len(call.args) > 1 else call.kwargs.get(name, ())
+    axes = _argument(call, 1, name, ())
     return (axes,) if isinstance(axes, int) else tuple(axes)
 
 
@@ -385,11 +431,21 @@ _FUNCTIONS: dict[str, _Handler] = {
     **dict.fromkeys(_POOLS, _L.pool),
     **dict.fromkeys(("cat", "concat"), _L.concatenate),
     **dict.fromkeys(("getattr", "getitem", "size", "dim"), _L.ask),
-    **dict.fromkeys(("dropout", "contiguous", "clone", "detach"), _L.pass_on),
+    **dict.fromkeys(("contiguous", "clone", "detach"), _L.pass_on),
+    "dropout": _L.drop,
     "flatten": _L.flatten,
     "unflatten": _L.unflatten,
     "mean": _L.mean,
 }
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("add", "iadd", "add_", "mul", "truediv", "div"), ("input", "other")),
+    **dict.fromkeys(("cat", "concat"), ("tensors", "dim")),
+    "dropout": ("input", "p", "training", "inplace"),
+    "flatten": ("input", "start_dim", "end_dim"),
+    "unflatten": ("input", "dim", "sizes"),
+    "mean": ("input", "dim", "keepdim"),
+}
+"""What these functions may be called with; anything else would change what they compute."""
 _MODULES: dict[str, _Handler] = {
     **dict.fromkeys(("MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"), _L.pool),
     **dict.fromkeys(("Identity", "Dropout", "Dropout2d", "ImagesIn", "FramesIn"), _L.pass_on),

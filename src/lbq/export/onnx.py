@@ -59,6 +59,11 @@ def export_onnx(
     """
     if style not in STYLES:
         raise ParameterError(f"style must be one of {', '.join(STYLES)}, got {style!r}")
+    if style != "exact" and not network.is_integer:
+        raise ParameterError(
+            f'a network of real numbers has one style, "exact", got {style!r}; lbq.to_fixed_point '
+            f"makes integers of it"
+        )
     path = Path(path)
     written = _Written(network, style, outputs_levels)
     facts = facts_of(network) | {"style": style, "levels": written.level_outputs}
@@ -185,6 +190,8 @@ class _Written:
         )
         area = node.kernel[0] * node.kernel[1] if node.kind == "sum" else 1
         low, high = inputs.low * area, inputs.high * area
+        if node.kind == "sum" and any(node.padding):  # a window at the border holds less
+            low, high = min(low, 0), max(high, 0)
         if self._network.is_integer and not self._is_exact:
             check_exact(low, high)
         pooled = _like(inputs, self._nodes.pool(node, inputs), (channels, *sizes), None)

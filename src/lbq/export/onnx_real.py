@@ -94,16 +94,21 @@ class RealNodes:
             currents: what it reads.
             reach: the smallest and the largest integer that its membrane can be.
         """
-        if self.is_integer and node.reset == "level" and currents.timesteps > 1:
-            check_exact(reach[0] - reach[1], reach[1] - reach[0])  # what a reset can remove
+        if self.is_integer and currents.timesteps > 1:  # what a reset can remove
+            if node.reset == "level":
+                check_exact(reach[0] - reach[1], reach[1] - reach[0])
+            elif node.reset == "event":
+                check_exact(0, int(node.removed.max()))
         return _Unrolled(self.graph, node, currents).levels
 
     def readout(self, node: Readout, currents: Signal) -> str:
         """Answer with the mean, the sum, or all instants."""
         instants = currents.by_instant(self.graph)
-        if node.over_time == "none":
-            return stack(self.graph, instants)
-        total = self.merge(Merge(), instants)
+        total = (
+            stack(self.graph, instants)
+            if node.over_time == "none"
+            else self.merge(Merge(), instants)
+        )
         if node.over_time == "mean":
             total = self.graph.op("Div", total, self._constant(len(instants)))
         return self.graph.cast(total, np.int32) if self.is_integer else total

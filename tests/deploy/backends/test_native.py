@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from random_networks import RandomNetwork
+from random_networks import RandomNetwork, to_proven_integers
 
 import lbq
 from lbq.deploy.backends import native
@@ -24,7 +24,7 @@ pytestmark = [
 def integer_network(seed, bits=8):
     model = RandomNetwork(seed)
     inputs = model.inputs()
-    return to_fixed_point(lower(model, inputs.float()), bits=bits), inputs
+    return to_proven_integers(lower(model, inputs.float()), bits=bits), inputs
 
 
 def seen_by(net, inputs, backend):
@@ -85,6 +85,14 @@ def test_numbers_that_change_are_seen():
     assert torch.equal(run(net, inputs, backend="native"), run(net, inputs))
 
 
+def test_numbers_that_are_replaced_are_seen():
+    net, inputs = integer_network(2)
+    for _ in range(3):
+        for _, neuron in net.neurons():
+            neuron.ladder = neuron.ladder + 1
+        assert torch.equal(run(net, inputs, backend="native"), run(net, inputs))
+
+
 def test_every_synapse_and_neuron_is_timed():
     net, inputs = integer_network(4)
     times = NativeEngine(net).time_steps(inputs[:, :2] if net.takes_frames else inputs[:2])
@@ -120,6 +128,24 @@ def test_a_stream_ends_where_the_proof_does():
     engine.run(inputs, carries=carries)
     with pytest.raises(TimeError, match="0 are left"):
         engine.run(inputs[:1] if net.takes_frames else inputs, carries=carries, timesteps=1)
+
+
+@pytest.mark.parametrize("timesteps", [0, -1])
+def test_no_timestep_and_fewer_are_refused(timesteps):
+    net, inputs = integer_network(2)
+    engine = NativeEngine(net)
+    carries = Carries(engine, inputs.shape[1] if net.takes_frames else len(inputs))
+    with pytest.raises(TimeError, match="at least one timestep"):
+        engine.run(inputs[:0] if net.takes_frames else inputs, carries=carries, timesteps=timesteps)
+    assert carries.timesteps_left == net.timesteps
+
+
+def test_no_frames_are_refused():
+    net, inputs = next(
+        found for seed in range(9) if (found := integer_network(seed))[0].takes_frames
+    )
+    with pytest.raises(TimeError, match="at least one timestep"):
+        NativeEngine(net).run(inputs[:0])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -199,11 +200,27 @@ def _three(shape: Sequence[int]) -> Shape:
     return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1)
 
 
-def fingerprint(network: LoweredNetwork) -> tuple[tuple[int, int], ...]:
-    """Return what changes when somebody writes into the network's numbers or replaces them."""
-    return tuple((id(buffer), buffer._version) for buffer in _buffers(network))
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """The numbers of a network at some moment: the tensors themselves, and how often written."""
+
+    buffers: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, network: LoweredNetwork) -> "Numbers":
+        """Remember the numbers that a network has now."""
+        found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
+        return cls(found, tuple(map(_version, found)))
+
+    def are_those_of(self, network: LoweredNetwork) -> bool:
+        """Say whether nobody replaced them or wrote into them since."""
+        now = Numbers.of(network)
+        return self.versions == now.versions and all(
+            mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
+        )
 
 
-def _buffers(network: LoweredNetwork) -> Iterator[Tensor]:
-    for _, node in network.nodes():
-        yield from node.buffers()
+def _version(buffer: Tensor) -> int:
+    """Count how often a tensor was written into; inference tensors do not count."""
+    return 0 if buffer.is_inference() else buffer._version

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 from torch import Tensor
 
-from lbq.deploy.backends.description import Described, Description, fingerprint
+from lbq.deploy.backends.description import Described, Description, Numbers
 from lbq.deploy.network import LoweredNetwork, check_bytes, check_shape
 from lbq.errors import ImplementationError, ParameterError, TimeError
 from lbq.kernels import native as kernels
@@ -186,7 +186,10 @@ class NativeEngine:
 
     def _timesteps(self, inputs: Tensor, asked: int | None, carries: Carries | None) -> int:
         """Return how many timesteps this piece has; more than are proven are refused."""
-        timesteps = asked or (len(inputs) if self.takes_frames else self.timesteps)
+        whole = len(inputs) if self.takes_frames else self.timesteps
+        timesteps = whole if asked is None else asked
+        if timesteps < 1:
+            raise TimeError(f"at least one timestep is needed, got {timesteps}")
         if self.takes_frames and timesteps != len(inputs):
             raise TimeError(f"{len(inputs)} frames are given for {timesteps} timesteps")
         left = self.timesteps if carries is None else carries.timesteps_left
@@ -198,15 +201,14 @@ class NativeEngine:
         return timesteps
 
 
-_engines: WeakKeyDictionary[LoweredNetwork, tuple[object, NativeEngine]] = WeakKeyDictionary()
+_engines: WeakKeyDictionary[LoweredNetwork, tuple[Numbers, NativeEngine]] = WeakKeyDictionary()
 
 
 def run(network: LoweredNetwork, inputs: Tensor, watch: Watch | None = None) -> Tensor:
     """Run on the native engine, which is kept for as long as the network's numbers stay."""
-    state = fingerprint(network)
     known = _engines.get(network)
-    if known is None or known[0] != state:
-        known = (state, NativeEngine(network))
+    if known is None or not known[0].are_those_of(network):
+        known = (Numbers.of(network), NativeEngine(network))
         _engines[network] = known
     return known[1].run(inputs, watch=watch)
 
