@@ -50,7 +50,8 @@ def test_a_float_network_counts_as_its_run(trained, tmp_path, capsys):
     [
         ("net.lbq", ["--engine", "openvino"], "--engine runs .onnx"),
         ("net.pt2", ["--backend", "unary"], "--backend is for .lbq"),
-        ("net.lbq", ["--step", "3"], "--step and --devices are for runs"),
+        ("net.lbq", ["--step", "3"], "--step, --device, --devices and --workers are for runs"),
+        ("net.lbq", ["--workers", "2"], "are for runs"),
         ("run", ["--limit", "3"], "are for files"),
     ],
 )

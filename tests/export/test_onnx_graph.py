@@ -17,6 +17,18 @@ def doubled(path, facts):
     graph.save(path, facts)
 
 
+WHOLE = {
+    "timesteps": 3,
+    "input_shape": [2],
+    "takes_frames": False,
+    "is_integer": True,
+    "logit_scale": 0.5,
+    "origin": {},
+    "style": "exact",
+    "levels": [],
+}
+
+
 def test_equal_constants_are_stored_once():
     graph = Graph()
     assert graph.constant(np.ones(3), np.int32) == graph.constant(np.array([1, 1, 1]), np.int32)
@@ -25,12 +37,21 @@ def test_equal_constants_are_stored_once():
 
 
 def test_a_graph_runs_and_tells_its_facts(tmp_path):
-    doubled(tmp_path / "net.onnx", {"timesteps": 3})
+    doubled(tmp_path / "net.onnx", WHOLE)
     values = np.array([[1, 2], [3, 4]], dtype=np.float32)
     np.testing.assert_array_equal(run_onnx(tmp_path / "net.onnx", values), 2 * values)
-    assert read_onnx_facts(tmp_path / "net.onnx") == {"timesteps": 3}
+    assert read_onnx_facts(tmp_path / "net.onnx") == WHOLE
     written = (tmp_path / "net.onnx").read_bytes()
     assert not any(unread in written for unread in (b"constant", b"Mul", b"Neg"))
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, {**WHOLE, "levels": 3}, {**WHOLE, "timesteps": "3"}, {**WHOLE, "other": 1}]
+)
+def test_facts_that_are_none_are_refused(facts, tmp_path):
+    doubled(tmp_path / "net.onnx", facts)
+    with pytest.raises(FormatError, match=r"net\.onnx"):
+        read_onnx_facts(tmp_path / "net.onnx")
 
 
 def test_a_graph_that_is_wrong_is_not_written(tmp_path):

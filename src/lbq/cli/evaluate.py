@@ -45,7 +45,7 @@ class EvalArguments:
     """Processes that prepare batches, per device."""
     engine: Literal["onnxruntime", "openvino"] | None = None
     """Who runs an .onnx file; ONNX Runtime unless said."""
-    backend: Literal["dense", "unary", "planes"] | None = None
+    backend: Literal["dense", "unary", "planes", "native"] | None = None
     """How an .lbq file multiplies levels; dense unless said."""
     limit: int | None = None
     """Ask a file's network so many test samples only."""
@@ -86,8 +86,12 @@ def run(words: Sequence[str]) -> int:
 
 
 def _evaluate_file(arguments: EvalArguments) -> int:
-    if arguments.step is not None or arguments.devices > 1:
-        raise ParameterError("--step and --devices are for runs; a file holds one network")
+    ours = (arguments.step, arguments.devices, arguments.device, arguments.workers)
+    if ours != (None, 1, "auto", 0):
+        raise ParameterError(
+            "--step, --device, --devices and --workers are for runs; a file holds one network, "
+            "which its engine runs on the CPU"
+        )
     found = evaluate_file(
         arguments.run,
         cache=arguments.cache,

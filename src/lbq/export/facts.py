@@ -1,6 +1,7 @@
 """What every door writes beside a network: what enters it, and where it came from."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from lbq.deploy.network import LoweredNetwork
@@ -36,17 +37,24 @@ def write_facts(network: LoweredNetwork) -> str:
     return json.dumps(facts_of(network), allow_nan=False)
 
 
-def read_facts(text: str | bytes, *, source: str) -> Facts:
-    """Read what :func:`write_facts` wrote, or complain about ``source``."""
+def read_facts(text: str | bytes, *, source: str, more: Mapping[str, Any] | None = None) -> Facts:
+    """Read what :func:`write_facts` wrote, or complain about ``source``.
+
+    Args:
+        text: the JSON.
+        source: what to complain about.
+        more: names and types of what a format may say besides.
+    """
     try:
         facts = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{source} does not say what it takes: {error}") from error
-    if not isinstance(facts, dict) or set(facts) != set(_KINDS):
+    kinds = {**_KINDS, **(more or {})}
+    if not isinstance(facts, dict) or not set(_KINDS) <= set(facts) <= set(kinds):
         raise FormatError(f"{source} does not say what it takes; expected {', '.join(_KINDS)}")
-    for name, kind in _KINDS.items():
-        if not isinstance(facts[name], kind):
-            raise FormatError(f"{source} has {name}={facts[name]!r}")
+    for name, fact in facts.items():
+        if not isinstance(fact, kinds[name]):
+            raise FormatError(f"{source} has {name}={fact!r}")
     if not all(isinstance(size, int) for size in facts["input_shape"]):
         raise FormatError(f"{source} has input_shape={facts['input_shape']!r}")
     return facts

@@ -16,12 +16,14 @@ import numpy as np
 from torch import Tensor
 
 from lbq.errors import FormatError, MissingExtraError
+from lbq.export.facts import read_facts
 
 OPSET = 20
 """Version of the operators: the first that both ONNX Runtime and OpenVINO take whole."""
 IR_VERSION = 9
 """Version of the file format that belongs to it."""
 FACTS = "lbq"
+_MORE_FACTS = {"style": str, "levels": list, "num_inexact_channels": int}
 """The key under which a file says, as JSON, where it came from."""
 
 
@@ -151,7 +153,7 @@ def read_onnx_facts(path: str | Path) -> dict[str, Any]:
         raise FormatError(f"{path} is no ONNX file: {error}") from error
     for fact in model.metadata_props:
         if fact.key == FACTS:
-            return json.loads(fact.value)
+            return read_facts(fact.value, source=str(path), more=_MORE_FACTS)
     raise FormatError(
         f"{path} says nothing about its origin; it was not written by lbq.export.export_onnx"
     )
