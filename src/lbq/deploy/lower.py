@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.absorb import Draft, Signal, Term, absorb
+from lbq.deploy.absorb import Draft, Signal, Term
 from lbq.deploy.capture import Call, capture
 from lbq.deploy.fold import fold_affine, norm_as_affine
 from lbq.deploy.ladder import as_level_neuron
 from lbq.deploy.network import INPUT, LoweredNetwork
-from lbq.deploy.nodes import Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.nodes import Merge, Pool, Readout, Repeat, Shortcut
 from lbq.deploy.windows import Window, read_pool
+from lbq.deploy.wiring import Wiring, one
 from lbq.errors import LoweringError
 from lbq.neurons.neuron import Neuron
 
@@ -56,7 +57,7 @@ class _Lowering:
                 "no timesteps; pass frames [T, B, ...] as the example, or repeat the current"
             )
         self.network = LoweredNetwork(timesteps=steps[0], input_shape=shape, takes_frames=has_time)
-        self._settled: dict[int, tuple[Draft, Signal]] = {}
+        self._wiring = Wiring(self.network, self._dtype)
         self._values: dict[int, _Value] = {}
         for call in calls:
             self._values[id(call)] = self._lower(call, has_time)
@@ -67,9 +68,7 @@ class _Lowering:
     def _lower(self, call: Call, has_time: bool) -> _Value:
         if call.kind == "input":
             shape = self.network.input_shape
-            term = Term(
-                source=INPUT, scale=_one(), max_size=None, channels=shape[0] if shape else 1
-            )
+            term = Term(source=INPUT, scale=one(), max_size=None, channels=shape[0] if shape else 1)
             return Signal(
                 terms=(term,), axes="time" if has_time else "still", is_flat=len(shape) < 2
             )
@@ -132,20 +131,20 @@ class _Lowering:
         path = self.network.add(
             call.path,
             Shortcut(
-                self._stored(term.scale * gain),
-                self._stored(offset),
+                self._wiring.stored(term.scale * gain),
+                self._wiring.stored(offset),
                 max_input=term.max_size,
                 is_still=signal.axes == "still",
             ),
             term.source,
         )
-        return self._currents(path, like=signal, channels=len(gain))
+        return self._wiring.currents(path, like=signal, channels=len(gain))
 
     def _neuron(self, call: Call, neuron: Neuron) -> Signal:
         signal = self._signal(call)
         if signal.axes != "time":
             self._refuse(call, "a neuron takes [T, B, ...]; repeat or unfold before it")
-        currents = self._as_currents(signal, call.path)
+        currents = self._wiring.as_currents(signal, call.path)
         node, step = as_level_neuron(neuron, path=call.path, dtype=self._dtype)
         assert call.shape is not None
         path = self.network.add(call.path, node, currents)
@@ -161,7 +160,9 @@ class _Lowering:
         (first, *rest) = signal.terms
         is_last = not rest and first.source == last and first.is_current
         if not (is_last and isinstance(self.network.get_submodule(last), Readout)):
-            self.network.add("readout", Readout("none"), self._as_currents(signal, "readout"))
+            self.network.add(
+                "readout", Readout("none"), self._wiring.as_currents(signal, "readout")
+            )
 
     def _check_answer(self, output: Call, example: Tensor) -> None:
         """Complain if the answer has another shape than the trained network's."""
@@ -187,9 +188,9 @@ class _Lowering:
             if keeps_axes:
                 self._refuse(call, "it keeps the axis of time (keepdim)")
             path = self.network.add(
-                "readout", Readout("mean"), self._as_currents(signal, call.path)
+                "readout", Readout("mean"), self._wiring.as_currents(signal, call.path)
             )
-            answer = self._currents(path, like=signal, channels=signal.channels)
+            answer = self._wiring.currents(path, like=signal, channels=signal.channels)
             return replace(answer, axes="still")
         if rank == leading + 3 and {a % rank for a in axes} == {rank - 2, rank - 1}:
             pooled = self._pool(call, signal, Window(is_max=False, kernel=None))
@@ -233,9 +234,9 @@ class _Lowering:
     def repeat(self, call: Call) -> Signal:
         """A still current shown at every timestep."""
         signal = self._signal(call)
-        currents = self._as_currents(signal, call.path)
+        currents = self._wiring.as_currents(signal, call.path)
         path = self.network.add(call.path, Repeat(call.says["timesteps"]), currents)
-        repeated = self._currents(path, like=signal, channels=signal.terms[0].channels)
+        repeated = self._wiring.currents(path, like=signal, channels=signal.terms[0].channels)
         return replace(repeated, axes="time")
 
     def add(self, call: Call) -> _Value:
@@ -253,9 +254,11 @@ class _Lowering:
             self._refuse(call, "one side was flattened from channels and the other was not")
         if all(term.max_size is not None for signal in signals for term in signal.terms):
             return signals[0].added(signals[1])  # bursts: they enter a synapse branch by branch
-        inputs = [name for signal in signals for name in self._all_currents(signal, call.path)]
+        inputs = [
+            name for signal in signals for name in self._wiring.all_currents(signal, call.path)
+        ]
         path = self.network.add(f"{call.path}.merge".lstrip("."), Merge(), *inputs)
-        return self._currents(path, like=signals[0], channels=signals[0].terms[0].channels)
+        return self._wiring.currents(path, like=signals[0], channels=signals[0].terms[0].channels)
 
     def scale(self, call: Call) -> Signal:
         """A product with, or a quotient by, a positive number."""
@@ -324,8 +327,6 @@ class _Lowering:
         """A question about a shape."""
         del call
 
-    # signals and nodes
-
     def _signal(self, call: Call) -> Signal:
         if not call.args or not isinstance(call.args[0], Call):
             self._refuse(call, "it takes no tensor first")
@@ -335,70 +336,11 @@ class _Lowering:
         value = self._values[id(call)]
         if value is None:
             return self._refuse(call, "a shape is used as a tensor")
-        return self._settle(value) if isinstance(value, Draft) else value
-
-    def _settle(self, draft: Draft) -> Signal:
-        """Make the synapses of a draft, one for each term that enters, and add them up."""
-        if id(draft) in self._settled:
-            return self._settled[id(draft)][1]
-        layer, signal = draft.layer, draft.inputs
-        groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
-        if groups > 1 and any(term.first_channel for term in signal.terms):
-            raise LoweringError(f"{draft.path} reads concatenated channels in groups")
-        paths: list[str] = []
-        for term in signal.terms:
-            shape: dict[str, Any] = {}
-            if isinstance(layer, nn.Conv2d):
-                shape = {k: getattr(layer, k) for k in ("stride", "padding", "dilation", "groups")}
-            bias = None if draft.bias is None or paths else self._stored(draft.bias)
-            node = Synapse(
-                self._stored(absorb(draft.weight, term, channels=signal.channels, groups=groups)),
-                bias,
-                max_input=term.max_size,
-                is_still=signal.axes == "still",
-                **shape,
-            )
-            paths.append(self.network.add(draft.path, node, term.source))
-        path = paths[0]
-        if len(paths) > 1:
-            path = self.network.add(f"{draft.path}_merge", Merge(), *paths)
-        made = self._currents(path, like=signal, channels=len(draft.weight))
-        made = replace(made, is_flat=isinstance(layer, nn.Linear))
-        self._settled[id(draft)] = draft, made  # the draft is held, so its id stays its own
-        return made
-
-    def _as_currents(self, signal: Signal, path: str) -> str:
-        """Return the path of one node that gives the signal as currents."""
-        names = self._all_currents(signal, path)
-        if len(names) == 1:
-            return names[0]
-        return self.network.add(f"{path}_merge", Merge(), *names)
-
-    def _all_currents(self, signal: Signal, path: str) -> list[str]:
-        if any(term.first_channel or term.channels < signal.channels for term in signal.terms):
-            raise LoweringError(
-                f"concatenated channels enter {path or 'the network itself'} without a synapse"
-            )
-        return [self._current(term, signal, path) for term in signal.terms]
-
-    def _current(self, term: Term, signal: Signal, path: str) -> str:
-        if term.is_current:
-            return term.source
-        node = Shortcut(
-            self._stored(term.scale), max_input=term.max_size, is_still=signal.axes == "still"
-        )
-        return self.network.add(f"{path}.shortcut".lstrip("."), node, term.source)
-
-    def _currents(self, path: str, *, like: Signal, channels: int) -> Signal:
-        term = Term(source=path, scale=_one(), max_size=None, channels=channels)
-        return replace(like, terms=(term,))
+        return self._wiring.settle(value) if isinstance(value, Draft) else value
 
     def _space(self, call: Call) -> tuple[int, ...]:
         assert call.shape is not None
         return call.shape[3 if self._signal_of(call).axes == "time" else 2 :]
-
-    def _stored(self, values: Tensor) -> Tensor:
-        return values.to(self._dtype).clone()
 
     def _refuse(self, call: Call, why: str = "") -> Any:
         what = f"{call.name} in {call.path or 'the network itself'}"
@@ -407,10 +349,6 @@ class _Lowering:
             f"convolutions, linear layers, batch norms, pools, sums, concatenated channels and "
             f"neurons"
         )
-
-
-def _one() -> Tensor:
-    return torch.ones(1, dtype=torch.float64)
 
 
 def _argument(call: Call, index: int, name: str, default: Any) -> Any:

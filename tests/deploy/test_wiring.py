@@ -1,0 +1,58 @@
+import pytest
+import torch
+from torch import nn
+
+from lbq.deploy.absorb import Draft, Signal, Term
+from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.nodes import Merge, Shortcut, Synapse
+from lbq.deploy.wiring import Wiring, one
+from lbq.errors import LoweringError
+
+pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
+
+
+@pytest.fixture
+def network():
+    return LoweredNetwork(timesteps=1, input_shape=(4,), takes_frames=True)
+
+
+@pytest.fixture
+def wiring(network):
+    return Wiring(network, torch.float32)
+
+
+def levels(source, channels=4, *, scale=0.5, first=0):
+    step = torch.tensor([scale], dtype=torch.float64)
+    return Term(source=source, scale=step, max_size=5, channels=channels, first_channel=first)
+
+
+def test_a_draft_becomes_a_synapse_for_every_term_and_their_sum_once(network, wiring):
+    layer = nn.Linear(8, 3)
+    signal = Signal(terms=(levels("input"), levels("input", scale=0.25, first=4)), axes="time")
+    weight = layer.weight.detach().double()
+    draft = Draft(path="fc", inputs=signal, weight=weight, bias=torch.ones(3), layer=layer)
+    made = wiring.settle(draft)
+    assert wiring.settle(draft) is made
+    nodes = [node for _, node in network.nodes()]
+    assert [type(node) for node in nodes] == [Synapse, Synapse, Merge]
+    torch.testing.assert_close(nodes[0].weight, 0.5 * layer.weight.detach()[:, :4])
+    torch.testing.assert_close(nodes[1].weight, 0.25 * layer.weight.detach()[:, 4:])
+    assert nodes[0].bias is not None
+    assert nodes[1].bias is None  # it is added once
+    assert (made.terms[0].channels, made.terms[0].is_current) == (3, True)
+
+
+def test_levels_reach_a_sum_by_a_shortcut_and_currents_as_they_are(network, wiring):
+    current = Term(source="input", scale=one(), max_size=None, channels=4)
+    signal = Signal(terms=(current, levels("input")), axes="time")
+    assert wiring.all_currents(signal, "sum") == ["input", "sum.shortcut"]
+    shortcut = network.get_submodule("sum.shortcut")
+    assert isinstance(shortcut, Shortcut)
+    assert (shortcut.weight.tolist(), shortcut.weight.dtype) == ([0.5], torch.float32)
+    assert wiring.as_currents(signal, "next") == "next_merge"
+
+
+def test_concatenated_channels_are_no_currents(wiring):
+    for terms in ((levels("input"), levels("input", first=4)), (levels("input", first=4),)):
+        with pytest.raises(LoweringError, match="concatenated channels enter the network itself"):
+            wiring.all_currents(Signal(terms=terms, axes="time"), "")
