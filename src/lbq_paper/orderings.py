@@ -26,11 +26,11 @@ class Question:
     """Something the paper says of several pairs of rows: the first has more of it."""
 
     words: str
-    measure: str
-    """What is compared."""
-    value: Value
-    """Reads it off a record."""
     pairs: tuple[tuple[str, str], ...]
+    measure: str = "accuracy, %"
+    """What is compared."""
+    value: Value = accuracy
+    """Reads it off a record."""
     place: Callable[[str], str] = "ablation/{}".format
     """Where the cells of a row are."""
     printed: Callable[[str], str] = "ablation/{}".format
@@ -45,14 +45,12 @@ def _said(measure: str) -> Callable[[str], str]:
 
 _LBQ, _V1, _V2, _V3 = "LBQ/learnable", "V1/fixed", "V2/fixed", "V3/learnable"
 _BINARY, _TERNARY, _LEARNED = "Binary LIF", "Ternary Spike/fixed", "Ternary Spike/learnable"
-_ACCURACY, _ENTROPY, _ACTIVE = "accuracy, %", "normalised entropy", "active ratio"
+_ENTROPY, _ACTIVE = "normalised entropy", "active ratio"
 _VARIATION = "coefficient of variation of the step"
 
 QUESTIONS = (
     Question(
         words="bursts beat binary and ternary spikes",
-        measure=_ACCURACY,
-        value=accuracy,
         pairs=tuple(
             (burst, other)
             for burst in (_V1, _V2, _V3, _LBQ)
@@ -61,37 +59,25 @@ QUESTIONS = (
     ),
     Question(
         words="a learned step beats a fixed one",
-        measure=_ACCURACY,
-        value=accuracy,
         pairs=((_V3, _V1), (_LBQ, _V2), (_LEARNED, _TERNARY)),
     ),
     Question(
         words="ReLSG-ET beats Box-ET",
-        measure=_ACCURACY,
-        value=accuracy,
         pairs=((_V2, _V1), (_LBQ, _V3)),
     ),
     Question(
         words="ternary spikes beat binary ones",
-        measure=_ACCURACY,
-        value=accuracy,
         pairs=((_TERNARY, _BINARY), (_LEARNED, _BINARY)),
     ),
-    Question(
-        words="the ANN stays ahead", measure=_ACCURACY, value=accuracy, pairs=(("ANN", _LBQ),)
-    ),
+    Question(words="the ANN stays ahead", pairs=(("ANN", _LBQ),)),
     Question(
         words="more timesteps help, and LBQ beats LM-HT",
-        measure=_ACCURACY,
-        value=accuracy,
         pairs=(("LBQ/T=2", "LBQ/T=1"), ("LBQ/T=4", "LBQ/T=2"), ("LBQ/T=2", "LM-HT (L=2)/T=2")),
         place="CIFAR-10/ResNet-20/{}".format,
         printed="CIFAR-10/ResNet-20/{}".format,
     ),
     Question(
         words="five levels beat two",
-        measure=_ACCURACY,
-        value=accuracy,
         pairs=(("LBQ (5)", "LBQ (2)"),),
         place="energy/{}".format,
         printed="energy/{}/accuracy".format,

@@ -49,3 +49,10 @@ def test_help_is_no_error(capsys):
     with pytest.raises(SystemExit) as leaving:
         main(["doctor", "--help"])
     assert leaving.value.code == 0
+
+
+def test_a_module_that_no_package_owns_is_found_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "somebodys_folder").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = doctor._extra("somebodys_folder", "data", "nothing")
+    assert (found.found, found.is_well) == ("there, of unknown version", True)

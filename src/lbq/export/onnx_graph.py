@@ -23,8 +23,9 @@ OPSET = 20
 IR_VERSION = 9
 """Version of the file format that belongs to it."""
 FACTS = "lbq"
-_MORE_FACTS = {"style": str, "levels": list, "num_inexact_channels": int}
 """The key under which a file says, as JSON, where it came from."""
+_MORE_FACTS = {"style": str, "levels": list, "num_inexact_channels": int}
+"""What an ONNX file says besides, and its types."""
 
 
 class Graph:
