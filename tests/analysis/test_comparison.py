@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 from lbq.analysis.comparison import render_comparison
 from lbq.analysis.steps import StepProfile
@@ -42,3 +43,9 @@ def test_an_ann_beside_a_burst_network_leaves_dashes(invented):
 def test_notes_name_their_run(invented):
     page = render_comparison([invented.run("one", notes=("no data",)), invented.run("two")])
     assert "one: no data" in page
+
+
+def test_counts_that_cannot_be_trusted_say_so_beside_their_ratios(invented):
+    costs = replace(invented.costs(), notes=("Not counted at all: matmul in attend.",))
+    page = render_comparison([invented.run("one", costs=costs), invented.run("two")])
+    assert "one: Not counted at all: matmul in attend." in page

@@ -64,6 +64,16 @@ def test_behaviour_has_a_panel_per_claim(invented):
     assert {"V1", "V2", "V3", "LBQ", "k = 1", "k = 5"} <= set(words(figure))
 
 
+def test_a_shade_means_the_same_level_in_every_panel(invented):
+    runs = [(f"N={n}", invented.steps(), invented.levels(n)) for n in (2, 5)]
+    figure = figures.draw_behaviour(runs)
+    (legend,) = [each for each in figure.legends if "k = 1" in each.get_texts()[0].get_text()]
+    named = [patch.get_facecolor() for patch in legend.get_patches()]
+    for axes, most in zip(figure.axes[2:], (2, 5), strict=True):
+        drawn = [bar.get_facecolor() for bar in axes.patches][:: len(invented.LAYERS)]
+        assert drawn[:most] == named[:most]
+
+
 def test_runs_that_learned_no_step_say_so(invented):
     runs = [("V1", invented.steps(is_learned=False), invented.levels())]
     (words_inside,) = figures.draw_behaviour(runs).axes[0].texts

@@ -63,6 +63,7 @@ def test_ternary_levels_count_by_size():
     with lbq.watch_levels(neuron, counts):
         neuron(torch.tensor([[[-3.0, 0.0, 3.0, 0.2]]]))
     assert counts.profile().layers[0].counts == (2, 2)
+    assert counts.profile().is_signed
 
 
 def test_strangers_and_impossible_levels_are_refused():

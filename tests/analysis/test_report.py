@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -114,3 +115,14 @@ def test_a_run_without_data_says_why_and_shows_the_rest(invented):
     assert "Not measured: no data." in html
     assert 'id="levels"' not in html
     assert 'id="plot-curves"' in html
+
+
+def test_the_first_sentence_is_true_of_a_run_that_goes_on(invented):
+    run = invented.run()
+    assert "resnet20 x 0.5 with lbq neurons" in render([run])
+    assert "Finished; looked at after step 20." in render([run])
+    longer = (*run.journal, {"event": "resume", "step": 20, "time": 2e9})
+    run.recipe["model"]["blocks"] = [1, 1, 2]
+    html = render([replace(run, journal=longer)])
+    assert "Not finished; looked at after step 20." in html
+    assert "resnet20 (1, 1, 2 blocks) x 0.5" in html

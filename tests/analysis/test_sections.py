@@ -41,6 +41,26 @@ def test_layers_may_have_different_largest_levels(invented):
     assert values(row) == [0.4, small.entropy, 0.75, 0.25]
 
 
+def test_signed_levels_are_told_as_such(invented):
+    ternary = LevelProfile(
+        num_images=1, layers=(LayerLevels(layer="a", counts=(6, 4), is_signed=True),)
+    )
+    run = replace(invented.run(), levels=ternary)
+    more = {name: words for name, _, words in sections.headline_of(run)}
+    assert more["Timesteps"] == "levels -1 to 1"
+    assert "P(|k| = 1 | k≠0)" in sections.levels(run)[1]
+    unsigned = {name: words for name, _, words in sections.headline_of(invented.run())}
+    assert unsigned["Timesteps"] == "levels 0 to 5"
+
+
+def test_a_box_is_not_said_to_have_tails(invented):
+    boxed = replace(
+        invented.run(), membranes=tuple(replace(m, tail=None) for m in invented.membranes())
+    )
+    assert "there is no gradient" in sections.membranes(boxed)[0]
+    assert "through the tails" in sections.membranes(invented.run())[0]
+
+
 def test_costs_and_energy_are_those_handed_in(invented):
     run = invented.run()
     _, _, edges, others = sections.costs(run)

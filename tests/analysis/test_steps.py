@@ -6,7 +6,7 @@ import torch
 
 import lbq
 from lbq.analysis.steps import LayerStep, StepProfile, read_steps
-from lbq.neurons import BinaryLIF, BurstLIF, FixedStep, LearnedStep
+from lbq.neurons import BinaryLIF, BurstLIF, FixedStep, LearnedStep, OriginalTernaryLIF
 
 
 def profile(*steps):
@@ -48,7 +48,8 @@ def test_variation_is_deviation_over_mean_and_has_no_unit():
 
 
 def test_neurons_without_a_step_are_left_out():
-    model = torch.nn.Sequential(BinaryLIF(), BurstLIF(step=LearnedStep(0.3)))
+    amplitude = OriginalTernaryLIF()  # its threshold stays, whatever it learns
+    model = torch.nn.Sequential(BinaryLIF(), BurstLIF(step=LearnedStep(0.3)), amplitude)
     assert [layer.layer for layer in read_steps(model).layers] == ["1"]
     nothing = read_steps(torch.nn.ReLU())
     assert nothing.layers == ()

@@ -111,6 +111,21 @@ def test_data_that_are_gone_are_said_and_worked_around(trained, tmp_path, monkey
     assert "--limit 0" in out.read_text()
 
 
+def test_advice_and_names_of_notes_fit(trained, tmp_path, monkeypatch, capsys):
+    from lbq.cli import report as command  # noqa: PLC0415
+    from lbq.errors import MissingExtraError  # noqa: PLC0415
+
+    def missing(*arguments, **options):
+        raise MissingExtraError("data sets need datasets: pip install 'lbq[data]'")
+
+    monkeypatch.setattr(command, "open_samples", missing)
+    twice = (str(trained), str(trained))
+    assert main(["report", *twice, "--out", str(tmp_path / "a.html")]) == 0
+    said = capsys.readouterr().out.splitlines()[:2]
+    assert all(line.startswith(f"{trained}: Levels") for line in said)
+    assert all(line.endswith("pip install 'lbq[data]'.") for line in said)
+
+
 def test_an_ann_is_reported_without_levels(tiny, tmp_path):
     model = ModelConfig(name="resnet20", width=1 / 64, neuron=NeuronConfig(kind="relu"))
     recipe = tmp_path / "ann.json"
@@ -137,7 +152,9 @@ def test_mistakes_are_explained(trained, tmp_path, capsys):
     assert "has no checkpoint" in capsys.readouterr().err
     assert main(["report", str(trained), "--out", str(tmp_path / "no" / "a.html")]) == 1
     assert "--out names a file" in capsys.readouterr().err
-    assert main(["report", str(trained), str(trained), "--step", "4"]) == 1
+    assert main(["report", str(trained), str(trained), "--step", "4"]) == 2
     assert "--step is for one run" in capsys.readouterr().err
+    assert main(["report"]) == 2
+    assert "name the folder of a run" in capsys.readouterr().err
     assert main(["report", str(trained), "--limit", "-1"]) == 2
     assert "--limit must be at least 0, got -1" in capsys.readouterr().err

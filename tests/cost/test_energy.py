@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -107,3 +109,10 @@ def test_every_printed_row_says_its_convention_and_the_source_of_its_prices():
         assert f"{row.name}: {row.convention}" in text
     assert HOROWITZ_2014.source in text
     assert "13.72" in text
+
+
+def test_a_price_says_what_its_counts_leave_out():
+    counted = replace(table(1, 1), untracked=("relu in 1",), uncounted=("lstm in 2",))
+    text = str(EnergyModel().price(counted))
+    assert "count as MACs: relu in 1." in text
+    assert "Not counted at all: lstm in 2." in text

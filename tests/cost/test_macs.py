@@ -57,11 +57,28 @@ def test_the_stem_of_a_still_image_is_counted_once_whatever_the_timesteps():
     assert all(often[name] == 4 * macs for name, macs in once.items() if name != "stem.1")
 
 
-def test_exact_synapses_of_the_papers_network():  # docs/decisions/0006
+def test_exact_synapses_of_the_papers_network():  # docs/decisions/0006 and 0010
     wiring = lbq.cost.trace_wiring(lbq.resnet20(10), IMAGE_32)
-    convolutions = [e for e in wiring.edges if not e.is_identity and e.fan_out.dim() > 1]
-    exact = sum(
-        int(e.fan_out.sum()) * wiring.neurons[e.source] // e.fan_out.numel() for e in convolutions
-    )
-    assert exact == 2_354_872_320
-    assert round((exact + 512 * 10) / 1e6, 2) == 2354.88  # with the classifier behind its pool
+    exact = {
+        e.target: int(e.fan_out.sum()) * wiring.neurons[e.source] // e.fan_out.numel()
+        for e in wiring.edges
+        if not e.is_identity
+    }
+    assert sum(exact.values()) == 2_355_200_000
+    assert exact["classifier.0.2"] == 512 * 8 * 8 * 10  # one linear map with the pool before it
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (4, 1, 8, 8), (3, 4, 3, 8, 8), (2, 5)])
+def test_a_batch_is_no_example_of_an_ann_either(shape):
+    class Fold(nn.Module):
+        def forward(self, x):
+            return x.flatten(0, 1) if x.dim() == 5 else x
+
+    synapse = nn.Linear(5, 2) if len(shape) == 2 else nn.Conv2d(shape[-3], 4, 3)
+    with pytest.raises(lbq.errors.ShapeError, match="must be one sample"):
+        lbq.count_macs(nn.Sequential(Fold(), synapse), torch.zeros(shape))
+
+
+def test_an_ann_may_read_frames():
+    model = nn.Sequential(nn.Flatten(0, 1), nn.Conv2d(2, 4, 3))
+    assert lbq.count_macs(model, torch.zeros(3, 1, 2, 8, 8)) == {"1": 3 * 4 * 36 * 18}

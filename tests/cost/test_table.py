@@ -52,7 +52,17 @@ def test_the_printed_table_names_its_convention_and_what_it_could_not_follow():
     text = str(table())
     assert "exact fan-out" in text
     assert "mean of 2 image(s), 2 timestep(s)" in text
-    assert "relu in 1" in text
+    assert text.endswith("Not followed, so its synapses count as MACs: relu in 1.")
+
+
+def test_columns_of_the_printed_table_stand_under_their_headings():
+    heading, edge, total, *others = str(table()).splitlines()
+    ends = [heading.index(name) + len(name) for name in ("active", "unary ACs", "bit-sparse")]
+    for row in (edge, total):
+        assert [row[:end].rstrip() == row[:end] for end in ends] == [True] * 3
+        assert [row[end : end + 1] for end in ends] == [" "] * 3
+    sums = [row for row in others if row.startswith(("FP MACs", "identity adds"))]
+    assert [len(row) for row in sums] == [ends[1]] * 2
 
 
 def test_comparing_two_tables_prints_their_ratio():

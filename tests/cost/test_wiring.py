@@ -131,21 +131,21 @@ def test_a_join_that_cannot_be_followed_is_never_silent(name, join):
 
 
 @pytest.mark.parametrize(
-    ("name", "pieces"),
+    ("name", "features", "pieces"),
     [
-        ("unbind", lambda b: b.unbind(0)[0].unsqueeze(0)),
-        ("split", lambda b: b.split(1)[0]),
-        ("chunk", lambda b: b.chunk(2)[0]),
-        ("expand", lambda b: b[..., :1].expand(-1, -1, 4)),
-        ("mul", lambda b: b * -1.0),
-        ("add", lambda b: b + 1.0),
+        ("unbind", 4, lambda b: b.unbind(0)[0].unsqueeze(0)),
+        ("split", 4, lambda b: b.split(1)[0]),
+        ("chunk", 4, lambda b: b.chunk(2)[0]),
+        ("expand", 1, lambda b: b.expand(-1, -1, 4)),
+        ("mul", 4, lambda b: b * -1.0),
+        ("add", 4, lambda b: b + 1.0),
     ],
 )
-def test_pieces_of_bursts_are_never_dropped_in_silence(name, pieces):
-    wiring = trace_wiring(Join(lambda a, b: pieces(a)), torch.randn(2, 1, 4))
+def test_pieces_of_bursts_are_never_dropped_in_silence(name, features, pieces):
+    wiring = trace_wiring(Join(lambda a, b: pieces(a)), torch.randn(2, 1, features))
     assert not wiring.edges
     assert wiring.synapses[0].is_real
-    assert wiring.untracked
+    assert wiring.untracked == [f"{name} in the model"]
 
 
 def test_adding_nothing_changes_nothing():
@@ -179,6 +179,64 @@ def test_other_products_are_said_to_be_uncounted(product):
     assert trace_wiring(model, torch.randn(2, 1, 4)).uncounted
     with pytest.raises(CountError, match="only convolutions and linear layers"):
         lbq.count_macs(model, torch.randn(2, 1, 4))
+
+
+class Sequence(nn.Module):
+    """A recurrent layer, alone: its output comes with its state."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = nn.MultiheadAttention(4, 2)
+
+    def forward(self, x):
+        return self.attend(x, x, x)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("multi_head_attention_forward in attend", Attention()),
+        ("lstm in layer", Sequence(nn.LSTM(4, 4))),
+        ("gru in layer", Sequence(nn.GRU(4, 4))),
+        ("multi_head_attention_forward in self_attn", nn.TransformerEncoderLayer(4, 2, 8)),
+    ],
+)
+def test_products_inside_of_larger_operations_are_said_to_be_uncounted(name, model):
+    assert trace_wiring(model, torch.randn(2, 1, 4)).uncounted == [name]
+
+
+def test_a_loop_over_time_is_one_synapse_that_runs_at_every_timestep():
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.neuron, self.out = lbq.BurstLIF(), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return torch.stack([self.out(instant) for instant in self.neuron(x)])
+
+    (synapse,) = trace_wiring(Loop(), torch.randn(3, 1, 4)).synapses
+    assert (synapse.instants, synapse.inputs, synapse.macs) == (3, 4, 3 * 8)
+
+
+def test_a_synapse_used_again_counts_again():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.out = lbq.BurstLIF(), lbq.BurstLIF(), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.out(self.b(self.out(self.a(x))))
+
+    assert [s.macs for s in trace_wiring(Twice(), torch.randn(3, 1, 4)).synapses] == [48, 48]
 
 
 def test_a_neuron_in_two_places_is_refused():

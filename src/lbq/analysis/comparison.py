@@ -17,7 +17,11 @@ def render_comparison(runs: Sequence[RunFacts]) -> str:
     """Write one page that sets several runs side by side."""
     rows = [[name, *cells] for name, cells in _compared(runs)]
     behaviour = [(run.name, run.steps, run.levels) for run in runs if run.levels]
-    said = [f"{run.name}: {note}" for run in runs for note in run.notes]
+    said = [
+        f"{run.name}: {note}"
+        for run in runs
+        for note in (*run.notes, *(run.costs.notes if run.costs else ()))
+    ]
     parts = [
         section(
             "numbers",
@@ -80,7 +84,9 @@ def _compared(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[Cell]]]:
     levels = [run.levels for run in runs]
     yield "active ratio", [number(x and x.active_ratio, ".4f") for x in levels]
     yield "entropy", [number(x and x.entropy, ".4f") for x in levels]
-    yield "P(1 | k>0)", [number(x and x.share(1), ".4f") for x in levels]
+    is_signed = any(x and x.is_signed for x in levels)
+    share = "P(|k| = 1 | k≠0)" if is_signed else "P(1 | k>0)"
+    yield share, [number(x and x.share(1), ".4f") for x in levels]
     costs = [run.costs for run in runs]
     yield "unary ACs, M", [number(x and x.unary_acs / MILLION) for x in costs]
     yield "bit-sparse ACs, M", [number(x and x.bit_sparse_acs / MILLION) for x in costs]

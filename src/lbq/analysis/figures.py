@@ -132,9 +132,10 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
     titles += [f"({chr(ord('c') + i)}) {name}" for i, (name, _, _) in enumerate(runs)]
     for panel, title in zip(panels, titles, strict=False):
         panel.set_title(title)
+    most = max(levels.max_level for _, _, levels in runs)
     for panel, (_, _, levels) in zip(panels[2:], runs, strict=False):
-        _plot_shares(panel, levels.layers)
-    _level_legend(figure, max(levels.max_level for _, _, levels in runs))
+        _plot_shares(panel, levels.layers, most)
+    _level_legend(figure, most)
     figure.legend(
         handles=[
             Line2D([], [], color=colour, marker=marker, label=name)
@@ -184,7 +185,7 @@ def draw_levels(levels: LevelProfile) -> Figure:
     left.bar(numbers, [layer.active_ratio for layer in levels.layers], color=COLOURS[0])
     left.set(xlabel="layer", ylabel="active ratio")
     _number_axis(left)
-    _plot_shares(right, levels.layers)
+    _plot_shares(right, levels.layers, levels.max_level)
     _level_legend(figure, levels.max_level)
     return figure
 
@@ -307,9 +308,9 @@ def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> No
     axes.set(xlabel="active ratio", ylabel="entropy / log N")
 
 
-def _plot_shares(axes: Axes, layers: Sequence[LayerLevels]) -> None:
+def _plot_shares(axes: Axes, layers: Sequence[LayerLevels], most: int) -> None:
+    """Stack the shares of every layer's levels; ``most`` is the largest level of the legend."""
     numbers = range(1, len(layers) + 1)
-    most = max(layer.max_level for layer in layers)
     below = [0.0] * len(layers)
     for level in range(1, most + 1):
         shares = [

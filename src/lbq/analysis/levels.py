@@ -16,7 +16,9 @@ class LayerLevels:
 
     layer: str
     counts: tuple[int, ...]
-    """Of levels 0, 1, .., max_level; a ternary level counts by its size."""
+    """Of levels 0, 1, .., max_level; a signed level counts by its size."""
+    is_signed: bool = False
+    """Whether levels below zero are among them."""
 
     @property
     def max_level(self) -> int:
@@ -25,12 +27,12 @@ class LayerLevels:
 
     @property
     def active(self) -> int:
-        """Levels above zero."""
+        """Levels that are not zero."""
         return sum(self.counts[1:])
 
     @property
     def active_ratio(self) -> float:
-        """Share of levels above zero."""
+        """Share of levels that are not zero."""
         return self.active / max(1, sum(self.counts))
 
     @property
@@ -75,6 +77,11 @@ class LevelProfile:
         """Largest level of any layer."""
         return max((layer.max_level for layer in self.layers), default=0)
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether any layer emits levels below zero."""
+        return any(layer.is_signed for layer in self.layers)
+
     def share(self, level: int) -> float | None:
         """Mean over the layers of P(level | k > 0); silent layers have none."""
         return _mean(
@@ -102,6 +109,7 @@ class LevelCounts:
             layer: torch.zeros(max_level + 1, dtype=torch.int64)
             for layer, max_level in max_levels.items()
         }
+        self._signed: set[str] = set()
         self._images: dict[tuple[str, int], int] = {}
 
     def __call__(self, layer: str, t: int, level: Tensor) -> None:
@@ -110,7 +118,9 @@ class LevelCounts:
             known = ", ".join(self._counts) or "none"
             raise LevelError(f"levels of {layer!r} arrived, but the layers named are {known}")
         counts = self._counts[layer]
-        size = level.abs() if level.dtype == torch.int8 else level
+        if level.dtype == torch.int8:  # only levels with a sign come in it
+            self._signed.add(layer)
+        size = level.abs() if layer in self._signed else level
         found = torch.bincount(size.flatten(), minlength=len(counts)).cpu()
         if len(found) > len(counts):
             raise LevelError(
@@ -124,7 +134,9 @@ class LevelCounts:
         return LevelProfile(
             num_images=max(self._images.values(), default=0),
             layers=tuple(
-                LayerLevels(layer=layer, counts=tuple(counts.tolist()))
+                LayerLevels(
+                    layer=layer, counts=tuple(counts.tolist()), is_signed=layer in self._signed
+                )
                 for layer, counts in self._counts.items()
             ),
         )

@@ -7,6 +7,10 @@ from lbq.analysis import sections
 from lbq.analysis.comparison import render_comparison
 from lbq.analysis.facts import RunFacts
 from lbq.analysis.page import headline, notes, page, section
+from lbq.analysis.settings import word
+
+_TURNS = ("start", "resume", "stop", "finish")
+"""What begins or ends a stretch of training in a journal."""
 
 
 def render(runs: Sequence[RunFacts]) -> str:
@@ -43,10 +47,11 @@ def render_run(run: RunFacts) -> str:
 def _lead(run: RunFacts) -> str:
     model, data = run.recipe.get("model", {}), run.recipe.get("data", {})
     neuron = model.get("neuron", {})
-    is_done = any(record.get("event") == "finish" for record in run.journal)
-    state = "finished" if is_done else "not finished"
+    turns = [r["event"] for r in run.journal if r.get("event") in _TURNS]
+    state = "finished" if turns and turns[-1] == "finish" else "not finished"
+    blocks = f" ({word(model['blocks'])} blocks)" if model.get("blocks") else ""
     return (
-        f"Recipe {run.recipe.get('name')}: {model.get('name')} x {model.get('width')} with "
+        f"Recipe {run.recipe.get('name')}: {model.get('name')}{blocks} x {model.get('width')} with "
         f"{neuron.get('kind')} neurons, {model.get('timesteps')} timesteps, on "
         f"{PurePath(str(data.get('source'))).name}. {state.capitalize()}; looked at after step "
         f"{run.step:,}."

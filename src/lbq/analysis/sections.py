@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from lbq.analysis import figures
 from lbq.analysis.facts import Costs, RunFacts
 from lbq.analysis.levels import LayerLevels
+from lbq.analysis.membranes import LayerMembranes
 from lbq.analysis.page import Cell, beside, figure, notes, number, paragraph, table
 from lbq.analysis.settings import settings, word
 
@@ -29,7 +30,8 @@ def headline_of(run: RunFacts) -> Iterator[tuple[str, Cell, str]]:
         yield "Variation of steps", number(run.steps.variation, ".2f"), spread
     if run.levels:
         timesteps = number(run.recipe["model"]["timesteps"], "d")
-        yield "Timesteps", timesteps, f"levels 0 to {run.levels.max_level}"
+        least = -run.levels.max_level if run.levels.is_signed else 0
+        yield "Timesteps", timesteps, f"levels {least} to {run.levels.max_level}"
         over = f"mean over {len(run.levels.layers)} layers"
         yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
     if run.costs:
@@ -148,13 +150,14 @@ def levels(run: RunFacts) -> list[str]:
             *(number(run.levels.share(k), ".4f") for k in shown),
         ]
     )
-    headings = ["layer", "neuron", "active", "entropy", *(f"P({k} | k>0)" for k in shown)]
+    share = "P(|k| = {} | k≠0)" if run.levels.is_signed else "P({} | k>0)"
+    headings = ["layer", "neuron", "active", "entropy", *(share.format(k) for k in shown)]
     return [
         figure(
             "plot-levels",
             figures.to_svg(figures.draw_levels(run.levels)),
-            label="Active ratio and distribution of levels above zero, per layer",
-            caption=f"Left: share of levels above zero. Right: which levels those are. "
+            label="Active ratio and distribution of the levels that are not zero, per layer",
+            caption=f"Left: share of levels that are not zero. Right: which levels those are. "
             f"{run.levels.num_images:,} test samples, all timesteps.",
         ),
         table("Levels; entropy is that of P(k | k>0) over log N", headings, rows, has_total=True),
@@ -184,7 +187,7 @@ def membranes(run: RunFacts) -> list[str]:
             figures.to_svg(figures.draw_membranes(run.membranes)),
             label="Histograms of membranes counted in steps, one per layer, with thresholds",
             caption="Membranes before emission, counted in steps; each layer scaled to its own "
-            "peak. Dotted: thresholds. Beside the plateau gradients arrive through the tails only.",
+            f"peak. Dotted: thresholds. {_beside_plateau(run.membranes)}",
         ),
         table(
             "Where the surrogate sees the membranes, as shares; a box would give those outside it "
@@ -193,6 +196,12 @@ def membranes(run: RunFacts) -> list[str]:
             rows,
         ),
     ]
+
+
+def _beside_plateau(layers: Sequence[LayerMembranes]) -> str:
+    if all(layer.tail is None for layer in layers):
+        return "Beside the plateau there is no gradient."
+    return "Beside the plateau gradients arrive through the tails only."
 
 
 def costs(run: RunFacts) -> list[str]:

@@ -54,14 +54,18 @@ class StepProfile:
 
 
 def read_steps(model: nn.Module) -> StepProfile:
-    """Read the step of every neuron that has one."""
+    """Read the step of every neuron that has one.
+
+    What only scales the output of a neuron whose threshold stays (the published ternary neuron's
+    amplitude) is none.
+    """
     found = (_read(layer, neuron) for layer, neuron in named_neurons(model))
     return StepProfile(layers=tuple(step for step in found if step is not None))
 
 
 def _read(layer: str, neuron: Neuron) -> LayerStep | None:
     step = getattr(neuron, "step", None)
-    if not isinstance(step, NeuronStep):
+    if not isinstance(step, NeuronStep) or not neuron.step_sets_levels:
         return None
     values = step().detach().double()
     return LayerStep(

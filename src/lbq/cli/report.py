@@ -17,13 +17,13 @@ from lbq.analysis.membranes import LayerMembranes, MembraneCounts
 from lbq.analysis.steps import read_steps
 from lbq.cli.following import waiting
 from lbq.cli.lower import check_out
-from lbq.cli.reading import check_count, read
+from lbq.cli.reading import UsageError, check_count, read
 from lbq.cli.samples import open_samples, pieces
 from lbq.cost import EnergyModel, EnergyReport, Tally
 from lbq.cost.table import CountTable
 from lbq.data import Data
 from lbq.durable import write_durably
-from lbq.errors import CountError, LBQError, ParameterError
+from lbq.errors import CountError, LBQError, MissingExtraError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.train.document import to_document
@@ -33,6 +33,8 @@ from lbq.train.trained import load_trained
 
 BATCH = 100
 """Samples that run at once."""
+
+_UNMEASURED = "Levels, costs and energy were not measured"
 
 EXAMPLES = {
     "lbq report runs/pocket": "one run, in report.html",
@@ -77,10 +79,10 @@ def run(words: Sequence[str]) -> int:
     arguments = read(ReportArguments, words, command="lbq report", examples=EXAMPLES)
     check_out(arguments.out)
     if not arguments.runs:
-        raise ParameterError("name the folder of a run: lbq report RUN [RUN ...]")
+        raise UsageError("name the folder of a run: lbq report RUN [RUN ...]")
     check_count("--limit", arguments.limit)
     if arguments.step is not None and len(arguments.runs) > 1:
-        raise ParameterError("--step is for one run; runs are compared at their last checkpoints")
+        raise UsageError("--step is for one run; runs are compared at their last checkpoints")
     from lbq.analysis.report import render  # noqa: PLC0415 -- an extra
 
     facts = [
@@ -90,7 +92,9 @@ def run(words: Sequence[str]) -> int:
     with waiting(f"drawing {arguments.out}"):
         write_durably(arguments.out, render(facts).encode())
     console = Console(soft_wrap=True)
-    notes = [note for each in facts for note in each.notes]
+    notes = [
+        f"{each.name}: {note}" if len(facts) > 1 else note for each in facts for note in each.notes
+    ]
     size = arguments.out.stat().st_size
     lines = [*notes, f"{arguments.out}: {size:,} bytes"]
     if arguments.json:
@@ -110,17 +114,20 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunFacts:
     if not any(True for _ in named_neurons(model)):
         notes.append("This network is an ANN: it has no levels, and no accumulations to count.")
     elif not arguments.limit:
-        notes.append("Levels, costs and energy were not measured: --limit 0.")
+        notes.append(f"{_UNMEASURED}: --limit 0.")
     else:
         try:
             data = open_samples(recipe, source=arguments.data, cache=arguments.cache)
-            measured = measure(model, data, limit=arguments.limit)
-        except CountError as error:
-            notes.append(f"Levels, costs and energy were not measured: {error}.")
         except LBQError as error:
             if arguments.data is not None:
                 raise
-            notes.append(f"Levels, costs and energy were not measured: {error}. Pass --data.")
+            advice = "" if isinstance(error, MissingExtraError) else " Pass --data."
+            notes.append(f"{_UNMEASURED}: {error}.{advice}")
+        else:
+            try:
+                measured = measure(model, data, limit=arguments.limit)
+            except CountError as error:
+                notes.append(f"{_UNMEASURED}: {error}.")
     energy = EnergyModel().price(measured.table) if measured else None
     return RunFacts(
         name=name,
@@ -174,10 +181,7 @@ def costs_of(table: CountTable) -> Costs:
         fp_macs=table.fp_macs() / images,
         identity_acs=table.identities().unary_acs / images,
         ann_macs=table.ann_macs(),
-        notes=(
-            *(f"Not followed, so its synapses count as MACs: {what}." for what in table.untracked),
-            *(f"Not counted at all: {what}." for what in table.uncounted),
-        ),
+        notes=table.notes,
     )
 
 

@@ -86,6 +86,8 @@ class EnergyReport:
     memory: tuple[EnergyRow, ...]
     ann_traffic: Traffic
     burst_traffic: Traffic
+    notes: tuple[str, ...] = ()
+    """What the counts left out or charged otherwise: no ratio is better than its counts."""
 
     def __getitem__(self, name: str) -> EnergyRow:
         """Return the row with that name."""
@@ -105,7 +107,7 @@ class EnergyReport:
         rows.append("conventions")
         rows += [f"  {row.name}: {row.convention}" for row in (*self.arithmetic, *self.memory)]
         rows.append(f"  prices: {self.technology.source}")
-        return "\n".join(rows)
+        return "\n".join((*rows, *self.notes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +140,8 @@ class EnergyModel:
             self._arithmetic(
                 table,
                 name,
-                f"{multiply} + {add} per MAC of the ANN and the stem, {add} per bit-sparse AC, "
-                f"int32 add per plane formation",
+                f"{multiply} + {add} per MAC of the ANN, and of synapses with a real-valued input; "
+                f"{add} per bit-sparse AC, int32 add per plane formation",
                 mac_pj=multiply_pj + add_pj,
                 ac_pj=add_pj,
             )
@@ -161,6 +163,7 @@ class EnergyModel:
             memory=memory,
             ann_traffic=ann,
             burst_traffic=burst,
+            notes=table.notes,
         )
 
     def _arithmetic(

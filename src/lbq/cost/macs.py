@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from lbq.cost.wiring import trace_wiring
-from lbq.errors import CountError
+from lbq.errors import CountError, ShapeError
 
 
 def count_macs(model: nn.Module, example: Tensor) -> dict[str, int]:
@@ -27,6 +27,17 @@ def count_macs(model: nn.Module, example: Tensor) -> dict[str, int]:
             f"only convolutions and linear layers are counted, but the model also does "
             f"{', '.join(wiring.uncounted)}"
         )
+    if not wiring.neurons and not _is_one_sample(example):
+        raise ShapeError(
+            f"the example must be one sample, but it has shape {list(example.shape)}; pass a batch "
+            f"of one, time first if the model takes frames"
+        )
     for synapse in wiring.synapses:
         found[synapse.name] = found.get(synapse.name, 0) + synapse.macs
     return found
+
+
+def _is_one_sample(example: Tensor) -> bool:
+    """Vectors and images begin with their batch; three or five axes may begin with time."""
+    leading = 1 if example.dim() % 2 == 0 else 2
+    return 1 in example.shape[:leading]

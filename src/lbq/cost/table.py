@@ -92,6 +92,14 @@ class CountTable:
     uncounted: tuple[str, ...] = field(default=())
     """Products other than convolutions and linear layers: they are in no count."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was charged otherwise than it runs, or not at all."""
+        return (
+            *(f"Not followed, so its synapses count as MACs: {what}." for what in self.untracked),
+            *(f"Not counted at all: {what}." for what in self.uncounted),
+        )
+
     def total(self) -> Counts:
         """Sum over edges and timesteps, without identity shortcuts."""
         return _sum(edge.counts for edge in self.edges if not edge.is_identity)
@@ -178,8 +186,9 @@ class CountTable:
     def __str__(self) -> str:
         scale, active = 1e6 * max(1, self.num_images), self.active_ratios()
         edges = self.by_edge()
-        wide = max((len(source) for source, _ in edges), default=0) + 2
-        wider = max((len(target) for _, target in edges), default=0) + 2
+        wide = max(len("total"), *(len(source) for source, _ in edges)) + 2
+        label = max(len(name) for name, _ in self._lines()) + 1
+        wider = max(len("into") + 2, label - wide - 8, *(len(target) + 2 for _, target in edges))
 
         def row(source: str, target: str, share: float, counts: Counts) -> str:
             saved = 1 - counts.bit_sparse_acs / counts.unary_acs if counts.unary_acs else 0.0
@@ -197,9 +206,7 @@ class CountTable:
             f"millions per image, mean of {self.num_images} image(s), {self.timesteps} timestep(s) "
             f"summed; exact fan-out:\nsynapses into padding are not counted"
         )
-        rows += [f"not followed, so its synapses count as MACs: {what}" for what in self.untracked]
-        rows += [f"NOT counted at all: {what}" for what in self.uncounted]
-        return "\n".join(rows)
+        return "\n".join((*rows, *self.notes))
 
     def _lines(self) -> list[tuple[str, float]]:
         """Millions per image."""

@@ -7,6 +7,7 @@ burst makes it an ordinary real number, and the synapse behind it is counted in 
 guessed: such operations are listed in :attr:`Wiring.untracked`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -31,9 +32,12 @@ _RESHAPES = {
 _ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 _SCALINGS = {"mul", "div", "mul_", "div_"}
 _PRODUCTS = {
-    "addbmm", "addmm", "baddbmm", "bilinear", "bmm", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "einsum", "__matmul__", "matmul", "mm", "multi_head_attention_forward",
-    "mv", "scaled_dot_product_attention", "tensordot",
+    "addbmm", "addmm", "addmv", "baddbmm", "bilinear", "bmm", "chain_matmul", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "dot", "einsum", "gru", "gru_cell", "inner",
+    "linalg_multi_dot", "lstm", "lstm_cell", "__matmul__", "matmul", "mm",
+    "multi_head_attention_forward", "mv", "_native_multi_head_attention", "__rmatmul__", "rnn_relu",
+    "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell", "scaled_dot_product_attention", "tensordot",
+    "_transformer_encoder_layer_fwd", "vdot",
 }  # fmt: skip
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _LINEAR = ("input", "weight", "bias")
@@ -120,10 +124,11 @@ class _Tracer(TorchFunctionMode):
     def finished(self) -> Wiring:
         """Return the wiring, now that the number of timesteps is known."""
         steps = self.wiring.timesteps
-        for index, synapse in enumerate(self.wiring.synapses):
-            instants = steps if synapse.instants == steps else 1
-            inputs = synapse.inputs // instants
-            self.wiring.synapses[index] = replace(synapse, instants=instants, inputs=inputs)
+        self.wiring.synapses = [
+            sized
+            for synapse, calls in Counter(self.wiring.synapses).items()
+            for sized in _over_time(synapse, calls, steps)
+        ]
         return self.wiring
 
     def entering(self, name: str) -> Callable[..., None]:
@@ -167,7 +172,9 @@ class _Tracer(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         if not self._inside:
             name = getattr(func, "__name__", str(func))
-            if isinstance(output, Tensor):
+            if name in _PRODUCTS:
+                self.wiring.uncounted.append(self._here(name))
+            elif isinstance(output, Tensor):
                 self._follow(name, args, kwargs or {}, output)
             else:
                 self._note_untracked(name, args)  # several tensors, or none
@@ -186,8 +193,6 @@ class _Tracer(TorchFunctionMode):
             self._addition(routes, bind(("input", "other"), args, kwargs), output)
         elif name == "cat":
             self._concatenation(bind(("tensors", "dim"), args, kwargs), output)
-        elif name in _PRODUCTS:
-            self.wiring.uncounted.append(self._here(name))
         elif name in _RESHAPES and isinstance(first, Tensor) and output.numel() == first.numel():
             self._tag(output, routes)
             if id(first) in self._mixed:
@@ -329,6 +334,14 @@ class _Tracer(TorchFunctionMode):
 def _restore(modes: dict[nn.Module, bool]) -> None:
     for module, training in modes.items():
         module.training = training
+
+
+def _over_time(synapse: SynapseSize, calls: int, steps: int) -> list[SynapseSize]:
+    """Tell timesteps from other first axes, and a loop over time from a synapse used again."""
+    if synapse.instants == 1 and calls == steps:
+        return [replace(synapse, macs=synapse.macs * steps, instants=steps)]
+    instants = steps if synapse.instants == steps else 1
+    return calls * [replace(synapse, instants=instants, inputs=synapse.inputs // instants)]
 
 
 def _is_positive(factor: Any) -> bool:
