@@ -18,10 +18,10 @@ ENGINES = ("onnxruntime", "openvino")
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
 
 
-def resnet(build, *, timesteps, block="basic", batch=2):
+def resnet(build, *, timesteps, block="basic", batch=2, **options):
     """Return a lowered ResNet with lively statistics, its inputs, and these as bytes."""
     torch.manual_seed(timesteps)
-    model = build(10, timesteps=timesteps, width=1 / 16, block=block).eval()
+    model = build(10, timesteps=timesteps, width=1 / 16, block=block, **options).eval()
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.3)
@@ -36,9 +36,9 @@ def resnet(build, *, timesteps, block="basic", batch=2):
     return lower(model, images), images, raw
 
 
-def integer_resnet(build, *, timesteps, bits, block="basic"):
+def integer_resnet(build, *, timesteps, bits, **options):
     """Return a ResNet of integers and bytes for it."""
-    net, inputs, raw = resnet(build, timesteps=timesteps, block=block)
+    net, inputs, raw = resnet(build, timesteps=timesteps, **options)
     pixels = None if net.takes_frames else Pixels(mean=MEAN, std=STD)
     return to_fixed_point(net, bits=bits, pixels=pixels, calibration=inputs), raw
 

@@ -190,10 +190,13 @@ void check_ends(const Manifest& manifest, const std::vector<bool>& is_read) {
 
 void check_proof(const Manifest& manifest) {
   int64_t work = 0;
-  for (const Entry& entry : manifest.entries)
-    if (entry.node.kind == Kind::kNeuron)
-      work += entry.node.max_level * entry.node.to.channels * manifest.timesteps;
-  require(work <= kMaxProof, LBQ_RULE_SIZE, "%" PRId64 " thresholds and timesteps to prove", work);
+  for (const Entry& entry : manifest.entries) {
+    const Node& node = entry.node;
+    const bool is_neuron = node.kind == Kind::kNeuron;
+    const int64_t visits = is_neuron ? node.max_level * manifest.timesteps : int64_t(node.inputs.size());
+    work += visits * node.to.channels;
+  }
+  require(work <= kMaxProof, LBQ_RULE_SIZE, "%" PRId64 " inputs, thresholds and timesteps to prove", work);
 }
 
 void check_types(const Manifest& manifest) {

@@ -151,6 +151,12 @@ bool is_folder(const std::string& path) {
   return S_ISDIR(found.st_mode);
 }
 
+bool is_same(const std::string& one, const std::string& other) {
+  struct stat first, second;
+  const bool both = ::stat(one.c_str(), &first) == 0 && ::stat(other.c_str(), &second) == 0;
+  return both && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 std::vector<std::string> list_shards(const std::string& folder) {
   std::vector<std::string> names;
   DIR* open = ::opendir(folder.c_str());
@@ -214,6 +220,8 @@ int run_folder(const Options& options, const lbq_model* model, const lbq_model_f
   const std::vector<std::string> names =
       has_many ? list_shards(in) : std::vector<std::string>{slash == in.npos ? in : in.substr(slash + 1)};
   if (::mkdir(out.c_str(), 0777) != 0 && errno != EEXIST) throw Mistake{out + ": " + std::strerror(errno)};
+  if (has_many && options.format == Format::kNpy && is_same(in, out))
+    throw Mistake{out + " holds the samples; answers as .npy would be taken for more of them, take another folder"};
   check_owner(out, facts);
   Worker worker(model, facts);
   int64_t answered = 0, skipped = 0, busy = 0, failed = 0;
@@ -241,13 +249,18 @@ int run_stream(const Options& options, const lbq_model* model, const lbq_model_f
   Worker worker(model, facts);
   std::vector<uint8_t> batch;
   write_all(STDOUT_FILENO, rows.header(0), "standard output");
-  int64_t first = 0, count;
+  int64_t first = 0;
+  StreamPart part;
   do {
-    count = read_stream(STDIN_FILENO, size, options.batch, batch);
+    part = read_stream(STDIN_FILENO, size, options.batch, batch);
+    const int64_t count = part.samples;
     if (count > 0)
       write_all(STDOUT_FILENO, rows.of_batch(first, count, worker.answer(batch, count)), "standard output");
     first += count;
-  } while (count == options.batch);
+  } while (part.samples == options.batch);
+  if (part.rest > 0)  // after the answers to all that came before it
+    throw Mistake{"standard input: ends " + std::to_string(part.rest) + " bytes into a sample of " +
+                  std::to_string(size.bytes())};
   return kDone;
 }
 

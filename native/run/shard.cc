@@ -140,7 +140,7 @@ void Shard::read(int64_t first, int64_t count, std::vector<uint8_t>& batch) {
             count * size_.instant);
 }
 
-int64_t read_stream(int descriptor, const SampleSize& size, int64_t count, std::vector<uint8_t>& batch) {
+StreamPart read_stream(int descriptor, const SampleSize& size, int64_t count, std::vector<uint8_t>& batch) {
   batch.resize(count * size.bytes());
   int64_t have = 0;
   const int64_t wanted = static_cast<int64_t>(batch.size());
@@ -151,11 +151,8 @@ int64_t read_stream(int descriptor, const SampleSize& size, int64_t count, std::
     if (got == 0) break;
     have += got;
   }
-  if (have % size.bytes() != 0)
-    fail("standard input", "ends " + std::to_string(have % size.bytes()) + " bytes into a sample of " +
-                               std::to_string(size.bytes()));
-  count = have / size.bytes();
-  batch.resize(have);
-  put_time_first(batch, size, count);
-  return count;
+  const StreamPart part{have / size.bytes(), have % size.bytes()};
+  batch.resize(have - part.rest);
+  put_time_first(batch, size, part.samples);
+  return part;
 }

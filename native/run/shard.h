@@ -44,5 +44,10 @@ class Shard {
 // Whether the name is that of a file of samples.
 bool is_shard(const std::string& name);
 
-// Up to `count` samples of a stream; as a batch. Returns how many; an end inside of a sample is a mistake.
-int64_t read_stream(int descriptor, const SampleSize& size, int64_t count, std::vector<uint8_t>& batch);
+// What was read of a stream: whole samples, and bytes of one that the stream ended in.
+struct StreamPart {
+  int64_t samples, rest;
+};
+
+// Up to `count` samples of a stream, as a batch.
+StreamPart read_stream(int descriptor, const SampleSize& size, int64_t count, std::vector<uint8_t>& batch);

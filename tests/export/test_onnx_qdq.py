@@ -10,6 +10,7 @@ from lbq.errors import ParameterError
 from lbq.export.onnx import export_onnx
 from lbq.export.onnx_graph import read_onnx_facts
 from lbq.export.onnx_qdq import fit_ladder
+from lbq.neurons import IntegerLIF
 
 pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
 
@@ -31,7 +32,10 @@ def test_a_fitted_line_rounds_to_the_level_of_every_current():
 def test_a_crooked_ladder_is_told():
     straight, crooked = [100, 200, 300], [100, 250, 300]
     ladder = torch.tensor([straight, crooked], dtype=torch.int32).T
-    assert fit_ladder(ladder, gain=1).is_exact.tolist() == [True, False]
+    line = fit_ladder(ladder, gain=1)
+    assert line.is_exact.tolist() == [True, False]
+    assert line.error > 1 / 8  # of a step
+    assert fit_ladder(ladder[:, :1], gain=1).error == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -50,6 +54,24 @@ def test_eight_bit_weights_move_few_levels(engine):
     moved = num_different(exported_answers(net, raw, engine=engine, style="int8"), expected)
     moved.pop("logits", None)
     assert sum(moved.values()) <= 1e-3 * sum(levels.size for levels in expected.values())
+
+
+def test_ladders_that_begin_at_half_a_step_are_lines_too():
+    net, raw = integer_resnet(
+        lbq.resnet20, timesteps=1, bits=4, neuron=lambda channels: IntegerLIF(4)
+    )
+    got = exported_answers(net, raw, engine="onnxruntime", style="int8")
+    assert not num_different(got, answers(net, raw))
+
+
+def test_a_crooked_neuron_keeps_its_bits(tmp_path):
+    net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=4)
+    path, neuron = next((p, n) for p, n in net.neurons() if p.endswith("neuron1"))
+    neuron.ladder[1] += (neuron.ladder[2] - neuron.ladder[1]) // 2
+    got = exported_answers(net, raw, engine="onnxruntime", style="int8")
+    assert not num_different(got, answers(net, raw)), path
+    export_onnx(net, tmp_path / "net.onnx", style="int8")
+    assert operators_of_onnxruntime(tmp_path / "net.onnx")["QLinearConv"] == 10  # of 11
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,6 +7,7 @@ from exported import ENGINES, integer_resnet
 import lbq
 from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError
 from lbq.export.onnx import export_onnx
+from lbq.export.onnx_graph import read_onnx_facts
 from lbq.export.onnx_run import OnnxRunner, run_onnx
 
 pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
@@ -30,9 +31,27 @@ def test_other_shapes_and_types_are_refused(path, engine):
     assert runner(np.zeros((2, 3, 16, 16), dtype=np.uint8)).shape == (2, 10)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_file_that_was_cut_is_told_as_such(path, engine, tmp_path):
+    cut = tmp_path / "cut.onnx"
+    cut.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(FormatError, match=rf"{engine} cannot load .*cut\.onnx"):
+        OnnxRunner(cut, engine=engine)
+
+
+def test_lists_are_arrays_and_nothing_is_no_batch(path):
+    runner = OnnxRunner(path, threads=1)
+    with pytest.raises(ShapeError, match=r"one sample or more, got \[0, 3, 16, 16\]"):
+        runner(np.zeros((0, 3, 16, 16), dtype=np.uint8))
+    with pytest.raises(ShapeError, match=r"takes \[B, 3, 16, 16\], got \[3\]"):
+        runner([1, 2, 3])
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FormatError, match=r"there is no file .*net\.onnx"):
         run_onnx(tmp_path / "net.onnx", np.zeros(1, dtype=np.uint8))
+    with pytest.raises(FormatError, match=r"net\.onnx cannot be read: No such file"):
+        read_onnx_facts(tmp_path / "net.onnx")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -130,6 +130,15 @@ def test_damage_is_named(whole, tmp_path):
         read_pt2(tmp_path / "nothing.pt2")
     with pytest.raises(FormatError, match=r"torch .* cannot read|no whole"):
         read_pt2(rewritten(whole, tmp_path, lambda n, b: None if n == "models/model.json" else b))
-    whole.write_bytes(whole.read_bytes()[:-100])
+    with zipfile.ZipFile(whole) as archive:
+        weights = [info for info in archive.infolist() if "/weights/weight_" in info.filename]
+        body = archive.read(max(weights, key=lambda info: info.file_size))
+    sound = whole.read_bytes()
+    flipped = bytearray(sound)
+    flipped[sound.index(body) + len(body) // 2] ^= 1
+    whole.write_bytes(flipped)
+    with pytest.raises(FormatError, match=r"damaged: the checksum of .*weight"):
+        read_pt2(whole)
+    whole.write_bytes(sound[:-100])
     with pytest.raises(FormatError, match=r"not loaded|no whole"):
         read_pt2(whole)

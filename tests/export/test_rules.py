@@ -1,16 +1,19 @@
 """Every rule has a bundle that breaks it, and that bundle is refused by its name."""
 
+import hashlib
 import json
 import re
 import struct
 from pathlib import Path
 
 import pytest
+import torch
 from bundles import Draft, seal, tiny_bundles
 
 from lbq import LBQError
 from lbq.errors import BoundError
 from lbq.export import RULES, BundleError, load
+from lbq.export.payload import read_table, write
 
 CASES = {}
 
@@ -369,6 +372,31 @@ def padding_of_gigabytes(draft):
     draft.node("stem.conv")["tensors"]["bias"]["shape"] = [4]
 
 
+@breaks("size")
+def sum_of_the_same_thing_over_and_over(draft):
+    payload = write({"a.weight": torch.zeros(8192, 1, dtype=torch.int8)})
+    weight = read_table(memoryview(payload))["a.weight"]._asdict()
+    bound = {"low": 0, "high": 0, "bits": 16}
+    window = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    nodes = [
+        ("synapse", ["input"], {"max_input": 255, "is_still": False, "bits": 8, **window}),
+        ("merge", ["synapse"] * 5000, {}),
+        ("readout", ["merge"], {"over_time": "sum"}),
+    ]
+    tensors = {"synapse": {"weight": weight, "bias": None}}
+    draft.manifest |= {
+        "timesteps": 1,
+        "input_shape": [1],
+        "takes_frames": True,
+        "nodes": [
+            {"path": kind, "kind": kind, "inputs": inputs, "settings": settings,
+             "tensors": tensors.get(kind, {}), "bound": bound}
+            for kind, inputs, settings in nodes
+        ],
+    }  # fmt: skip
+    return seal(json.dumps(draft.manifest).encode(), payload)
+
+
 @breaks("signal")
 def merged_levels(draft):
     draft.node("block.merge")["inputs"] = ["block.conv", "stem.neuron"]
@@ -500,6 +528,10 @@ def test_another_file_than_the_known_one_is_refused_before_it_is_parsed(tmp_path
     with pytest.raises(BundleError) as caught:
         load(path, sha256="0" * 64)
     assert caught.value.rule == "known-digest"
+    known = hashlib.sha256(path.read_bytes()).hexdigest().upper()
+    with pytest.raises(BundleError) as caught:  # the known one goes on to the next rule
+        load(path, sha256=known)
+    assert caught.value.rule != "known-digest"
 
 
 def test_every_rule_is_broken_by_some_case():

@@ -149,9 +149,20 @@ def test_raw_files_and_streams_have_whole_samples(lbq_run, place):
     done = lbq_run(place / "net.lbq", place / "in" / "odd.u8", place / "out")
     assert done.returncode == 1
     assert b"has 75 bytes, which is no multiple of a sample's 50" in done.stderr
-    done = lbq_run(place / "net.lbq", "-", input=bytes(75))
+    for batch in (1, 4, 5, 64):  # whole samples are answered first, whichever batch is cut
+        done = lbq_run(place / "net.lbq", "-", "--batch", str(batch), input=bytes(225))
+        assert done.returncode == 1
+        assert b"ends 25 bytes into a sample of 50" in done.stderr
+        assert len(done.stdout.splitlines()) == 1 + 4
+
+
+def test_answers_are_not_taken_for_samples(lbq_run, place):
+    done = lbq_run(place / "net.lbq", place / "in", place / "in", "--format", "npy")
     assert done.returncode == 1
-    assert b"ends 25 bytes into a sample of 50" in done.stderr
+    assert b"holds the samples" in done.stderr
+    assert sorted(path.name for path in (place / "in").iterdir()) == [f"{i}.npy" for i in range(6)]
+    for _ in range(2):  # other answers may lie there
+        assert lbq_run(place / "net.lbq", place / "in", place / "in").returncode == 0
 
 
 def test_answers_of_two_networks_do_not_mix(lbq_run, place):

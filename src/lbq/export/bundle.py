@@ -44,7 +44,7 @@ def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
 
 
 def load(path: str | PathLike[str], *, sha256: str | None = None) -> LoweredNetwork:
-    """Read a bundle; whatever is wrong with it is an :class:`lbq.errors.LBQError`.
+    """Read a bundle; whatever is wrong with its bytes is an :class:`lbq.errors.LBQError`.
 
     Nothing is parsed before the digest was found right, nothing is believed that can be computed
     (the proven bounds are proven again), and no code is named or run.

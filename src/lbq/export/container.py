@@ -59,7 +59,11 @@ def read(path: Path, *, sha256: str | None = None) -> Content:
     require(found == size, "length", f"{found:,} of {size:,} bytes could be read")
     if sha256 is not None:
         whole = hashlib.sha256(data).hexdigest()
-        require(whole == sha256, "known-digest", f"the file has SHA-256 {whole}, expected {sha256}")
+        require(
+            whole == sha256.lower(),
+            "known-digest",
+            f"the file has SHA-256 {whole}, expected {sha256}",
+        )
     return unpack(data)
 
 

@@ -198,13 +198,16 @@ def _check_size(shape: tuple[int, ...], path: str) -> None:
 
 
 def _check_proof(manifest: Manifest, flows: dict[str, Flow]) -> None:
+    """Complain about more work than a proof should be: it visits every channel of every node."""
     work = 0
     for entry in manifest.nodes:
+        visits = len(entry.inputs)
         if entry.kind == "integer_neuron":
             ladder = entry.shape("ladder")
             assert ladder is not None
-            work += ladder[0] * flows[entry.path].shape[0] * manifest.timesteps
-    require(work <= MAX_PROOF, "size", f"{work:,} thresholds and timesteps to prove")
+            visits = ladder[0] * manifest.timesteps
+        work += visits * flows[entry.path].shape[0]
+    require(work <= MAX_PROOF, "size", f"{work:,} inputs, thresholds and timesteps to prove")
 
 
 def _check_dtypes(manifest: Manifest) -> None:

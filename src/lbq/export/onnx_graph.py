@@ -148,9 +148,9 @@ def read_onnx_facts(path: str | Path) -> dict[str, Any]:
     model = _import_onnx().ModelProto()
     try:
         model.ParseFromString(Path(path).read_bytes())
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:
-        if isinstance(error, OSError):
-            raise
         raise FormatError(f"{path} is no ONNX file: {error}") from error
     for fact in model.metadata_props:
         if fact.key == FACTS:

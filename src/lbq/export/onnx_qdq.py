@@ -27,7 +27,7 @@ _BYTE_MAX = 255
 _FLOAT32_ROOM = 1e-6
 """Share by which a scale may be off when an engine multiplies by it in float32."""
 _MOST_MOVED = 1 / 16
-"""Share of a step by which a lossy sum may move a threshold."""
+"""Share of a step by which a threshold may move; else a neuron is written with all its bits."""
 _END = 2**31 - 1
 """Behind the last position of any axis."""
 
@@ -39,6 +39,8 @@ class Line(NamedTuple):
     offset: np.ndarray
     is_exact: np.ndarray
     """Whether every integer current gets its own level."""
+    error: float
+    """The largest distance of a threshold from its place, in steps, unless one current fits in."""
 
 
 class Int8Joints:
@@ -59,15 +61,14 @@ class Int8Joints:
         self._graph = graph
         self._bytes: dict[str, str] = {}
         self.num_inexact_channels = 0
-        self._lattices: dict[str, Lattice] = {}
+        self._fits: dict[str, Line | Lattice] = {}
         self._joints = find_joints(network)
         for path, joint in list(self._joints.items()):
-            if joint.shortcut is not None:
-                lattice = _lattice(joint) if is_lossy else None
-                if lattice is None:
-                    del self._joints[path]
-                else:
-                    self._lattices[path] = lattice
+            fit = _fit(joint, is_lossy=is_lossy)
+            if fit is None or fit.error > _MOST_MOVED:
+                del self._joints[path]
+            else:
+                self._fits[path] = fit
         self.nodes = {node for joint in self._joints.values() for node in joint.nodes}
         """Paths of the nodes that are written with their neurons only."""
 
@@ -87,13 +88,13 @@ class Int8Joints:
             for name, stride in zip(joint.reads, joint.strides, strict=True)
         ]
         inputs = parts[0] if len(parts) == 1 else graph.op("Concat", *parts, axis=1)
-        if path in self._lattices:
+        fit = self._fits[path]
+        self.num_inexact_channels += int((~fit.is_exact).sum())
+        if isinstance(fit, Lattice):
             beside = self._byte(read(joint.shortcut_read))
-            current = self._residual(joint, self._lattices[path], inputs, beside)
+            current = self._residual(joint, fit, inputs, beside)
         else:
-            line = fit_ladder(joint.neuron.ladder, gain=_gain(joint.synapse, joint.neuron))
-            self.num_inexact_channels += int((~line.is_exact).sum())
-            current = self._convolve(joint, inputs, line.scale, line.offset)
+            current = self._convolve(joint, inputs, fit.scale, fit.offset)
         level = graph.op("QuantizeLinear", current, *self._unit())
         if joint.neuron.max_level < _BYTE_MAX:
             limits = (graph.constant(limit, np.uint8) for limit in (0, joint.neuron.max_level))
@@ -106,7 +107,6 @@ class Int8Joints:
     def _residual(self, joint: Joint, lattice: Lattice, inputs: str, beside: str) -> str:
         """Return convolution and shortcut in steps, less half a step; the first in bytes."""
         graph = self._graph
-        self.num_inexact_channels += int((~lattice.is_exact).sum())
         point = self._unit(lattice.unit, lattice.zero)
         current = self._convolve(joint, inputs, lattice.scale * lattice.unit, lattice.offset)
         points = graph.op("QuantizeLinear", current, *point)
@@ -172,17 +172,16 @@ class Int8Joints:
         return self._graph.constant(scale, np.float32), self._graph.constant(zero, np.uint8)
 
 
-def _lattice(joint: Joint) -> Lattice | None:
-    shortcut = joint.shortcut
-    assert shortcut is not None
+def _fit(joint: Joint, *, is_lossy: bool) -> Line | Lattice | None:
+    """Fit a neuron's ladder; None where a shortcut needs more bits than a byte, or all of them."""
+    ladder, shortcut = joint.neuron.ladder, joint.shortcut
+    gain = _gain(joint.synapse, joint.neuron)
+    if shortcut is None:
+        return fit_ladder(ladder, gain=gain)
     assert shortcut.max_input is not None
-    lattice = fit_lattice(
-        joint.neuron.ladder,
-        shortcut.weight,
-        max_input=shortcut.max_input,
-        gain=_gain(joint.synapse, joint.neuron),
-    )
-    return None if lattice is None or lattice.error > _MOST_MOVED else lattice
+    if not is_lossy:
+        return None
+    return fit_lattice(ladder, shortcut.weight, max_input=shortcut.max_input, gain=gain)
 
 
 def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
@@ -207,7 +206,7 @@ def fit_ladder(ladder: Tensor, *, gain: int) -> Line:
     reached = ladder.to(torch.float64).numpy() * gain  # [N, C], the smallest current of each level
     missed = reached - gain
     levels = np.arange(1, len(reached) + 1).reshape(-1, 1)
-    start = np.round(-reached[-1] / (2 * len(reached)))
+    start = np.round(_straight_offset(reached - gain / 2, levels - 0.5))
     scale, offset = np.ones_like(start), start
     most = np.full_like(start, -np.inf)
     for shift in range(-gain - 1, gain + 2):
@@ -223,4 +222,16 @@ def fit_ladder(ladder: Tensor, *, gain: int) -> Line:
         np.rint((side + offset).astype(np.float32) * stored) for side in (reached, missed)
     )
     is_exact = ((above >= levels) & (below < levels)).all(0) & (most > _FLOAT32_ROOM)
-    return Line(stored, offset, is_exact)
+    distance = np.abs((levels - 0.5) / scale - offset - (reached - gain / 2)) - gain / 2
+    is_moved = distance > gain  # by more than the one current beside it
+    error = np.where(is_moved, distance, 0) / np.maximum(reached[-1] / len(reached), 1)
+    return Line(stored, offset, is_exact, float(error.max()))
+
+
+def _straight_offset(currents: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Return where ``points = slope * (currents + offset)`` by least squares, per channel."""
+    if len(points) == 1:
+        return -currents[0] / 2
+    centred, wanted = currents - currents.mean(0), points - points.mean()
+    slope = (centred * wanted).sum(0) / np.maximum((centred**2).sum(0), 1)
+    return points.mean() / np.maximum(slope, 1e-12) - currents.mean(0)

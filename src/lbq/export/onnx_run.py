@@ -28,7 +28,12 @@ class OnnxRunner:
             raise ParameterError(f"engine must be one of {', '.join(_LOADERS)}, got {engine!r}")
         if not Path(path).is_file():
             raise FormatError(f"there is no file {path}; write it with lbq.export.export_onnx")
-        self._run, self._dtype, self._shape = _LOADERS[engine](str(path), threads)
+        try:
+            self._run, self._dtype, self._shape = _LOADERS[engine](str(path), threads)
+        except MissingExtraError:
+            raise
+        except Exception as error:  # engines complain in many ways about damage
+            raise FormatError(f"{engine} cannot load {path}: {error}") from error
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Answer with the logits."""
@@ -36,6 +41,7 @@ class OnnxRunner:
 
     def run_all(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Answer with every output by name: the logits, and levels where the file has them."""
+        inputs = np.asarray(inputs)
         expected = [size if isinstance(size, int) else None for size in self._shape]
         fits = len(expected) == inputs.ndim and all(
             size in (None, got) for size, got in zip(expected, inputs.shape, strict=True)
@@ -43,6 +49,8 @@ class OnnxRunner:
         if not fits:
             wanted = ", ".join("B" if size is None else str(size) for size in expected)
             raise ShapeError(f"this file takes [{wanted}], got {list(inputs.shape)}")
+        if inputs.size == 0:  # ONNX Runtime splits no empty axis into timesteps
+            raise ShapeError(f"this file takes one sample or more, got {list(inputs.shape)}")
         if inputs.dtype != self._dtype:
             hint = "raw pixels or counts" if self._dtype == np.uint8 else "normalised inputs"
             raise ShapeError(f"this file takes {hint} as {self._dtype}, got {inputs.dtype}")

@@ -66,7 +66,7 @@ def run_pt2(path: Path, inputs: Tensor) -> Tensor:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse what could run code while torch loads it: pickles, shared libraries."""
+    """Refuse what could run code while torch loads it (pickles, shared libraries), and damage."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -84,9 +84,12 @@ def _check_archive(path: Path) -> None:
                     raise FormatError(f"{path} holds pickled tensors")
             if archive.read(inside[_EXAMPLE]):
                 raise FormatError(f"{path} holds a pickled example")
+            damaged = archive.testzip()  # torch does not look at checksums
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
     except FormatError as error:
         raise FormatError(f"{error}; it was not written by lbq and is not loaded") from None
     except Exception as error:  # zipfile, json and torch complain in many ways about damage
         raise FormatError(f"{path} is no whole .pt2 program: {error}") from error
+    if damaged is not None:
+        raise FormatError(f"{path} is damaged: the checksum of {damaged} is another one")
