@@ -149,7 +149,61 @@ def test_a_tensor_that_changes_in_place_and_is_read_again_is_refused():
         lbq.from_ann(Sly(), BATCHES)
 
 
+class Tokens(nn.Module):
+    """Linear layers over the last axis of ``[B, N, C]``."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.one, self.relu, self.two = nn.Linear(12, width), nn.ReLU(), nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.two(self.relu(self.one(x)))
+
+
+@pytest.mark.parametrize("num_tokens", [7, 16])
+def test_the_bias_of_a_linear_layer_lies_on_the_last_axis(num_tokens):
+    torch.manual_seed(0)
+    model, samples = Tokens().eval(), torch.randn(256, num_tokens, 12)
+    samples += torch.arange(num_tokens).view(-1, 1) / 4  # tokens differ, so axes can be told apart
+    model.one.bias.data.normal_(0, 1)
+    spiking = lbq.from_ann(model, [samples], max_level=255)
+    with torch.no_grad():
+        error = (spiking(samples) - model(samples)).square().mean() / model(samples).var()
+    assert error < 1e-4
+    with pytest.raises(lbq.LBQError, match="leave per_channel out"):
+        lbq.from_ann(model, [samples], per_channel=True)
+
+
+def test_a_bias_that_was_spread_over_positions_is_corrected_as_one():
+    class Spread(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.relu, self.two = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Linear(4 * 36, 4)
+
+        def forward(self, x):
+            return self.two(self.relu(self.one(x).flatten(1)))
+
+    torch.manual_seed(0)
+    model = Spread().eval()
+    assert distance(lbq.from_ann(model, BATCHES, max_level=255), model) < 1e-4
+
+
+def test_a_network_must_answer_with_one_tensor():
+    class Two(nn.Module):
+        def forward(self, x):
+            return torch.relu(x), x
+
+    with pytest.raises(lbq.LBQError, match="one tensor, got tuple"):
+        lbq.from_ann(Two(), BATCHES)
+
+
 def test_wrong_batches_are_refused_in_words(ann):
+    with pytest.raises(ParameterError, match=r"write \[images\]"):
+        lbq.from_ann(ann, IMAGES)
+    with pytest.raises(ParameterError, match="at least one sample"):
+        lbq.from_ann(ann, [IMAGES[:0]])
+    with pytest.raises(ParameterError, match="must be finite"):
+        lbq.from_ann(ann, [IMAGES / 0])
     with pytest.raises(ParameterError, match="at least one batch"):
         lbq.from_ann(ann, [])
     with pytest.raises(ParameterError, match="drop the labels"):

@@ -68,6 +68,20 @@ def test_a_reader_in_a_list_is_a_reader():
     assert find_biases(Beside(), torch.zeros(1, 2, 4)) == {"neuron": None}
 
 
+@pytest.mark.parametrize(("alpha", "is_found"), [(1, True), (4, False)])
+def test_a_sum_that_scales_does_not_pass_a_constant_unchanged(alpha, is_found):
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.neuron = nn.Linear(4, 4), lbq.BurstLIF()
+
+        def forward(self, x):
+            return self.neuron(torch.add(x, self.fc(x), alpha=alpha))
+
+    found = find_biases(Sum(), torch.zeros(1, 2, 4))["neuron"]
+    assert (found is not None) == is_found
+
+
 def test_a_synapse_that_is_called_twice_has_no_bias_to_give():
     class Twice(nn.Module):
         def __init__(self):

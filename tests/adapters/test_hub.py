@@ -86,6 +86,10 @@ def test_a_configuration_is_data_and_read_strictly(saved):
             from_pretrained(saved)
         (saved / CONFIG).write_text(before)
     from_pretrained(saved)
+    (saved / CONFIG).write_text(before + "x")
+    with pytest.raises(FormatError, match=r"config\.json is not strict JSON") as caught:
+        from_pretrained(saved)
+    assert "rule" not in str(caught.value)
 
 
 def test_a_pickle_is_not_looked_at(saved):
@@ -101,6 +105,8 @@ def test_a_model_that_its_record_does_not_describe_is_not_saved(run, tmp_path, t
         save_pretrained(other, tmp_path / "net", record=record)
     with pytest.raises(FormatError, match="got Linear"):
         save_pretrained(nn.Linear(2, 2), tmp_path / "net", record=record)
+    with pytest.raises(FormatError, match="pass what record_run returned"):
+        save_pretrained(other, tmp_path / "net", record={})
     assert not (tmp_path / "net").exists()
 
 

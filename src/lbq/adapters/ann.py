@@ -10,6 +10,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +80,13 @@ def from_ann(
 
     example = samples[:2]
     plain = with_neurons(network, example, timesteps=1, build=rectifier)
-    if not torch.allclose(plain(example), copy.deepcopy(network).eval()(example), atol=1e-4):
+    answer = copy.deepcopy(network).eval()(example)
+    if not isinstance(answer, Tensor):
+        raise LoweringError(
+            f"the network must answer with one tensor, got {type(answer).__name__}; wrap it in a "
+            f"module that returns the logits"
+        )
+    if not torch.allclose(plain(example), answer, atol=1e-4):
         raise LoweringError(
             "this network answers otherwise once its ReLUs stand apart: one of them changes a "
             "tensor in place that is read again; write inplace=False, or y = relu(x) and read y"
@@ -90,6 +97,8 @@ def from_ann(
 
 
 def _samples(batches: Iterable[Tensor]) -> Tensor:
+    if isinstance(batches, Tensor):
+        raise ParameterError("batches must be a list of tensors, got one tensor; write [images]")
     found = list(batches)
     if not found:
         raise ParameterError("from_ann needs at least one batch to choose the steps by, got none")
@@ -99,7 +108,12 @@ def _samples(batches: Iterable[Tensor]) -> Tensor:
             f"batches must be tensors of inputs, got {kinds}; drop the labels: "
             f"(images for images, labels in loader)"
         )
-    return torch.cat(found)
+    samples = torch.cat(found)
+    if not len(samples):
+        raise ParameterError("from_ann needs at least one sample, but all batches are empty")
+    if not samples.isfinite().all():
+        raise ParameterError("samples to calibrate by must be finite, but some are NaN or infinite")
+    return samples
 
 
 def _calibrate(spiking: nn.Module, plain: nn.Module, samples: Tensor) -> None:
@@ -140,38 +154,47 @@ def _currents_of(plain: nn.Module, paths: list[str], samples: Tensor) -> dict[st
 
 def _fit(neuron: BurstLIF, currents: Tensor, expected: Tensor, biased: nn.Module | None) -> Tensor:
     """Set the neuron's step and the bias before it; return the currents with that bias."""
-    offset, half = currents.new_zeros(1), 0.0
+    offset, half, axis = currents.new_zeros(1), 0.0, 1
+    channels = 1 if neuron.step().numel() > 1 else None
     if biased is not None:
-        offset = _over(expected - currents.mean(0), torch.mean, by_channel=True)
+        axis = expected.dim() - 1 if isinstance(biased, nn.Linear) else 1  # of the bias
+        has_own = expected.shape[axis] == len(cast(Tensor, biased.weight))
+        if channels and (axis != channels or not has_own):
+            raise LoweringError(
+                f"steps per channel need a bias per channel, but currents {list(expected.shape)} "
+                f"behind {biased} have none; leave per_channel out"
+            )
+        missing = expected - currents.mean(0)
+        offset = _over(missing, torch.mean, axis=axis if has_own else None)
         remembered = sum(neuron.decay().item() ** t for t in range(len(currents)))
         half = 0.5 / remembered  # a bias comes again at every timestep
     few = slice(0, max(1, _VALUES // currents[:, 0].numel()))
-    corrected = currents[:, few] + _shaped(offset, currents)
+    corrected = currents[:, few] + _shaped(offset, expected, axis)
     target = expected[few].relu()
-    by_channel = neuron.step().numel() > 1
-    largest = _over(target, torch.amax, by_channel=by_channel) / neuron.max_level
+    largest = _over(target, torch.amax, axis=channels) / neuron.max_level
     largest = largest.clamp(min=_SMALLEST_STEP)
     best, chosen = torch.full_like(largest, torch.inf), largest
     for share in _SHARES:
         step = largest * share
         neuron.step.set_(step)
-        bursts, _, _ = neuron.scan(corrected + _shaped(half * step, currents), None)
-        error = _over((bursts.mean(0) - target).square(), torch.mean, by_channel=by_channel)
+        bursts, _, _ = neuron.scan(corrected + _shaped(half * step, expected, 1), None)
+        error = _over((bursts.mean(0) - target).square(), torch.mean, axis=channels)
         chosen = torch.where(error < best, step, chosen)
         best = torch.minimum(error, best)
     neuron.step.set_(chosen)
     offset = offset + half * chosen
     if biased is not None:
         add_to_bias(biased, offset)
-    return currents + _shaped(offset, currents)
+    return currents + _shaped(offset, expected, axis)
 
 
-def _over(values: Tensor, reduce: Callable[..., Tensor], *, by_channel: bool) -> Tensor:
-    """Reduce ``[B, C, ...]`` to one value per channel, or to one."""
-    if not by_channel:
+def _over(values: Tensor, reduce: Callable[..., Tensor], *, axis: int | None) -> Tensor:
+    """Reduce ``[B, *n]`` to one value for every place of an axis, or to one."""
+    if axis is None:
         return reduce(values.flatten(), dim=0, keepdim=True)
-    return reduce(values, dim=[axis for axis in range(values.dim()) if axis != 1])
+    return reduce(values, dim=[other for other in range(values.dim()) if other != axis])
 
 
-def _shaped(values: Tensor, currents: Tensor) -> Tensor:
-    return values.reshape(-1, *[1] * (currents.dim() - 3))
+def _shaped(values: Tensor, expected: Tensor, axis: int) -> Tensor:
+    """Let values along an axis of ``[B, *n]`` broadcast."""
+    return values.reshape(-1, *[1] * (expected.dim() - 1 - axis))

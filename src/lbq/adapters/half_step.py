@@ -43,7 +43,7 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
             return None
         if isinstance(call.module, _BIASED) and uses[id(call.module)] == 1:
             return call.module if getattr(call.module, "affine", True) else None
-        if call.name not in _PASSING:
+        if call.name not in _PASSING or call.kwargs.get("alpha", 1) != 1:
             return None
         return next((found for arg in call.args if (found := walk(arg)) is not None), None)
 

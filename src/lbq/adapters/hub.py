@@ -16,6 +16,7 @@ from torch import nn
 from lbq.durable import write_durably
 from lbq.errors import FormatError, MissingExtraError
 from lbq.export.document import check_keys, check_value, parse, text, whole
+from lbq.export.rules import BundleError
 from lbq.models.resnet import SpikingResNet
 from lbq.shelf.card import CARD, write_card
 from lbq.train.document import from_document, to_document
@@ -53,6 +54,11 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
         >>> model, *_ = lbq.train.load_trained(Path("runs/pocket"))
         >>> save_pretrained(model, "pocket", record=record_run(Path("runs/pocket")))
     """
+    if not {"recipe", "accuracy_after_last_epoch"} <= record.keys():
+        raise FormatError(
+            f"a record of a run is needed, got {', '.join(record) or 'an empty one'}; pass what "
+            f"record_run returned, or its JSON file"
+        )
     recipe, folder = from_document(Recipe, record["recipe"]), Path(folder)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     num_classes = _num_classes(model)
@@ -146,7 +152,14 @@ def _folder(source: str | Path, revision: str | None, local_files_only: bool) ->
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config = parse(memoryview(_read(folder / CONFIG)), CONFIG)
+    data = memoryview(_read(folder / CONFIG))
+    try:
+        return _checked(parse(data, CONFIG), folder)
+    except BundleError as error:  # strict as a bundle's manifest, but no bundle
+        raise FormatError(f"{error.message}, in {folder}") from error
+
+
+def _checked(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     if config.get("format") != FORMAT:
         raise FormatError(
             f"{folder / CONFIG} has the format {config.get('format')!r}; this version of lbq reads "

@@ -65,6 +65,7 @@ class BundleError(FormatError):
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(f"{message} (rule {rule!r}: {RULES[rule]})")
         self.rule = rule
+        self.message = message
 
 
 def refuse(rule: str, message: str) -> NoReturn:
