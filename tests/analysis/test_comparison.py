@@ -1,6 +1,8 @@
 import re
 from dataclasses import replace
 
+import pytest
+
 from lbq.analysis.comparison import render_comparison
 from lbq.analysis.steps import StepProfile
 
@@ -17,6 +19,29 @@ def test_every_run_has_a_column(invented):
     assert accuracies == [100 * 62 / 80, 100 * 61 / 80]
     assert [float(value) for value, _ in row(page, "largest step")] == [0.5, 1.5]
     assert '<th scope="col" class="number">two</th>' in page
+
+
+def test_every_row_is_the_runs(invented):
+    run = invented.run("one")
+    page = render_comparison([run, invented.run("two")])
+    expected = {
+        "parameters": 4321,
+        "smallest step": 0.125,
+        "largest step": 0.5,
+        "variation of steps": run.steps.variation,
+        "active ratio": run.levels.active_ratio,
+        "entropy": run.levels.entropy,
+        "P(1 | k&gt;0)": run.levels.share(1),
+        "unary ACs, M": run.costs.unary_acs / 1e6,
+        "bit-sparse ACs, M": 4.5,
+        "saved by bits": 100 * (1 - 4.5e6 / run.costs.unary_acs),
+        "MACs of the ANN, M": 123.456789,
+        "energy, ANN / this: paper": 8,
+        "energy, ANN / this: int8, 32-bit sums": 4,
+    }
+    assert len(set(expected.values())) == len(expected)
+    for name, value in expected.items():
+        assert [float(x) for x, _ in row(page, name)] == pytest.approx([value, value]), name
 
 
 def test_what_differs_in_the_recipes_is_listed_and_nothing_else(invented):

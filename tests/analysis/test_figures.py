@@ -5,9 +5,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import StepPatch
 
 from lbq.analysis import figures
 from lbq.analysis.levels import LayerLevels, LevelProfile
+from lbq.analysis.steps import LayerStep, StepProfile
 from lbq.errors import ParameterError
 from lbq.functional.surrogate import arctan_soft_spike, soft_level
 
@@ -116,6 +118,25 @@ def test_costs_and_membranes_show_every_edge_and_layer(invented):
     assert heights == pytest.approx([4.0, 4.000001, 4.000002, 1.5, 1.5, 1.5])
     (axes,) = figures.draw_membranes(invented.membranes()).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2", "3"]
+    counts = np.array(invented.membranes()[0].histogram)
+    filled = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
+    assert len(filled) == 2 * 3  # shape and outline of every layer
+    for patch in filled[:2]:
+        heights, edges, baseline = patch.get_data()
+        np.testing.assert_allclose(heights - baseline, 1.6 * counts / counts.max())
+        np.testing.assert_allclose(edges[[0, -1]], [-3, 8])
+
+
+def test_bars_of_activity_and_spreads_of_channels_are_those_given(invented):
+    levels = invented.levels()
+    left, _ = figures.draw_levels(levels).axes
+    assert [bar.get_height() for bar in left.patches] == [x.active_ratio for x in levels.layers]
+    spread = StepProfile(
+        layers=(LayerStep(layer="a", mean=0.5, smallest=0.4, largest=0.9, is_learned=True),)
+    )
+    (axes,) = figures.draw_steps(spread).axes
+    ((low, high),) = (segment[:, 1] for segment in axes.collections[0].get_segments())
+    assert (low, high) == pytest.approx((0.4, 0.9))
 
 
 def test_nothing_is_cut_off(invented):

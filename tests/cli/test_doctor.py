@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +37,15 @@ def test_a_cache_that_does_not_exist_yet_is_judged_by_its_disk(tmp_path):
     finding = by_name(tmp_path / "not" / "yet")["data cache"]
     assert "GB free" in finding.found
     assert not (tmp_path / "not").exists()
+    assert finding.is_well
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=0.9e9))
+    finding = by_name(tmp_path)["data cache"]
+    assert "0.9 GB free" in finding.found
+    assert not finding.is_well
+    assert "make room" in finding.advice
 
 
 def test_the_command_prints_a_table_or_data(capsys, tmp_path):

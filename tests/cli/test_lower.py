@@ -5,7 +5,9 @@ import torch
 
 from lbq.cli.lower import LoweringOptions, lower_run
 from lbq.cli.main import main
+from lbq.cli.samples import open_samples, pieces
 from lbq.deploy import prove, run
+from lbq.deploy.nodes import Synapse
 from lbq.export.bundle import digest, load
 from lbq.train.trained import load_trained
 
@@ -25,8 +27,50 @@ def test_a_run_becomes_a_proven_bundle_that_knows_its_recipe(trained, bundle, ca
     assert found["sha256"] == digest(again)
     assert sum(found["accumulators"].values()) == len(prove(network))
     assert found["checked"] == 20
-    assert 0 <= found["levels_moved"] < 0.2
+    assert found["levels_moved"] == pytest.approx(levels_moved(trained, network, limit=20))
+    assert 0 < found["levels_moved"] < 0.2
     assert abs(found["accuracy"] - found["accuracy_real"]) <= 0.25
+
+
+def levels_moved(folder, network, *, limit):
+    """Watch both networks on the same test samples."""
+    _, recipe, _ = load_trained(folder)
+    data = open_samples(recipe, source=None, cache=folder.parent)
+    real = lower_run(folder, LoweringOptions(bits="float")).network
+    seen = {"real": [], "integer": []}
+    for piece in pieces(data, limit=limit, batch=limit):
+        run(real, piece.real, watch=lambda *at: seen["real"].append(at[2].flatten()))
+        run(network, piece.raw, watch=lambda *at: seen["integer"].append(at[2].flatten()))
+    one, other = (torch.cat(levels) for levels in seen.values())
+    return (one != other).double().mean().item()
+
+
+@pytest.mark.parametrize("bits", ["4", "8", "16"])
+def test_weights_get_the_bits_that_were_asked_for(trained, tmp_path, bits):
+    out = tmp_path / "net.lbq"
+    assert main(["lower", str(trained), "--out", str(out), "--bits", bits]) == 0
+    network = load(out)
+    found = {s.bits for p, s in network.named_modules() if p.startswith("stages") if is_synapse(s)}
+    assert found == {int(bits)}
+    most = max(int(s.weight.int().abs().max()) for s in network.modules() if is_synapse(s))
+    assert 2 ** (int(bits) - 1) > most or bits == "4"  # the first layer has 8 bits
+    assert most > 2 ** (int(bits) - 2)
+
+
+def is_synapse(module):
+    return isinstance(module, Synapse)
+
+
+def test_calibration_looks_at_training_samples_only(trained, tmp_path, monkeypatch):
+    asked = []
+
+    def spying(data, **options):
+        asked.append(options.get("split", "test"))
+        return pieces(data, **options)
+
+    monkeypatch.setattr("lbq.cli.lower.pieces", spying)
+    assert main(["lower", str(trained), "--out", str(tmp_path / "net.lbq")]) == 0
+    assert asked == ["train"]
 
 
 def test_a_network_of_the_shelf_goes_by_its_name(without_data, tmp_path, capsys):

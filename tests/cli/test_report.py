@@ -66,7 +66,19 @@ def test_costs_are_the_table_per_image(opened):
     table = tally.table()
     costs = costs_of(table)
     assert sum(edge.unary_acs for edge in costs.edges) == pytest.approx(costs.unary_acs)
-    assert 3 * costs.bit_sparse_acs == pytest.approx(table.total().bit_sparse_acs)
+    assert sum(edge.bit_sparse_acs for edge in costs.edges) == pytest.approx(costs.bit_sparse_acs)
+    total = table.total()
+    exact = {
+        "unary_acs": total.unary_acs,
+        "bit_sparse_acs": total.bit_sparse_acs,
+        "explicit_shifts": total.explicit_shifts,
+        "plane_formations": table.plane_formations(),
+        "fp_macs": table.fp_macs(),
+        "identity_acs": table.identities().unary_acs,
+    }
+    assert len(set(exact.values())) == len(exact)  # none can stand for another
+    assert {name: 3 * getattr(costs, name) for name in exact} == pytest.approx(exact)
+    assert (costs.num_images, costs.timesteps) == (3, table.timesteps)
     assert costs.ann_macs == table.ann_macs()
     names = [price.name for price in prices_of(EnergyModel().price(table))]
     assert names == [

@@ -78,6 +78,33 @@ def test_like_for_like_prices_both_sides_in_the_same_integers():
     assert report["paper"].burst_mj > narrow.ann_mj
 
 
+def test_half_floats_are_priced_as_published():
+    half = EnergyModel().price(table(945_690_000, 695_000))["float16"]
+    assert half.ann_mj == pytest.approx(1.5 * ANN_MACS / 1e9)
+    assert half.burst_mj == pytest.approx(
+        (1.5 * STEM_MACS + 0.4 * 945_690_000 + 0.1 * 695_000) / 1e9
+    )
+
+
+def test_prices_are_those_of_one_image():
+    one = EnergyModel().price(table(1000, 10))
+    seven = EnergyModel().price(replace(table(7000, 70), num_images=7))
+    for row, same in zip(one.arithmetic + one.memory, seven.arithmetic + seven.memory, strict=True):
+        assert (same.ann_mj, same.burst_mj) == pytest.approx((row.ann_mj, row.burst_mj))
+
+
+def test_small_energies_are_printed_in_microjoules():
+    stem, body = table(1000, 10).synapses
+    small = (replace(stem, macs=10_000), replace(body, macs=80_000))
+    report = EnergyModel().price(replace(table(1000, 10), synapses=small))
+    heading, _, row, *_ = str(report).splitlines()
+    assert heading.split()[-7:-3] == ["ANN,", "uJ", "this,", "uJ"]
+    name, ann, burst, ratio = row.split()
+    assert (name, float(ann)) == ("paper", 50_000 * 4.6e-6)
+    assert float(burst) == pytest.approx((10_000 * 4.6 + 1000 * 0.9 + 10 * 0.1) * 1e-6, abs=5e-4)
+    assert float(ratio) == pytest.approx(report["paper"].ratio, abs=5e-3)
+
+
 @pytest.mark.parametrize("neuron", [BinaryLIF, TernaryLIF])
 def test_binary_and_ternary_networks_form_no_planes(neuron):
     model, frames = nn.Sequential(neuron(), nn.Linear(4, 5)), torch.full((1, 1, 4), 3.0)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from lbq.cost import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
@@ -63,6 +65,30 @@ def test_columns_of_the_printed_table_stand_under_their_headings():
         assert [row[end : end + 1] for end in ends] == [" "] * 3
     sums = [row for row in others if row.startswith(("FP MACs", "identity adds"))]
     assert [len(row) for row in sums] == [ends[1]] * 2
+
+
+def test_the_printed_numbers_are_millions_per_image():
+    million = 10**6
+    big = replace(
+        table(million), synapses=tuple(replace(s, macs=s.macs * million) for s in table().synapses)
+    )
+    text = str(big).splitlines()
+    assert [row.split() for row in text[1:3]] == [
+        ["a", "conv", "25.0%", "40.000", "30.000", "25.0%"],
+        ["total", "25.0%", "40.000", "30.000", "25.0%"],
+    ]
+    lines = {row[:22].strip(): float(row[22:]) for row in text[3:8]}
+    assert lines == {
+        "unit-event ACs": 20.0,
+        "explicit shifts": 10.0,
+        "plane formations": 0.0,  # 14 of two images
+        "FP MACs": 100.0,
+        "identity adds (unary)": 0.0,
+    }
+    wide = replace(big, layers=tuple(replace(x, plane_formations=million) for x in big.layers))
+    assert "plane formations             1.000" in str(wide)
+    adds = replace(big.edges[2], counts=Counts(unary_acs=6 * million))
+    assert "identity adds (unary)        3.000" in str(replace(big, edges=(*big.edges[:2], adds)))
 
 
 def test_comparing_two_tables_prints_their_ratio():

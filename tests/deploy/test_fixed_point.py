@@ -105,6 +105,24 @@ def test_calibration_takes_the_mean_error_of_rounding_out():
     assert errors[1] < errors[0] / 2
 
 
+def test_calibration_corrects_every_synapse():
+    torch.manual_seed(0)
+    pixels = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
+    images = normalised(pixels).float()
+    lowered = lower(lbq.resnet20(10, width=1 / 8).eval(), images)
+    plain, calibrated = (
+        to_fixed_point(lowered, bits=4, pixels=Pixels(mean=MEAN, std=STD), calibration=samples)
+        for samples in (None, images)
+    )
+    synapses = [path for path, node in plain.named_modules() if isinstance(node, Synapse)]
+    assert len(synapses) == 22
+    for path in synapses:
+        before, after = (net.get_submodule(path) for net in (plain, calibrated))
+        assert torch.equal(before.weight, after.weight)
+        moved = after.bias.long() - (0 if before.bias is None else before.bias.long())
+        assert moved.any(), path
+
+
 @pytest.mark.parametrize(
     ("neuron", "why"),
     [

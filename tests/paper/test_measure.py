@@ -35,11 +35,27 @@ def test_counts_and_levels_are_those_of_all_test_samples(measured):
         lbq.watch_levels(model, lambda name, t, level: seen.setdefault(name, []).append(level)),
     ):
         model(images)
-    counts, total = found["counts"], tally.table().total()
-    assert counts["num_images"] == len(images) == 30
-    assert counts["unary_acs"] == total.unary_acs
-    assert counts["bit_sparse_acs"] == total.bit_sparse_acs < total.unary_acs
-    assert counts["unit_event_acs"] == total.unit_event_acs
+    table = tally.table()
+    total, stem = table.total(), table.synapses[0]
+    assert found["counts"] == {
+        "num_images": 30,
+        "ann_macs": sum(s.macs // s.instants for s in table.synapses),
+        "fp_macs": 30 * stem.macs,
+        "unary_acs": total.unary_acs,
+        "bit_sparse_acs": total.bit_sparse_acs,
+        "unit_event_acs": total.unit_event_acs,
+        "explicit_shifts": total.explicit_shifts,
+        "plane_formations": sum(
+            int((level >> bit & 1).sum()) for each in seen.values() for level in each
+            for bit in (0, 1)
+        ),
+        "identity_unary_acs": table.identities().unary_acs,
+        "untracked": [],
+        "uncounted": [],
+    }  # fmt: skip
+    assert total.unit_event_acs < total.bit_sparse_acs < total.unary_acs
+    shares = [(torch.stack(each) > 0).double().mean().item() for each in seen.values()]
+    assert found["active_ratio"] == pytest.approx(sum(shares) / len(shares), abs=1e-6)
     assert [layer["layer"] for layer in found["layers"]] == list(seen)
     for layer in found["layers"]:
         levels = torch.stack(seen[layer["layer"]])
