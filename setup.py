@@ -4,6 +4,7 @@ They need a C++ compiler and torch's headers, so build without isolation, in an 
 torch: ``pip install --no-build-isolation .``
 """
 
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,8 @@ def native_extension() -> list[Extension]:
             depends=[str(path) for path in NATIVE.rglob("*.h")],
             language="c++",
             py_limited_api=True,
-            optional=True,  # no compiler: a warning, and plain torch
+            optional="LBQ_REQUIRE_NATIVE"
+            not in os.environ,  # no compiler: a warning, and plain torch
         )
     ]
 

@@ -77,10 +77,13 @@ Result run(const Case& c, int threads) {
 bool agrees(const Case& c, const Result& truth, const Result& got) {
   if (got.levels != truth.levels || got.bursts != truth.bursts) return false;
   if (got.kept != truth.kept || got.last_carry != truth.last_carry) return false;
+  if (!are_close(c.scan, truth.grad_currents, got.grad_currents)) return false;
+  for (size_t i = 0; i < truth.grad_carry.size(); ++i)
+    if (!(std::fabs(got.grad_carry[i] - truth.grad_carry[i]) <= 1e-5f * (1 + std::fabs(truth.grad_carry[i])))) return false;
   const int64_t n = c.scan.timesteps * c.scan.size;
   const double terms =
       n * (1.0 + c.scan.max_level) * (1 + c.step[0]) * (1 + std::fabs(c.currents.floats[0]));
-  return worst(got.step, truth.step) < 1e-5 * terms && worst(got.other, truth.other) < 1e-5 * terms;
+  return worst(got.step, truth.step) < 1e-6 * terms && worst(got.other, truth.other) < 1e-6 * terms;
 }
 
 bool same_bits(const Result& a, const Result& b) {

@@ -99,35 +99,14 @@ Result run(const Case& c, int threads) {
   return r;
 }
 
-float value_at(const std::vector<uint8_t>& bytes, lbq_dtype dtype, size_t index) {
-  uint32_t bits = 0;
-  if (dtype == LBQ_F32) {
-    std::memcpy(&bits, &bytes[4 * index], 4);
-  } else {
-    std::memcpy(reinterpret_cast<char*>(&bits) + 2, &bytes[2 * index], 2);
-  }
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-bool are_close(const Case& c, const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
-  const float tolerance = c.scan.dtype == LBQ_F32 ? 1e-5f : 1e-2f;
-  for (int64_t i = 0; i < c.scan.timesteps * c.scan.size; ++i) {
-    const float x = value_at(a, c.scan.dtype, i), y = value_at(b, c.scan.dtype, i);
-    if (std::fabs(x - y) > tolerance * (1 + std::fabs(x))) return false;
-  }
-  return true;
-}
-
 bool agrees(const Case& c, const Result& truth, const Result& got) {
   if (got.levels != truth.levels || got.bursts != truth.bursts) return false;
   for (int64_t i = 0; i < c.channels; ++i) {
-    if (std::fabs(got.mean[i] - truth.mean[i]) > 1e-5f) return false;
-    if (std::fabs(got.variance[i] - truth.variance[i]) > 1e-5f * (1 + truth.variance[i])) return false;
+    if (!(std::fabs(got.mean[i] - truth.mean[i]) <= 1e-5f)) return false;
+    if (!(std::fabs(got.variance[i] - truth.variance[i]) <= 1e-5f * (1 + truth.variance[i]))) return false;
   }
   const double terms = c.scan.timesteps * c.rows * 10.0, all_terms = terms * c.channels * (1.0 + c.scan.max_level);
-  return are_close(c, truth.grad_normed, got.grad_normed) && are_close(c, truth.grad_currents, got.grad_currents) &&
+  return are_close(c.scan, truth.grad_normed, got.grad_normed) && are_close(c.scan, truth.grad_currents, got.grad_currents) &&
          worst(got.norm, truth.norm) < 1e-5 * terms && worst(got.step, truth.step) < 1e-5 * all_terms &&
          worst(got.other, truth.other) < 1e-5 * all_terms;
 }

@@ -2,6 +2,7 @@
 // under sanitizers, valgrind and qemu.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -74,10 +75,42 @@ void spread(int64_t blocks, int threads, Run run) {
   for (std::thread& worker : workers) worker.join();
 }
 
+// The largest difference; not a number if one of them is none.
 inline double worst(const std::vector<double>& a, const std::vector<double>& b) {
   double error = 0;
-  for (size_t i = 0; i < a.size(); ++i) error = std::fmax(error, std::fabs(a[i] - b[i]));
+  for (size_t i = 0; i < a.size(); ++i)
+    if (const double here = std::fabs(a[i] - b[i]); !(here <= error)) error = here;
   return error;
+}
+
+inline float value_at(const std::vector<uint8_t>& bytes, lbq_dtype dtype, size_t index) {
+  uint32_t bits = 0;
+  if (dtype == LBQ_F32) {
+    std::memcpy(&bits, &bytes[4 * index], 4);
+  } else {
+    std::memcpy(reinterpret_cast<char*>(&bits) + 2, &bytes[2 * index], 2);
+  }
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Whether two sequences agree up to rounding; what is no number agrees with nothing.
+inline bool are_close(const lbq_scan& scan, const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
+  const float tolerance = scan.dtype == LBQ_F32 ? 1e-5f : 1e-2f;
+  for (int64_t i = 0; i < scan.timesteps * scan.size; ++i) {
+    const float x = value_at(a, scan.dtype, i), y = value_at(b, scan.dtype, i);
+    if (!(std::fabs(x - y) <= tolerance * (1 + std::fabs(x)))) return false;
+  }
+  return true;
+}
+
+// The instruction sets of this build that run on this processor.
+inline std::vector<std::string> usable_isas() {
+  std::vector<std::string> found;
+  for (const char* isa : {"scalar", "avx2", "avx512", "avx512bf16", "neon"})
+    if (lbq_set_isa(isa) == LBQ_OK) found.push_back(isa);
+  return found;
 }
 
 // Run a case on every instruction set of this build: against scalar, and with 1, 2 and 3 threads.
@@ -85,10 +118,10 @@ template <class Case, class Run, class Agrees, class SameBits>
 void compare_isas(const Case& c, int index, Run run, Agrees agrees, SameBits same_bits, Report& report) {
   lbq_set_isa("scalar");
   const auto truth = run(c, 1);
-  for (const char* isa : {"scalar", "avx2", "avx512", "avx512bf16", "neon"}) {
-    if (lbq_set_isa(isa) != LBQ_OK) continue;
+  for (const std::string& isa : usable_isas()) {
+    lbq_set_isa(isa.c_str());
     const auto one = run(c, 1);
-    const std::string name = std::string(isa) + ", case " + std::to_string(index);
+    const std::string name = isa + ", case " + std::to_string(index);
     report(agrees(c, truth, one), name + ": differs from scalar");
     report(same_bits(one, run(c, 2)) && same_bits(one, run(c, 3)), name + ": threads change bits");
   }
