@@ -87,7 +87,7 @@ COMMANDS = [  # words, exit code, what the line says
     ("export net.lbq --to nir --out x.nir", MISTAKE, "lbq lower --bits float"),
     ("export net.lbq --to pt2 --style int8 --out x", MISTAKE, "--style int8 is for --to onnx"),
     ("export nowhere --to onnx --out x", MISTAKE, "no bundle and no run at nowhere"),
-    ("report", MISTAKE, "name the folder of a run"),
+    ("report", USAGE, "name the folder of a run"),
     ("report run --limit -1", USAGE, "--limit must be at least 0"),
     ("doctor now", USAGE, "Unrecognized options: now"),
     ("completion fish", USAGE, "'bash', 'zsh', 'tcsh'"),
