@@ -112,6 +112,22 @@ def test_curves_are_the_journals(invented):
     assert curve(right, 1)[0].tolist() == [1, 2]
 
 
+def test_long_names_are_cut_in_the_middle_and_stay_inside(invented):
+    names = [f"runs/ablation of the learned step, seed {seed}" for seed in range(4)]
+    runs = [(name, invented.steps(), invented.levels()) for name in names]
+    drawn = (
+        figures.draw_behaviour(runs),
+        figures.draw_curves([invented.run(name) for name in names]),
+    )
+    for figure in drawn:
+        figure.canvas.draw()
+        width = figure.bbox.width
+        for legend in figure.legends:
+            box = legend.get_window_extent()
+            assert 0 <= box.x0 <= box.x1 <= width
+        assert "runs/ablation…step, seed 0" in words(figure)
+
+
 def test_costs_and_membranes_show_every_edge_and_layer(invented):
     (axes,) = figures.draw_costs(invented.costs()).axes
     heights = [bar.get_height() for bar in axes.patches]

@@ -1,11 +1,12 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
 from lbq.cli.main import main
-from lbq.cli.report import costs_of, measure, prices_of
+from lbq.cli.report import costs_of, measure, prices_of, run_names
 from lbq.cli.samples import open_samples
 from lbq.cost import EnergyModel, Tally
 from lbq.neurons.watch import watch_levels
@@ -91,15 +92,28 @@ def test_costs_are_the_table_per_image(opened):
     ]
 
 
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["runs/a"], ["a"]),
+        (["runs/a", "runs/b"], ["a", "b"]),
+        (["cells/a/run", "cells/b/run"], ["a", "b"]),
+        (["cells/a/run", "other/a/run"], ["cells", "other"]),
+        (["x/a/1/run", "x/b/2/run"], ["a/1", "b/2"]),
+        (["a", "a"], ["a", "a"]),
+    ],
+)
+def test_runs_are_named_by_what_differs(folders, names):
+    assert run_names([Path(folder) for folder in folders]) == names
+
+
 def test_several_runs_are_compared(trained, tmp_path):
     out = tmp_path / "both.html"
     words = ["report", str(trained), str(trained), "--out", str(out), "--limit", "10"]
     assert main(words) == 0
     html = out.read_text()
     assert "2 runs compared" in html
-    assert (
-        html.count(f'class="number">{trained}</th>') == 1 + 1
-    )  # paths, since folders share a name
+    assert html.count(f'class="number">{trained.name}</th>') == 2
 
 
 def test_data_that_are_gone_are_said_and_worked_around(trained, tmp_path, monkeypatch, capsys):
@@ -134,7 +148,7 @@ def test_advice_and_names_of_notes_fit(trained, tmp_path, monkeypatch, capsys):
     twice = (str(trained), str(trained))
     assert main(["report", *twice, "--out", str(tmp_path / "a.html")]) == 0
     said = capsys.readouterr().out.splitlines()[:2]
-    assert all(line.startswith(f"{trained}: Levels") for line in said)
+    assert all(line.startswith(f"{trained.name}: Levels") for line in said)
     assert all(line.endswith("pip install 'lbq[data]'.") for line in said)
 
 

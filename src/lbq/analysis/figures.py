@@ -54,6 +54,8 @@ STYLE: dict[Any, Any] = {
 }
 WIDE = 7.2
 """Inches: the text width of a page."""
+_LONGEST = 26
+"""Letters of a run's name that are drawn."""
 
 
 def _styled(draw: Callable[Call, Figure]) -> Callable[Call, Figure]:
@@ -129,21 +131,18 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
     _frame_steps(panels[0])
     panels[1].set(xlim=(0, 1.08 * max(0.1, panels[1].dataLim.x1)), ylim=(0, 1.05))
     titles = ["(a) learned step", "(b) entropy and activity"]
-    titles += [f"({chr(ord('c') + i)}) {name}" for i, (name, _, _) in enumerate(runs)]
+    titles += [f"({chr(ord('c') + i)}) {_short(name)}" for i, (name, _, _) in enumerate(runs)]
     for panel, title in zip(panels, titles, strict=False):
         panel.set_title(title)
     most = max(levels.max_level for _, _, levels in runs)
     for panel, (_, _, levels) in zip(panels[2:], runs, strict=False):
         _plot_shares(panel, levels.layers, most)
     _level_legend(figure, most)
-    figure.legend(
-        handles=[
-            Line2D([], [], color=colour, marker=marker, label=name)
-            for (name, _, _), (colour, marker) in zip(runs, looks, strict=True)
-        ],
-        loc="outside lower center",
-        ncols=4,
-    )
+    handles = [
+        Line2D([], [], color=colour, marker=marker, label=_short(name))
+        for (name, _, _), (colour, marker) in zip(runs, looks, strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=_num_columns(runs))
     return figure
 
 
@@ -154,15 +153,18 @@ def draw_curves(runs: Sequence[RunFacts]) -> Figure:
     left, right = figure.subplots(1, 2)
     for index, run in enumerate(runs):
         colour, marker = _look(index)
-        name = f"{run.name}, " if len(runs) > 1 else ""
+        name = _short(run.name) if len(runs) > 1 else "test"
         for axes, key, scale in ((left, "accuracy", 100.0), (right, "loss", 1.0)):
             axes.plot(*_series(run.training, key, scale), color=colour, alpha=0.55, lw=1)
             x, y = _series(run.evaluations, key, scale)
-            axes.plot(x, y, marker + "-", color=colour, label=f"{name}test")
-        left.plot([], [], color=colour, alpha=0.55, lw=1, label=f"{name}training samples")
+            axes.plot(x, y, marker + "-", color=colour, label=name)
+    if len(runs) == 1:
+        left.plot([], [], color=COLOURS[0], alpha=0.55, lw=1, label="training samples")
     left.set(xlabel="epoch", ylabel="accuracy, %")
     right.set(xlabel="epoch", ylabel="loss", ylim=(0, None))
-    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    handles = left.get_legend_handles_labels()
+    columns = _num_columns([(run.name,) for run in runs])
+    figure.legend(*handles, loc="outside upper center", ncols=columns)
     return figure
 
 
@@ -264,6 +266,19 @@ def _look(index: int) -> tuple[str, str]:
     """Return colour and marker of a run; the first 49 have looks of their own."""
     turn = index // len(COLOURS)
     return COLOURS[index % len(COLOURS)], MARKERS[(index + turn) % len(MARKERS)]
+
+
+def _short(name: str) -> str:
+    """Leave out the middle of a long name: a legend or a title has no room for it."""
+    return (
+        name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 + 1 :]}"
+    )
+
+
+def _num_columns(runs: Sequence[tuple[Any, ...]]) -> int:
+    """Return how many names of runs fit beside one another."""
+    widest = max(len(_short(name)) for name, *_ in runs)
+    return 4 if widest <= 16 else 3
 
 
 def _plot_steps(axes: Axes, steps: StepProfile, look: tuple[str, str]) -> None:

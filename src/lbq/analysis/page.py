@@ -44,6 +44,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; wh
 td.word { overflow-wrap: break-word; }
 .beside { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
+@media screen { tbody th { white-space: nowrap; } }
 @media screen and (max-width: 800px) { .headline { grid-template-columns: repeat(2, 1fr); } }
 @media print {
   @page { size: A4; margin: 16mm; }

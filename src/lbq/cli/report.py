@@ -87,7 +87,7 @@ def run(words: Sequence[str]) -> int:
 
     facts = [
         gather(out, name=name, arguments=arguments)
-        for out, name in zip(arguments.runs, _names(arguments.runs), strict=True)
+        for out, name in zip(arguments.runs, run_names(arguments.runs), strict=True)
     ]
     with waiting(f"drawing {arguments.out}"):
         write_durably(arguments.out, render(facts).encode())
@@ -204,7 +204,14 @@ def _first(samples: Tensor) -> Tensor:
     return samples[:, :1] if samples.dim() == 5 else samples[:1]
 
 
-def _names(runs: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, or by their whole paths where folders share a name."""
-    short = [out.resolve().name for out in runs]
-    return short if len(set(short)) == len(short) else [str(out) for out in runs]
+def run_names(runs: Sequence[Path]) -> list[str]:
+    """Name runs by their folders; where these are called the same, by what differs in the paths."""
+    short = [out.name or out.resolve().name for out in runs]
+    if len(set(short)) == len(short):
+        return short
+    paths = [out.absolute().parts for out in runs]
+    while len({parts[0] for parts in paths}) == 1 and min(map(len, paths)) > 1:
+        paths = [parts[1:] for parts in paths]
+    while len({parts[-1] for parts in paths}) == 1 and min(map(len, paths)) > 1:
+        paths = [parts[:-1] for parts in paths]
+    return ["/".join(parts) for parts in paths]
