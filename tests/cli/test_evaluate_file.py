@@ -1,9 +1,13 @@
 import json
 
 import pytest
+import torch
 
+import lbq
 from lbq.cli.main import main
+from lbq.cli.samples import open_samples, pieces
 from lbq.kernels.native import isa
+from lbq.shelf import recipe_of
 
 pytestmark = [
     pytest.mark.as_shipped,  # torch.fx and torch.export cannot trace the annotation checks
@@ -25,6 +29,20 @@ def test_every_backend_counts_alike(bundle, capsys):
     if isa() is not None:  # CI builds the engine
         assert evaluated(capsys, bundle, "--backend", "native") == dense
     assert evaluated(capsys, bundle, "--limit", "7")["count"] == 7
+
+
+def test_a_network_of_the_shelf_goes_by_its_name(tmp_path, capsys):
+    words = ["eval", "pocket-cifar10", "--data", "synthetic", "--cache", str(tmp_path), "--json"]
+    assert main([*words, "--limit", "30"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    recipe = recipe_of("pocket-cifar10")
+    data = open_samples(recipe, source="synthetic", cache=tmp_path)
+    (piece,) = pieces(data, limit=30, batch=30)
+    with torch.no_grad():
+        answers = lbq.pretrained("pocket-cifar10")(piece.real).argmax(1)
+    assert (found["correct"], found["count"]) == (int((answers == piece.target).sum()), 30)
+    assert main([*words, "--backend", "planes"]) == 1
+    assert "--backend is for .lbq files, not pocket-cifar10" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("to", ["onnx", "pt2"])

@@ -1,4 +1,4 @@
-"""``lbq eval RUN`` or ``FILE``: the accuracy of a network on its whole test set."""
+"""``lbq eval RUN``, ``FILE`` or ``NAME``: the accuracy of a network on its whole test set."""
 
 import json
 from collections.abc import Sequence
@@ -14,12 +14,14 @@ from lbq.cli.following import counting
 from lbq.cli.reading import check_count, read
 from lbq.cli.samples import Count
 from lbq.errors import ParameterError
+from lbq.shelf import is_on_shelf
 from lbq.train.evaluation import Evaluation
 from lbq.train.trained import evaluate_run
 from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
 
 EXAMPLES = {
     "lbq eval runs/pocket": "the last checkpoint of a run",
+    "lbq eval pocket-cifar10 --data uoft-cs/cifar10": "the network that comes with the library",
     "lbq eval net.lbq --backend planes": "integers, bit plane by bit plane",
     "lbq eval net.onnx --engine openvino --limit 500 --json": "another engine, 500 samples",
 }
@@ -30,7 +32,8 @@ class EvalArguments:
     """Count the right answers of a network over its whole test set."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Folder of a run, or a file that was lowered or exported: .lbq, .onnx, .pt2, .nir."""
+    """Folder of a run, a file that was lowered or exported (.lbq, .onnx, .pt2, .nir), or
+    pocket-cifar10."""
     step: int | None = None
     """Which checkpoint; the last one unless said."""
     data: str | None = None
@@ -48,7 +51,7 @@ class EvalArguments:
     backend: Literal["dense", "unary", "planes", "native"] | None = None
     """How an .lbq file multiplies levels; dense unless said."""
     limit: int | None = None
-    """Ask a file's network so many test samples only."""
+    """Ask the network of a file, or of the shelf, so many test samples only."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
     debug: bool = False
@@ -61,7 +64,8 @@ def run(words: Sequence[str]) -> int:
     check_count("--devices", arguments.devices, at_least=1)
     check_count("--workers", arguments.workers)
     check_count("--limit", arguments.limit, at_least=1)
-    if arguments.run.suffix in SUFFIXES and not arguments.run.is_dir():
+    is_file = arguments.run.suffix in SUFFIXES and not arguments.run.is_dir()
+    if is_file or is_on_shelf(arguments.run):
         return _evaluate_file(arguments)
     if arguments.limit or arguments.engine or arguments.backend:
         raise ParameterError(

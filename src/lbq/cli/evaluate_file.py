@@ -1,4 +1,4 @@
-"""``lbq eval FILE``: the accuracy of an exported network, run by whoever takes such files."""
+"""``lbq eval FILE``, or the name of a network of the shelf: run by whoever takes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from lbq.cli.samples import Count, count_answers, open_samples, recipe_of
 from lbq.deploy import LoweredNetwork, run
 from lbq.deploy.run import Backend
 from lbq.errors import FormatError, ParameterError
+from lbq.shelf import is_on_shelf, pretrained, record_of
 
 SUFFIXES = (".lbq", ".onnx", ".pt2", ".nir")
 """Files that hold a network."""
@@ -39,7 +40,7 @@ def evaluate_file(
     """Count the right answers of a file's network over the test set of its recipe.
 
     Args:
-        path: a file that ends in one of ``SUFFIXES``.
+        path: a file that ends in one of ``SUFFIXES``, or a name of the shelf.
         cache: where data sets are kept once they are decoded.
         source: where the data lie, if not where the recipe says.
         limit: ask so many samples only, spread over the test set.
@@ -59,13 +60,15 @@ def evaluate_file(
 
 
 def open_network(path: Path, *, engine: str | None = None, backend: str | None = None) -> Opened:
-    """Open a network by the ending of its file."""
-    if not path.is_file():
+    """Open a network by its name on the shelf, or by the ending of its file."""
+    if not path.is_file() and not is_on_shelf(path):
         raise FormatError(f"there is no file {path}")
     if engine is not None and path.suffix != ".onnx":
         raise ParameterError(f"--engine runs .onnx files, not {path.name}")
     if backend is not None and path.suffix not in (".lbq", ".nir"):
         raise ParameterError(f"--backend is for .lbq files, not {path.name}")
+    if is_on_shelf(path):
+        return _open_pretrained(str(path))
     if path.suffix == ".onnx":
         return _open_onnx(path, engine or "onnxruntime")
     if path.suffix == ".pt2":
@@ -96,6 +99,16 @@ def _lowered(network: LoweredNetwork, backend: str) -> Opened:
         return run(network, inputs.to(dtype), backend=kind)
 
     return Opened(answer=answer, is_integer=network.is_integer, origin=network.origin)
+
+
+def _open_pretrained(name: str) -> Opened:
+    model = pretrained(name)
+
+    @torch.no_grad()
+    def answer(inputs: Tensor) -> Tensor:
+        return model(inputs)
+
+    return Opened(answer=answer, is_integer=False, origin={"recipe": record_of(name)["recipe"]})
 
 
 def _open_onnx(path: Path, engine: str) -> Opened:

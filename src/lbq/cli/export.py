@@ -11,10 +11,11 @@ from rich.console import Console
 
 from lbq.cli.evaluate_file import load_bundle
 from lbq.cli.following import waiting
-from lbq.cli.lower import LoweringOptions, check_out, is_on_shelf, lower_run
+from lbq.cli.lower import LoweringOptions, check_out, lower_run
 from lbq.cli.reading import read
 from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError, ParameterError
+from lbq.shelf import is_on_shelf
 
 Format = Literal["onnx", "pt2", "nir", "bundle"]
 

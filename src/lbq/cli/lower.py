@@ -20,7 +20,7 @@ from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
 from lbq.deploy import run as run_lowered
 from lbq.errors import LBQError, ParameterError
 from lbq.models.resnet import SpikingResNet
-from lbq.shelf import SIDE, pretrained, pretrained_names, recipe_of
+from lbq.shelf import SIDE, is_on_shelf, pretrained, recipe_of
 from lbq.train.document import Document, to_document
 from lbq.train.recipe import Recipe
 from lbq.train.trained import load_trained
@@ -140,11 +140,6 @@ def lower_run(run: Path, options: LoweringOptions) -> Lowered:
             calibration=calibration,
         )
     return Lowered(real=real, network=network, data=data, notes=tuple(notes))
-
-
-def is_on_shelf(run: Path) -> bool:
-    """Say whether this names a network that comes with the library, and no file or folder."""
-    return not run.exists() and str(run) in pretrained_names()
 
 
 def _open_run(run: Path, *, step: int | None) -> tuple[SpikingResNet, Recipe, Document]:

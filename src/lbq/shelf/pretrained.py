@@ -68,6 +68,11 @@ def pretrained_names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in SHELF.glob("*/record.json")))
 
 
+def is_on_shelf(name: str | Path) -> bool:
+    """Say whether this names a network of the shelf, and no file or folder here."""
+    return not Path(name).exists() and str(name) in pretrained_names()
+
+
 def record_of(name: str) -> Document:
     """Return what a network was trained by and what it came to: the record of its run."""
     if name not in pretrained_names():
