@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lbq.neurons import BurstLIF, named_neurons
+from lbq.neurons import BurstLIF, MultiLevelLIF, named_neurons
 from lbq.train import build_network, read_recipe, write_recipe
 from lbq_paper import cells as cells_module
 from lbq_paper.cells import Cell, chosen, in_order, merged, published, recipe_key, table_of
@@ -118,7 +118,8 @@ def test_small_cells_differ_from_one_recipe_in_what_they_ask_only():
 def test_small_cells_are_compiled_where_their_neurons_have_no_kernel():
     for cell in POCKET:
         network = build_network(cell.recipe.model, num_classes=10)
-        loops = [n for _, n in named_neurons(network) if not isinstance(n, BurstLIF)]
+        others = (BurstLIF, MultiLevelLIF)  # a kernel, and what torch compiles wrongly: docs/log.md
+        loops = [n for _, n in named_neurons(network) if not isinstance(n, others)]
         assert cell.recipe.compile == bool(loops), cell.method
 
 
