@@ -26,6 +26,7 @@ NEURONS = {
     "v1-n1": NeuronConfig(kind="v1", max_level=1),
     "ternary": NeuronConfig(kind="ternary"),
     "ternary-lr05": NeuronConfig(kind="ternary"),
+    "ternary-fp32": NeuronConfig(kind="ternary"),
     "ternary-relsg": NeuronConfig(kind="ternary", surrogate="relsg-et"),
     "ternary-half": NeuronConfig(kind="ternary", step=0.5),
     "ternary-original": NeuronConfig(kind="ternary-original"),
@@ -72,6 +73,8 @@ def main() -> None:
         recipe = _short(asking(neuron), options.data)
         if name == "ternary-lr05":
             recipe = replace(recipe, optim=replace(recipe.optim, lr=LOW_RATE))
+        if name == "ternary-fp32":
+            recipe = replace(recipe, precision="fp32")
         found["neurons"][name] = _accuracy(recipe, options.work / name)
     for name, shape in SHAPES.items():
         recipe = _short(asking(NeuronConfig(kind="relu")), options.data)
