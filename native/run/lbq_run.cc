@@ -253,10 +253,10 @@ int run_stream(const Options& options, const lbq_model* model, const lbq_model_f
   StreamPart part;
   do {
     part = read_stream(STDIN_FILENO, size, options.batch, batch);
-    const int64_t count = part.samples;
-    if (count > 0)
-      write_all(STDOUT_FILENO, rows.of_batch(first, count, worker.answer(batch, count)), "standard output");
-    first += count;
+    if (part.samples > 0)
+      write_all(STDOUT_FILENO, rows.of_batch(first, part.samples, worker.answer(batch, part.samples)),
+                "standard output");
+    first += part.samples;
   } while (part.samples == options.batch);
   if (part.rest > 0)  // after the answers to all that came before it
     throw Mistake{"standard input: ends " + std::to_string(part.rest) + " bytes into a sample of " +

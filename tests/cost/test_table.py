@@ -91,6 +91,12 @@ def test_the_printed_numbers_are_millions_per_image():
     assert "identity adds (unary)        3.000" in str(replace(big, edges=(*big.edges[:2], adds)))
 
 
+def test_a_table_without_edges_is_printed_too():
+    heading, total, *_ = str(replace(table(), edges=())).splitlines()
+    assert heading.startswith("from   into")
+    assert total.split() == ["total", "25.0%", "0.000", "0.000", "0.0%"]
+
+
 def test_comparing_two_tables_prints_their_ratio():
     line = next(row for row in table(2).compare(table()).splitlines() if row.startswith("unary"))
     assert line.split()[-1] == "2.000"

@@ -8,7 +8,7 @@ shades of cividis, which also survive a grey printer.
 import functools
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -142,7 +142,8 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
         Line2D([], [], color=colour, marker=marker, label=_short(name))
         for (name, _, _), (colour, marker) in zip(runs, looks, strict=True)
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=_num_columns(runs))
+    columns = _num_columns(name for name, _, _ in runs)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -163,7 +164,7 @@ def draw_curves(runs: Sequence[RunFacts]) -> Figure:
     left.set(xlabel="epoch", ylabel="accuracy, %")
     right.set(xlabel="epoch", ylabel="loss", ylim=(0, None))
     handles = left.get_legend_handles_labels()
-    columns = _num_columns([(run.name,) for run in runs])
+    columns = _num_columns(run.name for run in runs)
     figure.legend(*handles, loc="outside upper center", ncols=columns)
     return figure
 
@@ -275,10 +276,9 @@ def _short(name: str) -> str:
     )
 
 
-def _num_columns(runs: Sequence[tuple[Any, ...]]) -> int:
+def _num_columns(names: Iterable[str]) -> int:
     """Return how many names of runs fit beside one another."""
-    widest = max(len(_short(name)) for name, *_ in runs)
-    return 4 if widest <= 16 else 3
+    return 4 if max(map(len, names)) <= 16 else 3
 
 
 def _plot_steps(axes: Axes, steps: StepProfile, look: tuple[str, str]) -> None:

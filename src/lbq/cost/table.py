@@ -186,7 +186,7 @@ class CountTable:
     def __str__(self) -> str:
         scale, active = 1e6 * max(1, self.num_images), self.active_ratios()
         edges = self.by_edge()
-        wide = max(len("total"), *(len(source) for source, _ in edges)) + 2
+        wide = max(map(len, ("total", *(source for source, _ in edges)))) + 2
         label = max(len(name) for name, _ in self._lines()) + 1
         wider = max(len("into") + 2, label - wide - 8, *(len(target) + 2 for _, target in edges))
 
