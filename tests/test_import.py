@@ -51,3 +51,14 @@ def test_import_leaves_the_workshop_alone_until_a_pretrained_network_is_asked_fo
         "import sys, lbq; assert 'lbq.train' not in sys.modules; "
         "lbq.pretrained; assert 'lbq.train' in sys.modules"
     )
+
+
+def test_dir_lists_the_public_names_and_packages_and_all_of_them_can_be_used():
+    run(
+        "import lbq; shown = [name for name in dir(lbq) if not name.startswith('_')]; "
+        "assert set(lbq.__all__) | {'data', 'train', 'analysis', 'functional'} <= set(shown); "
+        "assert not {'Any', 'TYPE_CHECKING', 'import_module', 'durable', 'types'} & set(shown); "
+        "assert lbq.train.RECIPES and lbq.data.DataConfig; "
+        "assert all(hasattr(lbq, name) for name in dir(lbq)); "
+        "assert not hasattr(lbq, 'dat')"
+    )

@@ -6,6 +6,7 @@ the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.shelf`` 
 ``lbq.cost`` and ``lbq.analysis`` the meters, ``lbq.adapters`` what stands beside other tools.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lbq.adapters.ann import from_ann
@@ -60,11 +61,36 @@ __all__ = [
 ]
 
 
+_PACKAGES = (
+    "adapters",
+    "analysis",
+    "cost",
+    "data",
+    "deploy",
+    "errors",
+    "export",
+    "functional",
+    "kernels",
+    "models",
+    "neurons",
+    "shelf",
+    "train",
+)
+"""What docs/api documents besides the names above; imported when first used."""
+
+
 def __getattr__(name: str) -> Any:
-    """Bring ``lbq.pretrained`` when it is asked for: it stands on the whole workshop."""
+    """Import ``lbq.pretrained`` and the packages that ``import lbq`` leaves out on first use."""
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
     if name != "pretrained":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from lbq.shelf import pretrained  # noqa: PLC0415
 
     globals()[name] = pretrained
     return pretrained
+
+
+def __dir__() -> list[str]:
+    """List what a user may use: the names of ``__all__``, the packages, the version."""
+    return sorted([*__all__, *_PACKAGES, "__version__", "__doc__", "__file__", "__name__"])

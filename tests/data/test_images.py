@@ -112,6 +112,18 @@ def test_what_is_missing_is_named(tmp_path, cache):
         open_both(tmp_path, cache, splits=("dev", None), label="kind")
 
 
+def test_a_folder_of_classes_without_splits_is_told_the_layout_and_the_flag(tmp_path, cache):
+    for i, name in enumerate("ab"):
+        (tmp_path / "flat" / name).mkdir(parents=True)
+        (tmp_path / "flat" / name / f"{i}.png").write_bytes(encode(picture(i)))
+    with pytest.raises(FormatError) as told:
+        open_both(tmp_path / "flat", cache)
+    for words in ("it has 'train'", "test/<class>/", "--data.test-split", "test_split="):
+        assert words in str(told.value)
+    found = open_both(tmp_path / "flat", cache, splits=("train", "train"))
+    assert found.test.labels.tolist() == [0, 1]
+
+
 def test_without_the_library_the_error_says_what_to_install(tmp_path, cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[data\]'"):

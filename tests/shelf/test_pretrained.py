@@ -40,6 +40,11 @@ def test_pocket_cifar10_is_the_trained_network_of_its_recipe():
     assert recipe.model.neuron.step not in steps
 
 
+def test_the_data_of_a_record_are_found_on_the_hub_and_never_in_a_folder_here():
+    """A bare name such as cifar10 would open a folder of that name where the user happens to be."""
+    assert recipe_of("pocket-cifar10").data.source == "uoft-cs/cifar10"
+
+
 def test_every_call_gives_a_network_of_its_own():
     first, second = door("pocket-cifar10"), door("pocket-cifar10")
     next(first.parameters()).data.zero_()

@@ -39,12 +39,18 @@ def open_images(
     """
     cache = cache.absolute()  # as the library names its files
     found = _load(source, cache / "datasets")
-    train_split = _choose((splits[0],), list(found), "split", source)
+    train_split = _choose((splits[0],), list(found), "split", source, setting="train_split")
     columns = found[train_split].features
-    label = _choose(_LABELS if label is None else (label,), list(columns), "label column", source)
+    label = _choose(
+        _LABELS if label is None else (label,),
+        list(columns),
+        "label column",
+        source,
+        setting="label",
+    )
     test_splits = _TEST_SPLITS if splits[1] is None else (splits[1],)
     labelled = [name for name in found if _is_labelled(found[name], label)]
-    test_split = _choose(test_splits, labelled, "labelled split", source)
+    test_split = _choose(test_splits, labelled, "labelled split", source, setting="test_split")
     train, test = (
         _open_split(found[name], name, label=label, limit=limit, source=source)
         for name, limit in zip((train_split, test_split), limits, strict=True)
@@ -88,7 +94,9 @@ class _Column:
 def _open_split(split: Any, name: str, *, label: str, limit: int | None, source: str) -> Rows:
     image_type = _datasets().Image
     images = [key for key, feature in split.features.items() if isinstance(feature, image_type)]
-    image = _choose(tuple(images), images, "image column", source)
+    if not images:
+        raise FormatError(f"{source} has no column of images, it has {', '.join(split.features)}")
+    image = images[0]
     split = split.select_columns([image, label]).cast_column(image, image_type(decode=False))
     if limit is not None and limit < len(split):
         split = split.select(spread(len(split), limit))
@@ -116,13 +124,18 @@ def _cell_lengths(cells: Any) -> NDArray[np.int64]:
     return np.asarray(lengths, np.int64)
 
 
-def _choose(wanted: tuple[str, ...], found: list[str], what: str, source: str) -> str:
+def _choose(
+    wanted: tuple[str, ...], found: list[str], what: str, source: str, *, setting: str
+) -> str:
     for name in wanted:
         if name in found:
             return name
+    flag = f"--data.{setting.replace('_', '-')}"
+    layout = "put the images into train/<class>/ and test/<class>/, or "
     raise FormatError(
         f"{source} has no {what} {' or '.join(map(repr, wanted))}, it has "
-        f"{', '.join(map(repr, found)) or 'none'}; name one of them"
+        f"{', '.join(map(repr, found)) or 'none'}; {layout if 'split' in what else ''}name another "
+        f"with {flag} (lbq train) or DataConfig({setting}=...)"
     )
 
 
