@@ -57,6 +57,13 @@ def test_other_colours_become_rgb(mode):
     assert decode.to_bytes(image).shape == (3, 40, 60)
 
 
+def test_16_bits_of_grey_keep_their_upper_8():
+    values = np.array([[0, 255, 256, 1000, 32768, 65535]], np.uint16)
+    image = decode.decode_image(encode("PNG", Image.fromarray(values)), "a")
+    pixels = decode.to_bytes(image)
+    assert pixels.tolist() == [[[0, 0, 1, 3, 128, 255]]] * 3
+
+
 GOOD = {name: encode(name) for name in ("JPEG", "PNG", "WEBP")}
 DAMAGED = {
     "empty": b"",

@@ -93,6 +93,20 @@ def test_a_split_without_labels_is_no_test_split(tmp_path, cache):
         open_both(tmp_path, cache, splits=("train", "test"))
 
 
+@pytest.mark.parametrize("label", [-100, 10**9])
+def test_a_label_that_cannot_be_a_class_is_named_with_its_image(tmp_path, cache, label):
+    write_parquet(tmp_path, "train", [0, label, 1])
+    write_parquet(tmp_path, "test", [0, 1])
+    with pytest.raises(FormatError, match=rf"train\[1\] in .* has the label {label}, expected"):
+        open_both(tmp_path, cache)
+
+
+def test_a_limit_does_not_change_the_number_of_classes(tmp_path, cache):
+    write_parquet(tmp_path, "train", [0, 1, 2])
+    write_parquet(tmp_path, "test", [0, 1, 2])
+    assert open_both(tmp_path, cache, limits=(1, 1)).num_classes == 3
+
+
 def test_a_changed_file_is_another_set(tmp_path, cache):
     write_parquet(tmp_path, "train", [0, 1])
     write_parquet(tmp_path, "test", [0, 1])

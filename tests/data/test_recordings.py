@@ -1,5 +1,6 @@
 """Sets of recordings from their files to frames; a linear classifier as the judge."""
 
+import os
 import shutil
 import zipfile
 
@@ -132,3 +133,44 @@ def test_a_folder_in_another_layout_is_refused(tmp_path):
     (tmp_path / "readme.txt").write_text("nothing here")
     with pytest.raises(FormatError, match="no train recordings in the layout of nmnist"):
         open_set(tmp_path, "nmnist", tmp_path / "c")
+
+
+def test_recordings_rewritten_with_the_same_sizes_and_times_are_packed_again(
+    nmnist_folder, tmp_path
+):
+    folder = shutil.copytree(nmnist_folder, tmp_path / "n")
+    before = open_set(folder, "nmnist", tmp_path / "c")
+    file = sorted(folder.glob("Train/*/*.bin"))[2]
+    events = np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, 5)
+    state = file.stat()
+    file.write_bytes(events[:, [1, 0, 2, 3, 4]].tobytes())  # x and y swapped
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    after = open_set(folder, "nmnist", tmp_path / "c")
+    expected = before.train.read(np.array([2]))[0].swapaxes(-1, -2)
+    assert np.array_equal(after.train.read(np.array([2]))[0], expected)
+    assert after.digest != before.digest
+
+
+def test_a_rewritten_zip_file_is_packed_again(nmnist_folder, tmp_path):
+    digests = []
+    for flips in (False, True):
+        path, folder = tmp_path / "n.zip", tmp_path / f"n{flips}"
+        shutil.copytree(nmnist_folder, folder)
+        if flips:
+            file = sorted(folder.glob("Test/*/*.bin"))[0]
+            file.write_bytes(
+                np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, 5)[:, [1, 0, 2, 3, 4]].copy()
+            )
+        with zipfile.ZipFile(path, "w") as zipped:  # stored: the same sizes
+            for file in sorted(folder.rglob("*.bin")):
+                zipped.write(file, file.relative_to(folder))
+        digests.append(open_set(path, "nmnist", tmp_path / "c").digest)
+    assert digests[0] != digests[1]
+
+
+def test_files_that_are_no_recordings_do_not_matter(nmnist_folder, tmp_path):
+    folder = shutil.copytree(nmnist_folder, tmp_path / "n")
+    for note in ("one", "another"):
+        (folder / "notes.md").write_text(note)
+        open_set(folder, "nmnist", tmp_path / "c")
+    assert len(list((tmp_path / "c").iterdir())) == 1

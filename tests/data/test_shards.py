@@ -24,7 +24,7 @@ def png(number):
     return buffer.getvalue()
 
 
-def write_shard(path, numbers):
+def write_shard(path, numbers, labels=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     with webdataset.TarWriter(str(path)) as writer:
         for number in numbers:
@@ -32,7 +32,7 @@ def write_shard(path, numbers):
                 {
                     "__key__": f"n{number % 3}/photo{number:04d}",
                     "png": png(number),
-                    "cls": str(number % 3).encode(),
+                    "cls": (labels or {}).get(number, str(number % 3)).encode(),
                     "txt": b"a caption",
                 }
             )
@@ -154,3 +154,32 @@ def test_shards_without_images_are_refused(tmp_path):
         tarfile.open(tmp_path / "empty" / name, "w").close()
     with pytest.raises(FormatError, match=r"no images with a \.cls"):
         open_both(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("label", ["-100", "-1", "1000000000", "1000"])
+def test_a_label_that_cannot_be_a_class_is_named_with_its_image(folder, label):
+    write_shard(folder / "train-000001.tar", range(5, 9), labels={7: label})
+    named = (
+        rf"n1/photo0007\.png in train-000001\.tar in .* has the label {label}, expected .* 0\.\."
+    )
+    for _ in range(2):  # also where the listing is packed already
+        with pytest.raises(FormatError, match=named):
+            open_both(folder)
+
+
+def test_a_label_that_only_the_test_set_has_is_refused(folder):
+    write_shard(folder / "val/000000.tar", range(20, 24), labels={21: "3"})
+    with pytest.raises(FormatError, match=r"photo0021\.png .* label 3, expected .* 0\.\.2, as in"):
+        open_both(folder)
+
+
+@pytest.mark.parametrize("label", ["9" * 30, "1_0", "+1", "\u0663", "", "0x1", "1e3"])
+def test_a_label_file_that_holds_no_number_is_named(folder, label):
+    write_shard(folder / "train-000001.tar", range(5, 9), labels={7: label})
+    with pytest.raises(FormatError, match=r"train-000001\.tar.*n1/photo0007\.cls holds"):
+        open_both(folder)
+
+
+def test_spaces_around_a_label_do_not_matter_and_parts_of_imagenet_keep_its_labels(folder):
+    write_shard(folder / "train-000001.tar", range(5, 9), labels={7: " 999\n"})
+    assert open_both(folder).num_classes == 1000

@@ -4,6 +4,7 @@ Nothing is ever extracted, so no name in an archive can reach outside of it. Wha
 hold is checked before it is read: a small archive can claim terabytes.
 """
 
+import hashlib
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -53,6 +54,18 @@ class Archive:
         """Return the files whose names end so."""
         return [name for name in self.sizes if name.endswith(suffixes)]
 
+    def digest(self, *suffixes: str) -> str:
+        """Hash the bytes of the files whose names end so, and their names; a zip file as a whole.
+
+        Names, sizes and times are not enough: a file can be rewritten and keep all of them.
+        """
+        if not self.path.is_dir():
+            return _sha256(self.path)
+        total = hashlib.sha256()
+        for name in self.named(*suffixes):
+            total.update(f"{_sha256(self.path / name)} {name}\0".encode("utf-8", "surrogateescape"))
+        return total.hexdigest()
+
 
 def open_archive(source: str) -> Archive:
     """List a folder or a zip file."""
@@ -80,3 +93,11 @@ def check_ratio(member: zipfile.ZipInfo) -> None:
             f"{member.filename} claims {member.file_size} bytes in {member.compress_size}: "
             "not a recording"
         )
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CorruptSample(f"{path} cannot be read: {error.strerror}") from error

@@ -33,6 +33,8 @@ _SHAPES = (3 / 4, 4 / 3)
 def decode_image(encoded: bytes, name: str) -> Image:
     """Decode an image to RGB.
 
+    Of 16 bits per channel the upper 8 are kept.
+
     Raises:
         CorruptSample: if any part of it cannot be decoded, naming the image.
     """
@@ -41,6 +43,8 @@ def decode_image(encoded: bytes, name: str) -> Image:
         image = pillow.open(io.BytesIO(encoded), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS}")
+        if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip at 255
+            image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         return image.convert("RGB")
     except Exception as error:  # Pillow's decoders raise whatever their format trips over
         raise CorruptSample(f"{name} is not a whole {', '.join(FORMATS)} image: {error}") from error

@@ -15,6 +15,8 @@ from lbq.data.splits import spread
 from lbq.errors import CorruptSample, FormatError
 
 _HASHED_WHOLE = 64
+_ALWAYS_ALLOWED = 1000
+"""Classes that a set of few images may have: parts of ImageNet keep its labels."""
 _NEIGHBOURS = 10
 """So many images in a row are tried before a set counts as unreadable."""
 
@@ -71,6 +73,30 @@ class EncodedSet:
             for i in spread(len(rows), _HASHED_WHOLE).tolist():
                 sha.update(rows.encoded.fetch(i)[1])
         return sha.hexdigest()
+
+
+def count_classes(train: Rows, test: Rows, source: str, *, declared: int = 0) -> int:
+    """Return the number of classes: as many as are declared, or as the training labels show.
+
+    Raises:
+        FormatError: naming the image, if a label is negative (losses skip -100 without a word),
+            if no training label is as large, or if there would be more classes than images.
+    """
+    highest = max(len(train) + len(test), _ALWAYS_ALLOWED, declared) - 1
+    largest = max(int(train.labels.max()), declared - 1)
+    for rows, most, expected in (
+        (train, highest, f"0..{highest} for {len(train) + len(test)} images"),
+        (test, largest, f"0..{largest}, as in the training set"),
+    ):
+        wrong = np.flatnonzero((rows.labels < 0) | (rows.labels > most))
+        if len(wrong):
+            i = int(wrong[0])
+            raise FormatError(
+                f"{rows.encoded.fetch(i)[0]} in {source} has the label {rows.labels[i]}, "
+                f"expected a whole number in {expected}; {len(wrong)} images have such labels: "
+                f"number the classes from 0 on, or leave these images out"
+            )
+    return 1 + largest
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.encoded import EncodedSet, Rows
+from lbq.data.encoded import EncodedSet, Rows, count_classes
 from lbq.data.splits import spread
 from lbq.errors import FormatError, MissingExtraError
 
@@ -51,16 +51,19 @@ def open_images(
     test_splits = _TEST_SPLITS if splits[1] is None else (splits[1],)
     labelled = [name for name in found if _is_labelled(found[name], label)]
     test_split = _choose(test_splits, labelled, "labelled split", source, setting="test_split")
-    train, test = (
-        _open_split(found[name], name, label=label, limit=limit, source=source)
-        for name, limit in zip((train_split, test_split), limits, strict=True)
+    (train, test), (all_train, all_test) = (
+        [
+            _open_split(found[name], name, label=label, limit=limit, source=source)
+            for name, limit in zip((train_split, test_split), kept, strict=True)
+        ]
+        for kept in (limits, (None, None))
     )
-    largest = int(max(train.labels.max(), test.labels.max()))
+    declared = getattr(columns[label], "num_classes", None) or 0
     files = [Path(file["filename"]) for file in found[train_split].cache_files]
     return EncodedSet(
         train=train,
         test=test,
-        num_classes=max(1 + largest, getattr(columns[label], "num_classes", 0)),
+        num_classes=count_classes(all_train, all_test, source, declared=declared),
         identity={
             "source": source,
             "files": [str(file.relative_to(cache / "datasets")) for file in files],

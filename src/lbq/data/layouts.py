@@ -38,6 +38,9 @@ CIFAR10_CLASSES = (
 OBJECTS = ("Caixa", "Caneca", "Estilete", "Lapiseira", "Tesoura")
 """Box, mug, knife, pencil, scissors: those that were recorded on both days."""
 
+SUFFIXES = (".aedat", ".bin", ".npz", ".csv", ".txt")
+"""Of the files that layouts read: recordings, tables of labels, lists of trials."""
+
 _GESTURES = 11
 _WINDOW_US = 300_000
 

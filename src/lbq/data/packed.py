@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from lbq.data.splits import Splits
 from lbq.errors import FormatError
 
-FORMAT = 1
+FORMAT = 2
+"""Version of what is packed. It is part of a set's key: sets that other versions packed, with other
+pixels for the same file, are not found."""
 _MANIFEST = "manifest.json"
 _CHUNK = 1 << 24
 
@@ -79,7 +81,8 @@ def open_packed(
         num_classes: number of classes; as many as the labels show if None.
         contents: returns the splits "train" and "test"; called only if they are not packed yet.
     """
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    whole = json.dumps({"format": FORMAT, "identity": dict(identity)}, sort_keys=True)
+    key = hashlib.sha256(whole.encode()).hexdigest()[:16]
     folder = cache / key
     if folder.exists():
         try:

@@ -8,6 +8,7 @@ local files, and a stream of its samples depends on workers and buffers.
 """
 
 import os
+import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.encoded import EncodedSet, Rows
+from lbq.data.encoded import EncodedSet, Rows, count_classes
 from lbq.data.packed import Contents, open_packed
 from lbq.data.splits import Split, spread
 from lbq.errors import CorruptSample, FormatError
@@ -29,6 +30,7 @@ MAX_BYTES = 1 << 28
 
 _TEST_SPLITS = ("test", "validation", "val")
 _HEADER = 512
+_LABEL = re.compile(rb"\s*(-?[0-9]{1,18})\s*")
 _OPEN_FILES = 64
 
 
@@ -66,10 +68,11 @@ def open_shards(
         num_classes=None,
         contents=lambda: {"train": _list(folder, train), "test": _list(folder, test)},
     )
+    whole = _rows(folder, train, listed.train, None), _rows(folder, test, listed.test, None)
     return EncodedSet(
         train=_rows(folder, train, listed.train, limits[0]),
         test=_rows(folder, test, listed.test, limits[1]),
-        num_classes=listed.num_classes,
+        num_classes=count_classes(*whole, source),
         identity=identity | {"limits": list(limits)},
     )
 
@@ -174,9 +177,16 @@ def _members(path: Path, shard: int) -> Iterator[_Member]:
                 elif suffix == "cls":
                     content = file.extractfile(member)
                     assert content is not None
-                    label = int(content.read(20))
+                    label = _parse_label(content.read(20), member.name)
                 if image is not None and label is not None:
                     yield _Member(shard, *image, label)
                     image = label = None
     except (OSError, tarfile.TarError, ValueError) as error:
         raise FormatError(f"{path} is no whole, uncompressed tar file: {error}") from error
+
+
+def _parse_label(text: bytes, name: str) -> int:
+    found = _LABEL.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{name} holds {text!r} instead of the number of a class")
+    return int(found[1])
