@@ -1,6 +1,8 @@
+import pytest
 import torch
 from torch import nn
 
+import lbq
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
 
@@ -42,3 +44,32 @@ def test_the_gradient_of_a_repeated_image_keeps_its_memory_order():
     (grad,) = torch.autograd.grad(repeated, image, weight)
     assert grad.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(grad, weight.sum(0))
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 7), (4, 3, 8), (4, 3, 8, 8), (4, 2, 3, 8, 8)])
+def test_a_still_current_of_any_rank_is_repeated(shape):
+    current = torch.randn(shape, requires_grad=True)
+    repeated = RepeatOverTime(2)(current)
+    assert repeated.shape == (2, *shape)
+    assert torch.equal(repeated[0], current)
+    assert torch.equal(repeated[1], current)
+    (grad,) = torch.autograd.grad(repeated.sum(), current)
+    assert torch.equal(grad, torch.full(shape, 2.0))
+
+
+def test_features_are_repeated_before_a_neuron():
+    network = nn.Sequential(nn.Linear(5, 6), RepeatOverTime(3), lbq.BurstLIF(step=0.1))
+    inputs = torch.randn(4, 5)
+    by_hand = network[2](torch.stack([network[0](inputs)] * 3))
+    assert torch.equal(network(inputs), by_hand)
+    tally = lbq.Tally(nn.Sequential(network, nn.Linear(6, 2)), inputs[:1])
+    assert tally.table().ann_macs() == 5 * 6 + 6 * 2
+
+
+@pytest.mark.as_shipped  # the annotation checks stop tracers
+def test_features_repeated_over_time_can_be_lowered():
+    model = nn.Sequential(
+        nn.Linear(5, 6), RepeatOverTime(3), lbq.BurstLIF(step=0.1), nn.Linear(6, 2), MeanOverTime()
+    ).eval()
+    inputs = torch.randn(4, 5)
+    torch.testing.assert_close(lbq.lower(model, inputs[:1])(inputs), model(inputs))

@@ -16,7 +16,6 @@ from lbq.neurons.neuron import Neuron
 _BIASED = (nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d)
 _PASSING = (
     "add", "iadd", "flatten", "unflatten", "Dropout", "Dropout2d", "Identity", "RepeatOverTime",
-    "RepeatStill",
 )  # fmt: skip
 """What a constant passes unchanged on its way to the neuron."""
 _ASKING = ("getattr", "size", "dim")

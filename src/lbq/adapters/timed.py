@@ -28,14 +28,6 @@ _NO_PLACE = (
 )
 
 
-class RepeatStill(RepeatOverTime):
-    """Shows a still current of any shape, ``[B, ...]``, at every timestep; images need not be."""
-
-    def forward(self, current: Tensor) -> Tensor:
-        """Repeat, without a copy."""
-        return current.unsqueeze(0).expand(self.timesteps, *[-1] * current.dim())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rectifiers:
     """Which modules and functions of a network give way to neurons."""
@@ -185,7 +177,7 @@ class _Rewriting:
         with torch.no_grad():
             values.run(example)
         self._shapes = values.shapes
-        self._module.add_submodule("repeat", RepeatStill(timesteps))
+        self._module.add_submodule("repeat", RepeatOverTime(timesteps))
         self._module.add_submodule("mean", MeanOverTime())
         self._places = {n: self._module_of(n) for n in self._graph.nodes if self._is_place(n)}
         self._taken: set[str] = set()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.errors import ShapeError, TimeError
-from lbq.types import Frames, Images, Sequence
+from lbq.types import Currents, Frames, Images, Sequence, StillCurrent
 
 
 class OverTime(nn.Sequential):
@@ -33,9 +33,10 @@ def unfold(instants: Tensor, *, like: Sequence) -> Sequence:
 
 
 class RepeatOverTime(nn.Module):
-    """Shows the current of a still image at every timestep: ``[B, ...]`` to ``[T, B, ...]``.
+    """Shows a still current at every timestep: ``[B, ...]`` to ``[T, B, ...]``, for any rank.
 
-    The repetition is a view: nothing is copied.
+    Put it before the first neuron of a network that takes still images or features. The repetition
+    is a view: nothing is copied.
 
     Args:
         timesteps: how often (T).
@@ -45,7 +46,7 @@ class RepeatOverTime(nn.Module):
         super().__init__()
         self.timesteps = check_timesteps(timesteps)
 
-    def forward(self, current: Images) -> Frames:
+    def forward(self, current: StillCurrent) -> Currents:
         """Repeat."""
         if isinstance(current, Tensor) and not torch.compiler.is_compiling():  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
             return _Repeat.apply(current, self.timesteps)
@@ -57,7 +58,8 @@ class RepeatOverTime(nn.Module):
 
 
 def _repeat(current: Tensor, timesteps: int) -> Tensor:
-    return current.unsqueeze(0).expand(timesteps, *[-1] * 4)
+    # a sum of tuples: unpacking would iterate over the shape, which torch.fx cannot trace
+    return current.expand((timesteps,) + current.shape)  # noqa: RUF005
 
 
 class _Repeat(torch.autograd.Function):
