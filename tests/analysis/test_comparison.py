@@ -74,3 +74,21 @@ def test_counts_that_cannot_be_trusted_say_so_beside_their_ratios(invented):
     costs = replace(invented.costs(), notes=("Not counted at all: matmul in attend.",))
     page = render_comparison([invented.run("one", costs=costs), invented.run("two")])
     assert "one: Not counted at all: matmul in attend." in page
+
+
+def test_runs_on_different_data_are_flagged(invented):
+    same = [invented.run(name, provenance={"data": "a" * 64}) for name in ("one", "two")]
+    assert "cannot be compared" not in render_comparison(same)
+    other = invented.run("two", provenance={"data": "b" * 64})
+    page = render_comparison([same[0], other])
+    assert "were not trained and tested on the same data" in page
+    line = next(line for line in page.splitlines() if 'class="word">data</th>' in line)
+    assert "&lt;nowhere&gt;, aaaaaaaa" in line
+    assert "&lt;nowhere&gt;, bbbbbbbb" in line
+
+
+def test_the_page_opens_with_what_every_run_came_to(invented):
+    page = render_comparison([invented.run("one"), invented.run("two", step=15)])
+    first, second = re.findall(r'<p class="outcome">([^<]*)</p>', page)
+    assert first.startswith("one: 77.50 % of the test samples")
+    assert second.startswith("two: 76.25 % of the test samples")

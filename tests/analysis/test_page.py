@@ -10,6 +10,7 @@ from lbq.analysis.page import (
     number,
     page,
     paragraph,
+    ratio,
     section,
     table,
 )
@@ -61,6 +62,11 @@ def test_a_number_is_read_by_people_and_by_programs():
     assert isinstance(found, Number)
     assert found.html() == '<data value="0.123456789">0.12 M</data>'
     assert number(None) == "-"
+
+
+def test_a_card_marks_a_ratio_below_one_as_a_loss():
+    assert '<div class="loss"><dt>memory</dt>' in headline([("memory", ratio(0.24), "")])
+    assert 'class="loss"' not in headline([("energy", ratio(6.31), ""), ("other", "-", "")])
 
 
 def test_tables_name_their_rows_and_columns_and_align_numbers():

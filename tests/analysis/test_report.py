@@ -86,6 +86,20 @@ def test_every_figure_is_visible_and_the_page_fits_1280_pixels(browse, html):
     assert found["width"] <= 1280
 
 
+def test_the_page_fits_a_narrow_window(browse, html):
+    probed = html.replace(POLICY, POLICY + "; script-src 'unsafe-inline'")
+    probed = probed.replace("</body>", PROBE + "</body>")
+    dom, _ = browse(probed, "--dump-dom", "--window-size=500,900")
+    found = json.loads(re.search(r'<pre id="probe">(.*?)</pre>', dom)[1])
+    assert found["width"] <= 500
+
+
+def test_the_page_opens_with_what_the_run_came_to(invented):
+    html = render([invented.run()])
+    opening = '<h1>Run invented</h1><p class="outcome">77.50 % of the test samples are answered'
+    assert opening in html
+
+
 def test_the_only_addresses_are_names_of_xml(html):
     addresses = {a for a in re.findall(r"https?://[^\"'<> )]+", html) if "www.w3.org" not in a}
     assert addresses == set()

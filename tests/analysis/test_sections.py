@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 from lbq.analysis import sections
+from lbq.analysis.facts import Price
 from lbq.analysis.levels import LayerLevels, LevelProfile
 
 
@@ -80,6 +81,40 @@ def test_the_headline_says_when_a_better_epoch_was_seen_on_the_test_set(invented
     }
     assert early["Test accuracy"][0].value == 100 * 61 / 80
     assert early["Best on the way"][1] == "epoch 2, chosen on the test set"
+
+
+def with_memory(invented, burst_mj):
+    run = invented.run()
+    memory = Price(
+        group="memory traffic", name="DRAM", convention="bytes", ann_mj=1.0, burst_mj=burst_mj
+    )
+    return replace(run, prices=(*run.prices, memory))
+
+
+def test_memory_has_a_card_beside_energy_and_a_loss_is_marked(invented):
+    *_, energy, memory = sections.headline_of(with_memory(invented, 4.0))
+    assert (energy[0], energy[1].value, energy[1].is_loss) == ("Energy, ANN / this", 4.0, False)
+    assert (memory[0], memory[1].value, memory[1].is_loss) == ("Memory, ANN / this", 0.25, True)
+    assert memory[2] == "bytes moved; a loss, 4.0 times the ANN's"
+    *_, gain = sections.headline_of(with_memory(invented, 0.5))
+    assert (gain[1].text, gain[1].is_loss, gain[2]) == ("2.00 x", False, "bytes moved")
+
+
+def test_one_sentence_says_what_the_run_came_to_losses_included(invented):
+    assert sections.outcome(with_memory(invented, 4.0)) == (
+        "77.50 % of the test samples are answered correctly; an image takes 4.50 M bit-sparse "
+        "accumulations and 0.75 M multiply-accumulates, where an ANN of the same shape takes "
+        "123.46 M multiply-accumulates; compared with that ANN, its arithmetic takes 8.00 times "
+        "less energy (paper) and 4.00 times less energy (int8, 32-bit sums); it moves 4.00 times "
+        "as many bytes, a loss."
+    )
+    assert sections.outcome(with_memory(invented, 0.5)).endswith("it moves 2.00 times fewer bytes.")
+    partly = replace(invented.run(), costs=replace(invented.costs(), notes=("no matmul",)))
+    assert "(not all operations are counted)" in sections.outcome(partly)
+    bare = invented.run(journal=(), levels=None, membranes=(), costs=None, prices=())
+    assert sections.outcome(bare) == (
+        "It was not evaluated on the test set; levels, costs and energy were not measured."
+    )
 
 
 def test_what_was_not_measured_has_no_section(invented):

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from lbq.cli.main import main
 from lbq.cli.report import costs_of, measure, prices_of, run_names
 from lbq.cli.samples import open_samples
 from lbq.cost import EnergyModel, Tally
+from lbq.data import DataConfig
 from lbq.neurons.watch import watch_levels
+from lbq.shelf import record_of
 from lbq.train.journal import read_journal
 from lbq.train.network import ModelConfig, NeuronConfig
 from lbq.train.recipe import write_recipe
@@ -135,6 +138,76 @@ def test_data_that_are_gone_are_said_and_worked_around(trained, tmp_path, monkey
     assert main([*words, "--data", "data/x"]) == 1
     assert main([*words, "--limit", "0"]) == 0
     assert "--limit 0" in out.read_text()
+
+
+@pytest.fixture(scope="module")
+def trained_on_pictures(tiny, pictures, tmp_path_factory):
+    """The folder of a run on other data than those of ``trained``."""
+    folder = tmp_path_factory.mktemp("other")
+    shutil.copytree(pictures, folder / "data")
+    data = DataConfig(source=str(folder / "data"))
+    (folder / "other.json").write_text(write_recipe(tiny.tiny_recipe(epochs=1, data=data)))
+    words = ["--cache", str(folder / "cache"), "--out", str(folder / "run")]
+    assert main(["train", str(folder / "other.json"), *words]) == 0
+    return folder
+
+
+def test_data_of_another_run_are_refused(trained, trained_on_pictures, tmp_path, capsys):
+    """An accuracy on one data set never stands beside counts on another."""
+    out, cache = tmp_path / "both.html", str(trained_on_pictures / "cache")
+    other, data = trained_on_pictures / "run", str(trained_on_pictures / "data")
+    words = ["--out", str(out), "--limit", "10", "--cache", cache]
+    for runs in ([str(trained)], [str(other), str(trained)]):
+        assert main(["report", *runs, "--data", data, *words]) == 1
+        said = capsys.readouterr().err
+        assert f"{data} does not hold the data of" in said
+        assert "without --data every run opens its own data" in said
+        assert not out.exists()
+    assert main(["report", str(other), str(trained), *words]) == 0
+    assert "were not trained and tested on the same data" in out.read_text()
+
+
+def test_the_data_of_a_run_may_lie_elsewhere_but_not_have_changed(
+    trained_on_pictures, pictures, tmp_path, capsys
+):
+    out, new = tmp_path / "a.html", trained_on_pictures / "data" / "test" / "dark" / "new.png"
+    cache = ["--cache", str(trained_on_pictures / "cache")]
+    words = ["report", str(trained_on_pictures / "run"), "--out", str(out), "--limit", "5", *cache]
+    shutil.copy(pictures / "test" / "light" / "0.png", new)
+    try:
+        assert main(words) == 0
+    finally:
+        new.unlink()
+    assert f"not measured: {trained_on_pictures / 'data'} does not hold" in capsys.readouterr().out
+    assert 'id="costs"' not in out.read_text()
+    assert main([*words, "--data", str(pictures)]) == 0
+    assert 'id="costs"' in out.read_text()
+
+
+def test_a_network_that_comes_with_the_library_is_reported_by_its_record(tmp_path, capsys):
+    out, record = tmp_path / "a.html", record_of("pocket-cifar10")
+    words = ["report", "pocket-cifar10", "--out", str(out), "--cache", str(tmp_path)]
+    assert main([*words, "--limit", "0"]) == 0
+    html = out.read_text()
+    assert "89.56 % of the test samples are answered correctly" in html
+    expected = [x for r in record["evaluations"] for x in (100 * r["accuracy"], r["loss"])]
+    assert values(html, "curves") == expected
+    assert "8,956 of 10,000" in html
+    assert record["data_sha256"] in html
+    assert len(values(html, "steps")) == 19
+    assert main([*words, "--limit", "5", "--data", "synthetic"]) == 1
+    assert "does not hold the data of pocket-cifar10" in capsys.readouterr().err
+    assert main([*words, "--step", "3"]) == 1
+    assert "no --step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["net.lbq", "net.onnx", "net.pt2", "net.nir"])
+def test_a_file_is_told_what_a_report_needs_and_what_comes_nearest(tmp_path, capsys, name):
+    (tmp_path / name).touch()
+    assert main(["report", str(tmp_path / name), "--out", str(tmp_path / "a.html")]) == 1
+    said = capsys.readouterr().err
+    for words in ("the folder of the run", f"lbq eval {tmp_path / name}", "lbq.Tally"):
+        assert words in said
 
 
 def test_advice_and_names_of_notes_fit(trained, tmp_path, monkeypatch, capsys):

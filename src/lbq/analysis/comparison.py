@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from lbq.analysis import figures
 from lbq.analysis.facts import RunFacts
 from lbq.analysis.levels import LevelProfile
 from lbq.analysis.page import Cell, figure, notes, number, page, paragraph, section, table
-from lbq.analysis.sections import MILLION, curves_figure
+from lbq.analysis.sections import MILLION, curves_figure, outcome
 from lbq.analysis.settings import settings
 from lbq.analysis.steps import StepProfile
 from lbq.train.document import differences
@@ -22,6 +23,8 @@ def render_comparison(runs: Sequence[RunFacts]) -> str:
         for run in runs
         for note in (*run.notes, *(run.costs.notes if run.costs else ()))
     ]
+    if len({run.provenance.get("data") for run in runs}) > 1:
+        said.insert(0, OTHER_DATA)
     parts = [
         section(
             "numbers",
@@ -35,8 +38,17 @@ def render_comparison(runs: Sequence[RunFacts]) -> str:
         parts.append(section("behaviour", "Layers", _behaviour_figure(behaviour)))
     parts.append(section("recipe", "What differs in the recipes", *_recipe_differences(runs)))
     return page(
-        f"{len(runs)} runs compared", ", ".join(run.name for run in runs), [notes(said), *parts]
+        f"{len(runs)} runs compared",
+        ", ".join(run.name for run in runs),
+        [notes(said), *parts],
+        opening=[f"{run.name}: {outcome(run)}" for run in runs],
     )
+
+
+OTHER_DATA = (
+    "These runs were not trained and tested on the same data (see the row data): their accuracies "
+    "and costs cannot be compared."
+)
 
 
 CONVENTIONS = (
@@ -69,6 +81,7 @@ def _behaviour_figure(behaviour: Sequence[tuple[str, StepProfile, LevelProfile]]
 
 def _compared(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[Cell]]]:
     """Yield the rows of the comparison: what, and its value for every run."""
+    yield "data", [_data(run) for run in runs]
     lasts = [run.last_evaluation for run in runs]
     yield "test accuracy", [number(100 * x["accuracy"] if x else None, ".2f", " %") for x in lasts]
     yield "right answers", [f"{x['correct']:,} of {x['count']:,}" if x else "-" for x in lasts]
@@ -99,3 +112,10 @@ def _compared(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[Cell]]]:
 
 def _real(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _data(run: RunFacts) -> str:
+    """Name the data of a run by their source and the first digits of their SHA-256."""
+    source = PurePath(str(run.recipe["data"]["source"])).name
+    digest = run.provenance.get("data")
+    return f"{source}, {digest[:8]}" if digest else source

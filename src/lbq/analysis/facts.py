@@ -70,8 +70,9 @@ class RunFacts:
     """A run: what its folder says, and what was measured on its network."""
 
     name: str
-    step: int
-    """Training steps of the checkpoint that was looked at."""
+    step: int | None
+    """Training steps of the checkpoint that was looked at; None if only the record of a finished
+    run is left."""
     journal: tuple[Record, ...]
     recipe: dict[str, Any]
     """As a document."""
@@ -100,5 +101,6 @@ class RunFacts:
     @property
     def last_evaluation(self) -> Record | None:
         """The last evaluation at or before the checkpoint that was looked at."""
-        before = [record for record in self.evaluations if record["step"] <= self.step]
+        last = self.step
+        before = [x for x in self.evaluations if last is None or x["step"] <= last]
         return before[-1] if before else None

@@ -19,13 +19,15 @@ main { max-width: 1080px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 30px; line-height: 1.2; margin: 0 0 4px; }
 h2 { font-size: 21px; margin: 44px 0 8px; padding-top: 12px; border-top: 1px solid #d0d7de; }
 p { max-width: 46em; margin: 8px 0; }
+.outcome { font-size: 18px; margin: 8px 0 12px; }
 .lead, caption, figcaption, .headline dt, .headline .more { color: #50575e; }
-nav { margin: 12px 0 20px; } nav a { margin-right: 16px; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 12px 0 20px; }
 a { color: #005a8c; }
-.headline { display: grid; grid-template-columns: repeat(4, 1fr); gap: 12px; margin: 16px 0; }
+.headline { display: grid; grid-template-columns: repeat(5, 1fr); gap: 12px; margin: 16px 0; }
 .headline div { border: 1px solid #d0d7de; border-radius: 6px; padding: 10px 14px; }
 .headline dt { font-size: 14px; }
 .headline dd { margin: 0; font-size: 23px; font-variant-numeric: tabular-nums; }
+.headline .loss { border-color: #b35900; background: #fff8f0; }
 .headline .more { display: block; font-size: 13px; line-height: 1.35; }
 .notes { border-left: 4px solid #b35900; background: #fff8f0; padding: 8px 16px; margin: 16px 0; }
 figure { margin: 16px 0 8px; }
@@ -43,6 +45,7 @@ tbody tr.total th { font-weight: 600; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.word { overflow-wrap: break-word; }
 .beside { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
+.beside > * { max-width: 100%; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
 @media screen { tbody th { white-space: nowrap; } }
 @media screen and (max-width: 800px) { .headline { grid-template-columns: repeat(2, 1fr); } }
@@ -71,6 +74,8 @@ class Number:
 
     text: str
     value: int | float
+    is_loss: bool = False
+    """Whether a card marks it as worse than what it is compared with."""
 
     def html(self) -> str:
         """Return it as a ``<data>`` element."""
@@ -86,8 +91,21 @@ def number(value: int | float | None, form: str = ",.3f", unit: str = "") -> Cel
     return "-" if value is None else Number(f"{value:{form}}{unit}", value)
 
 
-def page(title: str, lead: str, body: Iterable[str]) -> str:
-    """Put sections into a whole page, under a heading and a sentence that says what it is."""
+def ratio(value: float) -> Number:
+    """Write how many times the ANN costs; below 1 it is a loss."""
+    return Number(f"{value:.2f} x", value, is_loss=value < 1)
+
+
+def page(title: str, lead: str, body: Iterable[str], *, opening: Iterable[str] = ()) -> str:
+    """Put sections into a whole page.
+
+    Args:
+        title: the heading.
+        lead: a sentence that says what the page is about.
+        body: the sections.
+        opening: what it all came to, a sentence per run, right below the heading.
+    """
+    outcome = "".join(f'<p class="outcome">{escape(words)}</p>' for words in opening)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return "\n".join(
         [
@@ -103,7 +121,8 @@ def page(title: str, lead: str, body: Iterable[str]) -> str:
             "</head>",
             "<body>",
             "<main>",
-            f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>',
+            f"<header><h1>{escape(title)}</h1>{outcome}",
+            f'<p class="lead">{escape(lead)}</p></header>',
             *body,
             f"<footer>Written by lbq report on {now}. This page loads nothing.</footer>",
             "</main>",
@@ -134,7 +153,7 @@ def notes(words: Sequence[str]) -> str:
 def headline(facts: Sequence[tuple[str, Cell, str]]) -> str:
     """Return the numbers that one looks for first: name, value, and what to know about it."""
     boxes = (
-        f"<div><dt>{escape(name)}</dt><dd>{_cell(value)}"
+        f"{_box(value)}<dt>{escape(name)}</dt><dd>{_cell(value)}"
         f'<span class="more">{escape(more)}</span></dd></div>'
         for name, value, more in facts
     )
@@ -185,6 +204,10 @@ def figure(key: str, svg: str, *, label: str, caption: str) -> str:
     svg = svg.replace("url(#", f"url(#{key}-")
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
     return f'<figure id="{key}">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def _box(value: Cell) -> str:
+    return '<div class="loss">' if isinstance(value, Number) and value.is_loss else "<div>"
 
 
 def _cell(value: Cell) -> str:

@@ -41,6 +41,7 @@ def render_run(run: RunFacts) -> str:
             f"<nav>{links}</nav>",
             *(section(key, title, *content) for key, (title, content) in there.items()),
         ],
+        opening=[sections.outcome(run)],
     )
 
 
@@ -49,10 +50,10 @@ def _lead(run: RunFacts) -> str:
     neuron = model.get("neuron", {})
     turns = [r["event"] for r in run.journal if r.get("event") in _TURNS]
     state = "finished" if turns and turns[-1] == "finish" else "not finished"
+    looked_at = "" if run.step is None else f"; looked at after step {run.step:,}"
     blocks = f" ({word(model['blocks'])} blocks)" if model.get("blocks") else ""
     return (
         f"Recipe {run.recipe.get('name')}: {model.get('name')}{blocks} x {model.get('width')} with "
         f"{neuron.get('kind')} neurons, {model.get('timesteps')} timesteps, on "
-        f"{PurePath(str(data.get('source'))).name}. {state.capitalize()}; looked at after step "
-        f"{run.step:,}."
+        f"{PurePath(str(data.get('source'))).name}. {state.capitalize()}{looked_at}."
     )

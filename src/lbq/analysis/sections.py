@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from lbq.analysis import figures
-from lbq.analysis.facts import Costs, RunFacts
+from lbq.analysis.facts import Costs, Price, RunFacts
 from lbq.analysis.levels import LayerLevels
 from lbq.analysis.membranes import LayerMembranes
-from lbq.analysis.page import Cell, beside, figure, notes, number, paragraph, table
+from lbq.analysis.page import Cell, beside, figure, notes, number, paragraph, ratio, table
 from lbq.analysis.settings import settings, word
 
 MILLION = 1e6
@@ -35,16 +35,62 @@ def headline_of(run: RunFacts) -> Iterator[tuple[str, Cell, str]]:
         over = f"mean over {len(run.levels.layers)} layers"
         yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
     if run.costs:
-        words = f"per image; {100 * run.costs.saved:.1f} % fewer than unary"
-        acs = number(run.costs.bit_sparse_acs / MILLION, ",.2f", " M")
-        yield "Bit-sparse ACs", acs, words
-    for price in run.prices:
-        if price.name in ("paper", "int8, 32-bit sums"):
-            yield (
-                "Energy, ANN / this",
-                number(price.ratio, ".2f", " x"),
-                f"arithmetic: {price.name}",
-            )
+        macs = f"an ANN takes {run.costs.ann_macs / MILLION:,.2f} M MACs"
+        words = f"per image, {100 * run.costs.saved:.1f} % fewer than unary; {macs}"
+        yield "Bit-sparse ACs", number(run.costs.bit_sparse_acs / MILLION, ",.2f", " M"), words
+    for price in _arithmetic(run):
+        words = f"arithmetic: {price.name}{_loss(price)}"
+        yield "Energy, ANN / this", ratio(price.ratio), words
+    if memory := _memory(run):
+        yield "Memory, ANN / this", ratio(memory.ratio), f"bytes moved{_loss(memory)}"
+
+
+def outcome(run: RunFacts) -> str:
+    """Say in one sentence what the run came to, losses included."""
+    last, costs, memory = run.last_evaluation, run.costs, _memory(run)
+    found = ["it was not evaluated on the test set"]
+    if last:
+        found = [f"{100 * last['accuracy']:.2f} % of the test samples are answered correctly"]
+    if costs:
+        some = " (not all operations are counted)" if costs.notes else ""
+        found.append(
+            f"an image takes {costs.bit_sparse_acs / MILLION:,.2f} M bit-sparse accumulations and "
+            f"{costs.fp_macs / MILLION:,.2f} M multiply-accumulates{some}, where an ANN of the "
+            f"same shape takes {costs.ann_macs / MILLION:,.2f} M multiply-accumulates"
+        )
+    else:
+        found.append("levels, costs and energy were not measured")
+    prices = [
+        f"{_times(price, 'less energy', 'as much energy')} ({price.name})"
+        for price in _arithmetic(run)
+    ]
+    if prices:
+        found.append(f"compared with that ANN, its arithmetic takes {' and '.join(prices)}")
+    if memory:
+        loss = ", a loss" if memory.ratio < 1 else ""
+        found.append(f"it moves {_times(memory, 'fewer bytes', 'as many bytes')}{loss}")
+    sentence = "; ".join(found)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _arithmetic(run: RunFacts) -> list[Price]:
+    """Return the prices of arithmetic that the top of a page names."""
+    return [price for price in run.prices if price.name in ("paper", "int8, 32-bit sums")]
+
+
+def _memory(run: RunFacts) -> Price | None:
+    """Return the first price of memory: the ratio of bytes is the same for all."""
+    return next((price for price in run.prices if price.group == "memory traffic"), None)
+
+
+def _times(price: Price, gain: str, loss: str) -> str:
+    if price.ratio < 1:
+        return f"{1 / price.ratio:.2f} times {loss}"
+    return f"{price.ratio:.2f} times {gain}"
+
+
+def _loss(price: Price) -> str:
+    return f"; a loss, {1 / price.ratio:.1f} times the ANN's" if price.ratio < 1 else ""
 
 
 def curves(run: RunFacts) -> list[str]:
@@ -54,7 +100,7 @@ def curves(run: RunFacts) -> list[str]:
     rows = [
         [
             str(record["epoch"]),
-            number(record["step"], ",d"),
+            number(record.get("step"), ",d"),
             number(100 * record["accuracy"], ".2f", " %"),
             f"{record['correct']:,} of {record['count']:,}",
             number(float(record["loss"]), ".4f"),

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import torch
 import tyro
@@ -15,6 +15,7 @@ from lbq.analysis.facts import Costs, EdgeCost, Price, RunFacts
 from lbq.analysis.levels import LevelCounts, LevelProfile
 from lbq.analysis.membranes import LayerMembranes, MembraneCounts
 from lbq.analysis.steps import read_steps
+from lbq.cli.evaluate_file import SUFFIXES
 from lbq.cli.following import waiting
 from lbq.cli.lower import check_out
 from lbq.cli.reading import UsageError, check_count, read
@@ -23,11 +24,13 @@ from lbq.cost import EnergyModel, EnergyReport, Tally
 from lbq.cost.table import CountTable
 from lbq.data import Data
 from lbq.durable import write_durably
-from lbq.errors import CountError, LBQError, MissingExtraError
+from lbq.errors import CountError, LBQError, MissingExtraError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons.watch import named_neurons, watch_levels
+from lbq.shelf import is_on_shelf, pretrained, recipe_of, record_of
 from lbq.train.document import to_document
 from lbq.train.journal import read_journal
+from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
 from lbq.train.trained import load_trained
 
@@ -40,6 +43,7 @@ EXAMPLES = {
     "lbq report runs/pocket": "one run, in report.html",
     "lbq report runs/pocket runs/wide --out both.html": "several, side by side",
     "lbq report runs/pocket --limit 0": "what the run's folder tells; no data needed",
+    "lbq report pocket-cifar10 --data uoft-cs/cifar10": "the network that comes with the library",
 }
 
 
@@ -48,11 +52,11 @@ class ReportArguments:
     """Write what runs came to as one HTML page: curves, steps, levels, costs, energy, recipe."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Folders of runs; several are compared."""
+    """Folders of runs, or pocket-cifar10; several are compared."""
     out: Path = Path("report.html")
     """File to write."""
     data: str | None = None
-    """Where the data lie, if not where the recipe says."""
+    """Where the data of all these runs lie, if not where their recipes say."""
     cache: Path = Path("~/.cache/lbq")
     """Where data sets are kept once they are decoded."""
     limit: int = 1000
@@ -80,6 +84,8 @@ def run(words: Sequence[str]) -> int:
     check_out(arguments.out)
     if not arguments.runs:
         raise UsageError("name the folder of a run: lbq report RUN [RUN ...]")
+    for path in arguments.runs:
+        check_is_no_file(path)
     check_count("--limit", arguments.limit)
     if arguments.step is not None and len(arguments.runs) > 1:
         raise UsageError("--step is for one run; runs are compared at their last checkpoints")
@@ -104,11 +110,96 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
+def check_is_no_file(path: Path) -> None:
+    """Refuse a lowered or exported network: it holds nothing that a report shows."""
+    if path.suffix in SUFFIXES and not path.is_dir():
+        raise ParameterError(
+            f"{path} is a file with a lowered network, without training curves, steps and "
+            f"membranes; a report needs the folder of the run: `lbq report runs/NAME`. For the "
+            f"file there are `lbq eval {path}` (accuracy) and, in integers, `lbq bench {path}` "
+            f"(active levels and time of every layer); lbq.Tally counts a network of your own "
+            f"before it is lowered"
+        )
+
+
 def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunFacts:
     """Read a run's folder, and measure its network if its data can be opened."""
+    if is_on_shelf(out):
+        return gather_pretrained(str(out), arguments=arguments)
     model, recipe, step = load_trained(out, step=arguments.step)
     folder = RunFolder(out)
     facts = folder.checkpoints.load(step).facts
+    found = measure_if_possible(model, recipe, name, facts.get("data"), arguments)
+    return RunFacts(
+        name=name,
+        step=step,
+        journal=tuple(read_journal(folder.journal)),
+        recipe=to_document(recipe),
+        provenance={key: facts.get(key) for key in ("commit", "code", "data", "versions")},
+        steps=read_steps(model),
+        **found,
+    )
+
+
+def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunFacts:
+    """Read the record of a network that comes with the library, and measure it likewise."""
+    if arguments.step is not None:
+        raise ParameterError(f"{name} comes with the library and has no checkpoints: no --step")
+    model, record = pretrained(name), record_of(name)
+    count = record["count"]
+    last = {
+        "event": "finish",
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "device": record["machine"],
+    }
+    evaluations = (
+        {
+            "event": "evaluation",
+            **line,
+            "correct": round(line["accuracy"] * count),
+            "count": count,
+            "best_on_test_set": record["best_on_test_set"],
+        }
+        for line in record["evaluations"]
+    )
+    training = ({"event": "train", **line} for line in record["curve"])
+    provenance = {key: record[key] for key in ("commit", "versions", "machine", "minutes")}
+    recipe = recipe_of(name)
+    found = measure_if_possible(model, recipe, name, record["data_sha256"], arguments)
+    return RunFacts(
+        name=name,
+        step=None,
+        journal=(*training, *evaluations, last),
+        recipe=to_document(recipe),
+        provenance=provenance | {"data": record["data_sha256"]},
+        steps=read_steps(model),
+        **found,
+    )
+
+
+class Findings(TypedDict):
+    """The fields of a run's facts that come from test samples."""
+
+    levels: LevelProfile | None
+    membranes: tuple[LayerMembranes, ...]
+    costs: Costs | None
+    prices: tuple[Price, ...]
+    prices_source: str
+    notes: tuple[str, ...]
+
+
+def measure_if_possible(
+    model: SpikingResNet, recipe: Recipe, name: str, digest: str | None, arguments: ReportArguments
+) -> Findings:
+    """Measure a network on the data that it was trained and tested on, or say why not.
+
+    Args:
+        model: the network.
+        recipe: that it was trained by.
+        name: of the run.
+        digest: of the run's data; other data are refused, since its accuracy is not theirs.
+        arguments: of the command.
+    """
     notes: list[str] = []
     measured = None
     if not any(True for _ in named_neurons(model)):
@@ -118,6 +209,7 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunFacts:
     else:
         try:
             data = open_samples(recipe, source=arguments.data, cache=arguments.cache)
+            check_same_data(name, data, digest)
         except LBQError as error:
             if arguments.data is not None:
                 raise
@@ -129,13 +221,7 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunFacts:
             except CountError as error:
                 notes.append(f"{_UNMEASURED}: {error}.")
     energy = EnergyModel().price(measured.table) if measured else None
-    return RunFacts(
-        name=name,
-        step=step,
-        journal=tuple(read_journal(folder.journal)),
-        recipe=to_document(recipe),
-        provenance={key: facts.get(key) for key in ("commit", "code", "data", "versions")},
-        steps=read_steps(model),
+    return Findings(
         levels=measured.levels if measured else None,
         membranes=measured.membranes if measured else (),
         costs=costs_of(measured.table) if measured else None,
@@ -143,6 +229,16 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunFacts:
         prices_source=energy.technology.source if energy else "",
         notes=tuple(notes),
     )
+
+
+def check_same_data(name: str, data: Data, digest: str | None) -> None:
+    """Refuse other data than a run's: counts on them would stand beside the run's accuracy."""
+    if data.digest != digest:
+        raise ParameterError(
+            f"{data.config.source} does not hold the data of {name}: their SHA-256 begins with "
+            f"{data.digest[:12]}, that of the run's data with {str(digest)[:12]}; without --data "
+            f"every run opens its own data, and `lbq eval` counts right answers on other data"
+        )
 
 
 @torch.no_grad()
