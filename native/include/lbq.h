@@ -22,8 +22,9 @@ typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
 
 typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2 } lbq_reset_mode;
 
-/* What waits for the backward: float32 membranes, or int16 ratios in 1/1024 of a step. The levels read
- * from a residue are exact, its gradients within 1e-3; it needs max_level <= 20. */
+/* What waits for the backward: float32 membranes, or int16 ratios in 1/1024 of a step, even for whole multiples of
+ * 1/512 and odd between them. The levels read from a residue are exact, its slopes within 1e-3; it needs
+ * max_level <= 20, and lo and hi that are multiples of 1/512. */
 typedef enum { LBQ_KEEP_MEMBRANES = 0, LBQ_KEEP_RESIDUES = 1 } lbq_keep;
 
 /* One multi-step burst neuron over a dense instant of `size` values, repeated `timesteps` times.

@@ -1,6 +1,8 @@
 // The C interface of the burst neuron: checks and blocks.
 #include "burst_scan.h"
 
+#include <cmath>
+
 #include "dispatch.h"
 
 namespace lbq {
@@ -8,13 +10,20 @@ namespace {
 
 constexpr int32_t kMaxResidueLevel = 20;  // int16 holds ratios up to 32: the upper tail has faded there
 
+// Whether residues tell both sides of an edge apart: see residue_of in scalar.h.
+bool is_residue_edge(float edge) { return std::floor(512 * edge) == 512 * edge; }
+
+bool fits_residues(const lbq_scan& scan) {
+  return scan.max_level <= kMaxResidueLevel && is_residue_edge(scan.lo) && is_residue_edge(scan.hi);
+}
+
 bool is_valid(const lbq_scan* scan, int64_t first, int64_t last) {
   if (!scan || scan->timesteps < 1 || scan->size < 0 || scan->num_steps < 1 || !scan->step) return false;
   if (scan->max_level < 1 || scan->max_level > 255) return false;
   if (scan->current_stride != 0 && scan->current_stride != scan->size) return false;
   if (scan->size > 0 && (scan->run < 1 || scan->size % scan->run != 0)) return false;
   if (scan->run == 1 && scan->size % scan->num_steps != 0) return false;
-  if (scan->keep == LBQ_KEEP_RESIDUES && scan->max_level > kMaxResidueLevel) return false;
+  if (scan->keep == LBQ_KEEP_RESIDUES && !fits_residues(*scan)) return false;
   return first >= 0 && last <= lbq_num_blocks(scan);
 }
 

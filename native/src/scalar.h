@@ -43,12 +43,15 @@ inline float carry_of(const lbq_scan& scan, float membrane, float level, float s
   return membrane - scan.reset * step * steps_removed(level, scan.reset_mode);
 }
 
-// A ratio in 1/1024 of a step, rounded down, so that its whole part is still the level.
+// A ratio in 1/1024 of a step: even where it is a whole multiple of 1/512, odd for what lies strictly between two
+// of them. Levels begin at multiples and a plateau of the surrogate ends at them (levels and halves), so both are
+// exact; the ratio is off by less than 1/1024.
 inline int16_t residue_of(float ratio) {
-  const float scaled = std::floor(ratio * 1024.0f);
-  return static_cast<int16_t>(scaled > -32768.0f ? (scaled < 32767.0f ? scaled : 32767.0f) : -32768.0f);
+  const float scaled = ratio * 512.0f;
+  const float clipped = scaled > -16384.0f ? (scaled < 16383.5f ? scaled : 16383.5f) : -16384.0f;
+  return static_cast<int16_t>(std::floor(clipped) + std::ceil(clipped));
 }
-inline float ratio_of(int16_t residue) { return (static_cast<float>(residue) + 0.5f) / 1024.0f; }
+inline float ratio_of(int16_t residue) { return static_cast<float>(residue) / 1024.0f; }
 
 struct Kept {
   float ratio, membrane;

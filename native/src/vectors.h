@@ -171,15 +171,17 @@ inline Ints level_of(Floats ratio, float max_level) {
   return __builtin_convertvector(least(most(ratio, Floats{}), all(max_level)), Ints);
 }
 
-// Ratios in 1/1024 of a step, rounded down, so that their whole part is still the level.
+// Whole multiples of 1/512 of a step as even numbers, what lies between two of them as the odd number between:
+// see scalar.h.
 inline Shorts residues_of(Floats ratio) {
-  const Floats scaled = least(most(ratio * 1024.0f, all(-32768.0f)), all(32767.0f));
+  const Floats scaled = least(most(ratio * 512.0f, all(-16384.0f)), all(16383.5f));
   const Ints truncated = __builtin_convertvector(scaled, Ints);
-  const Ints is_above = scaled < __builtin_convertvector(truncated, Floats);  // -1 where it is
-  return narrowed(truncated + is_above);
+  const Floats whole = __builtin_convertvector(truncated, Floats);
+  const Ints is_above = whole > scaled, is_below = whole < scaled;  // -1 where they are
+  return narrowed(2 * truncated + is_above - is_below);
 }
 inline Floats ratios_of(Shorts residues) {
-  return (__builtin_convertvector(widened(residues), Floats) + 0.5f) / 1024.0f;
+  return __builtin_convertvector(widened(residues), Floats) * (1.0f / 1024.0f);
 }
 
 // exp(-x) for x >= 0: powers of two times a polynomial on [-ln2 / 2, ln2 / 2], error below 2e-7.

@@ -26,7 +26,7 @@ struct Case {
     scan.decay = uniform();
     scan.reset = uniform();
     scan.lo = pick({0.0f, 0.5f, 1.0f});
-    scan.hi = scan.max_level + 0.5f;
+    scan.hi = scan.max_level + pick({0.0f, 0.5f});
     scan.reset_mode = pick({LBQ_RESET_EVENT, LBQ_RESET_LEVEL, LBQ_RESET_NONE});
     scan.detach_reset = chance(4);
     scan.detach_carry = chance(4);
@@ -105,6 +105,50 @@ bool residues_hold_levels(const Case& c) {
   return true;
 }
 
+// 1 on the closed plateau and the tail's slope outside (Eq. 11), however close to an edge the membrane lies.
+bool slopes_change_at_edges(lbq_keep keep, float lo, float hi, int32_t max_level) {
+  Case c;
+  c.tail = 0.1f;
+  c.step = {4.0f};
+  c.carry.clear();
+  c.grad_last_carry.clear();
+  c.currents = c.grad_bursts = Values();
+  for (int repeats = 0; repeats < 3; ++repeats)  // 36 values: whole vectors, and some that fill none
+    for (float edge : {0.0f, lo, hi, static_cast<float>(max_level)})
+      for (float ratio : {std::nextafter(edge, -INFINITY), edge, std::nextafter(edge, INFINITY)})
+        c.currents.floats.push_back(4 * ratio);
+  c.grad_bursts.floats.assign(c.currents.floats.size(), 1.0f);
+  lbq_scan& scan = c.scan;
+  scan.timesteps = scan.num_steps = 1;
+  scan.size = scan.current_stride = scan.run = static_cast<int64_t>(c.currents.floats.size());
+  scan.step = c.step.data();
+  scan.tail = &c.tail;
+  scan.lo = lo;
+  scan.hi = hi;
+  scan.max_level = max_level;
+  scan.dtype = LBQ_F32;
+  scan.keep = keep;
+  const Result r = run(c, 1);
+  for (int64_t i = 0; i < scan.size; ++i) {
+    const float ratio = c.currents.floats[i] / 4, slope = value_at(r.grad_currents, LBQ_F32, i);
+    const float distance = ratio < lo ? lo - ratio : (ratio > hi ? ratio - hi : 0);
+    const bool is_right = distance == 0 ? slope == 1 : std::fabs(slope - c.tail * std::exp(-distance)) < 1e-3f;
+    if (!is_right) return false;
+  }
+  return true;
+}
+
+void test_edges(Report& report) {
+  for (const std::string& isa : usable_isas()) {
+    lbq_set_isa(isa.c_str());
+    for (lbq_keep keep : {LBQ_KEEP_MEMBRANES, LBQ_KEEP_RESIDUES})
+      report(slopes_change_at_edges(keep, 1, 5, 5) && slopes_change_at_edges(keep, 0, 5, 5) &&
+                 slopes_change_at_edges(keep, 0.5, 5.5, 5) && slopes_change_at_edges(keep, 1, 1, 1) &&
+                 slopes_change_at_edges(keep, 1, 20, 20),
+             isa + ": slopes at the edges of the plateau");
+  }
+}
+
 bool refuses_nonsense() {
   Case c;
   const lbq_forward_buffers none{};
@@ -116,6 +160,9 @@ bool refuses_nonsense() {
   scan.max_level = 21;
   scan.keep = LBQ_KEEP_RESIDUES;
   ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
+  scan.max_level = 5;
+  scan.lo = 0.3f;
+  ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
   scan = c.scan;
   scan.timesteps = 0;
   ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
@@ -126,6 +173,7 @@ bool refuses_nonsense() {
 
 void test_burst_scan(int cases, Report& report) {
   report(refuses_nonsense(), "nonsense is refused");
+  test_edges(report);
   for (int i = 0; i < cases; ++i) {
     const Case c;
     compare_isas(c, i, run, agrees, same_bits, report);

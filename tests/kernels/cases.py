@@ -115,3 +115,27 @@ def check_against_float64(seeds, scan=burst_scan, device="cpu"):
             check_gradients(grads, terms, options, weights)
             compared += 1
     assert compared > 0.75 * len(seeds)
+
+
+EDGES = ((1.0, 5.0, 5), (0.0, 5.0, 5), (0.5, 5.5, 5), (1.0, 1.0, 1), (1.0, 20.0, 20))
+"""Plateaus as lo, hi and max_level."""
+
+
+def check_plateau_edges(scan=burst_scan, *, keep="membranes", dtype=torch.float32, device="cpu"):
+    """The slope is 1 on the closed plateau and the tail's outside, down to one ulp (Eq. 11)."""
+    tail, infinity = 0.1, torch.tensor(float("inf"), dtype=dtype)
+    for lo, hi, n in EDGES:
+        edges = torch.tensor([0.0, lo, hi, float(n)], dtype=dtype)
+        ratio = torch.cat([edges.nextafter(-infinity), edges, edges.nextafter(infinity)])
+        ratio = ratio.repeat(3).to(device)  # 36 values: whole vectors, and some that fill none
+        for step in (1.0, 4.0):  # the division is exact
+            currents = (step * ratio).reshape(1, 1, -1).requires_grad_()
+            step = torch.tensor([step], dtype=dtype, device=device)
+            options = ScanOptions(max_level=n, lo=lo, hi=hi, keep=keep)
+            out = scan(currents, step, tail=tail, decay=0.5, reset=1.0, options=options)
+            (slope,) = torch.autograd.grad(out.bursts.sum(), currents)
+            distance = ratio - ratio.clamp(lo, hi)
+            expected = torch.where(distance == 0, 1.0, tail * (-distance.abs()).exp())
+            on_plateau = distance == 0
+            assert (slope.flatten()[on_plateau] == 1).all(), (lo, hi, n)
+            assert ((slope.flatten() - expected).abs() <= 1e-3).all(), (lo, hi, n)

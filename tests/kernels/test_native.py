@@ -2,7 +2,11 @@
 
 import pytest
 import torch
-from kernels.cases import check_against_float64, check_against_the_reference
+from kernels.cases import (
+    check_against_float64,
+    check_against_the_reference,
+    check_plateau_edges,
+)
 from kernels.isas import require_native
 from torch._inductor.compile_fx import compile_fx
 from torch.library import opcheck
@@ -170,6 +174,30 @@ def test_residues_take_two_bytes_and_give_nearly_the_same_gradients(isa):
     assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
     for grad, truth in zip(grads, exact, strict=True):
         assert (grad - truth).abs().max() <= 1e-3 * truth.abs().max()
+
+
+@pytest.mark.parametrize("keep", ["membranes", "residues"])
+def test_slopes_change_exactly_at_the_edges_of_the_plateau(isa, keep):
+    check_plateau_edges(keep=keep)
+
+
+@pytest.mark.parametrize("max_level", [5, 20])
+def test_residues_of_random_ratios_give_slopes_within_a_thousandth(isa, max_level):
+    currents = (torch.rand(1, 64, 5000) * (max_level + 3) - 1).requires_grad_()
+    found = []
+    for keep in ("membranes", "residues"):
+        options = ScanOptions(max_level=max_level, lo=1.0, hi=float(max_level), keep=keep)
+        out = burst_scan(
+            currents, torch.ones(1), tail=0.9, decay=0.5, reset=1.0, options=options
+        )
+        found.append(torch.autograd.grad(out.bursts.sum(), currents)[0])
+    assert (found[0] - found[1]).abs().max() < 1e-3
+
+
+def test_residues_are_refused_for_a_plateau_with_edges_between_them():
+    for lo, hi in [(0.3, 5.0), (1.0, 5.001)]:
+        with pytest.raises(ParameterError, match=r"multiples of 1/512.*membranes"):
+            ScanOptions(max_level=5, lo=lo, hi=hi, keep="residues")
 
 
 def test_residues_are_refused_where_they_would_saturate():

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from kernels.cases import check_plateau_edges
 
 from lbq.errors import (
     ImplementationError,
@@ -113,6 +114,14 @@ def test_far_ratios_give_no_nan_in_the_backward(dtype):
         assert out.bursts.isfinite().all()
         for name, grad in grads.items():
             assert grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("name", ["reference", "plain"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("keep", ["membranes", "residues"])
+def test_slopes_change_exactly_at_the_edges_of_the_plateau(name, dtype, keep):  # Eq. 11
+    with forcing(name):
+        check_plateau_edges(keep=keep, dtype=dtype)
 
 
 def simple(currents, step=None, *, max_level=5, **arguments):

@@ -11,7 +11,12 @@ from importlib import util
 
 import pytest
 import torch
-from kernels.cases import check_against_float64, check_against_the_reference, draw_case
+from kernels.cases import (
+    check_against_float64,
+    check_against_the_reference,
+    check_plateau_edges,
+    draw_case,
+)
 
 from lbq.kernels import ScanOptions, burst_scan, forcing
 from lbq.kernels import triton as binding
@@ -60,6 +65,11 @@ def test_how_an_instant_is_cut_into_tiles_leaves_no_trace(monkeypatch):
 
 def test_gradients_are_close_to_those_in_float64():
     check_against_float64(range(2000, 2040), triton_scan, DEVICE)
+
+
+@pytest.mark.parametrize("keep", ["membranes", "residues"])
+def test_slopes_change_exactly_at_the_edges_of_the_plateau(keep):
+    check_plateau_edges(triton_scan, keep=keep, device=DEVICE)
 
 
 def sequence(*shape):

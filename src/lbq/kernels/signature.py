@@ -35,8 +35,9 @@ class ScanOptions:
     """Stop the gradient between timesteps (no back-propagation through time)."""
     keep: Keep = "membranes"
     """What waits for the backward where kernels offer the choice: membranes (4 bytes per neuron and
-    timestep), or residues: ratios cut to 1/1024 of a step (2 bytes), from which levels are exact
-    and gradients within 1e-3. Levels must end at 20 or below for those."""
+    timestep), or residues: ratios less than 1/1024 of a step off (2 bytes), from which levels and
+    the edges of the plateau are exact and slopes within 1e-3. For those, levels must end at 20 or
+    below, and ``lo`` and ``hi`` must be multiples of 1/512."""
 
     def __post_init__(self) -> None:
         check_max_level(self.max_level)
@@ -47,6 +48,11 @@ class ScanOptions:
             raise ParameterError(
                 f"residues hold ratios up to 32, so they need max_level <= {MAX_RESIDUE_LEVEL}, "
                 f'got {self.max_level}; keep="membranes" takes any'
+            )
+        if self.keep == "residues" and (self.lo * 512 % 1 or self.hi * 512 % 1):
+            raise ParameterError(
+                f"residues tell both sides of a plateau's edge apart only at multiples of 1/512, "
+                f'got a plateau from {self.lo} to {self.hi}; keep="membranes" takes any'
             )
 
 
