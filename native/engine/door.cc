@@ -1,12 +1,33 @@
 #include "door.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "check_network.h"
 #include "engine.h"
+
+namespace {
+
+thread_local char last_error[512];
+
+template <class To>
+To narrowed(int64_t value, int64_t low, int64_t high, const char* what) {
+  if (value >= low && value <= high) return static_cast<To>(value);
+  throw lbq::BadNetwork("lbq: " + std::string(what) + " is " + std::to_string(value) + ", expected " +
+                        std::to_string(low) + ".." + std::to_string(high));
+}
+
+int32_t to_int32(int64_t value, const char* what) {
+  return narrowed<int32_t>(value, INT32_MIN, INT32_MAX, what);
+}
+
+}  // namespace
 
 struct lbq_engine {
   lbq::Network network;
@@ -15,9 +36,12 @@ struct lbq_engine {
 
   lbq::Integers keep(const lbq_integers& integers) {
     if (integers.count == 0) return {};
+    const int64_t count = narrowed<int64_t>(integers.count, 0, int64_t{1} << 40, "a number of integers");
+    const int32_t width = narrowed<int32_t>(integers.width, 1, 4, "the width of integers");
+    if (integers.data == nullptr) throw lbq::BadNetwork("lbq: integers without data");
     const char* bytes = static_cast<const char*>(integers.data);
-    memory.emplace_back(bytes, bytes + integers.count * integers.width);
-    return {memory.back().data(), static_cast<int32_t>(integers.width), integers.count};
+    memory.emplace_back(bytes, bytes + count * width);
+    return {memory.back().data(), width, count};
   }
   lbq::Node copy(const lbq_node& from);
 };
@@ -28,15 +52,24 @@ struct lbq_engine_state {
 
 namespace {
 
-thread_local std::string last_error;
+lbq_engine_status failed(lbq_engine_status status, const char* text) {
+  std::snprintf(last_error, sizeof last_error, "%s", text);  // a string would need memory
+  return status;
+}
 
-template <class Result, class Run>
-Result guarded(Result failed, Run run) {
+template <class Run>
+lbq_engine_status guarded(Run run) {
   try {
-    return run();
+    run();
+    return LBQ_ENGINE_OK;
+  } catch (const std::bad_alloc&) {
+    return failed(LBQ_ENGINE_NO_MEMORY, "lbq: there is no memory left; a smaller batch needs less");
+  } catch (const std::length_error&) {  // no memory has such a size
+    return failed(LBQ_ENGINE_NO_MEMORY, "lbq: there is no memory left; a smaller batch needs less");
+  } catch (const std::invalid_argument& error) {
+    return failed(LBQ_ENGINE_BAD_ARGUMENT, error.what());
   } catch (const std::exception& error) {
-    last_error = error.what();
-    return failed;
+    return failed(LBQ_ENGINE_FAILED, error.what());
   }
 }
 
@@ -46,12 +79,13 @@ lbq::Shape shape_of(const int64_t (&sizes)[3]) { return {sizes[0], sizes[1], siz
 
 lbq::Node lbq_engine::copy(const lbq_node& from) {
   lbq::Node node;
-  node.kind = static_cast<lbq::Kind>(from.kind);
-  node.inputs.assign(from.inputs, from.inputs + from.num_inputs);
+  node.kind = narrowed<lbq::Kind>(from.kind, 0, static_cast<int64_t>(lbq::Kind::kReadout), "the kind of a node");
+  const int64_t num_inputs = narrowed<int64_t>(from.num_inputs, 0, int64_t{1} << 20, "a number of inputs");
+  node.inputs.assign(from.inputs, from.inputs + num_inputs);
   node.from = shape_of(from.from);
   node.to = shape_of(from.to);
   node.is_still = from.is_still != 0;
-  node.bound = {from.low, from.high, static_cast<int32_t>(from.bits)};
+  node.bound = {from.low, from.high, to_int32(from.bits, "a number of bits")};
   for (int axis : {0, 1}) {
     node.window.kernel[axis] = from.kernel[axis];
     node.window.stride[axis] = from.stride[axis];
@@ -60,17 +94,17 @@ lbq::Node lbq_engine::copy(const lbq_node& from) {
   }
   node.is_linear = from.is_linear != 0;
   node.groups = from.groups;
-  node.weight_bits = static_cast<int32_t>(from.weight_bits);
+  node.weight_bits = to_int32(from.weight_bits, "a number of bits");
   node.max_input = from.max_input;
   node.weight = keep(from.weight);
   node.bias = keep(from.bias);
   node.pools_max = from.pools_max != 0;
   node.ladder = keep(from.ladder);
   node.removed = keep(from.removed);
-  node.max_level = static_cast<int32_t>(from.max_level);
-  node.multiplier = static_cast<int32_t>(from.multiplier);
-  node.shift = static_cast<int32_t>(from.shift);
-  node.reset = static_cast<lbq::Reset>(from.reset);
+  node.max_level = to_int32(from.max_level, "max_level");
+  node.multiplier = to_int32(from.multiplier, "a multiplier");
+  node.shift = to_int32(from.shift, "a shift");
+  node.reset = narrowed<lbq::Reset>(from.reset, 0, static_cast<int64_t>(lbq::Reset::kNone), "a reset");
   node.resets_after_decay = from.resets_after_decay != 0;
   node.sums_over_time = from.sums_over_time != 0;
   return node;
@@ -79,17 +113,18 @@ lbq::Node lbq_engine::copy(const lbq_node& from) {
 extern "C" {
 
 lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, int64_t choice) {
-  return guarded<lbq_engine*>(nullptr, [&] {
-    auto made = std::make_unique<lbq_engine>();
+  std::unique_ptr<lbq_engine> made;
+  const lbq_engine_status status = guarded([&] {
+    made = std::make_unique<lbq_engine>();
     made->network.timesteps = description->timesteps;
     made->network.takes_frames = description->takes_frames != 0;
     made->network.input = shape_of(description->input);
     for (int64_t i = 0; i < description->num_nodes; ++i)
       made->network.nodes.push_back(made->copy(description->nodes[i]));
-    made->engine =
-        std::make_unique<lbq::Engine>(made->network, lbq::EngineOptions{isa, static_cast<lbq::Choice>(choice)});
-    return made.release();
+    const lbq::EngineOptions options{isa, narrowed<lbq::Choice>(choice, 0, 2, "the choice")};
+    made->engine = std::make_unique<lbq::Engine>(made->network, options);
   });
+  return status == LBQ_ENGINE_OK ? made.release() : nullptr;
 }
 
 void lbq_engine_free(lbq_engine* engine) { delete engine; }
@@ -97,8 +132,9 @@ void lbq_engine_free(lbq_engine* engine) { delete engine; }
 const char* lbq_engine_isa(const lbq_engine* engine) { return engine->engine->isa(); }
 
 lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch) {
-  return guarded<lbq_engine_state*>(nullptr,
-                                    [&] { return new lbq_engine_state{engine->engine->at_rest(batch)}; });
+  lbq_engine_state* made = nullptr;
+  guarded([&] { made = new lbq_engine_state{engine->engine->at_rest(batch)}; });
+  return made;
 }
 
 void lbq_engine_state_free(lbq_engine_state* state) { delete state; }
@@ -106,11 +142,11 @@ void lbq_engine_state_free(lbq_engine_state* state) { delete state; }
 int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
                        int64_t threads, lbq_engine_state* state, uint8_t* const* levels, lbq_step_record* records,
                        int64_t num_records, int32_t* answers) {
-  return guarded<int64_t>(1, [&]() -> int64_t {
+  return guarded([&] {
     std::vector<lbq::StepRecord> steps;
     lbq::RunOptions options;
     options.timesteps = timesteps;
-    options.threads = static_cast<int>(threads);
+    options.threads = to_int32(threads, "a number of threads");
     options.state = state ? &state->state : nullptr;
     options.levels = levels;
     options.records = records ? &steps : nullptr;
@@ -118,10 +154,9 @@ int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t 
     const int64_t seen = std::min<int64_t>(num_records, static_cast<int64_t>(steps.size()));
     for (int64_t i = 0; i < seen; ++i)
       records[i] = {steps[i].node, steps[i].is_dense, steps[i].seconds, steps[i].pair_density};
-    return 0;
   });
 }
 
-const char* lbq_engine_error(void) { return last_error.c_str(); }
+const char* lbq_engine_error(void) { return last_error; }
 
 }  // extern "C"

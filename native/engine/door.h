@@ -1,5 +1,6 @@
 /* The engine's door for callers in C and Python: plain structs in, integers out. Everything that a
- * description points at is copied; the caller proved its bounds (lbq.deploy.prove, or the reader). */
+ * description points at is copied. What does not fit together is refused (check_network.h), but for sums that leave
+ * 32 bits: the caller proved its bounds (lbq.deploy.prove, or the reader). */
 #ifndef LBQ_ENGINE_DOOR_H
 #define LBQ_ENGINE_DOOR_H
 
@@ -45,6 +46,13 @@ typedef struct {
   double seconds, pair_density; /* a density of -1: no synapse */
 } lbq_step_record;
 
+typedef enum {
+  LBQ_ENGINE_OK = 0,
+  LBQ_ENGINE_BAD_ARGUMENT = 1, /* a network that the engine does not run, or sizes that do not fit it */
+  LBQ_ENGINE_NO_MEMORY = 2,
+  LBQ_ENGINE_FAILED = 3, /* anything else, a thread that could not be started for one */
+} lbq_engine_status;
+
 /* isa: NULL for the best; choice: 0 measured, 1 events, 2 dense. NULL if it failed: see lbq_engine_error. */
 LBQ_DOOR lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, int64_t choice);
 LBQ_DOOR void lbq_engine_free(lbq_engine* engine);
@@ -52,7 +60,7 @@ LBQ_DOOR const char* lbq_engine_isa(const lbq_engine* engine);
 LBQ_DOOR lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch);
 LBQ_DOOR void lbq_engine_state_free(lbq_engine_state* state);
 
-/* 0 if all went well. `state` may be NULL (rest), `levels` too (per node: NULL or [T, B, C, H, W]), and
+/* A lbq_engine_status. `state` may be NULL (rest), `levels` too (per node: NULL or [T, B, C, H, W]), and
  * `records` (with one thread and at most 4 images: of all steps, at most `num_records`). */
 LBQ_DOOR int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
                                 int64_t threads, lbq_engine_state* state, uint8_t* const* levels,

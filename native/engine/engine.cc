@@ -5,6 +5,7 @@
 #include <ctime>
 #include <stdexcept>
 
+#include "check_network.h"
 #include "plain_nodes.h"
 #include "sum_step.h"
 
@@ -20,6 +21,12 @@ double seconds_of_thread() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+
+// What neurons keep between walks; `first` is where this piece's images begin in it.
+struct PieceCarries {
+  Carries* carries;  // null: from rest, and nothing is kept
+  int64_t first;
+};
 
 struct Answers {
   int32_t* to;
@@ -109,18 +116,18 @@ struct Engine::Parts {
     idle.push_back(std::move(space));
   }
 
-  void walk(const uint8_t* inputs, const Piece& piece, Workspace& space, const Answers& answers, Carries* state,
+  void walk(const uint8_t* inputs, const Piece& piece, Workspace& space, const Answers& answers, PieceCarries state,
             std::vector<StepRecord>* records) const;
-  void fire(const Step& step, const SumContext& context, Carries* state, int64_t first_image, StepRecord* record) const;
+  void fire(const Step& step, const SumContext& context, PieceCarries state, StepRecord* record) const;
 };
 
-void Engine::Parts::fire(const Step& step, const SumContext& context, Carries* state, int64_t first_image,
-                         StepRecord* record) const {
+void Engine::Parts::fire(const Step& step, const SumContext& context, PieceCarries state, StepRecord* record) const {
   const Node& node = network.nodes[step.node];
   const Value& value = plan.values[step.node];
   const int64_t pixels = value.shape.height * value.shape.width;
   uint8_t* levels = reinterpret_cast<uint8_t*>(context.space.of(step.node));
-  int32_t* carry = state ? state->carries[step.node].data() + first_image * pixels * value.stride : nullptr;
+  int32_t* carry =
+      state.carries ? state.carries->carries[step.node].data() + state.first * pixels * value.stride : nullptr;
   run_sum(
       context, step.sum,
       [&](const CurrentBlock& block, int64_t position, int64_t output) {
@@ -143,7 +150,7 @@ void Engine::Parts::fire(const Step& step, const SumContext& context, Carries* s
 }
 
 void Engine::Parts::walk(const uint8_t* inputs, const Piece& piece, Workspace& space, const Answers& answers,
-                         Carries* state, std::vector<StepRecord>* records) const {
+                         PieceCarries state, std::vector<StepRecord>* records) const {
   space.place.assign(plan.values.size(), -1);
   space.is_taken.assign(space.pages.size(), false);
   const auto bytes_of = [&](const Value& value) {
@@ -169,7 +176,7 @@ void Engine::Parts::walk(const uint8_t* inputs, const Piece& piece, Workspace& s
     const Held made{value, space.take(step.node, bytes_of(value))};
     const int32_t from = origin_of(network, node.inputs[0]);
     if (step.what == Step::What::kFire) {
-      fire(step, context, state, answers.first_image, &record);
+      fire(step, context, state, &record);
       show_levels(answers, piece, made, step.node);
     } else if (step.what == Step::What::kStore) {
       int32_t* to = reinterpret_cast<int32_t*>(made.data);
@@ -196,6 +203,7 @@ void Engine::Parts::walk(const uint8_t* inputs, const Piece& piece, Workspace& s
 Engine::Engine(const Network& network, const EngineOptions& options) {
   const EngineKernels* kernels = engine_kernels(options.isa);
   if (kernels == nullptr) throw std::invalid_argument("lbq: no such instruction set here");
+  check_network(network);
   parts_ = std::make_unique<Parts>(network, *kernels, options.choice);
 }
 
@@ -204,6 +212,8 @@ const Network& Engine::network() const { return parts_->network; }
 const char* Engine::isa() const { return parts_->kernels.isa; }
 
 Carries Engine::at_rest(int64_t batch) const {
+  if (batch < 0) throw std::invalid_argument("lbq: a batch of " + std::to_string(batch));
+  if (batch > INT32_MAX) throw std::length_error("lbq: a batch of " + std::to_string(batch));
   Carries state{batch, std::vector<std::vector<int32_t>>(parts_->network.nodes.size())};
   for (const Step& step : parts_->plan.steps) {
     const Value& value = parts_->plan.values[step.node];
@@ -218,6 +228,9 @@ void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const R
   const int64_t timesteps = options.timesteps > 0 ? options.timesteps : network.timesteps;
   if (batch < 0 || (options.state && options.state->batch != batch))
     throw std::invalid_argument("lbq: the state is of another batch");
+  if (options.timesteps < 0 || timesteps > network.timesteps)
+    throw std::invalid_argument("lbq: more timesteps than the network has");
+  if (options.records && options.threads > 1) throw std::invalid_argument("lbq: steps are timed on one thread");
   const Node& readout = network.nodes.back();
   const int64_t per_piece = std::max<int64_t>(1, kPieceValues / parts_->largest);  // instants
   const int64_t images = std::clamp<int64_t>(per_piece / timesteps, 1, kImages);
@@ -230,8 +243,8 @@ void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const R
   const auto walk_piece = [&](int64_t index, Workspace& space) {
     const int64_t first = index * images, count = std::min(images, batch - first);
     Carries own;
-    Carries* state = options.state;
-    if (state == nullptr && steps < timesteps) own = at_rest(batch), state = &own;
+    PieceCarries state{options.state, first};
+    if (options.state == nullptr && steps < timesteps) own = at_rest(count), state = {&own, 0};
     for (int64_t t = 0; t < timesteps; t += steps) {
       const int64_t skipped = network.takes_frames ? t * batch * network.input.size() : 0;
       parts_->walk(inputs + skipped, {count, std::min(steps, timesteps - t)}, space,

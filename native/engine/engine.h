@@ -32,7 +32,7 @@ struct StepRecord {
 };
 
 struct RunOptions {
-  int64_t timesteps = 0;                       // of this piece; 0: the network's
+  int64_t timesteps = 0;                       // of this piece, at most the network's; 0: the network's
   int threads = 1;
   Carries* state = nullptr;                      // in and out; null: from rest
   uint8_t* const* levels = nullptr;            // of every node: null, or where its levels go, [T, B, C, H, W]
@@ -42,13 +42,15 @@ struct RunOptions {
 // Constant after it was made: any number of threads may call run() at once. The network must outlive it.
 class Engine {
  public:
-  explicit Engine(const Network& network, const EngineOptions& options = {});  // throws std::invalid_argument
+  // Throws BadNetwork (check_network.h), or std::invalid_argument for an instruction set that is not here.
+  explicit Engine(const Network& network, const EngineOptions& options = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // inputs: [B, C, H, W], or [T, B, C, H, W] for frames; answers: [B, classes], or [T, B, classes] if the
   // readout does not sum. With a state, the answer to a piece: a sum over time is the sum of all pieces.
+  // Throws std::invalid_argument for options that do not fit the network or each other.
   void run(const uint8_t* inputs, int64_t batch, int32_t* answers, const RunOptions& options = {}) const;
   const Network& network() const;
   const char* isa() const;

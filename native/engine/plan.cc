@@ -2,6 +2,8 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace lbq {
 
@@ -24,6 +26,7 @@ class Planner {
     find_kept();
     for (int32_t node = 0; node < count(); ++node) add_step(node);
     for (size_t step = 0; step < plan_.steps.size(); ++step) note_uses(static_cast<int64_t>(step));
+    check();
   }
 
  private:
@@ -191,14 +194,34 @@ class Planner {
     }
   }
 
+  // Calls read(node) for every value that a step reads.
+  template <class Read>
+  void for_reads(const Step& step, Read read) const {
+    if (step.what == Step::What::kPool || step.what == Step::What::kRead || step.what == Step::What::kMultiply)
+      read(origin(at(step.node).inputs[0]));
+    for (const auto& synapse : step.sum.synapses) read(synapse->node_input);
+    for (const ExtraTerm& extra : step.sum.extras) read(extra.value);
+  }
+
   void note_uses(int64_t step) {
-    const Step& here = plan_.steps[step];
-    const auto use = [&](int32_t node) { value(origin(node)).last_use = step; };
-    use(here.node);
-    if (here.what == Step::What::kPool || here.what == Step::What::kRead || here.what == Step::What::kMultiply)
-      use(at(here.node).inputs[0]);
-    for (const auto& synapse : here.sum.synapses) use(synapse->node_input);
-    for (const ExtraTerm& extra : here.sum.extras) use(extra.value);
+    value(plan_.steps[step].node).last_use = step;
+    for_reads(plan_.steps[step], [&](int32_t node) { value(node).last_use = step; });
+  }
+
+  // Steps read memory without asking: every value is written before it is read, and the answer once.
+  void check() const {
+    std::vector<bool> is_written(count(), false);
+    int answers = 0;
+    for (const Step& step : plan_.steps) {
+      for_reads(step, [&](int32_t node) {
+        if (node != kInput && !is_written[node])
+          throw std::logic_error("lbq: node " + std::to_string(step.node) + " reads node " + std::to_string(node) +
+                                 ", which no step before it writes");
+      });
+      is_written[step.node] = step.what != Step::What::kRead;
+      answers += step.what == Step::What::kRead;
+    }
+    if (answers != 1) throw std::logic_error("lbq: the answer is written " + std::to_string(answers) + " times");
   }
 
   const Network& network_;

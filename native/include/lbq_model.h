@@ -23,6 +23,7 @@ typedef enum {
   LBQ_MODEL_REAL_NUMBERS = 4,  /* a network of real numbers: only those of integers are run here */
   LBQ_MODEL_BOUND = 5,         /* its integers could overflow, or it does not tell the truth about them */
   LBQ_MODEL_SEQUENCE_OVER = 6, /* a stream has had all the timesteps that the proof covers, or one failed: reset it */
+  LBQ_MODEL_FAILED = 7,        /* anything else, a thread that could not be started for one: the text says what */
 
   /* the rules of the format, by their names */
   LBQ_RULE_FILE = 16,

@@ -1,8 +1,9 @@
 // The C functions of lbq_model.h: sizes checked, and nothing thrown.
 #include <cinttypes>
-#include <cstring>
+#include <cstdio>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 
 #include "manifest.h"
 #include "reader.h"
@@ -33,6 +34,11 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
+lbq_model_status failed(lbq_complaint* complaint, lbq_model_status status, const char* text) {
+  if (complaint != nullptr) std::snprintf(complaint->text, sizeof complaint->text, "%s", text);
+  return status;
+}
+
 // Do something that may throw; return how it went.
 template <class Do>
 lbq_model_status guarded(lbq_complaint* complaint, Do act) {
@@ -43,9 +49,12 @@ lbq_model_status guarded(lbq_complaint* complaint, Do act) {
   } catch (const Refusal& refusal) {
     if (complaint != nullptr) *complaint = refusal.complaint;
     return refusal.status;
-  } catch (const std::exception&) {  // std::bad_alloc, or std::length_error: no memory has such a size
-    if (complaint != nullptr) std::strcpy(complaint->text, "there is no memory left");
-    return LBQ_MODEL_NO_MEMORY;
+  } catch (const std::bad_alloc&) {
+    return failed(complaint, LBQ_MODEL_NO_MEMORY, "there is no memory left");
+  } catch (const std::length_error&) {  // no memory has such a size
+    return failed(complaint, LBQ_MODEL_NO_MEMORY, "there is no memory left");
+  } catch (const std::exception& error) {
+    return failed(complaint, LBQ_MODEL_FAILED, error.what());
   }
 }
 

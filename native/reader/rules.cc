@@ -9,7 +9,7 @@ namespace lbq {
 namespace {
 
 const char* const kOthers[] = {"ok",           "bad-argument", "no-memory",    "read-failed",
-                               "real-numbers", "bound",        "sequence-over"};
+                               "real-numbers", "bound",        "sequence-over", "failed"};
 const char* const kRules[] = {
     "file",          "magic",      "version", "reserved",  "length",    "digest",     "known-digest",
     "manifest-size", "table-size", "json",    "keys",      "value",     "count",      "name",
@@ -18,7 +18,7 @@ const char* const kRules[] = {
     "ladder",        "decay",      "reset"};
 constexpr int kNumOthers = sizeof kOthers / sizeof *kOthers;
 constexpr int kNumRules = sizeof kRules / sizeof *kRules;
-static_assert(kNumOthers == LBQ_MODEL_SEQUENCE_OVER + 1, "every status has a name");
+static_assert(kNumOthers == LBQ_MODEL_FAILED + 1, "every status has a name");
 static_assert(kNumRules == LBQ_RULE_RESET - LBQ_RULE_FILE + 1, "every rule has a name");
 
 [[noreturn]] void refuse_with(lbq_model_status status, const char* format, va_list arguments) {

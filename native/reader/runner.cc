@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
+#include "engine/kernels.h"
 #include "engine/room.h"
 #include "rules.h"
 
@@ -23,11 +23,8 @@ Runner::Runner(const Network& network, const char* isa, int threads) : network_(
             "padded for %s, this network would become far larger than it is; take \"%s\"", isa, kInterpreter);
     return;
   }
-  try {
-    engine_ = std::make_unique<Engine>(network, EngineOptions{isa});
-  } catch (const std::invalid_argument&) {
-    refuse(LBQ_MODEL_BAD_ARGUMENT, "this machine or build has no instruction set %s", isa);
-  }
+  require(engine_kernels(isa) != nullptr, LBQ_MODEL_BAD_ARGUMENT, "this machine or build has no instruction set %s", isa);
+  engine_ = std::make_unique<Engine>(network, EngineOptions{isa});
 }
 
 void Runner::run(const uint8_t* inputs, int64_t batch, int64_t* logits) const {

@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
+#include <stdexcept>
 
 #include "answers.h"
 #include "shard.h"
@@ -309,8 +311,12 @@ int main(int argc, char** argv) {
     return kUsageError;
   } catch (const Mistake& mistake) {
     std::fprintf(stderr, "lbq-run: %s\n", mistake.text.c_str());
-  } catch (const std::exception&) {
+  } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "lbq-run: there is no memory left; a smaller --batch needs less\n");
+  } catch (const std::length_error&) {  // no memory has such a size
+    std::fprintf(stderr, "lbq-run: there is no memory left; a smaller --batch needs less\n");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lbq-run: %s\n", error.what());
   }
   return kMistake;
 }

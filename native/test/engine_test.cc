@@ -6,6 +6,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "check_network.h"
 #include "plane_conv.h"
 #include "random_network.h"
 
@@ -170,6 +171,79 @@ bool is_shared_safely(const lbq::Engine& engine, const Case& c, const Longs& tru
   return std::count(is_right.begin(), is_right.end(), 1) == 4;
 }
 
+// A sequence too long for one walk: the carries between walks are those of its own images.
+void test_cut_time(Report& report) {
+  const Case c = Case::too_long_for_one_walk(2);
+  const Longs truth = Oracle(c).values.back();
+  const lbq::Engine engine(c.net);
+  report(std::count(truth.begin(), truth.end(), 0) < static_cast<int64_t>(truth.size()), "cut time: some neurons fire");
+  for (int threads : {1, 2}) report(equal(run(engine, c, threads, truth.size()), truth), "cut time: differs");
+}
+
+// What check_network.h promises: a message instead of a run.
+template <class Change>
+void expect_refusal(const char* what, Report& report, Change change) {
+  Case c;
+  c.net = {};
+  c.net.input = {2, 4, 4};
+  Node synapse = c.start(Kind::kSynapse, lbq::kInput);
+  synapse.to = {3, 2, 2};
+  synapse.window.kernel[0] = synapse.window.kernel[1] = 3;
+  synapse.max_input = 255;
+  synapse.weight = c.keep(Longs(3 * 2 * 9, 1), 1);
+  synapse.bound = {0, 5000, 16};
+  Node neuron = c.start(Kind::kNeuron, c.add_repeat(c.add(synapse, 0)));
+  neuron.max_level = 2;
+  neuron.ladder = c.keep({10, 20}, 4);
+  neuron.removed = c.keep({10}, 4);
+  Node shortcut = c.start(Kind::kShortcut, c.add(neuron, 2));
+  shortcut.max_input = 2;
+  shortcut.weight = c.keep({1}, 2);
+  Node readout = c.start(Kind::kReadout, c.add(shortcut, 0));
+  c.add(readout, 0);
+  lbq::Engine(c.net);  // as it is it runs
+  change(c, c.net.nodes);
+  try {
+    lbq::Engine(c.net);
+    report(false, std::string("not refused: ") + what);
+  } catch (const lbq::BadNetwork& error) {
+    report(std::strstr(error.what(), what) != nullptr, std::string(error.what()) + ", expected: " + what);
+  }
+}
+
+void test_refusals(Report& report) {
+  using Nodes = std::vector<Node>;
+  const auto expect = [&](const char* what, auto change) { expect_refusal(what, report, change); };
+  expect("no nodes", [](Case&, Nodes& nodes) { nodes.clear(); });
+  expect("expected the readout", [](Case&, Nodes& nodes) { nodes.pop_back(); });
+  expect("not the last node", [](Case& c, Nodes& nodes) {
+    Node merge = c.start(Kind::kMerge, 4);
+    merge.inputs = {4, 3};
+    nodes.push_back(merge);
+    c.add(c.start(Kind::kReadout, 5), 0);
+  });
+  expect("not the last node", [](Case& c, Nodes&) { c.add(c.start(Kind::kReadout, 3), 0); });
+  expect("not before it", [](Case&, Nodes& nodes) { nodes[1].inputs = {1}; });
+  expect("not before it", [](Case&, Nodes& nodes) { nodes[1].inputs = {-2}; });
+  expect("reads 0 inputs", [](Case&, Nodes& nodes) { nodes[1].inputs.clear(); });
+  expect("reads 2 inputs", [](Case&, Nodes& nodes) { nodes[2].inputs = {1, 1}; });
+  expect("a neuron reads a sequence", [](Case&, Nodes& nodes) { nodes[2].inputs = {0}; });
+  expect("a repeat reads one instant", [](Case& c, Nodes&) { c.net.takes_frames = true, c.net.nodes[0].is_still = false; });
+  expect("expected one instant", [](Case&, Nodes& nodes) { nodes[0].is_still = false; });
+  expect("another shape", [](Case&, Nodes& nodes) { nodes[2].from.height = 5; });
+  expect("expected 3 x 2 x 2", [](Case&, Nodes& nodes) { nodes[0].to.height = 3; });
+  expect("wider than what it reads", [](Case&, Nodes& nodes) { nodes[0].window.dilation[0] = 2; });
+  expect("weights, expected 9", [](Case&, Nodes& nodes) { nodes[0].weight.count = 53; });
+  expect("1 or 2", [](Case& c, Nodes& nodes) { nodes[0].weight = c.keep(Longs(54, 1), 4); });
+  expect("the bias has 2", [](Case& c, Nodes& nodes) { nodes[0].bias = c.keep({1, 2}, 4); });
+  expect("levels reach 2", [](Case&, Nodes& nodes) { nodes[3].max_input = 1; });
+  expect("or fall", [](Case& c, Nodes& nodes) { nodes[2].ladder = c.keep({20, 10}, 4); });
+  expect("above zero", [](Case& c, Nodes& nodes) { nodes[2].ladder = c.keep({0, 10}, 4); });
+  expect("removes -1", [](Case& c, Nodes& nodes) { nodes[2].removed = c.keep({-1}, 4); });
+  expect("expected 0..1", [](Case&, Nodes& nodes) { nodes[2].multiplier = 2; });
+  expect("2^24", [](Case& c, Nodes&) { c.net.input = {1, 1 << 13, 1 << 13}; });
+}
+
 // Bit planes give the same currents, with one addition for every bit of a level and output that it meets.
 void test_planes(const Case& c, const Oracle& oracle, const std::string& name, Report& report) {
   for (size_t i = 0; i < c.net.nodes.size(); ++i) {
@@ -197,6 +271,8 @@ void test_planes(const Case& c, const Oracle& oracle, const std::string& name, R
 }  // namespace
 
 void test_engine(int cases, Report& report) {
+  test_refusals(report);
+  test_cut_time(report);
   for (int index = 0; index < cases;) {
     const Case c;
     if (c.products() > kMostProducts) continue;  // many small ones find more
@@ -209,6 +285,9 @@ void test_engine(int cases, Report& report) {
         std::unique_ptr<lbq::Engine> engine;
         try {
           engine = std::make_unique<lbq::Engine>(c.net, lbq::EngineOptions{isa, choice});
+        } catch (const lbq::BadNetwork& error) {
+          report(false, error.what());
+          continue;
         } catch (const std::invalid_argument&) {
           continue;  // not on this machine
         }

@@ -6,6 +6,8 @@
 
 #include "counted_memory.h"
 #include "draft.h"
+#include "engine/engine.h"
+#include "random_network.h"
 #include "reader/container.h"
 #include "reader/reader.h"
 #include "reader/rules.h"
@@ -181,10 +183,25 @@ void test_memories(Report& report) {
   test_memory(wide_network(64, 4000), LBQ_MODEL_OK, "four thousand nodes", report);
 }
 
+// What neurons keep between two walks of a sequence is that of the images at hand, not of the batch.
+void test_carries_between_walks(Report& report) {
+  int64_t taken[2];
+  for (const int64_t batch : {1, 4}) {
+    const Case c = Case::too_long_for_one_walk(batch);
+    const lbq::Engine engine(c.net);
+    std::vector<int32_t> answers(batch * c.net.input.size());
+    const int64_t before = peak_bytes = live_bytes;
+    engine.run(c.inputs.data(), batch, answers.data());
+    taken[batch > 1] = peak_bytes - before;
+  }
+  report(taken[1] < 1.2 * taken[0], "4 images take " + std::to_string(taken[1]) + " bytes, one " + std::to_string(taken[0]));
+}
+
 }  // namespace
 
 int main() {
   Report report;
+  test_carries_between_walks(report);
   test_memories(report);
   for (const char* name : kSound) {
     test_allocations(name, report);

@@ -27,6 +27,8 @@ struct Case {
   int64_t batch = 1, max_input = 1;
 
   Case();
+  // Two frames that are walked one by one: padded to 32 channels, both have more values than a walk takes.
+  static Case too_long_for_one_walk(int64_t batch);
   lbq::Integers keep(const Longs& values, int32_t width) {
     memory.push_back(std::make_unique<std::vector<char>>(values.size() * width));
     for (size_t i = 0; i < values.size(); ++i) std::memcpy(&(*memory.back())[i * width], &values[i], width);
@@ -211,7 +213,8 @@ Case::Case() {
   for (uint8_t& level : inputs)
     level = chance(sparsity) ? static_cast<uint8_t>(chance(3) ? max_input : between(0, max_input)) : 0;
   const bool pools_first = chance(4);
-  const int32_t first = pools_first ? add_pool(lbq::kInput) : lbq::kInput;
+  int32_t first = pools_first ? add_pool(lbq::kInput) : lbq::kInput;
+  if (still(first) && chance(6)) first = add_repeat(first);
   std::vector<int32_t> terms = {add_synapse(first, nullptr)};
   if (still(terms[0]) && chance(2)) terms[0] = add_repeat(terms[0]);
   const lbq::Shape made = shape_of(terms[0]);
@@ -228,6 +231,7 @@ Case::Case() {
     terms.push_back(side);
   }
   int32_t sum = merge(terms);
+  if (chance(5)) sum = add_pool(sum);  // of currents
   if (still(sum)) sum = add_repeat(sum);
   int32_t last = sum;
   if (!chance(4)) {
@@ -242,6 +246,30 @@ Case::Case() {
   Node readout = start(Kind::kReadout, last);
   readout.sums_over_time = chance(2);
   add(readout, 0);
+}
+
+Case Case::too_long_for_one_walk(int64_t batch) {
+  Case c;
+  c.net = {};
+  c.net.timesteps = 2;
+  c.net.takes_frames = true;
+  c.net.input = {1, 512, 513};
+  c.batch = batch;
+  c.inputs.resize(c.net.timesteps * batch * c.net.input.size());
+  for (size_t i = 0; i < c.inputs.size(); ++i) c.inputs[i] = static_cast<uint8_t>(i * 37 % 251);
+  Node shortcut = c.start(Kind::kShortcut, lbq::kInput);
+  shortcut.max_input = 255;
+  shortcut.weight = c.keep({1}, 2);
+  shortcut.bound = {0, 255, 16};
+  Node neuron = c.start(Kind::kNeuron, c.add(shortcut, 0));
+  neuron.max_level = 1;
+  neuron.multiplier = 1;
+  neuron.ladder = neuron.removed = c.keep({300}, 4);  // one frame never reaches it
+  neuron.bound = {0, 1000, 16};
+  Node readout = c.start(Kind::kReadout, c.add(neuron, 1));
+  readout.sums_over_time = true;
+  c.add(readout, 0);
+  return c;
 }
 
 }  // namespace

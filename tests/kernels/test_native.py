@@ -187,9 +187,7 @@ def test_residues_of_random_ratios_give_slopes_within_a_thousandth(isa, max_leve
     found = []
     for keep in ("membranes", "residues"):
         options = ScanOptions(max_level=max_level, lo=1.0, hi=float(max_level), keep=keep)
-        out = burst_scan(
-            currents, torch.ones(1), tail=0.9, decay=0.5, reset=1.0, options=options
-        )
+        out = burst_scan(currents, torch.ones(1), tail=0.9, decay=0.5, reset=1.0, options=options)
         found.append(torch.autograd.grad(out.bursts.sum(), currents)[0])
     assert (found[0] - found[1]).abs().max() < 1e-3
 

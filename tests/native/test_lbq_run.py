@@ -57,6 +57,24 @@ def check_everywhere(lbq_run, network, inputs, folder):
 
 
 @pytest.mark.as_shipped
+def test_threads_that_cannot_start_are_not_called_a_lack_of_memory(lbq_run, tmp_path):
+    network = tiny_network()
+    lbq.save(network, tmp_path / "net.lbq")
+
+    def ask_for_huge_stacks():
+        _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+        resource.setrlimit(resource.RLIMIT_STACK, (2**46, hard))  # of every thread: none has room
+
+    raw = network.example(4).numpy().tobytes()
+    done = lbq_run(
+        tmp_path / "net.lbq", "-", "--threads", 2, input=raw, preexec_fn=ask_for_huge_stacks
+    )
+    assert done.returncode == 1
+    assert b"Resource temporarily unavailable" in done.stderr
+    assert b"memory" not in done.stderr
+
+
+@pytest.mark.as_shipped
 @pytest.mark.parametrize("seed", range(12))
 def test_random_networks_give_the_same_integers(seed, lbq_run, tmp_path):
     model = RandomNetwork(seed)

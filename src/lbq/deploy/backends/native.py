@@ -4,6 +4,8 @@
 """
 
 import ctypes
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import util
@@ -85,7 +87,8 @@ class NativeEngine:
         self._sums_over_time = getattr(last, "over_time", "none") == "sum"
         name = None if isa is None else isa.encode()
         self.handle = _checked(
-            _library().lbq_engine_new(ctypes.byref(described.struct), name, CHOICES.index(choice))
+            _library().lbq_engine_new(ctypes.byref(described.struct), name, CHOICES.index(choice)),
+            self._paths,
         )
         finalize(self, _library().lbq_engine_free, self.handle)
 
@@ -245,7 +248,12 @@ def _library() -> Any:
     return library
 
 
-def _checked(handle: int | None) -> int:
+def _checked(handle: int | None, paths: Sequence[str] = ()) -> int:
+    """Return a handle that the library gave; where it gave none, raise its message with paths."""
     if handle is None:
-        raise ImplementationError(_library().lbq_engine_error().decode())
+        message = _library().lbq_engine_error().decode()
+        for number in sorted({int(number) for number in re.findall(r"node (\d+)", message)}):
+            if number < len(paths):
+                message = re.sub(rf"node {number}\b", f"node {number} ({paths[number]})", message)
+        raise ImplementationError(message)
     return handle

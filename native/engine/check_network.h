@@ -1,0 +1,19 @@
+// What the engine is tested for; any other network is refused before it is packed.
+#pragma once
+
+#include <stdexcept>
+
+#include "network.h"
+
+namespace lbq {
+
+// The text names the node, what it has and what is expected.
+struct BadNetwork : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+// Every node reads nodes before it whose shapes and time fit, its integers have the sizes that its kind and shapes
+// say, and the last node is the only readout. Throws BadNetwork. That sums fit 32 bits is proven by the caller.
+void check_network(const Network& network);
+
+}  // namespace lbq
