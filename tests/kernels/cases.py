@@ -128,9 +128,9 @@ def check_plateau_edges(scan=burst_scan, *, keep="membranes", dtype=torch.float3
         edges = torch.tensor([0.0, lo, hi, float(n)], dtype=dtype)
         ratio = torch.cat([edges.nextafter(-infinity), edges, edges.nextafter(infinity)])
         ratio = ratio.repeat(3).to(device)  # 36 values: whole vectors, and some that fill none
-        for step in (1.0, 4.0):  # the division is exact
-            currents = (step * ratio).reshape(1, 1, -1).requires_grad_()
-            step = torch.tensor([step], dtype=dtype, device=device)
+        for gamma in (1.0, 4.0):  # the division is exact
+            currents = (gamma * ratio).reshape(1, 1, -1).requires_grad_()
+            step = torch.tensor([gamma], dtype=dtype, device=device)
             options = ScanOptions(max_level=n, lo=lo, hi=hi, keep=keep)
             out = scan(currents, step, tail=tail, decay=0.5, reset=1.0, options=options)
             (slope,) = torch.autograd.grad(out.bursts.sum(), currents)
