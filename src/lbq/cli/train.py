@@ -92,7 +92,7 @@ def run(words: Sequence[str]) -> int:
         return job.run()
     if arguments.devices > 1 and not is_inside_launcher():
         recipe.check_world(arguments.devices)
-        open_data(recipe.data, arguments.options.cache.expanduser())  # decodes, complains, once
+        open_data(recipe.data, arguments.options.cache)  # decodes and checks the data once
         return launch_workers(again, devices=arguments.devices)
     display = None
     if is_first_process():

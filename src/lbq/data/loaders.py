@@ -123,9 +123,9 @@ class Data:
         return len(self.sample_shape) == 4
 
 
-def open_data(config: DataConfig, cache: Path) -> Data:
+def open_data(config: DataConfig, cache: str | Path) -> Data:
     """Open a data set; small ones are decoded on first use and packed under ``cache``."""
-    return Data(config=config, splits=_open_splits(config, cache))
+    return Data(config=config, splits=_open_splits(config, Path(cache).expanduser()))
 
 
 def steps_per_epoch(data: Data, global_batch: int) -> int:

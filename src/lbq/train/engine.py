@@ -18,7 +18,7 @@ from lbq.train.journal import Journal, Listener, Record
 from lbq.train.learning import Learner
 from lbq.train.loop import Ending, Loop
 from lbq.train.preemption import StopRequest, listening_for_stop
-from lbq.train.prepare import build_gradients, build_state, calibrate, prepare_torch
+from lbq.train.prepare import build_gradients, build_state, calibrate, prepared_torch
 from lbq.train.provenance import check_same_run, provenance
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class RunOptions:
     """Where and how fast a run goes: nothing here changes what it computes."""
 
-    cache: Path = Path("~/.cache/lbq")
+    cache: str | Path = Path("~/.cache/lbq")
     """Where data sets are kept once they are decoded."""
     device: str = "auto"
     """ "auto" is a GPU where there is one; or cpu, cuda, cuda:1."""
@@ -73,7 +73,7 @@ class Outcome:
 
 def train(
     recipe: Recipe,
-    out: Path,
+    out: str | Path,
     options: RunOptions | None = None,
     *,
     listeners: Sequence[Listener] = (),
@@ -94,7 +94,7 @@ def train(
     folder = RunFolder(out, keep=options.keep)
     is_first = is_first_process()
     with folder.locked(wait_s=wait_for_lock_s) if is_first else nullcontext():
-        data = open_data(recipe.data, options.cache.expanduser())
+        data = open_data(recipe.data, options.cache)
         with (
             listening_for_stop() as stop,
             open_world(options.device, timeout_s=options.timeout_s) as world,
@@ -105,7 +105,9 @@ def train(
                 for listener in hear:
                     listener(record)
 
-            return _Run(recipe, folder, options, data, world, stop, tell).live()
+            recipe.check_world(world.size)
+            with prepared_torch(recipe, world.device, threads=options.threads):
+                return _Run(recipe, folder, options, data, world, stop, tell).live()
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,6 @@ class _Run:
 
     def live(self) -> Outcome:
         """Build or restore the state, and let the loop run."""
-        self.recipe.check_world(self.world.size)
-        prepare_torch(self.recipe, self.world.device, threads=self.options.threads)
         state = build_state(self.recipe, self.data, self.world)
         facts = self._facts()
         is_fresh = not self._restore(state, facts)

@@ -52,7 +52,8 @@ class ScheduleConfig:
     warmup_epochs: float = 0.0
     """Length of the warm-up."""
     warmup_factor: float = 0.0
-    """Where the warm-up starts, as a share of the learning rate."""
+    """Where the warm-up starts, as a share of the learning rate. 0 with moves="epoch" stands for
+    1 / (warmup_epochs + 1): no epoch is trained at rate zero."""
     final_factor: float = 0.0
     """Where the cosine ends, as a share of the learning rate."""
     moves: Literal["epoch", "step"] = "step"
@@ -64,13 +65,18 @@ def learning_rate_factor(
 ) -> float:
     """Return the share of the base learning rate that a step (counted from 0) uses.
 
-    The cosine runs from the very first epoch, underneath the warm-up, as in timm.
+    The cosine runs from the very first epoch, underneath the warm-up, as in timm. A warm-up of W
+    epochs from the factor f rises linearly, f + (1 - f) e / W at epoch e counted from 0. Where the
+    rate moves once per epoch, f = 0 would waste the first epoch: f is 1 / (W + 1) then, so that
+    epoch e trains at (e + 1) / (W + 1).
     """
     epoch = step / steps_per_epoch
     if schedule.moves == "epoch":
         epoch = float(step // steps_per_epoch)
     if epoch < schedule.warmup_epochs:
         start = schedule.warmup_factor
+        if start == 0 and schedule.moves == "epoch":
+            start = 1 / (schedule.warmup_epochs + 1)
         return start + (1 - start) * epoch / schedule.warmup_epochs
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, epoch / epochs)))
     return schedule.final_factor + (1 - schedule.final_factor) * cosine

@@ -109,10 +109,10 @@ def write_recipe(recipe: Recipe) -> str:
     return json.dumps(to_document(recipe), indent=1) + "\n"
 
 
-def read_recipe(path: Path) -> Recipe:
+def read_recipe(path: str | Path) -> Recipe:
     """Read a recipe from a JSON file; it is data, whatever it says no code is looked up."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise RecipeError(f"the recipe {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
