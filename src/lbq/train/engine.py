@@ -11,7 +11,8 @@ from typing import Literal
 import torch
 
 from lbq.data import Data, open_data, steps_per_epoch
-from lbq.errors import NonFiniteError, RunError
+from lbq.errors import NonFiniteError, ParameterError, RunError
+from lbq.ranges import Range, check_ranges
 from lbq.train.document import Document, to_document
 from lbq.train.evaluation import Evaluation
 from lbq.train.journal import Journal, Listener, Record
@@ -55,6 +56,20 @@ class RunOptions:
     """What may differ from the run that is continued, such as recipe.epochs, code or data."""
     stop_at: int | None = None
     """Stop, with a checkpoint, at this step."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant."""
+        check_ranges(
+            self,
+            ParameterError,
+            workers=Range(0),
+            threads=Range(1),
+            log_every=Range(1),
+            save_every_s=Range(0),
+            save_every_steps=Range(1),
+            timeout_s=Range(0, 10**8, is_open_below=True),
+            stop_at=Range(1),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
