@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import tyro
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from lbq.cli.evaluate_file import load_bundle
 from lbq.cli.reading import UsageError, check_count, read
 from lbq.cli.samples import open_samples, pieces, recipe_of
+from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
 from lbq.deploy.backends.native import MOST_TIMED, Choice
 from lbq.deploy.backends.timing import NetworkTime, time_layers

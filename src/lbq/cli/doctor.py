@@ -10,11 +10,11 @@ from importlib import metadata, util
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from lbq import __version__
 from lbq.cli.reading import read
+from lbq.cli.terminal import Console
 from lbq.deploy.backends.native import NativeEngine
 from lbq.deploy.backends.timing import ideal_network
 from lbq.errors import ImplementationError

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from lbq.cli.evaluate_file import SUFFIXES, ImageOptions, evaluate_file
 from lbq.cli.following import counting
 from lbq.cli.reading import check_count, read
 from lbq.cli.samples import Count
+from lbq.cli.terminal import Console
 from lbq.errors import ParameterError
 from lbq.shelf import is_on_shelf
 from lbq.train.evaluation import Evaluation

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from lbq.cli.evaluate_file import load_bundle
 from lbq.cli.following import waiting
 from lbq.cli.lower import LoweringOptions, check_out, lower_run
 from lbq.cli.reading import read
+from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError, ParameterError
 from lbq.shelf import is_on_shelf

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from rich.console import Console
 from torch import Tensor
 
 from lbq.cli.following import waiting
 from lbq.cli.reading import check_count, read
 from lbq.cli.samples import open_samples, pieces
+from lbq.cli.terminal import Console
 from lbq.data import Data
 from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
 from lbq.deploy import run as run_lowered

@@ -6,18 +6,16 @@ mistake is one line on the standard error; ``--debug`` shows its traceback.
 """
 
 import difflib
-import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
-
 from lbq import __version__
 from lbq.cli import bench, completion, doctor, evaluate, export, lower, report, train
 from lbq.cli.mistakes import explain
 from lbq.cli.reading import UsageError
+from lbq.cli.terminal import Console, printable, write_messages
 from lbq.train.world import is_first_process, is_lost_contact
 
 MISTAKE, USAGE, CRASH, INTERRUPTED, UNREAD = 1, 2, 70, 130, 141
@@ -40,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = sys.argv[1:] if words is None else list(words)
     errors = Console(stderr=True, soft_wrap=True)
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    write_messages()
     if not words or words[0] in ("-h", "--help"):
         Console(soft_wrap=True).print(_usage(), markup=False, highlight=False)
         return 0 if words else USAGE
@@ -61,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:
         words_for_it = str(error) if is_lost_contact(error) else explain(error)
         if words_for_it is None or "--debug" in words:
-            traceback.print_exc()
+            sys.stderr.write(printable(traceback.format_exc()))
         else:
             errors.print(_signed(words_for_it), markup=False, highlight=False)
         if isinstance(error, UsageError):

@@ -4,9 +4,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
+from lbq.cli.terminal import Console
 from lbq.train.engine import Outcome
 from lbq.train.journal import Record
 from lbq.train.recipe import Recipe
@@ -32,7 +33,7 @@ class Display:
         if not self._console.is_terminal:
             self.say(what)
             return
-        self._status = self._console.status(what)
+        self._status = self._console.status(Text(what))  # not markup
         self._status.start()
 
     def __call__(self, record: Record) -> None:

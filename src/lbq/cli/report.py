@@ -8,7 +8,6 @@ from typing import Annotated, TypedDict
 
 import torch
 import tyro
-from rich.console import Console
 from torch import Tensor
 
 from lbq.analysis.facts import Costs, EdgeCost, Price, RunFacts
@@ -20,6 +19,7 @@ from lbq.cli.following import waiting
 from lbq.cli.lower import check_out
 from lbq.cli.reading import UsageError, check_count, read
 from lbq.cli.samples import open_samples, pieces
+from lbq.cli.terminal import Console
 from lbq.cost import EnergyModel, EnergyReport, Tally
 from lbq.cost.table import CountTable
 from lbq.data import Data

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from lbq.cli.progress import Display, headline, summary
 from lbq.cli.reading import UsageError, check_count, read
+from lbq.cli.terminal import Console
 from lbq.data import open_data
 from lbq.errors import LBQError, RecipeError, RunError
 from lbq.train.engine import RunOptions, train

@@ -62,6 +62,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
+        for name in ("source", "train_split", "test_split", "label"):
+            value = getattr(self, name)
+            if value is not None and not value.isprintable():
+                raise ParameterError(f"{name} must be text without control characters: {value!r}")
         augment = self.augment
         if augment.crop == "resized" and self.size is None:
             raise ParameterError("resized crops need a size; ImageNet's recipes use 224")

@@ -1,7 +1,9 @@
 """The folder of a run: what lies where, and that one process at a time trains in it."""
 
+import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,6 +13,14 @@ from lbq.durable import write_durably
 from lbq.errors import RunError
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
+
+_OURS = "process "
+"""How the text in a lock begins."""
+_LONGEST = 200
+"""Bytes of it that are read."""
+
+_held: set[tuple[int, int]] = set()
+"""Folders (device and inode) that this process has locked."""
 
 
 class RunFolder:
@@ -48,20 +58,61 @@ class RunFolder:
             wait_s: how long to wait for a process that is about to leave.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / "lock", "a+") as file:
+        with _held_once(self.path), _open_lock(self.path / "lock") as descriptor:
             end = time.monotonic() + wait_s
-            while not _try_lock(file.fileno()):
+            while not _try_lock(descriptor):
                 if time.monotonic() >= end:
-                    file.seek(0)
+                    holder = os.pread(descriptor, _LONGEST, 0).decode(errors="replace").strip()
                     raise RunError(
-                        f"another process ({file.read().strip() or 'unknown'}) trains in "
-                        f"{self.path}; wait for it, stop it, or take another folder with --out"
+                        f"another process ({holder or 'unknown'}) trains in {self.path}; "
+                        f"wait for it, stop it, or take another folder with --out"
                     )
                 time.sleep(0.2)
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {os.uname().nodename}")
-            file.flush()
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{_OURS}{os.getpid()} on {os.uname().nodename}".encode(), 0)
             yield
+
+
+@contextmanager
+def _held_once(folder: Path) -> Generator[None]:
+    """Refuse a second lock of this process: the system would grant it, and drop both with one."""
+    state = folder.stat()
+    place = state.st_dev, state.st_ino
+    if place in _held:
+        raise RunError(f"this process trains in {folder} already; take another folder")
+    _held.add(place)
+    try:
+        yield
+    finally:
+        _held.discard(place)
+
+
+@contextmanager
+def _open_lock(path: Path) -> Generator[int]:
+    """Open the lock file, or make it; what else may lie there is neither followed nor changed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+        raise RunError(_not_ours(path)) from error
+    try:
+        state = os.fstat(descriptor)
+        is_file = stat.S_ISREG(state.st_mode) and state.st_nlink <= 1
+        start = os.pread(descriptor, _LONGEST, 0) if is_file else b""
+        if not is_file or not (start == b"" or start.startswith(_OURS.encode())):
+            raise RunError(_not_ours(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _not_ours(path: Path) -> str:
+    return (
+        f"{path} is not a lock that lbq wrote (a link, a folder or another file); remove it, or "
+        f"take another folder with --out"
+    )
 
 
 def _try_lock(descriptor: int) -> bool:

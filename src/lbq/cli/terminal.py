@@ -1,0 +1,67 @@
+"""Text on terminals: what files, recipes and networks say is shown, never obeyed.
+
+Every command prints through :class:`Console`; logs and warnings go through :func:`write_messages`.
+"""
+
+import logging
+import re
+import warnings
+from collections.abc import Iterable
+
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+"""All but tab and newline that moves the cursor, changes the terminal or reorders what is read."""
+
+_format_warning = warnings.formatwarning
+
+
+def printable(text: str) -> str:
+    r"""Replace control characters by what Python calls them: ``\x1b`` for escape."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class Console(RichConsole):
+    """rich's console; colours are rich's own, and control characters in texts are made visible."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render, and make control characters visible."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and _CONTROL.search(segment.text):
+                yield Segment(printable(segment.text), segment.style)
+            else:
+                yield segment
+
+
+def write_messages() -> None:
+    """Write this library's log and Python's warnings to the standard error.
+
+    Other libraries write their own logs: a handler for all of them would repeat every line.
+    """
+    logger = logging.getLogger("lbq")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Formatter("%(levelname)s: %(message)s"))
+        logger.addHandler(handler)
+    warnings.formatwarning = _format_printable
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _format_printable(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    return printable(_format_warning(message, category, filename, lineno, line))
