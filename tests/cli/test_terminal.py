@@ -2,6 +2,8 @@
 
 import io
 import logging
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -82,3 +84,18 @@ def test_logs_and_warnings_are_escaped_and_other_libraries_are_not_repeated(monk
     assert out.getvalue() == f"ERROR: saved {SHOWN}\n"
     text = warnings.formatwarning(HOSTILE, UserWarning, "file.py", 1, "")
     assert terminal.printable(text) == text
+
+
+RETRY = """
+from lbq.cli.main import main
+main(["--version"])
+from huggingface_hub.utils import logging
+logging.get_logger("huggingface_hub.http").warning("Retrying in 1s")
+"""
+
+
+def test_a_retry_of_the_hub_is_printed_once():
+    pytest.importorskip("huggingface_hub")
+    command = [sys.executable, "-c", RETRY]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.count("Retrying in 1s") == 1
