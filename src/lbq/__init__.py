@@ -14,7 +14,7 @@ from lbq.cost import EnergyModel, Tally, count_macs
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
 from lbq.errors import LBQError
 from lbq.export.bundle import load, save
-from lbq.models import SpikingResNet, resnet18, resnet19, resnet20, resnet34
+from lbq.models import SpikingResNet, check_time, resnet18, resnet19, resnet20, resnet34
 from lbq.neurons import (
     BoxET,
     BurstLIF,
@@ -45,6 +45,7 @@ __all__ = [
     "Tally",
     "calibrate_steps",
     "check_currents_finite",
+    "check_time",
     "count_macs",
     "from_ann",
     "load",

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 import lbq
+from lbq.errors import ShapeError, TimeError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
 
@@ -73,3 +74,85 @@ def test_features_repeated_over_time_can_be_lowered():
     ).eval()
     inputs = torch.randn(4, 5)
     torch.testing.assert_close(lbq.lower(model, inputs[:1])(inputs), model(inputs))
+
+
+def without_time():
+    """Every ReLU of a network replaced by a neuron, and nothing that makes time."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), lbq.BurstLIF(step=0.1),
+        nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), lbq.BurstLIF(step=0.1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_network_that_takes_the_batch_as_time_is_refused(batch):
+    images = torch.randn(batch, 3, 8, 8)
+    model = without_time().eval()
+    with pytest.raises(TimeError, match=r"the neuron 2 takes the batch as time.*RepeatOverTime"):
+        lbq.check_time(model, images)
+
+
+def test_the_order_of_a_batch_really_mattered():
+    images, model = torch.randn(5, 3, 8, 8), without_time().eval()
+    with torch.no_grad():
+        assert not torch.allclose(model(images), model(images.flip(0)).flip(0), rtol=0.1)
+
+
+class BatchFirst(nn.Module):
+    """Frames ``[B, T, F]``, given to a neuron as they are, or with time first."""
+
+    def __init__(self, *, moves):
+        super().__init__()
+        self.neuron, self.moves = lbq.BurstLIF(step=0.1), moves
+
+    def forward(self, x):
+        return self.neuron(x.transpose(0, 1)).mean(0) if self.moves else self.neuron(x).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "batch_axis"),
+    [
+        (lbq.resnet20(10, width=1 / 16), torch.randn(4, 3, 8, 8), None),
+        (lbq.resnet20(10, width=1 / 16), torch.randn(1, 3, 8, 8), None),
+        (lbq.resnet19(10, width=1 / 32), torch.randn(2, 3, 2, 32, 32), None),
+        (nn.Sequential(nn.Linear(5, 6), lbq.BurstLIF()), torch.randn(3, 4, 5), None),
+        (nn.Sequential(nn.Linear(5, 6), lbq.BurstLIF()), torch.randn(8, 3, 7, 5), 1),  # tokens
+        (nn.Sequential(RepeatOverTime(2), lbq.BurstLIF()), torch.randn(3, 5), None),
+        (BatchFirst(moves=True), torch.randn(3, 7, 5), 0),
+    ],
+)  # fmt: skip
+def test_a_network_with_time_first_passes(model, inputs, batch_axis):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.train()
+    lbq.check_time(model, inputs, batch_axis=batch_axis)
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_time_behind_the_batch_is_refused():
+    with pytest.raises(TimeError, match="takes the batch as time"):
+        lbq.check_time(BatchFirst(moves=False), torch.randn(3, 7, 5), batch_axis=0)
+
+
+def test_samples_that_meet_elsewhere_are_refused_with_another_reason():
+    class Centred(nn.Module):
+        def forward(self, x):
+            return x - x.mean(0)
+
+    model = nn.Sequential(nn.Linear(5, 6), Centred(), RepeatOverTime(2), lbq.BurstLIF(step=0.1))
+    with pytest.raises(TimeError, match=r"changes by up to .* no neuron's first axis is the batch"):
+        lbq.check_time(model, torch.randn(4, 5))
+
+
+def test_an_answer_without_a_batch_axis_is_refused():
+    model = nn.Sequential(nn.Linear(5, 6), RepeatOverTime(2), lbq.BurstLIF(), Total())
+    with pytest.raises(TimeError, match="one axis of it should be the batch"):
+        lbq.check_time(model, torch.randn(4, 5))
+    with pytest.raises(ShapeError, match="samples along axis 0"):
+        lbq.check_time(model, torch.randn(0, 5))
+
+
+class Total(nn.Module):
+    def forward(self, x):
+        return x.sum((0, 1))

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+import lbq
 from lbq import neurons
 from lbq.errors import LBQError, ParameterError
 from lbq.neurons import BurstLIF, Decay
@@ -142,3 +144,59 @@ def test_a_wrong_decay_is_refused(message, arguments):
     with pytest.raises(ParameterError, match=message) as caught:
         BurstLIF(**arguments)
     assert isinstance(caught.value, LBQError)
+
+
+@pytest.fixture
+def unwarned(monkeypatch):
+    monkeypatch.setattr("lbq.neurons.neuron._warned", [])
+
+
+def batch_first_layers():
+    image, features = torch.randn(4, 3, 8, 8), torch.randn(4, 8)
+    return {
+        "convolution": (nn.Conv2d(3, 5, 3), image),
+        "batch norm": (nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5)), image),
+        "1-D": (nn.Sequential(nn.Conv1d(3, 5, 3), nn.BatchNorm1d(5)), image[..., 0]),
+        "linear": (nn.Linear(8, 5), features),
+        "linear without bias": (nn.Linear(8, 5, bias=False), features),
+    }
+
+
+@pytest.mark.parametrize("layer", batch_first_layers())
+def test_a_batch_in_the_place_of_time_warns_once_in_train_mode(layer, unwarned):
+    module, inputs = batch_first_layers()[layer]
+    network = nn.Sequential(module, lbq.BurstLIF())
+    network.eval()(inputs)
+    with torch.no_grad():
+        network.train()(inputs)  # no gradient, no evidence
+    with pytest.warns(UserWarning, match=r"takes that axis as time.*RepeatOverTime.*check_time"):
+        network(inputs)
+    network(inputs)  # warnings are errors: a second one would fail
+
+
+def test_real_sequences_never_warn(unwarned):
+    neuron, frames = lbq.BurstLIF(), torch.randn(4, 2, 3, 8, 8)
+    over_time = lbq.models.OverTime
+    for currents in (
+        over_time(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5))(frames),
+        lbq.models.RepeatOverTime(3)(nn.Conv2d(3, 5, 3)(frames[0])),
+        lbq.models.RepeatOverTime(3)(nn.Linear(8, 5)(frames[0, :, 0, 0])),
+        over_time(nn.Conv1d(3, 5, 3))(frames[..., 0]),  # [T, B, C, L]
+        nn.Linear(8, 5)(frames[:, :, 0, 0]),  # [T, B, F]
+        nn.Linear(8, 5, bias=False)(frames[:, :, 0, 0]),
+        nn.Linear(8, 5)(torch.randn(512, 2, 3, 8)),  # [T, B, N, D], a long T
+        torch.stack([nn.Conv2d(3, 5, 3)(frame) for frame in frames]),
+        nn.Linear(8, 1)(frames[:, :, 0, 0]).squeeze(-1),  # [T, B]
+        frames.requires_grad_(),
+    ):
+        assert currents.requires_grad
+        neuron.train()(currents)
+
+
+@pytest.mark.as_shipped  # the annotation checks stop tracers
+def test_compiling_a_neuron_in_train_mode_is_not_stopped_by_the_warning(unwarned):
+    network = nn.Sequential(nn.Linear(8, 5), lbq.models.RepeatOverTime(2), lbq.BurstLIF(step=0.1))
+    inputs = torch.randn(4, 8)
+    compiled = torch.compile(network, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(inputs), network(inputs))
+    torch.export.export(network.train(), (inputs,))

@@ -3,7 +3,14 @@
 from lbq.models.blocks import BasicBlock, BlockKind, MSBlock, NeuronBuilder, SEWBlock
 from lbq.models.build import NamedResNet, resnet18, resnet19, resnet20, resnet34
 from lbq.models.resnet import Form, ResNetShape, SpikingResNet
-from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, OverTime, RepeatOverTime
+from lbq.models.time import (
+    FramesIn,
+    ImagesIn,
+    MeanOverTime,
+    OverTime,
+    RepeatOverTime,
+    check_time,
+)
 
 __all__ = [
     "BasicBlock",
@@ -20,6 +27,7 @@ __all__ = [
     "ResNetShape",
     "SEWBlock",
     "SpikingResNet",
+    "check_time",
     "resnet18",
     "resnet19",
     "resnet20",

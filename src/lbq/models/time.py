@@ -1,13 +1,19 @@
-"""The one place where time meets the batch: folding T into B, repeating and averaging over T."""
+"""The one place where time meets the batch: folding T into B, repeating, averaging, checking."""
 
-from functools import reduce
-from typing import Any
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from functools import partial, reduce
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from lbq.errors import ShapeError, TimeError
+from lbq.neurons.watch import named_neurons, removing
 from lbq.types import Currents, Frames, Images, Sequence, StillCurrent
+
+_SAME = 1e-6
+"""Share of the largest answer by which float64 answers may differ and be the same."""
 
 
 class OverTime(nn.Sequential):
@@ -128,6 +134,102 @@ class MeanOverTime(nn.Module):
     def forward(self, sequence: Sequence) -> Tensor:
         """Average."""
         return sequence.mean(0)
+
+
+def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> None:
+    """Raise :class:`~lbq.errors.TimeError` if the model takes the batch as time.
+
+    A neuron takes ``[T, B, ...]`` and cannot know which axis it was given: without
+    :class:`~lbq.models.RepeatOverTime` a network of still images trains with its samples as
+    timesteps. So the model runs in eval mode, as a float64 copy, on the batch, on its first sample
+    and on the batch in reverse order: no neuron's first axis may grow with the batch, and no answer
+    may depend on the other samples.
+
+    Args:
+        model: any network with one input. It is not changed.
+        x: inputs of the model; to a batch of one its mirror image is added.
+        batch_axis: the axis of ``x`` that is the batch. By default the first axis of vectors and
+            images (2 or 4 axes), the second of sequences (3 or 5 axes, time first).
+
+    Example:
+        >>> images = torch.randn(4, 3, 8, 8)
+        >>> lbq.check_time(lbq.resnet20(10, width=1 / 16), images)
+        >>> lbq.check_time(torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), lbq.BurstLIF()), images)
+        Traceback (most recent call last):
+        lbq.errors.TimeError: ...
+    """
+    axis = int(x.dim() in (3, 5)) if batch_axis is None else batch_axis
+    if x.dim() <= axis or x.shape[axis] == 0:
+        raise ShapeError(f"x needs samples along axis {axis}, the batch, got {list(x.shape)}")
+    if x.shape[axis] == 1:
+        x = torch.cat([x, x.flip(-1)], axis)
+    model = deepcopy(model).double().eval()
+    x = x.double() if x.is_floating_point() else x
+    one, first = _run(model, x.narrow(axis, 0, 1))
+    several, answers = _run(model, x)
+    _, backward = _run(model, x.flip(axis))
+    taken = (
+        f"The batch was taken to be axis {axis} of the input, whose shape is {list(x.shape)}: pass "
+        f"batch_axis to say otherwise"
+    )
+    for path, shape in several.items():
+        if path in one and shape[0] != one[path][0]:
+            raise TimeError(
+                f"the neuron {path or 'itself'} takes the batch as time: its currents have shape "
+                f"{list(shape)}, time first, and the first axis grows with the batch. Add "
+                f"RepeatOverTime(T) before the first neuron, or OverTime around the layers before "
+                f"this one, so that its currents are [T, B, ...]. {taken}"
+            )
+    for alone, answer, other in zip(first, answers, backward, strict=True):
+        _check_independent(alone, answer, other, taken)
+
+
+@torch.no_grad()
+def _run(model: nn.Module, x: Tensor) -> tuple[dict[str, torch.Size], list[Tensor]]:
+    """Return the shape of every neuron's currents, and the answers."""
+    shapes: dict[str, torch.Size] = {}
+
+    def look(path: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        shapes[path] = args[0].shape
+
+    hooks = [
+        neuron.receive.register_forward_pre_hook(partial(look, path))
+        for path, neuron in named_neurons(model)
+    ]
+    with removing(hooks):
+        answer = model(x)
+    return shapes, [*_tensors_in(answer)]
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        items = value.values() if isinstance(value, dict) else value
+        for item in cast(Iterable[Any], items):
+            yield from _tensors_in(item)
+
+
+def _check_independent(alone: Tensor, answer: Tensor, backward: Tensor, taken: str) -> None:
+    axes = [k for k, (n, m) in enumerate(zip(answer.shape, alone.shape, strict=True)) if n != m]
+    if len(axes) != 1:
+        raise TimeError(
+            f"the answer to a batch has shape {list(answer.shape)} and to one sample "
+            f"{list(alone.shape)}, so one axis of it should be the batch. {taken}"
+        )
+    (axis,) = axes
+    scale = float(answer.abs().max()) or 1.0
+    for others, found in (
+        ("are left out", (answer.narrow(axis, 0, 1) - alone).abs()),
+        ("come in reverse order", (answer - backward.flip(axis)).abs()),
+    ):
+        if not float(found.max()) <= _SAME * scale:
+            raise TimeError(
+                f"the answer to a sample changes by up to {float(found.max()):.3g} when the other "
+                f"samples of the batch {others}, though no neuron's first axis is the batch: look "
+                f"for a reshape that moves time and batch (OverTime does both ways), or for batch "
+                f"norms without running statistics. {taken}"
+            )
 
 
 def check_timesteps(timesteps: int) -> int:

@@ -1,6 +1,7 @@
 """The contract that every neuron keeps, and the leak that most of them have."""
 
 import math
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,11 @@ class Neuron(nn.Module):
     ``bursts, carry = neuron.stream(currents, carry)``. The currents pass through ``receive`` and
     the integer levels through ``emit``, both identities, so that whoever wants to see them can
     hook them (:func:`lbq.watch_levels`); they are never stored on the module.
+
+    A neuron cannot see from a shape whether the first axis is time or a batch. In train mode it
+    warns, once per process, if currents come directly from a convolution, a batch norm or a linear
+    layer of ``[B, F]``: what these give begins with their batch, and a sequence made of it would
+    have been reshaped or repeated first. :func:`lbq.check_time` tests a whole network.
     """
 
     max_level: int
@@ -34,6 +40,8 @@ class Neuron(nn.Module):
 
     def forward(self, currents: Currents) -> Bursts:
         """Answer a whole sequence, from rest."""
+        if self.training and not torch.compiler.is_compiling():
+            warn_without_time(currents)
         bursts, _ = self.stream(currents, None)
         return bursts
 
@@ -46,6 +54,31 @@ class Neuron(nn.Module):
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
         """Integrate, emit and reset over the sequence; what each kind of neuron defines."""
         raise NotImplementedError
+
+
+def warn_without_time(currents: Currents) -> None:
+    """Warn once if the currents begin with a batch axis where time should be.
+
+    The evidence is the operation that made them, by autograd's name of it; without gradients there
+    is none. Axes are never judged by their lengths: any T is plausible.
+    """
+    if _warned or not isinstance(currents, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
+        return
+    maker = type(currents.grad_fn).__name__
+    if maker.startswith(_BATCH_FIRST):
+        warnings.warn(
+            f"a neuron received currents of shape {list(currents.shape)} directly from a layer "
+            f"whose first axis is the batch ({maker}), and takes that axis as time: samples would "
+            f"act on each other. Add RepeatOverTime(T) before the first neuron and OverTime around "
+            f"the layers between neurons; lbq.check_time(model, x) tests a network. If the first "
+            f"axis is time, add a batch axis behind it",
+            stacklevel=2,
+        )
+        _warned.append(maker)
+
+
+_BATCH_FIRST = ("Convolution", "NativeBatchNorm", "CudnnBatchNorm", "Addmm", "Mm")
+_warned: list[str] = []
 
 
 class Decay(nn.Module):
