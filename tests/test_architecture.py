@@ -11,7 +11,6 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 FLOORS = [
     {"types", "errors", "durable"},
-    {"ranges"},
     {"functional"},
     {"kernels"},
     {"neurons", "data"},

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.analysis.levels import LayerLevels, LevelCounts
-from lbq.cost import Tally, count_macs
+from lbq.cost import Padding, Tally, count_macs
 from lbq.data import Data, open_data, test_batches
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import Neuron, NeuronStep, Surrogate, named_neurons, watch_levels
@@ -15,14 +15,16 @@ from lbq.train.document import Document
 from lbq.train.feeding import feed
 from lbq.train.precision import Precision
 
+MACS_PADDING: Padding = "counted"
+"""The paper's convention for MACs: products with padding count (docs/decisions/0006)."""
 _DIGITS = 6
 """Digits behind the point of what is measured and not counted."""
 
 
-def measure_run(run: Path, *, cache: str | Path, device: torch.device) -> Document:
+def measure_run(run: Path, *, cache: Path, device: torch.device) -> Document:
     """Measure the last checkpoint of a run on the whole test set of its recipe."""
     model, recipe, _ = load_trained(run)
-    data = open_data(recipe.data, cache)
+    data = open_data(recipe.data, cache.expanduser())
     return {"data_sha256": data.digest, **measure(model, data, recipe, device=device)}
 
 
@@ -40,8 +42,13 @@ def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.d
     example = _example(data).to(device)
     if not any(named_neurons(model)):
         correct = _answer(model, data, recipe, device)
-        macs = sum(count_macs(model, example).values())
-        counts = {"num_images": data.num_test, "ann_macs": macs, "fp_macs": macs * data.num_test}
+        macs = sum(count_macs(model, example, padding=MACS_PADDING).values())
+        counts = {
+            "num_images": data.num_test,
+            "macs_padding": MACS_PADDING,
+            "ann_macs": macs,
+            "fp_macs": macs * data.num_test,
+        }
         return {"measured_correct": correct, "counts": counts, "layers": []}
     neurons = dict(named_neurons(model))
     levels = LevelCounts({layer: neuron.max_level for layer, neuron in neurons.items()})
@@ -65,8 +72,9 @@ def counts_of(tally: Tally) -> Document:
     total = table.total()
     return {
         "num_images": table.num_images,
-        "ann_macs": table.ann_macs(),
-        "fp_macs": table.fp_macs(),
+        "macs_padding": MACS_PADDING,
+        "ann_macs": table.ann_macs(padding=MACS_PADDING),
+        "fp_macs": table.fp_macs(padding=MACS_PADDING),
         "unary_acs": total.unary_acs,
         "bit_sparse_acs": total.bit_sparse_acs,
         "unit_event_acs": total.unit_event_acs,

@@ -35,6 +35,9 @@ def results_page(results: Results) -> str:
         _markdown(_pocket_only(table_lines("5", results))),
         "## Largest level (Tables 6 and 7)",
         _reduction(results),
+        "Table 7 follows the paper's convention: products with the zeros of a padding count as "
+        "MACs, of the ANN and of the first layer, but not as accumulations. Elsewhere "
+        '"ANN / this" leaves them out on both sides ([costs.md](costs.md)).',
         _markdown(_pocket_only(table_lines("6", results))),
         _markdown(_pocket_only(table_lines("7", results))),
         "## Timesteps, and other neurons with many levels (Table 2)",

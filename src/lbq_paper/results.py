@@ -160,7 +160,10 @@ def reduction(record: Record) -> float | None:
 
 
 def energy_mj(record: Record) -> float | None:
-    """Price the counts as the paper does: float32 MACs and adds at 45 nm, per image."""
+    """Price the counts as the paper does: float32 MACs and adds at 45 nm, per image.
+
+    MACs include padded positions and accumulations do not, which is the paper's convention.
+    """
     counts = record.body.get("counts")
     return None if counts is None else _price_mj(counts)
 

@@ -22,6 +22,10 @@ from lbq_paper.tables_as_printed import ENERGIES
 ANN_MACS, STEM_MACS, NEURONS = 2_587_235_328, 3_538_944, 1_507_328
 
 
+EXACT_MACS, EXACT_STEM_MACS = 2_358_000_000, 3_400_000
+"""The same without padding, roughly."""
+
+
 def table(acs, formations):
     """The paper's ResNet-20 at T=2 with these counts for one image."""
     body = {"instants": 2, "num_weights": 17_000_000, "inputs": NEURONS, "is_real": False}
@@ -30,8 +34,13 @@ def table(acs, formations):
         num_images=1,
         timesteps=2,
         synapses=(
-            SynapseSize(name="stem", macs=STEM_MACS, **stem),
-            SynapseSize(name="body", macs=2 * (ANN_MACS - STEM_MACS), **body),
+            SynapseSize(name="stem", macs=EXACT_STEM_MACS, padded_macs=STEM_MACS, **stem),
+            SynapseSize(
+                name="body",
+                macs=2 * (EXACT_MACS - EXACT_STEM_MACS),
+                padded_macs=2 * (ANN_MACS - STEM_MACS),
+                **body,
+            ),
         ),
         edges=(
             EdgeCounts(
@@ -57,7 +66,8 @@ SPIKING = [claim for claim in ENERGIES if claim.acs_m is not None]
 @pytest.mark.parametrize("claim", SPIKING, ids=lambda claim: claim.method)
 def test_the_papers_convention_gives_the_papers_energies_and_ratios(claim):
     formations = 0 if claim.plane_formations_m is None else int(claim.plane_formations_m * 10**6)
-    row = EnergyModel().price(table(int(claim.acs_m * 10**6), formations))["paper"]
+    counted = table(int(claim.acs_m * 10**6), formations)
+    row = EnergyModel(padding="counted").price(counted)["paper"]
     assert f"{row.burst_mj:.2f}" == str(claim.energy_mj)
     assert f"{row.ratio:.2f}" == str(claim.ratio)
     assert f"{row.ann_mj:.2f}" == "11.90"
@@ -66,13 +76,13 @@ def test_the_papers_convention_gives_the_papers_energies_and_ratios(claim):
 def test_like_for_like_prices_both_sides_in_the_same_integers():
     report = EnergyModel().price(table(945_690_000, 695_000))
     narrow, wide = report["int8, 8-bit sums"], report["int8, 32-bit sums"]
-    assert narrow.ann_mj == pytest.approx(0.23 * ANN_MACS / 1e9)
+    assert narrow.ann_mj == pytest.approx(0.23 * EXACT_MACS / 1e9)
     assert narrow.burst_mj == pytest.approx(
-        (0.23 * STEM_MACS + 0.03 * 945_690_000 + 0.1 * 695_000) / 1e9
+        (0.23 * EXACT_STEM_MACS + 0.03 * 945_690_000 + 0.1 * 695_000) / 1e9
     )
-    assert wide.ann_mj == pytest.approx(0.3 * ANN_MACS / 1e9)
+    assert wide.ann_mj == pytest.approx(0.3 * EXACT_MACS / 1e9)
     assert wide.burst_mj == pytest.approx(
-        (0.3 * STEM_MACS + 0.1 * 945_690_000 + 0.1 * 695_000) / 1e9
+        (0.3 * EXACT_STEM_MACS + 0.1 * 945_690_000 + 0.1 * 695_000) / 1e9
     )
     # the honest point: the paper's float32 network costs more than an int8 ANN
     assert report["paper"].burst_mj > narrow.ann_mj
@@ -80,10 +90,22 @@ def test_like_for_like_prices_both_sides_in_the_same_integers():
 
 def test_half_floats_are_priced_as_published():
     half = EnergyModel().price(table(945_690_000, 695_000))["float16"]
-    assert half.ann_mj == pytest.approx(1.5 * ANN_MACS / 1e9)
+    assert half.ann_mj == pytest.approx(1.5 * EXACT_MACS / 1e9)
     assert half.burst_mj == pytest.approx(
-        (1.5 * STEM_MACS + 0.4 * 945_690_000 + 0.1 * 695_000) / 1e9
+        (1.5 * EXACT_STEM_MACS + 0.4 * 945_690_000 + 0.1 * 695_000) / 1e9
     )
+
+
+def test_a_ratio_has_one_rule_for_padding_on_both_sides():
+    exact, papers = (
+        EnergyModel(padding=padding).price(table(945_690_000, 695_000))["paper"]
+        for padding in ("skipped", "counted")
+    )
+    assert EnergyModel().price(table(945_690_000, 695_000))["paper"] == exact
+    assert exact.ann_mj == pytest.approx(4.6 * EXACT_MACS / 1e9)
+    assert papers.ann_mj == pytest.approx(4.6 * ANN_MACS / 1e9)
+    assert exact.convention.endswith("padding is not counted")
+    assert papers.convention.endswith("padding is counted in MACs only")
 
 
 def test_prices_are_those_of_one_image():
@@ -135,7 +157,7 @@ def test_every_printed_row_says_its_convention_and_the_source_of_its_prices():
     for row in (*report.arithmetic, *report.memory):
         assert f"{row.name}: {row.convention}" in text
     assert HOROWITZ_2014.source in text
-    assert "13.72" in text
+    assert "13.72" in str(EnergyModel(padding="counted").price(table(945_690_000, 695_000)))
 
 
 def test_a_price_says_what_its_counts_leave_out():

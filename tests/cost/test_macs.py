@@ -1,11 +1,14 @@
 """The figures by which the paper's networks are recognised."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import lbq
+from lbq.models import OverTime, RepeatOverTime
 
 
 def relu(channels):
@@ -37,7 +40,7 @@ def ann(build, classes, **arguments):
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_the_networks_have_the_published_macs(name, model, example, macs, stem):
-    found = lbq.count_macs(model, example)
+    found = lbq.count_macs(model, example, padding="counted")
     assert sum(found.values()) == macs
     assert next(iter(found.values())) == stem
 
@@ -46,7 +49,51 @@ def test_torchs_own_counter_agrees():
     model = ann(lbq.resnet20, 10, width=1 / 8).eval()
     with FlopCounterMode(display=False) as counter:
         model(IMAGE_32)
-    assert 2 * sum(lbq.count_macs(model, IMAGE_32).values()) == counter.get_total_flops()
+    macs = lbq.count_macs(model, IMAGE_32, padding="counted")
+    assert 2 * sum(macs.values()) == counter.get_total_flops()
+
+
+def products_with_values(conv, size):
+    """Count the products of a convolution that read the input: that of ones with weights of one."""
+    ones = torch.ones(1, conv.in_channels, *size, dtype=torch.float64)
+    alone = copy.deepcopy(conv).double()
+    nn.init.ones_(alone.weight)
+    alone.bias = None
+    with torch.no_grad():
+        return int(alone(ones).sum())
+
+
+@pytest.mark.parametrize(
+    ("conv", "size"),
+    [
+        (nn.Conv2d(3, 5, 3, padding=1), (6, 7)),
+        (nn.Conv2d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2), (9, 8)),
+        (nn.Conv2d(4, 4, (3, 1), padding=(1, 0), groups=4), (5, 5)),
+        (nn.Conv2d(2, 3, 4, padding="same"), (6, 6)),
+        (nn.Conv2d(2, 3, 2, padding="valid"), (6, 6)),
+        (nn.Conv1d(2, 3, 5, padding=2), (6,)),
+        (nn.Conv3d(2, 3, 3, padding=1), (4, 5, 6)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # torch's own
+def test_macs_that_read_padding_are_left_out(conv, size):
+    example = torch.zeros(1, conv.in_channels, *size)
+    assert lbq.count_macs(nn.Sequential(conv), example) == {"0": products_with_values(conv, size)}
+
+
+def test_macs_of_an_ann_and_accumulations_follow_one_rule():
+    """All levels one: every synapse that is there is one accumulation, and one MAC of the ANN."""
+    model = nn.Sequential(
+        RepeatOverTime(2), lbq.BurstLIF(1, step=0.5, reset=0.0),
+        OverTime(nn.Conv2d(3, 5, 3, padding=1)), lbq.BurstLIF(),
+    ).eval()  # fmt: skip
+    image = torch.ones(1, 3, 4, 4)
+    tally = lbq.Tally(model, image)
+    with torch.no_grad(), lbq.watch_levels(model, tally):
+        model(image)
+    table = tally.table()
+    assert table.total().unary_acs == 2 * table.ann_macs()
+    assert table.ann_macs(padding="counted") == 5 * 27 * 4 * 4 > table.ann_macs()
 
 
 def test_the_stem_of_a_still_image_is_counted_once_whatever_the_timesteps():

@@ -2,8 +2,19 @@ from dataclasses import replace
 
 import pytest
 
-from lbq.cost import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
-from lbq.errors import FormatError
+from lbq.cost import (
+    Counts,
+    CountTable,
+    EdgeCounts,
+    EnergyModel,
+    LayerCounts,
+    SynapseSize,
+)
+from lbq.errors import CountError, FormatError, ParameterError
+
+
+def synapse(name, **sizes):
+    return SynapseSize(name=name, num_weights=9, inputs=4, **sizes)
 
 
 def table(scale=1):
@@ -18,8 +29,8 @@ def table(scale=1):
         num_images=2,
         timesteps=2,
         synapses=(
-            SynapseSize(name="stem", macs=100, instants=1, num_weights=9, inputs=4, is_real=True),
-            SynapseSize(name="conv", macs=600, instants=2, num_weights=9, inputs=4, is_real=False),
+            synapse("stem", macs=100, padded_macs=110, instants=1, is_real=True),
+            synapse("conv", macs=600, padded_macs=640, instants=2, is_real=False),
         ),
         edges=(
             EdgeCounts(source="a", target="conv", t=0, is_identity=False, counts=counts),
@@ -46,8 +57,32 @@ def test_totals_leave_identities_apart():
 def test_macs_of_the_stem_and_of_the_ann():
     assert table().fp_macs() == 2 * 100
     assert table().ann_macs() == 100 + 300
+    assert table().fp_macs(padding="counted") == 2 * 110
+    assert table().ann_macs(padding="counted") == 110 + 320
     assert table().plane_formations() == 14
     assert table().active_ratio() == 0.25
+
+
+@pytest.mark.as_shipped  # the annotation checks refuse it first
+def test_a_convention_for_padding_that_is_none_is_refused():
+    with pytest.raises(ParameterError, match='"skipped" or "counted", got \'paper\''):
+        table().ann_macs(padding="paper")
+
+
+def test_a_synapse_whose_timesteps_are_unknown_is_named_and_the_ann_is_not_guessed():
+    stem, conv = table().synapses
+    unknown = replace(table(), synapses=(stem, replace(conv, instants=None)))
+    assert str(unknown).endswith("Timesteps unknown, so MACs of the ANN are not given: conv.")
+    for ask in (unknown.ann_macs, lambda: EnergyModel().price(unknown)):
+        with pytest.raises(CountError, match="at how many timesteps conv runs is unknown"):
+            ask()
+
+
+def test_a_table_of_nothing_says_so():
+    text = str(replace(table(), num_images=0))
+    assert text.startswith("nothing was counted")
+    assert "watch_levels" in text
+    assert "0.000" not in text
 
 
 def test_the_printed_table_names_its_convention_and_what_it_could_not_follow():
@@ -103,7 +138,8 @@ def test_comparing_two_tables_prints_their_ratio():
 
 
 def test_a_foreign_file_is_refused(tmp_path):
-    for text in ('{"format": "something"}', "not json", "[1]", '{"format": "lbq-counts-1"}'):
+    older = '{"format": "lbq-counts-1"}'  # its MACs counted padding
+    for text in ('{"format": "something"}', "not json", "[1]", older, '{"format": "lbq-counts-2"}'):
         (tmp_path / "other.json").write_text(text)
         with pytest.raises(FormatError, match="no table of counts"):
             CountTable.load(tmp_path / "other.json")

@@ -10,8 +10,8 @@ from torch import nn
 import lbq
 import lbq.functional as lbqf
 from lbq.cost import CountTable
-from lbq.errors import CountError, LevelError
-from lbq.models import OverTime
+from lbq.errors import CountError, LevelError, ShapeError, TimeError
+from lbq.models import MeanOverTime, OverTime
 from lbq.neurons import TernaryLIF
 
 
@@ -148,7 +148,8 @@ def test_edges_and_timesteps_add_up_to_the_total(small):
     assert sum(c.unary_acs for c in table.by_timestep()) == total.unary_acs
     assert 0 < total.unit_event_acs <= total.bit_sparse_acs <= total.unary_acs
     assert 0 < table.active_ratio() < 1
-    assert table.fp_macs() == 6 * 27 * 8 * 16 * 16
+    assert table.fp_macs(padding="counted") == 6 * 27 * 8 * 16 * 16
+    assert table.fp_macs() == 6 * 3 * 8 * (3 * 16 - 2) ** 2  # without the padding of the stem
     assert table.identities().unary_acs > 0
 
 
@@ -218,3 +219,85 @@ def test_a_table_survives_saving(small, tmp_path):
     table = run(model, images).table()
     table.save(tmp_path / "counts.json")
     assert CountTable.load(tmp_path / "counts.json") == table
+
+
+class Tokens(nn.Module):
+    """Two linear layers around a neuron, ``[T, B, N, D]``, with axes folded in some way."""
+
+    def __init__(self, fold):
+        super().__init__()
+        self.fold, self.neuron = fold, lbq.BurstLIF(step=0.1)
+        self.one, self.two = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.fold(self.two, self.neuron(self.fold(self.one, x))).mean((0, 2))
+
+
+FOLDS = {
+    "none": lambda layer, x: layer(x),
+    "time and batch": lambda layer, x: layer(x.flatten(0, 1)).unflatten(0, x.shape[:2]),
+    "tokens too": lambda layer, x: layer(x.reshape(-1, 64)).reshape(*x.shape[:-1], -1),
+    "tokens first": lambda layer, x: layer(x.permute(2, 1, 0, 3)).permute(2, 1, 0, 3),
+    "instant by instant": lambda layer, x: torch.stack([layer(instant) for instant in x]),
+}
+
+
+@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("timesteps", [1, 8, 16])  # 16 is the number of tokens as well
+def test_an_ann_runs_linear_layers_once_however_tokens_are_folded_with_time(fold, timesteps):
+    model = Tokens(FOLDS[fold]).eval()
+    tally = lbq.Tally(model, torch.rand(timesteps, 1, 16, 64))
+    with torch.no_grad(), lbq.watch_levels(model, tally):
+        model(torch.rand(timesteps, 3, 16, 64))
+    assert tally.table().ann_macs() == 16 * 64 * 64 + 16 * 64 * 10 == 75_776
+
+
+def frames_network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        OverTime(nn.Conv2d(2, 4, 3, padding=1)), lbq.BurstLIF(step=0.3),
+        OverTime(nn.Conv2d(4, 4, 3, padding=1)), lbq.BurstLIF(step=0.3),
+        OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)), MeanOverTime(),
+    ).eval()  # fmt: skip
+
+
+def test_more_timesteps_than_the_example_had_are_refused():
+    model = frames_network()
+    tally = lbq.Tally(model, torch.randn(2, 1, 2, 6, 6))
+    with pytest.raises(TimeError, match=r"timestep 3, but in the example it had 2; make"):
+        run(model, torch.randn(8, 4, 2, 6, 6), tally)
+
+
+def test_fewer_timesteps_than_the_example_had_are_refused():
+    model = frames_network()
+    tally = run(model, torch.randn(2, 4, 2, 6, 6), lbq.Tally(model, torch.randn(8, 1, 2, 6, 6)))
+    with pytest.raises(CountError, match=r"0 sample\(s\) at timestep 3.*of 4 at timestep 1"):
+        tally.table()
+
+
+@pytest.mark.parametrize(
+    ("example", "ran"), [((6, 6), (1, 1)), ((6, 6), (1, 6)), ((1, 1), (6, 6)), ((1, 6), (6, 6))]
+)
+def test_another_size_than_the_example_had_is_refused(example, ran):
+    model = frames_network()
+    tally = lbq.Tally(model, torch.randn(2, 1, 2, *example))
+    with pytest.raises(ShapeError, match=rf"\[4, {ran[0]}, {ran[1]}\] per sample, but for the ex"):
+        run(model, torch.randn(2, 3, 2, *ran), tally)
+
+
+def test_a_tally_that_was_never_fed_says_so():
+    model = frames_network()
+    text = str(lbq.Tally(model, torch.randn(2, 1, 2, 6, 6)))
+    assert text.startswith("nothing was counted")
+    assert "with lbq.watch_levels(model, tally):" in text
+
+
+def test_a_tally_checks_on_request_that_time_is_first():
+    def forgetful():
+        return nn.Sequential(nn.Linear(6, 1), lbq.BurstLIF(), nn.Linear(1, 2))
+
+    lbq.Tally(forgetful(), torch.randn(1, 6))  # [1, 1]: nothing in its shape is wrong
+    with pytest.raises(TimeError, match="the neuron 1 takes the batch as time"):
+        lbq.Tally(forgetful(), torch.randn(1, 6), check_time=True)
+    lbq.Tally(frames_network(), torch.randn(2, 1, 2, 6, 6), check_time=True)
+    lbq.Tally(Tokens(FOLDS["none"]), torch.rand(4, 1, 16, 64), check_time=True)

@@ -1,15 +1,17 @@
 from lbq.cost import CountTable, LayerCounts, SynapseSize, ann_traffic, burst_traffic
 
 
+def synapse(name, **sizes):
+    return SynapseSize(name=name, macs=1, padded_macs=1, **sizes)
+
+
 def table(timesteps):
     return CountTable(
         num_images=1,
         timesteps=timesteps,
         synapses=(
-            SynapseSize(name="stem", macs=1, instants=1, num_weights=10, inputs=7, is_real=True),
-            SynapseSize(
-                name="a", macs=1, instants=timesteps, num_weights=100, inputs=20, is_real=False
-            ),
+            synapse("stem", instants=1, num_weights=10, inputs=7, is_real=True),
+            synapse("a", instants=timesteps, num_weights=100, inputs=20, is_real=False),
         ),
         edges=(),
         layers=tuple(

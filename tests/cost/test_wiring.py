@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 import lbq
 from lbq.cost import trace_wiring
-from lbq.errors import CountError, ShapeError
+from lbq.errors import CountError, ShapeError, TimeError
 from lbq.models import OverTime
 
 
@@ -275,3 +275,71 @@ def test_a_batch_is_no_example():
     model = nn.Sequential(lbq.BurstLIF(), nn.Linear(4, 2))
     with pytest.raises(ShapeError, match="batch of 3; pass a batch of one"):
         trace_wiring(model, torch.randn(2, 3, 4))
+
+
+def floor_divided(b):
+    return torch.div(b, 4, rounding_mode="floor")
+
+
+def partly_cleared(b):
+    b = b.clone()
+    b[..., :2] = 0.0
+    return b
+
+
+def cleared_through_a_view(b):
+    b.view(b.shape).mul_(torch.tensor(0.0))
+    return b
+
+
+def cleared_by_out(b):
+    torch.mul(b, torch.zeros(4), out=b)
+    return b
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("div", floor_divided),
+        ("__setitem__", partly_cleared),
+        ("mul_", cleared_through_a_view),
+        ("mul", cleared_by_out),
+        ("zero_", lambda b: b.zero_()),
+        ("dropout", lambda b: F.dropout(b, 0.5)),
+    ],
+)
+def test_bursts_that_are_rounded_or_overwritten_are_not_charged_as_levels(name, change):
+    wiring = trace_wiring(Join(lambda a, b: change(a)), torch.randn(2, 1, 4))
+    assert wires(wiring) == []
+    assert wiring.untracked == [f"{name} in the model"]
+    assert [s.is_real for s in wiring.synapses] == [True]
+
+
+def test_a_dropout_that_is_off_and_a_plain_quotient_are_followed():
+    def keep(a, b):
+        return F.dropout(a, 0.5, training=False).div(4).div_(2)
+
+    wiring = trace_wiring(Join(keep), torch.randn(2, 1, 4))
+    assert wires(wiring) == [("a", "out")]
+    assert not wiring.untracked
+
+
+def forgetful():
+    """Every ReLU replaced by a neuron, and nothing that makes time."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), lbq.BurstLIF(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10),
+    ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_network_without_a_time_axis_is_refused_as_such(batch):
+    with pytest.raises(TimeError, match=r"no time axis. Add RepeatOverTime\(T\)"):
+        lbq.Tally(forgetful(), torch.randn(batch, 3, 8, 8))
+
+
+@pytest.mark.parametrize("timesteps", [2, 3])
+def test_a_batch_of_images_is_no_example_of_a_network_with_time(timesteps):
+    model = lbq.resnet20(10, width=1 / 16, timesteps=timesteps)
+    with pytest.raises(ShapeError, match="a batch of 3; pass a batch of one"):
+        lbq.Tally(model, torch.randn(3, 3, 8, 8))

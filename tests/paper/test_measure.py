@@ -39,8 +39,9 @@ def test_counts_and_levels_are_those_of_all_test_samples(measured):
     total, stem = table.total(), table.synapses[0]
     assert found["counts"] == {
         "num_images": 30,
-        "ann_macs": sum(s.macs // s.instants for s in table.synapses),
-        "fp_macs": 30 * stem.macs,
+        "macs_padding": "counted",
+        "ann_macs": sum(s.padded_macs // s.instants for s in table.synapses),
+        "fp_macs": 30 * stem.padded_macs,
         "unary_acs": total.unary_acs,
         "bit_sparse_acs": total.bit_sparse_acs,
         "unit_event_acs": total.unit_event_acs,

@@ -10,7 +10,7 @@ from lbq.cost.energy import (
 )
 from lbq.cost.fan_out import Reach, conv_reach, linear_reach
 from lbq.cost.macs import count_macs
-from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
+from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts, Padding, SynapseSize
 from lbq.cost.tally import Tally
 from lbq.cost.traffic import Traffic, ann_traffic, burst_traffic
 from lbq.cost.wiring import Edge, Wiring, trace_wiring
@@ -26,6 +26,7 @@ __all__ = [
     "EnergyReport",
     "EnergyRow",
     "LayerCounts",
+    "Padding",
     "Reach",
     "SynapseSize",
     "Tally",

@@ -8,7 +8,7 @@ the same narrower numbers, and memory traffic apart, since moving a byte costs m
 
 from dataclasses import dataclass, replace
 
-from lbq.cost.table import CountTable
+from lbq.cost.table import CountTable, Padding
 from lbq.cost.traffic import Traffic, ann_traffic, burst_traffic
 from lbq.functional.cost import arithmetic_energy_pj
 
@@ -112,7 +112,11 @@ class EnergyReport:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyModel:
-    """Prices a table of counts; the paper's 45 nm constants unless said.
+    """Prices a table of counts, by default with the paper's 45 nm constants.
+
+    MACs follow the rule of the accumulations, so that a ratio has one rule on both sides: what
+    reads padding is counted on neither. ``padding="counted"`` counts it in MACs and not in
+    accumulations, as the paper's Table 7 does.
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16).eval()
@@ -125,6 +129,8 @@ class EnergyModel:
     """
 
     technology: Technology = HOROWITZ_2014
+    padding: Padding = "skipped"
+    """Whether MACs that read padding are counted."""
 
     def price(self, table: CountTable) -> EnergyReport:
         """Price the counted network and the ANN of the same shape, per image."""
@@ -141,7 +147,8 @@ class EnergyModel:
                 table,
                 name,
                 f"{multiply} + {add} per MAC of the ANN, and of synapses with a real-valued input; "
-                f"{add} per bit-sparse AC, int32 add per plane formation",
+                f"{add} per bit-sparse AC, int32 add per plane formation; padding is "
+                f"{'counted in MACs only' if self.padding == 'counted' else 'not counted'}",
                 mac_pj=multiply_pj + add_pj,
                 ac_pj=add_pj,
             )
@@ -171,14 +178,16 @@ class EnergyModel:
     ) -> EnergyRow:
         images = max(1, table.num_images)
         burst_pj = arithmetic_energy_pj(
-            fp_macs=table.fp_macs() / images,
+            fp_macs=table.fp_macs(padding=self.padding) / images,
             acs=table.total().bit_sparse_acs / images,
             plane_formations=table.plane_formations() / images,
             mac_pj=mac_pj,
             ac_pj=ac_pj,
             formation_pj=self.technology.int32_add,
         )
-        ann_pj = arithmetic_energy_pj(fp_macs=table.ann_macs(), acs=0, mac_pj=mac_pj)
+        ann_pj = arithmetic_energy_pj(
+            fp_macs=table.ann_macs(padding=self.padding), acs=0, mac_pj=mac_pj
+        )
         return EnergyRow(
             name=name,
             convention=convention,

@@ -6,6 +6,7 @@ some positions more often than others. Multiplying a mean rate by MACs ignores t
 position reaches what the cells that contain it reach, each output once (docs/decisions/0010).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,6 +92,32 @@ def conv_reach(
         for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
     )
     return Reach(axes=tuple(axes), width=weight_shape[0] // groups)
+
+
+def num_taps(
+    size: Sequence[int],
+    outputs: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> int:
+    """Count the pairs of an output place and a tap of a kernel that read an input, not padding.
+
+    Args:
+        size: spatial size of the input.
+        outputs: spatial size of the output.
+        kernel: size of the kernel.
+        stride: step of the kernel, per axis.
+        padding: zeros before the first position, per axis.
+        dilation: distance of the kernel's taps, per axis.
+    """
+    counts: list[int] = []
+    for n, o, k, s, p, d in zip(size, outputs, kernel, stride, padding, dilation, strict=True):
+        read = torch.arange(o).unsqueeze(1) * s - p + torch.arange(k) * d  # [outputs, taps]
+        counts.append(int(((read >= 0) & (read < n)).sum()))
+    return math.prod(counts)
 
 
 def _windows(size: int, kernel: int, *, stride: int, padding: int, dilation: int) -> Tensor:

@@ -1,20 +1,25 @@
-"""Dense multiply-accumulates, the usual way: padded positions counted, batch norm and adds not."""
+"""Dense multiply-accumulates of convolutions and linear layers; batch norms and adds have none."""
 
 from torch import Tensor, nn
 
+from lbq.cost.table import Padding
 from lbq.cost.wiring import trace_wiring
 from lbq.errors import CountError, ShapeError
 
 
-def count_macs(model: nn.Module, example: Tensor) -> dict[str, int]:
+def count_macs(
+    model: nn.Module, example: Tensor, *, padding: Padding = "skipped"
+) -> dict[str, int]:
     """Count the MACs of every convolution and linear layer for one sample, all timesteps.
 
-    This is the convention of the paper's ANN row. Accumulations (:class:`lbq.Tally`) use exact
-    fan-out instead.
+    By default MACs that read the zeros of a padding are left out, as in the accumulations of
+    :class:`lbq.Tally`, so that the two can be divided by each other. ``padding="counted"`` includes
+    them: the convention of the paper's ANN row and of most tools.
 
     Args:
         model: any network.
         example: input of the model for a batch of one.
+        padding: "skipped" or "counted".
 
     Example:
         >>> lbq.count_macs(torch.nn.Sequential(torch.nn.Linear(784, 10)), torch.ones(1, 784))
@@ -33,7 +38,7 @@ def count_macs(model: nn.Module, example: Tensor) -> dict[str, int]:
             f"of one, time first if the model takes frames"
         )
     for synapse in wiring.synapses:
-        found[synapse.name] = found.get(synapse.name, 0) + synapse.macs
+        found[synapse.name] = found.get(synapse.name, 0) + synapse.dense_macs(padding)
     return found
 
 

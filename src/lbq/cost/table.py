@@ -1,14 +1,18 @@
 """The counts of a run as plain data: exact integers per edge and timestep, to question or save."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from lbq.errors import FormatError
+from lbq.errors import CountError, FormatError, ParameterError
 
-FORMAT = "lbq-counts-1"
+FORMAT = "lbq-counts-2"
+
+Padding = Literal["skipped", "counted"]
+"""Whether dense MACs include products with the zeros of a padding: "skipped" leaves them out, as
+exact fan-out does for accumulations; "counted" is the paper's convention and that of most tools."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +67,22 @@ class SynapseSize:
 
     name: str
     macs: int
-    """Dense multiply-accumulates over all timesteps."""
-    instants: int
-    """How often it runs: once, or at every timestep."""
+    """Dense multiply-accumulates over all timesteps, without those that read padding."""
+    padded_macs: int
+    """The same with those that read padding."""
+    instants: int | None
+    """How often it runs: once, or at every timestep; None if that could not be found out."""
     num_weights: int
     inputs: int
-    """Input values of one instant."""
+    """Input values of one instant; of all of them if their number is unknown."""
     is_real: bool
     """Its input is real-valued, so it costs MACs."""
+
+    def dense_macs(self, padding: Padding) -> int:
+        """Return the MACs over all timesteps under one of the two conventions."""
+        if padding not in get_args(Padding):
+            raise ParameterError(f'padding must be "skipped" or "counted", got {padding!r}')
+        return self.macs if padding == "skipped" else self.padded_macs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +110,11 @@ class CountTable:
         return (
             *(f"Not followed, so its synapses count as MACs: {what}." for what in self.untracked),
             *(f"Not counted at all: {what}." for what in self.uncounted),
+            *(
+                f"Timesteps unknown, so MACs of the ANN are not given: {s.name}."
+                for s in self.synapses
+                if s.instants is None
+            ),
         )
 
     def total(self) -> Counts:
@@ -128,13 +145,34 @@ class CountTable:
         """Sum the non-zero bits of all layers; binary and ternary ones have no planes to form."""
         return sum(layer.plane_formations for layer in self.layers if layer.max_level > 1)
 
-    def fp_macs(self) -> int:
-        """Sum the MACs of synapses with a real-valued input, for all images."""
-        return self.num_images * sum(s.macs for s in self.synapses if s.is_real)
+    def fp_macs(self, *, padding: Padding = "skipped") -> int:
+        """Sum the MACs of synapses with a real-valued input, for all images.
 
-    def ann_macs(self) -> int:
-        """Sum the MACs of the same network as an ANN: every synapse once, for one image."""
-        return sum(synapse.macs // synapse.instants for synapse in self.synapses)
+        Args:
+            padding: "skipped" follows the rule of the accumulations, "counted" the paper's.
+        """
+        return self.num_images * sum(s.dense_macs(padding) for s in self.synapses if s.is_real)
+
+    def ann_macs(self, *, padding: Padding = "skipped") -> int:
+        """Sum the MACs of the same network as an ANN: every synapse once, for one image.
+
+        Args:
+            padding: "skipped" follows the rule of the accumulations, so that a ratio of the two has
+                one rule on both sides; "counted" is the paper's convention.
+        """
+        return sum(s.dense_macs(padding) // n for s, n in self.synapses_and_instants())
+
+    def synapses_and_instants(self) -> Iterator[tuple[SynapseSize, int]]:
+        """Yield every synapse with the number of timesteps at which it runs, or refuse."""
+        for synapse in self.synapses:
+            if synapse.instants is None:
+                raise CountError(
+                    f"at how many timesteps {synapse.name} runs is unknown, so the same network as "
+                    f"an ANN has no count: its input could not be followed from a neuron, from "
+                    f"frames or from RepeatOverTime. Use RepeatOverTime and OverTime, or reshape "
+                    f"with torch's own functions"
+                )
+            yield synapse, synapse.instants
 
     def active_ratios(self) -> dict[str, float]:
         """Say for every layer which share of its neurons emits, over images and timesteps."""
@@ -173,7 +211,9 @@ class CountTable:
                 uncounted=tuple(data["uncounted"]),
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise FormatError(f"{path} is no table of counts: {error!r}") from error
+            raise FormatError(
+                f"{path} is no table of counts that this version reads: {error!r}; count again"
+            ) from error
 
     def compare(self, other: "CountTable") -> str:
         """Return this table beside another one as text, per image, with the ratio of the two."""
@@ -184,6 +224,11 @@ class CountTable:
         return "\n".join(rows)
 
     def __str__(self) -> str:
+        if self.num_images == 0:
+            return (
+                "nothing was counted: no image ran while levels were watched; run the model inside "
+                "`with lbq.watch_levels(model, tally):`"
+            )
         scale, active = 1e6 * max(1, self.num_images), self.active_ratios()
         edges = self.by_edge()
         wide = max(map(len, ("total", *(source for source, _ in edges)))) + 2
@@ -204,7 +249,7 @@ class CountTable:
         rows += [f"{name:{wide + wider + 8}}{value:12.3f}" for name, value in self._lines()[2:]]
         rows.append(
             f"millions per image, mean of {self.num_images} image(s), {self.timesteps} timestep(s) "
-            f"summed; exact fan-out:\nsynapses into padding are not counted"
+            f"summed; exact fan-out:\nsynapses into padding are not counted, in ACs and in MACs"
         )
         return "\n".join((*rows, *self.notes))
 

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts
 from lbq.cost.wiring import Edge, Wiring, trace_wiring
 from lbq.deploy.network import LoweredNetwork
-from lbq.errors import CountError, LevelError
+from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
+from lbq.models import time
 from lbq.types import FanOut
 
 _LANES = 0x0101010101010101
@@ -26,7 +27,8 @@ _WORDS = 1 << 17
 class Tally:
     """Counts what the levels of a model cost; use it as a watch.
 
-    Counting starts at zero and goes on over any number of batches.
+    Counting starts at zero and goes on over any number of batches. What runs must have the shapes
+    and the timesteps of the example: anything else is refused, since its MACs would be others.
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16).eval()
@@ -41,13 +43,20 @@ class Tally:
         model: the network whose neurons will be watched.
         example: input of the model for a batch of one, to find out which neuron feeds what; a
             lowered network knows its own.
+        check_time: first test, with :func:`lbq.check_time`, that the model does not take the batch
+            as time.
     """
 
-    def __init__(self, model: nn.Module, example: Tensor | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, example: Tensor | None = None, *, check_time: bool = False
+    ) -> None:
         if example is None:
             if not isinstance(model, LoweredNetwork):
                 raise CountError("a tally needs an example input, a batch of one, to find its way")
             example = model.example()
+        if check_time:
+            is_sequence = example.dim() > 2 and len(example) != 1 == example.shape[1]
+            time.check_time(model, example, batch_axis=1 if is_sequence else None)
         self._wiring: Wiring = trace_wiring(model, example)
         if not self._wiring.neurons:
             raise CountError(
@@ -70,6 +79,7 @@ class Tally:
                 f"levels of {layer!r} arrived, but the model that this tally was made for has no "
                 f"such neuron (it has {known}); make the tally from the model that is watched"
             )
+        self._check(layer, t, level)
         whole = _BitCounts(level)
         self._count_layer(layer, t, level, whole)
         for edge in self._leaving[layer]:
@@ -82,6 +92,7 @@ class Tally:
 
     def table(self) -> CountTable:
         """Return what was counted so far."""
+        self._check_complete()
         edges = self._wiring.edges
         return CountTable(
             num_images=max(self._images.values(), default=0),
@@ -104,6 +115,37 @@ class Tally:
 
     def __str__(self) -> str:
         return str(self.table())
+
+    def _check(self, layer: str, t: int, level: Tensor) -> None:
+        """Refuse levels that differ from those of the example."""
+        steps, shape = self._wiring.instants[layer], self._wiring.shapes[layer]
+        if t >= steps:
+            raise TimeError(
+                f"{layer} emitted a level at timestep {t + 1}, but in the example it had {steps}; "
+                f"make the tally from an example of as many timesteps as will run"
+            )
+        if tuple(level.shape[1:]) != shape:
+            raise ShapeError(
+                f"{layer} emitted levels of shape {list(level.shape[1:])} per sample, but for the "
+                f"example {list(shape)}; make the tally from an example of the size that will run"
+            )
+
+    def _check_complete(self) -> None:
+        """Refuse counts of which a part is missing: fewer timesteps, or a run that was stopped."""
+        seen = {
+            (layer, t): self._images.get((layer, t), 0)
+            for layer, steps in self._wiring.instants.items()
+            for t in range(steps)
+        }
+        most = max(seen, key=seen.__getitem__)
+        least = min(seen, key=seen.__getitem__)
+        if seen[most] != seen[least]:
+            raise CountError(
+                f"{least[0]} emitted levels of {seen[least]} sample(s) at timestep {least[1] + 1}, "
+                f"but {most[0]} of {seen[most]} at timestep {most[1] + 1}: what ran had fewer "
+                f"timesteps than the example, ran only in part, or was stopped; count whole runs, "
+                f"with an example of as many timesteps"
+            )
 
     def _count_layer(self, layer: str, t: int, level: Tensor, bits: "_BitCounts") -> None:
         before = self._layers.get((layer, t))

@@ -32,9 +32,10 @@ class Traffic:
 
 def ann_traffic(table: CountTable) -> Traffic:
     """Count the bytes of the same network as an int8 ANN: everything once, no state."""
-    reads = sum(synapse.inputs for synapse in table.synapses)
+    synapses = [synapse for synapse, _ in table.synapses_and_instants()]
+    reads = sum(synapse.inputs for synapse in synapses)
     return Traffic(
-        weight_bytes=sum(synapse.num_weights for synapse in table.synapses),
+        weight_bytes=sum(synapse.num_weights for synapse in synapses),
         activation_bytes=reads + _num_neurons(table),
         state_bytes=0,
     )
@@ -42,10 +43,11 @@ def ann_traffic(table: CountTable) -> Traffic:
 
 def burst_traffic(table: CountTable) -> Traffic:
     """Count the bytes of the burst network with one-byte levels, over all its timesteps."""
-    reads = sum(synapse.inputs * synapse.instants for synapse in table.synapses)
+    synapses = list(table.synapses_and_instants())
+    reads = sum(synapse.inputs * instants for synapse, instants in synapses)
     neurons, passes = _num_neurons(table), table.timesteps - 1
     return Traffic(
-        weight_bytes=sum(synapse.num_weights * synapse.instants for synapse in table.synapses),
+        weight_bytes=sum(synapse.num_weights * instants for synapse, instants in synapses),
         activation_bytes=reads + neurons * table.timesteps,
         state_bytes=2 * _MEMBRANE_BYTES * neurons * passes,
     )

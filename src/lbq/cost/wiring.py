@@ -7,27 +7,29 @@ burst makes it an ordinary real number, and the synapse behind it is counted in 
 guessed: such operations are listed in :attr:`Wiring.untracked`.
 """
 
-from collections import Counter
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lbq.cost.fan_out import Reach, conv_reach, linear_reach
+from lbq.cost.fan_out import Reach, conv_reach, linear_reach, num_taps
+from lbq.cost.instants import Instants, Moments
 from lbq.cost.pools import Pool, bind, per_axis, read_pool
 from lbq.cost.table import SynapseSize
 from lbq.deploy.nodes import Shortcut
-from lbq.errors import CountError, ShapeError
+from lbq.errors import CountError, ShapeError, TimeError
+from lbq.models.time import RepeatOverTime
 from lbq.neurons.neuron import Neuron
 from lbq.types import FanOut
 
 _RESHAPES = {
-    "clone", "contiguous", "detach", "dropout", "expand", "flatten", "reshape", "squeeze", "to",
-    "unflatten", "unsqueeze", "view",
+    "clone", "contiguous", "detach", "detach_", "expand", "flatten", "requires_grad_", "reshape",
+    "squeeze", "to", "unflatten", "unsqueeze", "view",
 }  # fmt: skip
 _ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 _SCALINGS = {"mul", "div", "mul_", "div_"}
@@ -77,6 +79,10 @@ class Wiring:
     """Neurons in each layer, in running order."""
     max_levels: dict[str, int] = field(default_factory=dict[str, int])
     """Largest level of each layer."""
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Shape of each layer's levels, of one sample at one instant."""
+    instants: dict[str, int] = field(default_factory=dict[str, int])
+    """Timesteps of each layer."""
     timesteps: int = 1
     untracked: list[str] = field(default_factory=list[str])
     """Operations on bursts that were not followed, with the module that made them."""
@@ -92,7 +98,7 @@ def trace_wiring(model: nn.Module, example: Tensor) -> Wiring:
         model: any network of neurons and synapses.
         example: input of the model for a batch of one.
     """
-    tracer = _Tracer()
+    tracer = _Tracer(model, example)
     modes = {module: module.training for module in model.modules()}
     with ExitStack() as stack:
         for name, module in model.named_modules():
@@ -112,38 +118,40 @@ def trace_wiring(model: nn.Module, example: Tensor) -> Wiring:
 class _Tracer(TorchFunctionMode):
     """Sees every torch function that the model calls and keeps track of where bursts go."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module, example: Tensor) -> None:
         super().__init__()
         self.wiring = Wiring()
+        self._example = example
+        self._instants = Instants(model, example)
+        self._runs: list[_Run] = []
         self._stack: list[str] = []
         self._inside = 0  # of modules that are followed as a whole
         self._routes: dict[int, tuple[Tensor, tuple[Route, ...]]] = {}
         self._mixed: dict[int, Tensor] = {}  # sums of bursts and currents
-        self._shapes: dict[str, tuple[int, ...]] = {}
 
     def finished(self) -> Wiring:
-        """Return the wiring, now that the number of timesteps is known."""
-        steps = self.wiring.timesteps
-        self.wiring.synapses = [
-            sized
-            for synapse, calls in Counter(self.wiring.synapses).items()
-            for sized in _over_time(synapse, calls, steps)
-        ]
+        """Return the wiring, now that every neuron has shown where time is."""
+        self.wiring.synapses = [_size_of(runs, self._instants) for runs in _grouped(self._runs)]
         return self.wiring
 
     def entering(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
             self._stack.append(name)
             self._inside += isinstance(module, Neuron | Shortcut)
+            if isinstance(module, Neuron) and args and isinstance(args[0], Tensor):
+                self._instants.receive(args[0])
 
         return hook
 
     def leaving(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             self._stack.pop()
+            if isinstance(module, RepeatOverTime):
+                self._instants.emit(output)
             if isinstance(module, Shortcut):
                 self._inside -= 1
                 self._shortcut(name, args[0])
+                self._instants.pass_rows(args[0], output)
             if isinstance(module, Neuron):
                 self._inside -= 1
                 if isinstance(output, Tensor):
@@ -153,10 +161,7 @@ class _Tracer(TorchFunctionMode):
 
     def _emitted(self, layer: str, bursts: Tensor, max_level: int) -> None:
         if bursts.shape[1] != 1:
-            raise ShapeError(
-                f"the example must be one sample, but {layer} emitted a batch of "
-                f"{bursts.shape[1]}; pass a batch of one, time first if the model takes frames"
-            )
+            _refuse_batch(layer, self._example, bursts)
         if layer in self.wiring.neurons:
             raise CountError(
                 f"the neuron {layer} runs twice in one pass, so its levels cannot be told apart; "
@@ -165,26 +170,32 @@ class _Tracer(TorchFunctionMode):
         self.wiring.neurons[layer] = bursts[0].numel()
         self.wiring.max_levels[layer] = max_level
         self.wiring.timesteps = max(self.wiring.timesteps, len(bursts))
-        self._shapes[layer] = tuple(bursts.shape[2:])
+        self.wiring.instants[layer] = len(bursts)
+        self.wiring.shapes[layer] = tuple(bursts.shape[2:])
+        self._instants.emit(bursts)
         self._tag(bursts, (Route(layer),))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
         if not self._inside:
             name = getattr(func, "__name__", str(func))
+            self._instants.follow(func, name, args, kwargs, output)
             if name in _PRODUCTS:
                 self.wiring.uncounted.append(self._here(name))
             elif isinstance(output, Tensor):
-                self._follow(name, args, kwargs or {}, output)
+                self._follow(name, args, kwargs, output)
             else:
                 self._note_untracked(name, args)  # several tensors, or none
+                if name == "__setitem__":
+                    self._forget(args[0], name)
         return output
 
     def _follow(self, name: str, args: Any, kwargs: dict[str, Any], output: Tensor) -> None:
         first = args[0] if args else kwargs.get("input")
         routes = self._routes_of(first)
-        if output is first:  # done in place: whatever was known of it is known no longer
-            self._routes.pop(id(first), None)
+        if (output is first and name not in _RESHAPES) or kwargs.get("out") is not None:
+            self._forget(output, name)  # done in place: what was known of it is known no longer
         if name in ("conv1d", "conv2d", "conv3d"):
             self._convolution(bind(_CONV, args, kwargs), output)
         elif name == "linear":
@@ -197,7 +208,7 @@ class _Tracer(TorchFunctionMode):
             self._tag(output, routes)
             if id(first) in self._mixed:
                 self._mixed[id(output)] = output
-        elif name in _SCALINGS and _is_positive(bind(("input", "other"), args, kwargs)["other"]):
+        elif _is_scaling(name, args, kwargs) or _is_idle_dropout(name, args, kwargs):
             self._tag(output, routes)
         elif routes and (pool := read_pool(name, args, kwargs)) and _can_follow(routes, pool):
             self._tag(output, tuple(r._replace(pools=(*r.pools, pool)) for r in routes))
@@ -240,19 +251,44 @@ class _Tracer(TorchFunctionMode):
         if name not in _INNOCENT and (known or any(self._routes_of(value) for value in nested)):
             self.wiring.untracked.append(self._here(name))
 
+    def _forget(self, written: Tensor, name: str) -> None:
+        """Drop what is known of a tensor that was written into, and of its views."""
+        routes = self._routes.pop(id(written), None)
+        memory = written.untyped_storage().data_ptr()
+        views = [
+            key
+            for key, (tensor, _) in self._routes.items()
+            if tensor.untyped_storage().data_ptr() == memory
+        ]
+        for key in views:
+            del self._routes[key]
+        if views and not routes:
+            self.wiring.untracked.append(self._here(name))
+
     def _here(self, name: str) -> str:
         return f"{name} in {self._stack[-1] or 'the model'}"
 
     def _convolution(self, call: dict[str, Any], output: Tensor) -> None:
         weight = cast(Tensor, call["weight"])
-        if self._synapse(call["input"], weight, output.numel()):
-            size = call["input"].shape[-(weight.dim() - 2) :]
+        kernel, size = weight.shape[2:], call["input"].shape[2 - weight.dim() :]
+        places = output.shape[2 - weight.dim() :]
+        stride, dilation = (per_axis(call.get(key, 1), size) for key in ("stride", "dilation"))
+        taps = num_taps(
+            size,
+            places,
+            kernel,
+            stride=stride,
+            padding=_paddings(call.get("padding", 0), kernel, dilation),
+            dilation=dilation,
+        )
+        exact = output.numel() // math.prod(places) * taps * weight.shape[1]
+        if self._synapse(call["input"], weight, exact, output.numel() * weight[0].numel()):
             reach = conv_reach(
                 size,
                 weight.shape,
-                stride=per_axis(call.get("stride", 1), size),
-                padding=_paddings(call.get("padding", 0), weight, call.get("dilation", 1), size),
-                dilation=per_axis(call.get("dilation", 1), size),
+                stride=stride,
+                padding=_even_paddings(call.get("padding", 0), kernel, dilation),
+                dilation=dilation,
                 groups=call.get("groups", 1),
             )
             for route in self._routes_of(call["input"]):
@@ -260,23 +296,27 @@ class _Tracer(TorchFunctionMode):
 
     def _linear(self, call: dict[str, Any], output: Tensor) -> None:
         weight = cast(Tensor, call["weight"])
-        if self._synapse(call["input"], weight, output.numel()):
+        macs = output.numel() * weight.shape[1]
+        if self._synapse(call["input"], weight, macs, macs):
             for route in self._routes_of(call["input"]):
                 self._add_edge(route, linear_reach(len(weight)), is_identity=False)
 
-    def _synapse(self, inputs: Tensor, weight: Tensor, outputs: int) -> bool:
+    def _synapse(self, inputs: Tensor, weight: Tensor, macs: int, padded_macs: int) -> bool:
         """Write a synapse down; say whether levels enter it."""
         routes = self._routes_of(inputs)
         if id(inputs) in self._mixed:
             self.wiring.untracked.append(f"sum of bursts and currents into {self._stack[-1]}")
-        self.wiring.synapses.append(
-            SynapseSize(
+        moments = self._instants.moments(inputs, is_linear=weight.dim() == 2)
+        self._runs.append(
+            _Run(
                 name=self._stack[-1],
-                macs=outputs * weight[0].numel(),
-                instants=len(inputs),  # one sample: T, or something else; see finished()
+                macs=macs,
+                padded_macs=padded_macs,
                 num_weights=weight.numel(),
-                inputs=inputs.numel(),
+                num_inputs=inputs.numel(),
                 is_real=not routes,
+                moments=moments,
+                still_input=inputs if moments is not None and not moments.at else None,
             )
         )
         return bool(routes)
@@ -308,7 +348,7 @@ class _Tracer(TorchFunctionMode):
 
     def _check_fit(self, layer: str, max_pools: tuple[Pool, ...], reach: Reach) -> None:
         """Complain if levels were reshaped so that positions no longer mean what they did."""
-        shape = self._shapes[layer]
+        shape = self.wiring.shapes[layer]
         for pool in max_pools:
             shape = (*shape[: -len(pool.size)], *pool.output_size())
         if reach.axes and (len(shape), *shape[1:]) != (
@@ -336,16 +376,93 @@ def _restore(modes: dict[nn.Module, bool]) -> None:
         module.training = training
 
 
-def _over_time(synapse: SynapseSize, calls: int, steps: int) -> list[SynapseSize]:
-    """Tell timesteps from other first axes, and a loop over time from a synapse used again."""
-    if synapse.instants == 1 and calls == steps:
-        return [replace(synapse, macs=synapse.macs * steps, instants=steps)]
-    instants = steps if synapse.instants == steps else 1
-    return calls * [replace(synapse, instants=instants, inputs=synapse.inputs // instants)]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Run:
+    """One call of a synapse."""
+
+    name: str
+    macs: int
+    padded_macs: int
+    num_weights: int
+    num_inputs: int
+    is_real: bool
+    moments: Moments | None
+    """None if its timesteps are unknown."""
+    still_input: Tensor | None
+    """The input, if it has no time: to see whether it is read again."""
+
+    def continues(self, before: "list[_Run]") -> bool:
+        """Say whether this is the same synapse at other timesteps, and not used again."""
+        last = before[-1]
+        if self.moments is None or last.moments is None or self.name != last.name:
+            return False
+        if self.is_real != last.is_real or self.num_weights != last.num_weights:
+            return False
+        if not self.moments.at:  # a still input that is read again gives the same again
+            return self.still_input is last.still_input
+        return all(run.moments and run.moments.at.isdisjoint(self.moments.at) for run in before)
 
 
-def _is_positive(factor: Any) -> bool:
-    return isinstance(factor, int | float) and factor > 0
+def _grouped(runs: list[_Run]) -> list[list[_Run]]:
+    """Put the calls of a loop over time together."""
+    groups: list[list[_Run]] = []
+    for run in runs:
+        for group in groups:
+            if run.continues(group):
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    return groups
+
+
+def _size_of(runs: list[_Run], instants: Instants) -> SynapseSize:
+    moments = [run.moments for run in runs]
+    times = [
+        max(1, len(each.at)) for each in moments if each is not None and instants.is_certain(each)
+    ]
+    known = sum(times) if len(times) == len(runs) else None
+    return SynapseSize(
+        name=runs[0].name,
+        macs=sum(run.macs for run in runs),
+        padded_macs=sum(run.padded_macs for run in runs),
+        instants=known,
+        num_weights=runs[0].num_weights,
+        inputs=sum(run.num_inputs for run in runs) // (known or 1),
+        is_real=runs[0].is_real,
+    )
+
+
+def _refuse_batch(layer: str, example: Tensor, bursts: Tensor) -> None:
+    """Raise for an example that is no batch of one, or for a network without a time axis."""
+    shape, batch = list(bursts.shape), bursts.shape[1]
+    leading = example.shape[: 1 if example.dim() % 2 == 0 else 2]
+    if batch in leading or len(bursts) != len(example):
+        raise ShapeError(
+            f"the example must be one sample, but {layer} emitted a batch of {batch}; pass a batch "
+            f"of one, time first if the model takes frames (it emitted {shape})"
+        )
+    raise TimeError(
+        f"{layer} emitted {shape}. A neuron takes time as the first axis and the batch as the "
+        f"second, but here the first axis has length {len(bursts)}, that of the example "
+        f"{list(example.shape)}: if it is a batch B and not T, this network has no time axis. Add "
+        f"RepeatOverTime(T) before the first neuron and OverTime around the layers between neurons "
+        f"(lbq.check_time tests for this). If the example is a sequence, time first, pass one "
+        f"sample of it"
+    )
+
+
+def _is_scaling(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Say whether this is a product with, or a quotient by, a positive number, unrounded."""
+    call = bind(("input", "other"), args, kwargs)
+    factor = call.get("other")
+    is_positive = isinstance(factor, int | float) and factor > 0
+    return name in _SCALINGS and is_positive and call.get("rounding_mode") is None
+
+
+def _is_idle_dropout(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    call = bind(("input", "p", "training", "inplace"), args, kwargs)
+    return name == "dropout" and not call.get("training", True)
 
 
 def _can_follow(routes: tuple[Route, ...], pool: Pool) -> bool:
@@ -355,17 +472,24 @@ def _can_follow(routes: tuple[Route, ...], pool: Pool) -> bool:
 
 
 def _paddings(
-    padding: str | int | Sequence[int], weight: Tensor, dilation: Any, size: Sequence[int]
+    padding: str | int | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
-    """Read a convolution's padding, "same" and "valid" included."""
+    """Read how much a convolution pads before the first position, "same" and "valid" included."""
     if padding == "valid":
-        return (0,) * len(size)
+        return (0,) * len(kernel)
     if not isinstance(padding, str):
-        return per_axis(padding, size)
-    spans = [d * (k - 1) for k, d in zip(weight.shape[2:], per_axis(dilation, size), strict=True)]
-    if any(span % 2 for span in spans):
+        return per_axis(padding, kernel)
+    return tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True))
+
+
+def _even_paddings(
+    padding: str | int | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    """Read a convolution's padding, which must be the same on both sides."""
+    spans = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    if padding == "same" and any(span % 2 for span in spans):
         raise CountError(
-            f'padding="same" with an even kernel {tuple(weight.shape[2:])} pads one side more than '
-            f"the other, which is not counted; use an odd kernel or a number"
+            f'padding="same" with an even kernel {tuple(kernel)} pads one side more than the '
+            f"other, which is not counted; use an odd kernel or a number"
         )
-    return tuple(span // 2 for span in spans)
+    return _paddings(padding, kernel, dilation)

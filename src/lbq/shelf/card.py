@@ -87,7 +87,8 @@ def _what_it_came_to(record: Document, recipe: Recipe) -> dict[str, str]:
         "right in float64": f"{whole['correct']:,} of {whole['num_images']:,}",
         "accumulations per image": f"{unary} unary, {bit_sparse} bit-sparse (-{saved:.2%})",
         "multiplications per image": (
-            f"{macs} in the first layer; {whole['ann_macs'] / 1e6:.2f} M as an ANN"
+            f"{macs} in the first layer; {whole['ann_macs'] / 1e6:.2f} M as an ANN (products with "
+            f"padding {whole['macs_padding']})"
         ),
     }
 

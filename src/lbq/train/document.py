@@ -75,11 +75,7 @@ def _read(kind: Any, value: Any, place: str) -> Any:
         return _read_tuple(typing.get_args(kind), value, place)
     if kind is float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        _expect(is_number, value, place, "a number")
-        try:
-            return float(value)
-        except OverflowError:
-            return _expect(False, value, place, "a number below 1e308")
+        return float(_expect(is_number, value, place, "a number"))
     if kind is int:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return _expect(is_whole, value, place, "a whole number")
@@ -132,7 +128,5 @@ def _read_tuple(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
 
 def _expect(holds: bool, value: Any, place: str, expected: str) -> Any:
     if not holds:
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else f"{shown[:40]}..."
-        raise RecipeError(f"{place} must be {expected}, got {shown}")
+        raise RecipeError(f"{place} must be {expected}, got {value!r}")
     return value

@@ -21,23 +21,17 @@ Listener = Callable[[Record], None]
 class Journal:
     """Appends records to a file; a full disk loses lines later, never the run.
 
-    Lines that cannot be written are kept in memory and tried again with the next one. Every record
-    gets the time of day and, since that clock may be set, the seconds since this object was made.
+    Lines that cannot be written are kept in memory and tried again with the next one.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._start = time.monotonic()
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._pending: list[bytes] = []
         self._has_complained = False
 
     def __call__(self, record: Record) -> None:
         """Append a record, with the time."""
-        times = {
-            "time": round(time.time(), 3),
-            "elapsed_s": round(time.monotonic() - self._start, 3),
-        }
-        line = json.dumps({**times, **_sayable(record)}, allow_nan=False)
+        line = json.dumps({"time": round(time.time(), 3), **_sayable(record)}, allow_nan=False)
         self._pending.append(line.encode() + b"\n")
         try:
             self._write()
@@ -52,22 +46,13 @@ class Journal:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             size = os.fstat(descriptor).st_size
-            if size > 0 and os.pread(descriptor, 1, size - 1) != b"\n":
-                os.write(descriptor, b"\n")  # ends a line that was written in part
-            while self._pending:
-                self._write_lines(descriptor)
+            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            data = (b"\n" if is_torn else b"") + b"".join(self._pending)
+            while data:  # a nearly full disk takes a part
+                data = data[os.write(descriptor, data) :]
         finally:
             os.close(descriptor)
-
-    def _write_lines(self, descriptor: int) -> None:
-        """Write the lines that wait, and keep those that were not written whole."""
-        data, written = b"".join(self._pending), 0
-        try:
-            while written < len(data):  # a nearly full disk takes a part
-                written += os.write(descriptor, data[written:])
-        finally:
-            while self._pending and written >= len(self._pending[0]):
-                written -= len(self._pending.pop(0))
+        self._pending.clear()
 
 
 def _sayable(record: Record) -> Record:
@@ -78,31 +63,19 @@ def _sayable(record: Record) -> Record:
     }
 
 
-def read_journal(path: str | Path) -> Iterator[Record]:
+def read_journal(path: Path) -> Iterator[Record]:
     """Yield the records that count, in order.
 
-    Where a run resumed from an earlier step, the records of the steps that it then repeated are
-    left out: what remains is one line of history.
+    A line that a kill tore is skipped. Where a run resumed from an earlier step, the records of the
+    steps that it then repeated are left out: what remains is one line of history.
     """
     records: list[Record] = []
-    for record in read_all(path):
-        if record["event"] == "resume":
-            records = [r for r in records if r["step"] <= record["step"]]
-        records.append(record)
-    yield from records
-
-
-def read_all(path: str | Path) -> Iterator[Record]:
-    """Yield every record, in order; lines that a kill or a full disk cut short are skipped."""
-    path = Path(path)
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError):
+        except ValueError:
             continue
-        if (
-            isinstance(record, dict)
-            and isinstance(record.get("event"), str)
-            and isinstance(record.get("step"), int)
-        ):
-            yield record
+        if record.get("event") == "resume":
+            records = [r for r in records if r.get("step", 0) <= record["step"]]
+        records.append(record)
+    yield from records

@@ -1,0 +1,192 @@
+"""How often a synapse runs, told by what its input descends from."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lbq
+from lbq.cost import trace_wiring
+from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+
+T, N, D = 4, 3, 5
+
+
+class Behind(nn.Module):
+    """A linear layer behind something that is done to bursts ``[T, 1, N, D]``."""
+
+    def __init__(self, do, features=D):
+        super().__init__()
+        self.neuron, self.do, self.out = lbq.BurstLIF(step=0.1), do, nn.Linear(features, 2)
+
+    def forward(self, x):
+        return self.out(self.do(self.neuron(x)))
+
+
+def sizes(model, example):
+    return [(s.name, s.instants, s.inputs) for s in trace_wiring(model, example).synapses]
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        F.relu,
+        lambda b: F.gelu(b).reshape(-1, D),
+        lambda b: b.permute(2, 0, 1, 3).reshape(-1, D),
+        lambda b: F.layer_norm(b, (D,)),
+        lambda b: b * b,
+        lambda b: b @ torch.ones(D, D),
+        lambda b: (b @ b.transpose(-2, -1)) @ b,
+        lambda b: F.scaled_dot_product_attention(b, b, b),
+        lambda b: b * b.mean(-1, keepdim=True),
+        lambda b: torch.cat([b[:1], b[1:]]),
+        lambda b: torch.stack(list(b)),
+        lambda b: torch.stack(b.unbind(0), 2),
+        lambda b: F.pad(b, (1, 1))[..., 1:-1],
+        lambda b: F.max_pool1d(b.flatten(0, 1), 1).squeeze(1),
+    ],
+)  # fmt: skip
+def test_time_survives_operations_that_lose_the_levels(do):
+    assert sizes(Behind(do), torch.randn(T, 1, N, D)) == [("out", T, N * D)]
+
+
+@pytest.mark.parametrize(
+    ("do", "instants", "features"),
+    [
+        (lambda b: b.mean(0), 1, D),
+        (lambda b: b.sum((0, 2)), 1, D),
+        (lambda b: b.amax(0), 1, D),
+        (lambda b: b[0] + b[1] + b[2] + b[3], 1, D),
+        (lambda b: b[-1], 1, D),
+        (lambda b: b[1:], T - 1, D),
+        (lambda b: b.permute(1, 2, 0, 3).flatten(2), 1, T * D),
+        (lambda b: F.relu(b).max(0).values, 1, D),
+    ],
+)
+def test_what_is_averaged_or_picked_out_of_time_runs_less_often(do, instants, features):
+    ((_, found, inputs),) = sizes(Behind(do, features), torch.randn(T, 1, N, D))
+    assert found == instants
+    assert inputs * instants == do(torch.zeros(T, 1, N, D)).numel()
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda b: torch.from_numpy(b.numpy().copy()),
+        lambda b: torch.einsum("tbnd->btnd", b),
+        lambda b: b.reshape(2, 2, 1, N, D).mean(1),
+        lambda b: torch.cat([b, torch.zeros(1, 1, N, D)]),
+        lambda b: torch.cat([b, b[:1]]),
+    ],
+)
+def test_what_cannot_be_told_is_unknown_and_noted(do):
+    model = Behind(do)
+    assert [s[1] for s in sizes(model, torch.randn(T, 1, N, D))] == [None]
+    table = lbq.Tally(model, torch.randn(T, 1, N, D)).table()
+    assert "Timesteps unknown, so MACs of the ANN are not given: out." in table.notes
+    with pytest.raises(lbq.errors.CountError, match="timesteps out runs is unknown"):
+        table.ann_macs()
+
+
+class Repeated(nn.Module):
+    """A still image that is repeated over time by hand, before or behind a convolution."""
+
+    def __init__(self, repeat, *, first):
+        super().__init__()
+        self.repeat, self.first = repeat, first
+        self.conv, self.neuron, self.out = nn.Conv2d(3, 4, 3), lbq.BurstLIF(), nn.Linear(4, 2)
+
+    def forward(self, x):
+        if self.first:
+            x = self.repeat(x)
+            x = self.conv(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        else:
+            x = self.repeat(self.conv(x))
+        return self.out(self.neuron(x).mean((-2, -1))).mean(0)
+
+
+def filled(x):
+    sequence = torch.zeros(T, *x.shape)
+    for t in range(T):
+        sequence[t] = x
+    return sequence
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        RepeatOverTime(T),
+        lambda x: x.unsqueeze(0).expand(T, -1, -1, -1, -1),
+        lambda x: x.unsqueeze(0).repeat(T, 1, 1, 1, 1),
+        lambda x: x[None].repeat_interleave(T, 0),
+        lambda x: torch.stack([x] * T),
+        lambda x: torch.cat([x[None]] * T),
+        lambda x: x + torch.zeros(T, 1, 1, 1, 1),
+        filled,
+    ],
+)
+def test_a_still_image_may_be_repeated_by_hand(repeat, first):
+    conv, out = sizes(Repeated(repeat, first=first), torch.randn(1, 3, 6, 6))
+    assert conv == ("conv", T if first else 1, 3 * 6 * 6)
+    assert out == ("out", T, 4)
+
+
+def test_a_convolution_of_the_same_still_image_at_every_timestep_is_one_synapse():
+    class Again(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.neuron = nn.Conv2d(3, 4, 3), lbq.BurstLIF()
+
+        def forward(self, x):
+            return self.neuron(torch.stack([self.conv(x) for _ in range(T)]))
+
+    assert sizes(Again(), torch.randn(1, 3, 6, 6)) == [("conv", T, 3 * 6 * 6)]
+
+
+def test_tokens_before_the_neurons_are_not_taken_for_timesteps():
+    class Patches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.neuron, self.out = nn.Linear(D, D), lbq.BurstLIF(), nn.Linear(D, 2)
+
+        def forward(self, x):
+            tokens = self.embed(x.reshape(-1, D)).reshape(x.shape)
+            return self.out(self.neuron(torch.stack([tokens] * T)).mean(2)).mean(0)
+
+    example = torch.randn(1, T, D)  # as many tokens as timesteps
+    assert sizes(Patches(), example) == [("embed", 1, T * D), ("out", T, D)]
+
+
+def test_time_that_begins_unseen_is_not_guessed():
+    class Unseen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.neuron, self.out = nn.Linear(D, D), lbq.BurstLIF(), nn.Linear(D, 2)
+            self.grow = torch.eye(1).repeat(T, 1)
+
+        def forward(self, x):
+            return self.out(self.neuron((self.grow @ self.stem(x)).unsqueeze(1))).mean(0)
+
+    assert sizes(Unseen(), torch.randn(1, D)) == [("stem", None, D), ("out", T, D)]
+
+
+def test_frames_are_seen_by_the_neuron_that_reads_them():
+    model = nn.Sequential(
+        OverTime(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)), lbq.BurstLIF(),
+        OverTime(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 2)), MeanOverTime(), nn.Linear(2, 2),
+    )  # fmt: skip
+    found = [(name, instants) for name, instants, _ in sizes(model, torch.randn(T, 1, 2, 6, 6))]
+    assert found == [("0.0", T), ("2.2", T), ("4", 1)]
+
+
+@pytest.mark.as_shipped  # the annotation checks stop tracers
+def test_a_lowered_network_runs_its_synapses_as_often():
+    model = lbq.resnet20(10, width=1 / 16, timesteps=3).eval()
+    image = torch.randn(1, 3, 16, 16)
+    trained, lowered = (
+        trace_wiring(each, image).synapses for each in (model, lbq.lower(model, image))
+    )
+    assert sorted((s.instants, s.macs, s.padded_macs) for s in trained) == sorted(
+        (s.instants, s.macs, s.padded_macs) for s in lowered
+    )
