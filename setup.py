@@ -24,15 +24,16 @@ ISA_FLAGS = {
     "avx512bf16": [*AVX512, "-mavx512bf16"],
     "neon": [],
 }
-ISAS = {"x86_64": ["avx2", "avx512", "avx512bf16"], "aarch64": ["neon"]}.get(platform.machine(), [])
+MACHINES = {"arm64": "aarch64", "AMD64": "x86_64"}  # what macOS and Windows call them
+ISAS = {"x86_64": ["avx2", "avx512", "avx512bf16"], "aarch64": ["neon"]}
+ENGINE_ISAS = {
+    "x86_64": ["avx2", "avx2vnni", "avx512", "avx512vnni", "amx"],
+    "aarch64": ["neon"],
+}
 KERNELS = ["burst_forward", "burst_backward", "normed_scan"]
 FUSING = ["burst_backward", "normed_scan"]  # what decides a level is rounded by hand there
 COMMON = ["burst_scan", "burst_scan-scalar", "normed_scan", "normed_scan-scalar", "dispatch"]
 ENGINE = [path.stem for path in sorted((NATIVE / "engine").glob("*.cc")) if "-" not in path.stem]
-ENGINE_ISAS = {
-    "x86_64": ["avx2", "avx2vnni", "avx512", "avx512vnni", "amx"],
-    "aarch64": ["neon"],
-}.get(platform.machine(), [])
 TORCH_2_10 = "0x020a000000000000"
 
 
@@ -61,20 +62,28 @@ class BuildNative(build_ext):
             self.compiler._compile = compile_one
 
 
+def sources_for(machine: str) -> list[Path]:
+    """Return what is compiled for a machine, as ``platform.machine()`` calls it."""
+    machine = MACHINES.get(machine, machine)
+    vectors = [f"{kernel}-{isa}" for isa in ISAS.get(machine, []) for kernel in KERNELS]
+    engine_isas = [f"kernels-{isa}" for isa in ENGINE_ISAS.get(machine, [])]
+    return [
+        *(NATIVE / "src" / f"{name}.cc" for name in (*COMMON, *vectors)),
+        *(NATIVE / "engine" / f"{name}.cc" for name in (*ENGINE, "kernels-scalar", *engine_isas)),
+        NATIVE / "torch" / "binding.cc",
+    ]
+
+
 def native_extension() -> list[Extension]:
     """Describe the extension, or nothing where torch cannot be imported."""
     try:
         from torch.utils.cpp_extension import include_paths, library_paths  # noqa: PLC0415
     except ImportError:
         return []
-    vectors = [f"{kernel}-{isa}" for isa in ISAS for kernel in KERNELS]
-    engine = [*ENGINE, "kernels-scalar", *(f"kernels-{isa}" for isa in ENGINE_ISAS)]
-    sources = [NATIVE / "src" / f"{name}.cc" for name in (*COMMON, *vectors)]
-    sources += [NATIVE / "engine" / f"{name}.cc" for name in engine]
     return [
         Extension(
             "lbq._native",
-            sources=[str(path) for path in (*sources, NATIVE / "torch" / "binding.cc")],
+            sources=[str(path) for path in sources_for(platform.machine())],
             include_dirs=[
                 *(str(NATIVE / name) for name in ("include", "src", "engine")),
                 *include_paths(),
@@ -92,8 +101,9 @@ def native_extension() -> list[Extension]:
     ]
 
 
-setup(
-    ext_modules=native_extension(),
-    cmdclass={"build_ext": BuildNative},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
-)
+if __name__ == "__main__":
+    setup(
+        ext_modules=native_extension(),
+        cmdclass={"build_ext": BuildNative},
+        options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    )

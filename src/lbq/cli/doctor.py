@@ -130,7 +130,7 @@ def _kernels() -> Finding:
     isa = native.isa()
     return Finding(
         what="native kernels",
-        found="not built: neurons on CPUs run on plain torch" if isa is None else isa,
+        found=isa or f"{native.why_missing()}: neurons on CPUs run on plain torch",
         is_well=isa is not None,
         advice="" if isa else "pip install --no-build-isolation . in an environment with torch",
     )

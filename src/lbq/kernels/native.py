@@ -10,6 +10,7 @@ call them too.
 import logging
 from functools import cache
 from importlib import util
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,19 +29,48 @@ _KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16}
 
 @cache
 def isa() -> str | None:
-    """Load the native library once; return its instruction set, or None if it was not built."""
+    """Load the native library once; return its instruction set, or None (and log why) without."""
+    why = why_missing()
+    if why is None:
+        return torch.ops.lbq.isa()
+    _log.warning(
+        "lbq's native library %s, so neurons on CPUs run on plain torch, several times slower; "
+        "build it in an environment with torch and a C++ compiler: "
+        "pip install --no-build-isolation .",
+        why,
+    )
+    return None
+
+
+@cache
+def why_missing() -> str | None:
+    """Load the native library once; return None, or why it cannot be used."""
     spec = util.find_spec("lbq._native")
     if spec is None or spec.origin is None:
-        _log.warning(
-            "lbq's native kernels are not built, so neurons on CPUs run on plain torch, several "
-            "times slower; build them in an environment with torch and a C++ compiler: "
-            "pip install --no-build-isolation ."
+        return "is not built"
+    try:
+        _check_length(Path(spec.origin))
+        torch.ops.load_library(spec.origin)
+        for name in ("burst_forward", "burst_backward"):
+            torch.library.register_fake(f"lbq::{name}", _write_nothing)
+        torch.ops.lbq.isa()
+    except (OSError, ImportError, AttributeError, RuntimeError) as error:
+        return f"({spec.origin}) does not load: {error.__cause__ or error}"
+    return None
+
+
+def _check_length(path: Path) -> None:
+    """Raise OSError for an ELF file that was cut short: loading it would end the process."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) == 64 and header.startswith(b"\x7fELF\x02\x01"):  # 64 bits, little-endian
+        start, each, count = (
+            int.from_bytes(header[first:last], "little")
+            for first, last in ((40, 48), (58, 60), (60, 62))  # the table of sections, at the end
         )
-        return None
-    torch.ops.load_library(spec.origin)
-    for name in ("burst_forward", "burst_backward"):
-        torch.library.register_fake(f"lbq::{name}", _write_nothing)
-    return torch.ops.lbq.isa()
+        size, expected = path.stat().st_size, start + each * count
+        if size < expected:
+            raise OSError(f"the file has {size} of {expected} bytes")
 
 
 def _write_nothing(*arguments: object) -> None:

@@ -219,10 +219,10 @@ def run(network: LoweredNetwork, inputs: Tensor, watch: Watch | None = None) -> 
 @cache
 def _library() -> Any:
     """Load the engine's door, or say what is missing."""
-    spec = util.find_spec("lbq._native")
-    if kernels.isa() is None or spec is None or spec.origin is None:
+    spec, why = util.find_spec("lbq._native"), kernels.why_missing()
+    if why is not None or spec is None or spec.origin is None:
         raise ImplementationError(
-            'backend "native" needs lbq\'s native library, which is not built here; build it in an '
+            f'backend "native" needs lbq\'s native library, which {why}; build it in an '
             "environment with torch and a C++ compiler: pip install --no-build-isolation . -- or "
             'take backend "dense", which gives the same bits'
         )
