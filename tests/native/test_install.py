@@ -1,0 +1,47 @@
+"""``cmake --install``: the program, the headers, and a package that other projects find."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from bundles import tiny_network
+
+import lbq
+
+CONSUMER = Path(__file__).parents[2] / "native" / "test" / "consumer"
+
+
+@pytest.fixture(scope="module")
+def installed(native_build, tmp_path_factory):
+    """The prefix that everything was installed into."""
+    prefix = tmp_path_factory.mktemp("installed")
+    subprocess.run(["cmake", "--install", native_build, "--prefix", prefix], check=True)
+    return prefix
+
+
+def test_the_program_and_the_headers_are_there(installed):
+    assert {path.name for path in (installed / "include").iterdir()} == {"lbq.h", "lbq_model.h"}
+    done = subprocess.run(
+        [installed / "bin" / "lbq-run", "--help"], capture_output=True, check=False
+    )
+    assert b"lbq-run NET.lbq" in done.stdout + done.stderr
+
+
+def test_the_package_has_the_version_of_the_library(installed):
+    (version,) = installed.rglob("lbq-config-version.cmake")
+    assert f'set(PACKAGE_VERSION "{lbq.__version__}")' in version.read_text()
+
+
+@pytest.mark.as_shipped
+def test_another_project_finds_the_package_and_answers_a_bundle(installed, tmp_path):
+    network, build = tiny_network(), tmp_path / "build"
+    lbq.save(network, tmp_path / "net.lbq")
+    subprocess.run(
+        ["cmake", "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={installed}"], check=True
+    )
+    subprocess.run(["cmake", "--build", build], check=True)
+    done = subprocess.run(
+        [build / "answer", tmp_path / "net.lbq"], capture_output=True, text=True, check=True
+    )
+    expected = lbq.run(network, network.example())[0].tolist()
+    assert [int(line) for line in done.stdout.split()] == expected
