@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 FLOORS = [
-    {"types", "errors", "durable"},
+    {"types", "errors", "durable", "waiting"},
     {"functional"},
     {"kernels"},
     {"neurons", "data"},

@@ -9,6 +9,11 @@ the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.shelf`` 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# before torch is imported
+from lbq import waiting as _waiting  # noqa: F401 # pyright: ignore[reportUnusedImport]
+
+# isort: split
+
 from lbq.adapters.ann import from_ann
 from lbq.cost import EnergyModel, Tally, count_macs
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
