@@ -11,6 +11,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 FLOORS = [
     {"types", "errors", "durable", "waiting"},
+    {"ranges"},
     {"functional"},
     {"kernels"},
     {"neurons", "data"},

@@ -21,10 +21,10 @@ _DIGITS = 6
 """Digits behind the point of what is measured and not counted."""
 
 
-def measure_run(run: Path, *, cache: Path, device: torch.device) -> Document:
+def measure_run(run: Path, *, cache: str | Path, device: torch.device) -> Document:
     """Measure the last checkpoint of a run on the whole test set of its recipe."""
     model, recipe, _ = load_trained(run)
-    data = open_data(recipe.data, cache.expanduser())
+    data = open_data(recipe.data, cache)
     return {"data_sha256": data.digest, **measure(model, data, recipe, device=device)}
 
 

@@ -1,7 +1,10 @@
 import json
+import math
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import lbq
 from lbq.cli.main import main
@@ -64,6 +67,115 @@ def test_a_float_network_counts_as_its_run(trained, tmp_path, capsys):
     found = evaluated(capsys, out)
     assert found["count"] == expected["count"]
     assert abs(found["correct"] - expected["correct"]) <= 1  # float32 rounds in another order
+
+
+PIXELS = lbq.Pixels(mean=(0.5, 0.4, 0.3), std=(0.25, 0.3, 0.2))
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """Bundles of a network that no recipe of the library trained: real numbers, and integers."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 6, 3, padding=1),
+        lbq.models.RepeatOverTime(2),
+        lbq.BurstLIF(max_level=3, step=0.2),
+        lbq.models.OverTime(
+            torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(6, 2)
+        ),
+        lbq.models.MeanOverTime(),
+    )
+    folder = tmp_path_factory.mktemp("own")
+    real = lbq.lower(model.eval(), torch.zeros(1, 3, 8, 8))
+    lbq.save(real, folder / "real.lbq")
+    lbq.save(lbq.to_fixed_point(real, pixels=PIXELS), folder / "integers.lbq")
+    return folder
+
+
+def answered(network, pictures, prepare):
+    """The right answers over a folder of classes, counted without the library's data."""
+    correct = count = 0
+    for label, name in enumerate(("dark", "light")):
+        for path in sorted((pictures / "test" / name).iterdir()):
+            image = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
+            answer = lbq.run(network, prepare(image)[None])
+            correct, count = correct + int(answer.argmax(1).item() == label), count + 1
+    return correct, count
+
+
+def normalized(image):
+    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (PIXELS.mean, PIXELS.std))
+    return (image / 255 - mean) / std
+
+
+def test_a_bundle_of_an_own_network_is_tested_on_a_folder_of_images(
+    own, pictures, tmp_path, capsys
+):
+    words = ("--data", pictures, "--cache", tmp_path)
+    found = evaluated(capsys, own / "integers.lbq", *words)
+    expected = answered(lbq.load(own / "integers.lbq"), pictures, lambda image: image)
+    assert (found["correct"], found["count"]) == expected
+    flags = ("--mean", *PIXELS.mean, "--std", *PIXELS.std)
+    found = evaluated(capsys, own / "real.lbq", *words, *flags)
+    assert (found["correct"], found["count"]) == answered(
+        lbq.load(own / "real.lbq"), pictures, normalized
+    )
+    assert 0 < found["correct"] < found["count"]  # a network that always says one class is no test
+
+
+def test_what_a_bundle_of_an_own_network_does_not_say_is_asked_for_by_flag(
+    own, pictures, tmp_path, capsys
+):
+    large = tmp_path / "large"
+    flat = tmp_path / "flat"
+    more = tmp_path / "more"
+    for i, name in enumerate(("a", "b", "c")):
+        for folder, side in ((large, 16), (flat, 8), (more, 8)):
+            if i == 2 and folder is not more:
+                continue
+            for split in ("train", "test") if folder is not flat else ("",):
+                (folder / split / name).mkdir(parents=True)
+                picture = np.full((side, side, 3), 80 * i, np.uint8)
+                Image.fromarray(picture).save(folder / split / name / "1.png")
+
+    def refused(name, *words):
+        cache = ["--cache", str(tmp_path / "cache")]
+        assert main(["eval", str(own / name), *map(str, words), *cache]) == 1
+        return capsys.readouterr().err
+
+    assert "name one with --data" in refused("integers.lbq")
+    assert "--mean R G B --std R G B" in refused("real.lbq", "--data", pictures)
+    assert "are part of it already" in refused("integers.lbq", "--data", pictures, "--std", 1, 1, 1)
+    assert "pass --size 8" in refused("integers.lbq", "--data", large)
+    assert "--split" in refused("integers.lbq", "--data", flat)
+    assert "answers for 2 classes" in refused("integers.lbq", "--data", more)
+    cache = ("--cache", tmp_path / "cache")
+    for words in (("--data", large, "--size", 8), ("--data", flat, "--split", "train")):
+        assert evaluated(capsys, own / "integers.lbq", *words, *cache)["count"] == 2
+
+
+def test_a_file_that_carries_a_recipe_takes_none_of_those_flags(bundle, trained, capsys):
+    assert main(["eval", str(bundle), "--size", "8"]) == 1
+    assert "carries one" in capsys.readouterr().err
+    assert main(["eval", str(trained), "--size", "8"]) == 1
+    assert "not for runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(12,), (1, 4, 4), (3, 4, 4)], ids=["flat", "grey", "frames"])
+def test_inputs_that_are_no_rgb_images_are_refused_with_what_python_does(tmp_path, capsys, shape):
+    takes_frames = shape == (3, 4, 4)
+    model = torch.nn.Sequential(
+        *([] if takes_frames else [lbq.models.RepeatOverTime(2)]),
+        lbq.models.OverTime(torch.nn.Flatten(), torch.nn.Linear(math.prod(shape), 2)),
+        lbq.BurstLIF(),
+        lbq.models.OverTime(torch.nn.Linear(2, 2)),
+        lbq.models.MeanOverTime(),
+    )
+    example = torch.zeros(2, 1, *shape) if takes_frames else torch.zeros(1, *shape)
+    path = tmp_path / "own.lbq"
+    lbq.save(lbq.lower(model.eval(), example), path)
+    assert main(["eval", str(path), "--data", "synthetic"]) == 1
+    assert f"lbq.run(lbq.load('{path}'), inputs)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

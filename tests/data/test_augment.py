@@ -93,7 +93,7 @@ def test_another_seed_varies_otherwise():
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(ParameterError, match="pixels"):
+    with pytest.raises(ParameterError, match="cutout must be at least 0"):
         AugmentConfig(cutout=-1)
     with pytest.raises(ParameterError, match="area must be above 0 and at most 1"):
         AugmentConfig(area=(0.5, 1.5))

@@ -90,7 +90,7 @@ def test_nothing_is_mixed_unless_asked():
 
 
 def test_what_is_no_probability_is_refused():
-    with pytest.raises(ParameterError, match="negative"):
+    with pytest.raises(ParameterError, match="mixup must be at least 0"):
         MixConfig(mixup=-0.1)
-    with pytest.raises(ParameterError, match="probabilities"):
+    with pytest.raises(ParameterError, match="prob must be at least 0 and at most 1"):
         MixConfig(prob=1.5)

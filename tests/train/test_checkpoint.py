@@ -174,3 +174,56 @@ def test_a_manifest_is_readable_by_people(folder):
     body = json.loads(folder.path(1).read_text())["body"]
     assert body["facts"] == {"loss": 0.1, "words": "ja"}
     assert set(body["files"]) == {"model", "training"}
+
+
+def write_manifest(folder, step, body):
+    """Write a manifest with the right SHA-256, whatever it says."""
+    folder.folder.mkdir(exist_ok=True)
+    folder.path(step).write_bytes(checkpoint_module._manifest_bytes(body))
+
+
+FILE = {"bytes": 1, "sha256": "0"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        [{"format": 1}],
+        None,
+        "body",
+        {"format": 1, "step": 9, "facts": {}, "files": {"model": FILE | {"bytes": "1"}}},
+        {"format": 1, "step": 9, "facts": {}, "files": {"model": FILE | {"sha256": [1]}}},
+    ],
+    ids=["list", "list of one", "null", "text", "size as text", "hash as list"],
+)
+def test_a_manifest_of_another_kind_is_passed_over(folder, body):
+    folder.save(checkpoint(7, 1.5))
+    write_manifest(folder, 9, body)
+    with pytest.raises(FormatError):
+        folder.load(9)
+    assert_equal(folder.load_newest(quarantine=True), checkpoint(7, 1.5))
+    assert folder.steps() == [7]
+
+
+@pytest.mark.parametrize("name", ["000000009.json", "000000009.model.safetensors"])
+def test_a_folder_in_the_place_of_a_file_is_passed_over(folder, name):
+    folder.save(checkpoint(7, 1.5))
+    folder.save(checkpoint(9, 2.5))
+    (folder.folder / name).unlink()
+    (folder.folder / name).mkdir()
+    assert_equal(folder.load_newest(quarantine=True), checkpoint(7, 1.5))
+    assert folder.steps() == [7]
+    folder.save(checkpoint(9, 2.5))
+    assert_equal(folder.load_newest(), checkpoint(9, 2.5))
+
+
+def test_a_folder_in_the_place_of_an_old_file_does_not_stop_saving(folder):
+    folder.save(checkpoint(7))
+    folder.path(7).unlink()
+    folder.path(7).mkdir()
+    (folder.folder / "000000005.model.safetensors").mkdir()
+    for step in (8, 9, 10):
+        folder.save(checkpoint(step))
+        folder.sweep()
+    assert folder.steps() == [9, 10]

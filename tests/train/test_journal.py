@@ -65,3 +65,37 @@ def test_a_full_disk_delays_lines_and_complains_once(tmp_path, monkeypatch, capl
 
 def test_a_run_without_a_journal_has_no_records(tmp_path):
     assert list(read_journal(tmp_path / "journal.jsonl")) == []
+
+
+def test_a_write_that_stops_half_way_repeats_no_line(tmp_path, monkeypatch):
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    real, room = os.write, 150
+
+    def nearly_full(descriptor, data):
+        nonlocal room
+        if room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real(descriptor, data[:room])
+        room -= written
+        return written
+
+    monkeypatch.setattr(os, "write", nearly_full)
+    for step in range(1, 6):  # some are written, one in part, the others wait
+        journal({"event": "train", "step": step})
+    assert path.stat().st_size == 150
+    room = 100  # enough for one line and a part of the next
+    journal({"event": "train", "step": 6})
+    monkeypatch.setattr(os, "write", real)
+    journal({"event": "train", "step": 7})
+    assert events(path) == [("train", step) for step in range(1, 8)]
+
+
+def test_lines_that_are_no_records_are_skipped(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    Journal(path)({"event": "train", "step": 1})
+    strange = [b"[1, 2]", b'"x"', b"null", b'{"event": 5, "step": "a"}', b'{"event": "resume"}']
+    with path.open("ab") as file:
+        file.write(b"\n".join([*strange, b"[" * 100_000, b'{"event": "resume", "step": 1e400}\n']))
+    Journal(path)({"event": "train", "step": 2})
+    assert events(path) == [("train", 1), ("train", 2)]

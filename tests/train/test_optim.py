@@ -107,6 +107,15 @@ def test_the_warm_up_rises_and_the_cosine_falls_to_its_end():
     assert factors[8:] == sorted(factors[8:], reverse=True)
 
 
+def test_no_epoch_of_a_warm_up_by_epochs_trains_at_rate_zero():
+    schedule = ScheduleConfig(warmup_epochs=3.0, moves="epoch")
+    factors = [factor(schedule, 4 * epoch + 3) for epoch in range(4)]
+    assert factors[:3] == pytest.approx([0.25, 0.5, 0.75])
+    assert factors[3] == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.3)))
+    named = ScheduleConfig(warmup_epochs=2.0, warmup_factor=0.1, moves="epoch")
+    assert [factor(named, 4 * epoch) for epoch in range(2)] == pytest.approx([0.1, 0.55])
+
+
 def test_nonsense_is_refused():
     for wrong in ({"lr": 0.0}, {"weight_decay": -1.0}, {"clip_norm": 0.0}):
         with pytest.raises(RecipeError):

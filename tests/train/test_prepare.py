@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 from lbq.data import open_data
 from lbq.train.engine import RunOptions, train
 from lbq.train.gradients import AveragedGradients, CanonicalGradients
-from lbq.train.prepare import build_gradients, build_state, prepare_torch
+from lbq.train.prepare import build_gradients, build_state, prepared_torch
 from lbq.train.world import World
 
 CPU = torch.device("cpu")
@@ -46,17 +47,56 @@ def test_the_recipe_chooses_how_gradients_are_computed(tiny, build):
         assert isinstance(build_gradients(recipe, build(), ALONE), kind)
 
 
-def test_canonical_mode_fixes_threads_and_kernels(tiny):
-    threads = torch.get_num_threads()
-    try:
-        prepare_torch(tiny.tiny_recipe(), CPU, threads=2)
+def global_settings():
+    return (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+        os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        torch.get_rng_state().tolist(),
+    )
+
+
+@pytest.fixture
+def unusual_settings(monkeypatch):
+    """Settings that no recipe would choose, restored after the test."""
+    before = torch.get_num_threads()
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+    torch.use_deterministic_algorithms(False)
+
+
+def test_canonical_mode_fixes_threads_and_kernels(tiny, unusual_settings):
+    with prepared_torch(tiny.tiny_recipe(), CPU, threads=2):
         assert torch.get_num_threads() == 2
         assert not torch.are_deterministic_algorithms_enabled()
-        prepare_torch(tiny.tiny_recipe(deterministic="canonical"), CPU)
+        assert torch.backends.cudnn.benchmark
+    with prepared_torch(tiny.tiny_recipe(deterministic="canonical"), CPU):
         assert torch.get_num_threads() == 1
         assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        prepare_torch(tiny.tiny_recipe(), CPU, threads=threads)
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert not torch.backends.cudnn.benchmark
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+@pytest.mark.parametrize("mode", ["samples", "canonical"])
+def test_training_leaves_the_settings_of_torch_as_they_were(mode, tiny, tmp_path, unusual_settings):
+    recipe = tiny.tiny_recipe(epochs=1, deterministic=mode)
+    before = global_settings()
+    train(recipe, tmp_path, RunOptions(device="cpu", threads=1, stop_at=1))
+    assert global_settings() == before
+
+    def interrupt(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path, RunOptions(device="cpu", threads=1), listeners=[interrupt])
+    assert global_settings() == before
 
 
 @pytest.mark.as_shipped

@@ -4,10 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from lbq.data import open_data
 from lbq.errors import FormatError, LBQError, RunError
 from lbq.train.checkpoint import Checkpoint
 from lbq.train.document import to_document
 from lbq.train.engine import RunOptions, train
+from lbq.train.journal import read_journal
+from lbq.train.recipe import read_recipe
 from lbq.train.run_folder import RunFolder
 from lbq.train.trained import evaluate_run, load_trained
 
@@ -71,3 +74,16 @@ def test_a_checkpoint_that_does_not_say_its_classes_is_refused(tiny, tmp_path):
 def test_a_folder_without_a_run_is_a_mistake_that_is_explained(tmp_path):
     with pytest.raises(LBQError, match="is it the folder of a run"):
         load_trained(tmp_path)
+
+
+def test_paths_may_be_text(tiny, tmp_path):
+    recipe, out = tiny.tiny_recipe(epochs=1), str(tmp_path / "run")
+    outcome = train(recipe, out, RunOptions(device="cpu", cache="/nonexistent"))
+    assert load_trained(out)[1] == recipe
+    again = evaluate_run(out, cache="/nonexistent", device="cpu")
+    assert again == outcome.evaluations[-1]
+    assert read_recipe(str(tmp_path / "run" / "recipe.json")) == recipe
+    assert RunFolder(out).read_recipe() == recipe
+    assert list(read_journal(out + "/journal.jsonl"))
+    assert open_data(recipe.data, "/nonexistent").num_classes == 10
+    assert open_data(recipe.data, cache="/nonexistent").num_classes == 10

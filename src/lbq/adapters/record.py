@@ -3,11 +3,12 @@
 import json
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
 from lbq.errors import RunError
-from lbq.train.journal import read_journal
+from lbq.train.journal import read_all, read_journal
 
 _CURVE = ("epoch", "loss", "accuracy", "active", "samples_per_s")
 _EVALUATION = ("epoch", "accuracy", "loss", "seconds")
@@ -15,7 +16,7 @@ _EVERY = 8
 """Of the lines of the curve, one in so many is kept."""
 
 
-def record_run(out: Path) -> dict[str, Any]:
+def record_run(out: str | Path) -> dict[str, Any]:
     """Return the record of a run.
 
     It holds the recipe, the commit, versions, the machine, the time that passed in all lives, the
@@ -24,6 +25,7 @@ def record_run(out: Path) -> dict[str, Any]:
     Args:
         out: the folder of the run.
     """
+    out = Path(out)
     journal = list(read_journal(out / "journal.jsonl"))
     evaluations = [line for line in journal if line["event"] == "evaluation"]
     manifests = sorted((out / "checkpoints").glob("*.json"))
@@ -32,9 +34,9 @@ def record_run(out: Path) -> dict[str, Any]:
     manifest = json.loads(manifests[-1].read_text())["body"]
     facts = manifest["facts"]
     recipe = facts["recipe"]
-    recipe["data"]["source"] = Path(recipe["data"]["source"]).name
+    recipe["data"]["source"] = _without_path(**recipe["data"])
     last, best = evaluations[-1], max(evaluations, key=lambda line: line["accuracy"])
-    lives = [line["time"] for line in journal if line["event"] in ("start", "resume")]
+    lives = _lives(out / "journal.jsonl")
     curve = [line for line in journal if line["event"] == "train"][::_EVERY]
     return {
         "recipe": recipe,
@@ -42,7 +44,7 @@ def record_run(out: Path) -> dict[str, Any]:
         "correct": last["correct"],
         "count": last["count"],
         "best_on_test_set": {"accuracy": best["accuracy"], "epoch": best["epoch"]},
-        "minutes": round((journal[-1]["time"] - lives[0]) / 60, 1),
+        "minutes": round(sum(lives) / 60, 1),
         "lives": len(lives),
         "commit": facts["commit"],
         "versions": facts["versions"],
@@ -52,6 +54,30 @@ def record_run(out: Path) -> dict[str, Any]:
         "curve": [{key: line[key] for key in _CURVE if key in line} for line in curve],
         "evaluations": [{key: line[key] for key in _EVALUATION} for line in evaluations],
     }
+
+
+def _without_path(*, source: str, kind: str, **other: Any) -> str:
+    """Return the id of a data set on the hub as it is, and of a path its last part."""
+    path = Path(source)
+    is_id = kind == "images" and re.fullmatch(r"[\w.-]+/[\w.-]+", source) is not None
+    if is_id and not source.startswith((".", "~")) and not path.exists():
+        return source
+    return path.name
+
+
+def _lives(journal: Path) -> list[float]:
+    """Return how many seconds each life took.
+
+    Read from a clock that nobody can set; journals of lbq 0.1 have the time of day only.
+    """
+    seconds, start = list[float](), 0.0
+    for line in read_all(journal):
+        if line["event"] in ("start", "resume"):
+            start = line["time"]
+            seconds.append(0.0)
+        if seconds:
+            seconds[-1] = line.get("elapsed_s", line["time"] - start)
+    return seconds
 
 
 def _processor() -> str:

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from lbq.cli.evaluate_file import SUFFIXES, evaluate_file
+from lbq.cli.evaluate_file import SUFFIXES, ImageOptions, evaluate_file
 from lbq.cli.following import counting
 from lbq.cli.reading import check_count, read
 from lbq.cli.samples import Count
@@ -23,6 +23,7 @@ EXAMPLES = {
     "lbq eval runs/pocket": "the last checkpoint of a run",
     "lbq eval pocket-cifar10 --data uoft-cs/cifar10": "the network that comes with the library",
     "lbq eval net.lbq --backend planes": "integers, bit plane by bit plane",
+    "lbq eval own.lbq --data DIR --size 32": "a bundle of your own network, on a folder of images",
     "lbq eval net.onnx --engine openvino --limit 500 --json": "another engine, 500 samples",
 }
 
@@ -51,7 +52,9 @@ class EvalArguments:
     backend: Literal["dense", "unary", "planes", "native"] | None = None
     """How an .lbq file multiplies levels; dense unless said."""
     limit: int | None = None
-    """Ask the network of a file, or of the shelf, so many test samples only."""
+    """Ask the network of a file, or pocket-cifar10, so many test samples only."""
+    images: Annotated[ImageOptions, tyro.conf.arg(name="")] = field(default_factory=ImageOptions)
+    """What a file without a recipe does not say about its images."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
     debug: bool = False
@@ -64,12 +67,15 @@ def run(words: Sequence[str]) -> int:
     check_count("--devices", arguments.devices, at_least=1)
     check_count("--workers", arguments.workers)
     check_count("--limit", arguments.limit, at_least=1)
+    check_count("--size", arguments.images.size, at_least=1)
     is_file = arguments.run.suffix in SUFFIXES and not arguments.run.is_dir()
     if is_file or is_on_shelf(arguments.run):
         return _evaluate_file(arguments)
-    if arguments.limit or arguments.engine or arguments.backend:
+    is_own = arguments.images != ImageOptions()
+    if arguments.limit or arguments.engine or arguments.backend or is_own:
         raise ParameterError(
-            f"--limit, --engine and --backend are for files ({', '.join(SUFFIXES)}), not for runs"
+            f"--limit, --engine, --backend, --size, --mean, --std and --split are for files "
+            f"({', '.join(SUFFIXES)}), not for runs"
         )
     if arguments.devices > 1 and not is_inside_launcher():
         return launch_workers(["-m", "lbq.cli", "eval", *words], devices=arguments.devices)
@@ -103,6 +109,7 @@ def _evaluate_file(arguments: EvalArguments) -> int:
         limit=arguments.limit,
         engine=arguments.engine,
         backend=arguments.backend,
+        images=arguments.images,
     )
     _tell(found, as_json=arguments.json)
     return 0

@@ -1,21 +1,24 @@
 """``lbq eval FILE``, or the name of a network of the shelf: run by whoever takes it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lbq.cli.samples import Count, count_answers, open_samples, recipe_of
-from lbq.deploy import LoweredNetwork, run
+from lbq.cli.samples import Count, count_answers, open_config, recipe_of
+from lbq.data import UNIT, AugmentConfig, Data, DataConfig, Normalization
+from lbq.deploy import LoweredNetwork, Pixels, run
 from lbq.deploy.run import Backend
 from lbq.errors import FormatError, ParameterError
-from lbq.shelf import is_on_shelf, pretrained, record_of
+from lbq.shelf import SIDE, is_on_shelf, pretrained, record_of
 
 SUFFIXES = (".lbq", ".onnx", ".pt2", ".nir")
 """Files that hold a network."""
+BATCH = 100
+"""Samples that run at once where no recipe says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,26 @@ class Opened:
     answer: Callable[[Tensor], Tensor]
     is_integer: bool
     origin: dict[str, Any]
+    input_shape: tuple[int, ...]
+    """Of one sample at one instant."""
+    takes_frames: bool
+
+
+Rgb = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """How images become inputs, and which are tested, for a file that carries no recipe."""
+
+    size: int | None = None
+    """Bring images to this many pixels a side, for a file without a recipe."""
+    mean: Rgb | None = None
+    """Subtract these from R, G and B in 0..1, for real numbers without a recipe."""
+    std: Rgb | None = None
+    """Then divide by these."""
+    split: str | None = None
+    """Test on this split, for a file without a recipe; "test" or "validation" unless said."""
 
 
 def evaluate_file(
@@ -36,8 +59,9 @@ def evaluate_file(
     batch: int | None = None,
     engine: str | None = None,
     backend: str | None = None,
+    images: ImageOptions | None = None,
 ) -> Count:
-    """Count the right answers of a file's network over the test set of its recipe.
+    """Count the right answers of a file's network over the test set of its recipe, or over images.
 
     Args:
         path: a file that ends in one of ``SUFFIXES``, or a name of the shelf.
@@ -47,16 +71,87 @@ def evaluate_file(
         batch: samples at once; the recipe's unless said.
         engine: that runs an ONNX file.
         backend: that multiplies levels in a bundle.
+        images: what a file without a recipe does not say about its images.
     """
     opened = open_network(path, engine=engine, backend=backend)
-    recipe = recipe_of(opened.origin, source=path)
+    images = images or ImageOptions()
+    if "recipe" in opened.origin:
+        if images != ImageOptions():
+            raise ParameterError(
+                f"--size, --mean, --std and --split are for files without a recipe; {path} carries "
+                f"one, which says all of this"
+            )
+        recipe = recipe_of(opened.origin, source=path)
+        config, own_batch = recipe.data, recipe.test_batch
+        if source is not None:
+            config = replace(config, source=source)
+    else:
+        config, own_batch = _own_images(path, opened, source, images), BATCH
+    data = open_config(config, cache=cache)
+    if "recipe" not in opened.origin:
+        _check_images(path, opened, data)
     return count_answers(
         opened.answer,
-        open_samples(recipe, source=source, cache=cache),
+        data,
         is_integer=opened.is_integer,
-        batch=batch or recipe.test_batch,
+        batch=batch or own_batch,
         limit=limit,
     )
+
+
+def _own_images(path: Path, opened: Opened, source: str | None, images: ImageOptions) -> DataConfig:
+    """Configure the images that a file without a recipe is tested on, or say what is missing."""
+    if source is None:
+        raise ParameterError(
+            f"{path} carries no recipe, so its test set is unknown: name one with --data, the hub "
+            f"id of images or a folder with train/<class>/ and test/<class>/"
+        )
+    if opened.takes_frames or len(opened.input_shape) != 3 or opened.input_shape[0] != 3:
+        what = "[T, B, ...] of " if opened.takes_frames else ""
+        raise ParameterError(
+            f"{path} takes {what}{opened.input_shape}, and without a recipe only RGB images "
+            f"(3, height, width) can be read for it; compare its answers in Python: "
+            f"lbq.run(lbq.load({str(path)!r}), inputs)"
+        )
+    if opened.is_integer and (images.mean is not None or images.std is not None):
+        raise ParameterError(
+            f"{path} holds integers and takes bytes: --mean and --std are part of it already"
+        )
+    if not opened.is_integer and (images.mean is None or images.std is None):
+        raise ParameterError(
+            f"{path} holds real numbers and does not say how its images were normalised: pass "
+            f"--mean R G B --std R G B for (byte / 255 - mean) / std; 0 0 0 and 1 1 1 leave 0..1"
+        )
+    normalization = UNIT
+    if images.mean is not None and images.std is not None:
+        Pixels(mean=images.mean, std=images.std)  # refuses what no normalisation has
+        normalization = Normalization(mean=images.mean, std=images.std)
+    return DataConfig(
+        source=source,
+        size=images.size,
+        train_split=images.split or "train",
+        test_split=images.split,
+        augment=AugmentConfig(normalization=normalization),
+    )
+
+
+def _check_images(path: Path, opened: Opened, data: Data) -> None:
+    """Refuse images of another size, or of other classes, than a file without a recipe takes."""
+    found, wanted = data.sample_shape, opened.input_shape
+    if found != wanted:
+        is_square = wanted[1] == wanted[2]
+        raise ParameterError(
+            f"{path} takes images of {wanted[1]} x {wanted[2]} pixels, those of "
+            f"{data.config.source} have {found[1]} x {found[2]}; "
+            + (f"pass --size {wanted[1]}" if is_square else "bring them to that size first")
+        )
+    dtype = torch.uint8 if opened.is_integer else torch.float32
+    num_answers = opened.answer(torch.zeros(1, *wanted, dtype=dtype)).shape[1]
+    if num_answers != data.num_classes:
+        raise ParameterError(
+            f"{path} answers for {num_answers} classes, {data.config.source} has "
+            f"{data.num_classes}; both must be the same classes in the same order"
+        )
 
 
 def open_network(path: Path, *, engine: str | None = None, backend: str | None = None) -> Opened:
@@ -98,7 +193,13 @@ def _lowered(network: LoweredNetwork, backend: str) -> Opened:
     def answer(inputs: Tensor) -> Tensor:
         return run(network, inputs.to(dtype), backend=kind)
 
-    return Opened(answer=answer, is_integer=network.is_integer, origin=network.origin)
+    return Opened(
+        answer=answer,
+        is_integer=network.is_integer,
+        origin=network.origin,
+        input_shape=network.input_shape,
+        takes_frames=network.takes_frames,
+    )
 
 
 def _open_pretrained(name: str) -> Opened:
@@ -108,7 +209,23 @@ def _open_pretrained(name: str) -> Opened:
     def answer(inputs: Tensor) -> Tensor:
         return model(inputs)
 
-    return Opened(answer=answer, is_integer=False, origin={"recipe": record_of(name)["recipe"]})
+    return Opened(
+        answer=answer,
+        is_integer=False,
+        origin={"recipe": record_of(name)["recipe"]},
+        input_shape=(3, SIDE, SIDE),
+        takes_frames=False,
+    )
+
+
+def _opened(answer: Callable[[Tensor], Tensor], facts: dict[str, Any]) -> Opened:
+    return Opened(
+        answer=answer,
+        is_integer=facts["is_integer"],
+        origin=facts["origin"],
+        input_shape=tuple(facts["input_shape"]),
+        takes_frames=facts["takes_frames"],
+    )
 
 
 def _open_onnx(path: Path, engine: str) -> Opened:
@@ -121,7 +238,7 @@ def _open_onnx(path: Path, engine: str) -> Opened:
     def answer(inputs: Tensor) -> Tensor:
         return torch.from_numpy(runner(inputs.numpy()))
 
-    return Opened(answer=answer, is_integer=facts["is_integer"], origin=facts["origin"])
+    return _opened(answer, facts)
 
 
 def _open_pt2(path: Path) -> Opened:
@@ -133,4 +250,4 @@ def _open_pt2(path: Path) -> Opened:
     def answer(inputs: Tensor) -> Tensor:
         return program(inputs)
 
-    return Opened(answer=answer, is_integer=facts["is_integer"], origin=facts["origin"])
+    return _opened(answer, facts)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lbq.cli.following import follow, waiting
-from lbq.data import Data, open_data
+from lbq.data import Data, DataConfig, open_data
 from lbq.data.augment import normalize
 from lbq.data.splits import spread
 from lbq.errors import FormatError
@@ -87,7 +87,7 @@ def recipe_of(origin: dict[str, Any], *, source: Path) -> Recipe:
     if "recipe" not in origin:
         raise FormatError(
             f"{source} does not say by which recipe it was trained, so its test set is unknown; "
-            f"write it with `lbq lower RUN` or `lbq export RUN`"
+            f"write it with `lbq lower RUN` or `lbq export RUN`, or pass --inputs images.npy"
         )
     return from_document(Recipe, origin["recipe"])
 
@@ -95,6 +95,11 @@ def recipe_of(origin: dict[str, Any], *, source: Path) -> Recipe:
 def open_samples(recipe: Recipe, *, source: str | None, cache: Path) -> Data:
     """Open the data of a recipe, or the same data from elsewhere."""
     config = recipe.data if source is None else replace(recipe.data, source=source)
+    return open_config(config, cache=cache)
+
+
+def open_config(config: DataConfig, *, cache: Path) -> Data:
+    """Open data, and show that this takes a while."""
     with waiting(f"opening {config.source}"):
         return open_data(config, cache.expanduser())
 

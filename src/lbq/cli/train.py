@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from lbq.cli.progress import Display, headline, summary
 from lbq.cli.reading import UsageError, check_count, read
 from lbq.cli.terminal import Console
 from lbq.data import open_data
-from lbq.errors import RecipeError, RunError
+from lbq.errors import LBQError, RecipeError, RunError
 from lbq.train.engine import RunOptions, train
 from lbq.train.journal import Listener
 from lbq.train.preemption import GUARDIAN
@@ -75,7 +76,6 @@ def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq train``."""
     arguments = parse(words)
     check_count("--devices", arguments.devices, at_least=1)
-    check_count("--workers", arguments.options.workers)
     recipe, out = arguments.recipe, arguments.out or Path("runs") / arguments.recipe.name
     again = ["-m", "lbq.cli", "train", *words]
     is_guarded = GUARDIAN in os.environ
@@ -92,7 +92,7 @@ def run(words: Sequence[str]) -> int:
         return job.run()
     if arguments.devices > 1 and not is_inside_launcher():
         recipe.check_world(arguments.devices)
-        open_data(recipe.data, arguments.options.cache.expanduser())  # decodes, complains, once
+        open_data(recipe.data, arguments.options.cache)  # decodes and checks the data once
         return launch_workers(again, devices=arguments.devices)
     display = None
     if is_first_process():
@@ -129,13 +129,17 @@ def parse(words: Sequence[str]) -> TrainArguments:
         raise SystemExit(0)
     if not words or words[0].startswith("-"):
         raise UsageError(f"name a recipe first: lbq train RECIPE; {_choices()}")
-    arguments = read(
-        TrainArguments,
-        words[1:],
-        command=f"lbq train {words[0]}",
-        examples=EXAMPLES,
-        default=TrainArguments(recipe=find_recipe(words[0])),
-    )
+    default = TrainArguments(recipe=find_recipe(words[0]))
+    try:
+        arguments = read(
+            TrainArguments,
+            words[1:],
+            command=f"lbq train {words[0]}",
+            examples=EXAMPLES,
+            default=default,
+        )
+    except (LBQError, UsageError) as error:
+        raise UsageError(_with_option(str(error), words)) from error
     if arguments.data is None:
         return arguments
     data = replace(arguments.recipe.data, source=arguments.data)
@@ -151,6 +155,21 @@ def find_recipe(name: str) -> Recipe:
     close = difflib.get_close_matches(name, RECIPES, n=1)
     guess = f"did you mean {close[0]}? " if close else ""
     raise RecipeError(f"there is no recipe {name!r}; {guess}{_choices()}")
+
+
+def _with_option(message: str, words: Sequence[str]) -> str:
+    """Put the option before a message that begins with the name of its field.
+
+    tyro puts the path of the field's group before it.
+    """
+    message = re.sub(r"^Error parsing [\w.]+: ", "", message)
+    field_name = message.split(maxsplit=1)[0]
+    for word in words:
+        option = word.partition("=")[0]
+        last_part = option.removeprefix("--").rpartition(".")[2]
+        if option.startswith("--") and last_part.replace("-", "_") == field_name:
+            return f"{option}: {message}"
+    return message
 
 
 def _choices() -> str:

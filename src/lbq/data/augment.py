@@ -17,6 +17,7 @@ from lbq.data.policies import NUM_DRAWS as POLICY_DRAWS
 from lbq.data.policies import POLICIES, PolicyName
 from lbq.data.sampler import Stage, below, draws, uniform
 from lbq.errors import ParameterError
+from lbq.ranges import Range, check_ranges
 
 Floats = NDArray[np.float32]
 
@@ -31,6 +32,10 @@ class Normalization:
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of another scale, such as 0..255."""
+        check_ranges(self, ParameterError, mean=Range(0, 1), std=Range(0, 1, is_open_below=True))
 
 
 CIFAR10 = Normalization(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
@@ -71,14 +76,15 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         """Refuse what no image could be given."""
-        if self.pad < 0 or self.cutout < 0:
-            raise ParameterError(
-                f"pad and cutout are numbers of pixels, got {self.pad} and {self.cutout}"
-            )
-        if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ParameterError(
-                f"area must be two shares with 0 < least <= largest <= 1, got {self.area}"
-            )
+        check_ranges(
+            self,
+            ParameterError,
+            pad=Range(0, 2**14),
+            cutout=Range(0, 2**14),
+            area=Range(0, 1, is_open_below=True),
+        )
+        if self.area[0] > self.area[1]:
+            raise ParameterError(f"area must be the least share, then the largest, got {self.area}")
 
 
 def augment_images(

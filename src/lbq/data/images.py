@@ -133,12 +133,15 @@ def _choose(
     for name in wanted:
         if name in found:
             return name
-    flag = f"--data.{setting.replace('_', '-')}"
-    layout = "put the images into train/<class>/ and test/<class>/, or "
+    flags = f"--data.{setting.replace('_', '-')} (lbq train)"
+    layout = ""
+    if "split" in what:
+        layout = "put the images into train/<class>/ and test/<class>/, or "
+        flags += ", --split (lbq eval of a file without a recipe)"
     raise FormatError(
         f"{source} has no {what} {' or '.join(map(repr, wanted))}, it has "
-        f"{', '.join(map(repr, found)) or 'none'}; {layout if 'split' in what else ''}name another "
-        f"with {flag} (lbq train) or DataConfig({setting}=...)"
+        f"{', '.join(map(repr, found)) or 'none'}; {layout}name another with {flags} or "
+        f"DataConfig({setting}=...)"
     )
 
 

@@ -22,6 +22,7 @@ from lbq.data.splits import Splits
 from lbq.data.synthetic import open_synthetic
 from lbq.data.workers import TIMEOUT, map_in_order
 from lbq.errors import CorruptSample, ParameterError
+from lbq.ranges import Range, check_ranges
 
 SYNTHETIC = "synthetic"
 """The source that needs no files."""
@@ -76,10 +77,15 @@ class DataConfig:
             )
         if augment.events != "none" and not self.is_events:
             raise ParameterError(f"events={augment.events!r} is for recordings, not {self.kind}")
-        for name in ("size", "limit", "limit_test", "timesteps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ParameterError(f"{name} must be at least 1, got {value}")
+        check_ranges(
+            self,
+            ParameterError,
+            size=Range(1, 2**14),
+            limit=Range(1),
+            limit_test=Range(1),
+            max_corrupt=Range(0, 1),
+            timesteps=Range(1, 2**16),
+        )
 
     @property
     def is_events(self) -> bool:
@@ -127,9 +133,9 @@ class Data:
         return len(self.sample_shape) == 4
 
 
-def open_data(config: DataConfig, cache: Path) -> Data:
+def open_data(config: DataConfig, cache: str | Path) -> Data:
     """Open a data set; small ones are decoded on first use and packed under ``cache``."""
-    return Data(config=config, splits=_open_splits(config, cache))
+    return Data(config=config, splits=_open_splits(config, Path(cache).expanduser()))
 
 
 def steps_per_epoch(data: Data, global_batch: int) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lbq.data.sampler import Stage, below, draws, uniform
 from lbq.errors import ParameterError
+from lbq.ranges import Range, check_ranges
 
 Floats = NDArray[np.float32]
 
@@ -33,14 +34,14 @@ class MixConfig:
 
     def __post_init__(self) -> None:
         """Refuse what is no distribution and no probability."""
-        if self.mixup < 0 or self.cutmix < 0:
-            raise ParameterError(
-                f"mixup and cutmix must not be negative, got {self.mixup} and {self.cutmix}"
-            )
-        if not (0 <= self.prob <= 1 and 0 <= self.switch <= 1):
-            raise ParameterError(
-                f"prob and switch are probabilities, got {self.prob} and {self.switch}"
-            )
+        check_ranges(
+            self,
+            ParameterError,
+            mixup=Range(0),
+            cutmix=Range(0),
+            prob=Range(0, 1),
+            switch=Range(0, 1),
+        )
 
     @property
     def is_on(self) -> bool:

@@ -52,13 +52,13 @@ class CheckpointFolder:
         keep: how many to keep, at least two: the newest may turn out to be damaged.
     """
 
-    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+    def __init__(self, folder: str | Path, *, keep: int = 2) -> None:
         if keep < 2:
             raise RunError(
                 f"at least two checkpoints must be kept, got keep={keep}: the newest may turn out "
                 f"to be damaged"
             )
-        self.folder = folder
+        self.folder = Path(folder)
         self.keep = keep
 
     def steps(self) -> list[int]:
@@ -120,7 +120,7 @@ class CheckpointFolder:
         for path in self.folder.iterdir():
             match = _OURS.fullmatch(path.name)
             if match and int(match[1]) not in steps:
-                path.unlink()
+                _remove(path)
 
     def _write(self, checkpoint: Checkpoint) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -153,16 +153,32 @@ class CheckpointFolder:
 
     def _retire(self) -> None:
         for step in self.steps()[: -self.keep]:
-            self.path(step).unlink()  # first: parts without a manifest are swept, never believed
+            _remove(self.path(step))  # first: parts without a manifest are swept, never believed
             for path in self.folder.glob(f"{step:09d}.*.safetensors"):
-                path.unlink()
+                _remove(path)
         sync_folder(self.folder)
 
     def _quarantine(self, step: int) -> None:
         for path in [self.path(step), *self.folder.glob(f"{step:09d}.*.safetensors")]:
             if path.exists():
-                path.rename(path.with_name(path.name + ".corrupt"))
+                _put_aside(path)
         sync_folder(self.folder)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of ours; a folder in its place is not ours and is renamed."""
+    if path.is_dir() and not path.is_symlink():
+        _put_aside(path)
+    else:
+        path.unlink()
+
+
+def _put_aside(path: Path) -> None:
+    aside, number = path.with_name(path.name + ".corrupt"), 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.{number}.corrupt")
+    path.rename(aside)
 
 
 def _manifest_bytes(body: Document) -> bytes:
@@ -175,8 +191,8 @@ def _read_manifest(path: Path) -> Document:
         if path.stat().st_size > _LARGEST_MANIFEST:
             raise FormatError(f"{path} is larger than any manifest ({_LARGEST_MANIFEST:,} bytes)")
         data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing") from error
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise FormatError(f"{path} is no file: {error.strerror}") from error
     try:
         body = json.loads(data)["body"]
         is_whole = data == _manifest_bytes(body)
@@ -196,15 +212,25 @@ def _check_body(path: Path, body: Document) -> Document:
         )
     files = body.get("files") if isinstance(body, dict) else None
     is_sound = (
-        isinstance(body.get("step"), int)
+        isinstance(body, dict)
+        and isinstance(body.get("step"), int)
         and isinstance(body.get("facts"), dict)
         and isinstance(files, dict)
         and all(_PART_NAME.fullmatch(part) for part in files)
-        and all(isinstance(f, dict) and set(f) == {"bytes", "sha256"} for f in files.values())
+        and all(_is_file_entry(entry) for entry in files.values())
     )
     if not is_sound:
         raise FormatError(f"{path} lacks the fields of a manifest")
     return body
+
+
+def _is_file_entry(entry: Document) -> bool:
+    return (
+        isinstance(entry, dict)
+        and set(entry) == {"bytes", "sha256"}
+        and isinstance(entry["bytes"], int)
+        and isinstance(entry["sha256"], str)
+    )
 
 
 def _read_exactly(path: Path, *, bytes: int, sha256: str) -> bytes:  # noqa: A002 -- the manifest's
@@ -213,8 +239,8 @@ def _read_exactly(path: Path, *, bytes: int, sha256: str) -> bytes:  # noqa: A00
         if size != bytes:
             raise FormatError(f"{path} has {size:,} bytes, its manifest says {bytes:,}")
         data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise FormatError(f"{path} is missing") from error
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise FormatError(f"{path} is no file: {error.strerror}") from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise FormatError(f"{path} has SHA-256 {found}, its manifest says {sha256}")

@@ -75,7 +75,11 @@ def _read(kind: Any, value: Any, place: str) -> Any:
         return _read_tuple(typing.get_args(kind), value, place)
     if kind is float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return float(_expect(is_number, value, place, "a number"))
+        _expect(is_number, value, place, "a number")
+        try:
+            return float(value)
+        except OverflowError:
+            return _expect(False, value, place, "a number below 1e308")
     if kind is int:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return _expect(is_whole, value, place, "a whole number")
@@ -128,5 +132,7 @@ def _read_tuple(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
 
 def _expect(holds: bool, value: Any, place: str, expected: str) -> Any:
     if not holds:
-        raise RecipeError(f"{place} must be {expected}, got {value!r}")
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else f"{shown[:40]}..."
+        raise RecipeError(f"{place} must be {expected}, got {shown}")
     return value

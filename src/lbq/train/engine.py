@@ -11,14 +11,15 @@ from typing import Literal
 import torch
 
 from lbq.data import Data, open_data, steps_per_epoch
-from lbq.errors import NonFiniteError, RunError
+from lbq.errors import NonFiniteError, ParameterError, RunError
+from lbq.ranges import Range, check_ranges
 from lbq.train.document import Document, to_document
 from lbq.train.evaluation import Evaluation
 from lbq.train.journal import Journal, Listener, Record
 from lbq.train.learning import Learner
 from lbq.train.loop import Ending, Loop
 from lbq.train.preemption import StopRequest, listening_for_stop
-from lbq.train.prepare import build_gradients, build_state, calibrate, prepare_torch
+from lbq.train.prepare import build_gradients, build_state, calibrate, prepared_torch
 from lbq.train.provenance import check_same_run, provenance
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
@@ -33,7 +34,7 @@ _log = logging.getLogger(__name__)
 class RunOptions:
     """Where and how fast a run goes: nothing here changes what it computes."""
 
-    cache: Path = Path("~/.cache/lbq")
+    cache: str | Path = Path("~/.cache/lbq")
     """Where data sets are kept once they are decoded."""
     device: str = "auto"
     """ "auto" is a GPU where there is one; or cpu, cuda, cuda:1."""
@@ -56,6 +57,20 @@ class RunOptions:
     stop_at: int | None = None
     """Stop, with a checkpoint, at this step."""
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant."""
+        check_ranges(
+            self,
+            ParameterError,
+            workers=Range(0),
+            threads=Range(1),
+            log_every=Range(1),
+            save_every_s=Range(0),
+            save_every_steps=Range(1),
+            timeout_s=Range(0, 10**8, is_open_below=True),
+            stop_at=Range(1),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -73,7 +88,7 @@ class Outcome:
 
 def train(
     recipe: Recipe,
-    out: Path,
+    out: str | Path,
     options: RunOptions | None = None,
     *,
     listeners: Sequence[Listener] = (),
@@ -94,7 +109,7 @@ def train(
     folder = RunFolder(out, keep=options.keep)
     is_first = is_first_process()
     with folder.locked(wait_s=wait_for_lock_s) if is_first else nullcontext():
-        data = open_data(recipe.data, options.cache.expanduser())
+        data = open_data(recipe.data, options.cache)
         with (
             listening_for_stop() as stop,
             open_world(options.device, timeout_s=options.timeout_s) as world,
@@ -105,7 +120,9 @@ def train(
                 for listener in hear:
                     listener(record)
 
-            return _Run(recipe, folder, options, data, world, stop, tell).live()
+            recipe.check_world(world.size)
+            with prepared_torch(recipe, world.device, threads=options.threads):
+                return _Run(recipe, folder, options, data, world, stop, tell).live()
 
 
 @dataclass(frozen=True)
@@ -122,8 +139,6 @@ class _Run:
 
     def live(self) -> Outcome:
         """Build or restore the state, and let the loop run."""
-        self.recipe.check_world(self.world.size)
-        prepare_torch(self.recipe, self.world.device, threads=self.options.threads)
         state = build_state(self.recipe, self.data, self.world)
         facts = self._facts()
         is_fresh = not self._restore(state, facts)

@@ -21,17 +21,23 @@ Listener = Callable[[Record], None]
 class Journal:
     """Appends records to a file; a full disk loses lines later, never the run.
 
-    Lines that cannot be written are kept in memory and tried again with the next one.
+    Lines that cannot be written are kept in memory and tried again with the next one. Every record
+    gets the time of day and, since that clock may be set, the seconds since this object was made.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._start = time.monotonic()
         self._pending: list[bytes] = []
         self._has_complained = False
 
     def __call__(self, record: Record) -> None:
         """Append a record, with the time."""
-        line = json.dumps({"time": round(time.time(), 3), **_sayable(record)}, allow_nan=False)
+        times = {
+            "time": round(time.time(), 3),
+            "elapsed_s": round(time.monotonic() - self._start, 3),
+        }
+        line = json.dumps({**times, **_sayable(record)}, allow_nan=False)
         self._pending.append(line.encode() + b"\n")
         try:
             self._write()
@@ -46,13 +52,22 @@ class Journal:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             size = os.fstat(descriptor).st_size
-            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            data = (b"\n" if is_torn else b"") + b"".join(self._pending)
-            while data:  # a nearly full disk takes a part
-                data = data[os.write(descriptor, data) :]
+            if size > 0 and os.pread(descriptor, 1, size - 1) != b"\n":
+                os.write(descriptor, b"\n")  # ends a line that was written in part
+            while self._pending:
+                self._write_lines(descriptor)
         finally:
             os.close(descriptor)
-        self._pending.clear()
+
+    def _write_lines(self, descriptor: int) -> None:
+        """Write the lines that wait, and keep those that were not written whole."""
+        data, written = b"".join(self._pending), 0
+        try:
+            while written < len(data):  # a nearly full disk takes a part
+                written += os.write(descriptor, data[written:])
+        finally:
+            while self._pending and written >= len(self._pending[0]):
+                written -= len(self._pending.pop(0))
 
 
 def _sayable(record: Record) -> Record:
@@ -63,19 +78,31 @@ def _sayable(record: Record) -> Record:
     }
 
 
-def read_journal(path: Path) -> Iterator[Record]:
+def read_journal(path: str | Path) -> Iterator[Record]:
     """Yield the records that count, in order.
 
-    A line that a kill tore is skipped. Where a run resumed from an earlier step, the records of the
-    steps that it then repeated are left out: what remains is one line of history.
+    Where a run resumed from an earlier step, the records of the steps that it then repeated are
+    left out: what remains is one line of history.
     """
     records: list[Record] = []
+    for record in read_all(path):
+        if record["event"] == "resume":
+            records = [r for r in records if r["step"] <= record["step"]]
+        records.append(record)
+    yield from records
+
+
+def read_all(path: str | Path) -> Iterator[Record]:
+    """Yield every record, in order; lines that a kill or a full disk cut short are skipped."""
+    path = Path(path)
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if record.get("event") == "resume":
-            records = [r for r in records if r.get("step", 0) <= record["step"]]
-        records.append(record)
-    yield from records
+        if (
+            isinstance(record, dict)
+            and isinstance(record.get("event"), str)
+            and isinstance(record.get("step"), int)
+        ):
+            yield record

@@ -25,6 +25,7 @@ from lbq.neurons.surrogates import (
     TailedBox,
 )
 from lbq.neurons.ternary import OriginalTernaryLIF, TernaryLIF
+from lbq.ranges import Range, check_ranges
 from lbq.types import ResetMode
 
 NeuronKind = Literal[
@@ -71,6 +72,13 @@ class NeuronConfig:
 
     def __post_init__(self) -> None:
         """Refuse what the kind cannot take: an option without effect would be a false claim."""
+        check_ranges(
+            self,
+            RecipeError,
+            max_level=Range(1, 255),
+            step=Range(0, is_open_below=True),
+            decay=Range(0, 1),
+        )
         takes = {
             "surrogate": (self.surrogate is None, _BURSTS + _TERNARY),
             "reset_mode": (self.reset_mode is None, _BURSTS + _TERNARY),
@@ -107,6 +115,17 @@ class ModelConfig:
     fused: bool = False
     """Run batch norm, shortcut and neuron as one operation where that is possible: faster on CPUs
     in channels last, and float32 between them where the modules round to bf16."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant."""
+        check_ranges(
+            self,
+            RecipeError,
+            timesteps=Range(1, 2**16),
+            width=Range(0, 1024, is_open_below=True),
+            blocks=Range(0, 10_000),
+            first_stage_stride=Range(1, 64),
+        )
 
 
 NETWORKS: dict[str, NamedResNet] = {

@@ -10,6 +10,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from lbq.errors import RecipeError
 from lbq.neurons.watch import neuron_parameters
+from lbq.ranges import Range, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +37,18 @@ class OptimConfig:
     """Largest norm of the whole gradient; None leaves it as it is."""
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.weight_decay < 0 or self.neuron_lr_scale < 0:
-            raise RecipeError(
-                f"lr must be positive, weight_decay and neuron_lr_scale not negative, got "
-                f"{self.lr}, {self.weight_decay}, {self.neuron_lr_scale}"
-            )
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise RecipeError(f"clip_norm must be positive, got {self.clip_norm}; None is no limit")
+        check_ranges(
+            self,
+            RecipeError,
+            lr=Range(0, is_open_below=True),
+            weight_decay=Range(0),
+            momentum=Range(0, 1, is_open_above=True),
+            betas=Range(0, 1, is_open_above=True),
+            neuron_lr_scale=Range(0),
+            clip_norm=Range(0, is_open_below=True),
+        )
+        if self.kind == "sgd" and self.nesterov and self.momentum == 0:
+            raise RecipeError("nesterov needs a momentum above 0, got 0; switch nesterov off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +58,18 @@ class ScheduleConfig:
     warmup_epochs: float = 0.0
     """Length of the warm-up."""
     warmup_factor: float = 0.0
-    """Where the warm-up starts, as a share of the learning rate."""
+    """Where the warm-up starts, as a share of the learning rate. 0 with moves="epoch" stands for
+    1 / (warmup_epochs + 1): no epoch is trained at rate zero."""
     final_factor: float = 0.0
     """Where the cosine ends, as a share of the learning rate."""
     moves: Literal["epoch", "step"] = "step"
     """When it moves: once per epoch (the public codes), or at every step."""
+
+    def __post_init__(self) -> None:
+        share = Range(0, 1)
+        check_ranges(
+            self, RecipeError, warmup_epochs=Range(0), warmup_factor=share, final_factor=share
+        )
 
 
 def learning_rate_factor(
@@ -64,13 +77,18 @@ def learning_rate_factor(
 ) -> float:
     """Return the share of the base learning rate that a step (counted from 0) uses.
 
-    The cosine runs from the very first epoch, underneath the warm-up, as in timm.
+    The cosine runs from the very first epoch, underneath the warm-up, as in timm. A warm-up of W
+    epochs from the factor f rises linearly, f + (1 - f) e / W at epoch e counted from 0. Where the
+    rate moves once per epoch, f = 0 would waste the first epoch: f is 1 / (W + 1) then, so that
+    epoch e trains at (e + 1) / (W + 1).
     """
     epoch = step / steps_per_epoch
     if schedule.moves == "epoch":
         epoch = float(step // steps_per_epoch)
     if epoch < schedule.warmup_epochs:
         start = schedule.warmup_factor
+        if start == 0 and schedule.moves == "epoch":
+            start = 1 / (schedule.warmup_epochs + 1)
         return start + (1 - start) * epoch / schedule.warmup_epochs
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, epoch / epochs)))
     return schedule.final_factor + (1 - schedule.final_factor) * cosine

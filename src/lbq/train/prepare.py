@@ -1,6 +1,8 @@
 """Before the first step: torch, the state and the gradients as a recipe wants them."""
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -23,23 +25,57 @@ from lbq.train.world import World
 _CALIBRATION_SAMPLES = 256
 
 
-def prepare_torch(recipe: Recipe, device: torch.device, *, threads: int | None = None) -> None:
-    """Set what torch keeps for the whole process: threads, memory, deterministic kernels."""
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+
+@contextmanager
+def prepared_torch(
+    recipe: Recipe, device: torch.device, *, threads: int | None = None
+) -> Generator[None]:
+    """Set what torch keeps for the whole process inside the ``with`` block: threads, kernels.
+
+    On the way out everything is as it was, but for glibc's memory (:func:`keep_freed_memory`).
+    """
+    before = (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+        os.environ.get(_CUBLAS),
+    )
+    try:
+        _set_torch(recipe, device, threads)
+        yield
+    finally:
+        num_threads, is_deterministic, warn_only, benchmark, cublas = before
+        if torch.get_num_threads() != num_threads:
+            torch.set_num_threads(num_threads)
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark
+        if cublas is None:
+            os.environ.pop(_CUBLAS, None)
+
+
+def _set_torch(recipe: Recipe, device: torch.device, threads: int | None) -> None:
     is_canonical = recipe.deterministic == "canonical"
     if device.type == "cpu":
         keep_freed_memory()
     if device.type == "cpu" and (threads is not None or is_canonical):
         torch.set_num_threads(1 if threads is None else threads)  # bits may depend on it
     if is_canonical:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault(_CUBLAS, ":4096:8")
     torch.use_deterministic_algorithms(is_canonical)
     torch.backends.cudnn.benchmark = not is_canonical
 
 
 def build_state(recipe: Recipe, data: Data, world: World) -> TrainingState:
-    """Build everything that is trained, as the seed wants it."""
-    torch.manual_seed(recipe.seed)
-    model = build_network(recipe.model, num_classes=data.num_classes).to(world.device)
+    """Build everything that is trained, as the seed wants it.
+
+    The state of torch's generators does not change.
+    """
+    with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []):
+        torch.manual_seed(recipe.seed)
+        model = build_network(recipe.model, num_classes=data.num_classes).to(world.device)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     average = None

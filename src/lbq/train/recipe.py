@@ -11,6 +11,7 @@ from typing import Literal
 
 from lbq.data import DataConfig
 from lbq.errors import RecipeError
+from lbq.ranges import Range, check_ranges
 from lbq.train.document import digest, from_document, to_document
 from lbq.train.loss import LossKind
 from lbq.train.network import ModelConfig
@@ -70,13 +71,25 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        for name in ("epochs", "batch", "accumulate", "shards", "evaluate_every", "test_batch"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.label_smoothing < 1:
-            raise RecipeError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise RecipeError(f"ema_decay must lie strictly in 0..1, got {self.ema_decay}")
+        check_ranges(
+            self,
+            RecipeError,
+            epochs=Range(1),
+            batch=Range(1),
+            accumulate=Range(1),
+            shards=Range(1),
+            evaluate_every=Range(1),
+            test_batch=Range(1),
+            seed=Range(0, 2**64 - 1),
+            label_smoothing=Range(0, 1, is_open_above=True),
+            ema_decay=Range(0, 1, is_open_below=True, is_open_above=True),
+            calibrate=Range(0, 100, is_open_below=True),
+        )
+        if not is_folder_name(self.name):
+            raise RecipeError(
+                f"name must be usable as the name of a folder: without slashes and control "
+                f"characters, not . or .., at most 200 characters; got {self.name[:200]!r}"
+            )
         if self.deterministic == "canonical" and self.accumulate > 1:
             raise RecipeError("canonical mode cuts the batch into shards; leave accumulate at 1")
         if self.deterministic == "canonical" and self.batch % self.shards:
@@ -104,15 +117,21 @@ class Recipe:
         return digest(to_document(self))
 
 
+def is_folder_name(name: str) -> bool:
+    """Say whether a run of this name stays in the folder of all runs."""
+    is_plain = name.isprintable() and not set(name) & {"/", "\\", ":"}
+    return is_plain and 0 < len(name) <= 200 and name not in (".", "..")
+
+
 def write_recipe(recipe: Recipe) -> str:
     """Write a recipe as JSON, for people and for :func:`read_recipe`."""
     return json.dumps(to_document(recipe), indent=1) + "\n"
 
 
-def read_recipe(path: Path) -> Recipe:
+def read_recipe(path: str | Path) -> Recipe:
     """Read a recipe from a JSON file; it is data, whatever it says no code is looked up."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise RecipeError(f"the recipe {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

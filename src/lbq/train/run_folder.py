@@ -31,8 +31,8 @@ class RunFolder:
         keep: how many checkpoints to keep.
     """
 
-    def __init__(self, path: Path, *, keep: int = 2) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, *, keep: int = 2) -> None:
+        self.path = path = Path(path)
         self.checkpoints = CheckpointFolder(path / "checkpoints", keep=keep)
         self.journal = path / "journal.jsonl"
         self._recipe = path / "recipe.json"

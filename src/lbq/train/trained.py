@@ -20,7 +20,7 @@ from lbq.train.state import copy_tensors
 from lbq.train.world import open_world
 
 
-def load_trained(out: Path, *, step: int | None = None) -> tuple[SpikingResNet, Recipe, int]:
+def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingResNet, Recipe, int]:
     """Load the network of a run, in eval mode: its moving average if it has one.
 
     Every file is compared with its SHA-256 before it is parsed, and nothing is changed.
@@ -50,9 +50,9 @@ def load_trained(out: Path, *, step: int | None = None) -> tuple[SpikingResNet, 
 
 
 def evaluate_run(
-    out: Path,
+    out: str | Path,
     *,
-    cache: Path,
+    cache: str | Path,
     step: int | None = None,
     source: str | None = None,
     device: str = "auto",
@@ -76,7 +76,7 @@ def evaluate_run(
     data_config = recipe.data
     if source is not None:
         data_config = replace(data_config, source=source)
-    data = open_data(data_config, cache.expanduser())
+    data = open_data(data_config, cache)
     with open_world(device, timeout_s=timeout_s) as world:
         model = model.to(world.device)
         if recipe.channels_last:
@@ -97,7 +97,7 @@ def evaluate_run(
     return Evaluation(step=found, epoch=epoch, correct=correct, count=count, loss=loss)
 
 
-def _find(out: Path, step: int | None) -> Checkpoint:
+def _find(out: str | Path, step: int | None) -> Checkpoint:
     checkpoints = RunFolder(out).checkpoints
     if step is not None and step not in checkpoints.steps():
         raise RunError(f"{out} has no checkpoint of step {step}; it has {checkpoints.steps()}")
