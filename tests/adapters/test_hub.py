@@ -1,5 +1,8 @@
+import hashlib
 import json
+import resource
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,7 +127,7 @@ def test_the_card_is_that_of_the_shelf_behind_what_the_hub_reads(run, saved):
 
 def test_words_of_a_recipe_cannot_leave_their_place_in_the_front_matter(run, tmp_path):
     hub, record = pytest.importorskip("huggingface_hub"), record_run(run)
-    record["recipe"]["name"] = 'odd: "name"\n---\nlicense: mit'
+    record["recipe"]["name"] = 'odd: "name" --- # license: mit'
     model, *_ = load_trained(run)
     save_pretrained(model, tmp_path / "net", record=record)
     data = hub.ModelCard((tmp_path / "net" / CARD).read_text()).data
@@ -137,3 +140,70 @@ def test_neither_folder_nor_name_is_said_so(tmp_path):
         from_pretrained(tmp_path / "absent")
     with pytest.raises(FormatError, match="neither a folder here nor the name"):
         from_pretrained("./absent/net")
+
+
+def change_model(folder, **fields):
+    config = json.loads((folder / CONFIG).read_text())
+    config["recipe"]["model"] |= fields
+    (folder / CONFIG).write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "model", "says"),
+    [
+        (10, {"width": 40.0}, r"should be torch.float32 \(5120, 3, 3, 3\)"),
+        (10, {"width": 1e6}, "width must be above 0 and at most 1024"),
+        (10, {"width": 1e300}, "width must be above 0 and at most 1024"),
+        (1 << 20, {}, r"should be torch.float32 \(1048576, "),
+        (10, {"blocks": [200, 1, 1]}, r"stages of \[3, 3, 3\] blocks, .* \[200, 1, 1\]"),
+        (10, {"blocks": [100_000, 1, 1]}, "blocks must be at least 0 and at most 200"),
+        (10, {"timesteps": 10**9}, "timesteps must be at least 1 and at most 65536"),
+    ],
+)
+def test_a_configuration_that_its_weights_do_not_fit_is_refused_before_it_is_built(
+    saved, num_classes, model, says
+):
+    change(saved, num_classes=num_classes)
+    change_model(saved, **model)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + 2**29
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        with pytest.raises(lbq.LBQError, match=says):
+            from_pretrained(saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def header(**fields):
+    raw = json.dumps(fields).encode()
+    return len(raw).to_bytes(8, "little") + raw
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        b"",
+        b"Dear reader, this is text",
+        (2**60).to_bytes(8, "little") + b"{}",
+        (200_000).to_bytes(8, "little") + b"[" * 200_000,
+        header(a={"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}) + bytes(4),
+        header(a={"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}) + bytes(1),
+        header(a={"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}) + bytes(4),
+    ],
+    ids=["empty", "text", "long header", "deep", "overflow", "dtype", "short"],
+)
+def test_weights_that_are_no_safetensors_are_refused(saved, weights):
+    (saved / WEIGHTS).write_bytes(weights)
+    change(saved, weights_sha256=hashlib.sha256(weights).hexdigest())
+    with pytest.raises(FormatError, match=f"{WEIGHTS} is not a safetensors file"):
+        from_pretrained(saved)
+
+
+@pytest.mark.parametrize("source", ["owner/not-there", "a/..", "~/x", "a/b c"])
+def test_a_repository_that_cannot_be_read_is_an_error_of_ours(source, tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(FormatError, match="cannot be read from the hub"):
+        from_pretrained(source, local_files_only=True)

@@ -75,7 +75,7 @@ COMMANDS = [  # words, exit code, what the line says
     ("train tiny.json --calibrate nan", USAGE, "calibrate must be above 0 and at most 100"),
     ("train tiny.json --model.width nan", USAGE, "width must be above 0 and at most 1024"),
     ("train tiny.json --model.width 1e300", USAGE, "width must be above 0 and at most 1024"),
-    ("train tiny.json --model.blocks 1 1 1000000", USAGE, "blocks must be at least 0 and at"),
+    ("train tiny.json --model.blocks 1 1 100000", USAGE, "blocks must be at least 0 and at"),
     ("train tiny.json --model.neuron.step nan", USAGE, "step must be above 0"),
     ("train tiny.json --model.neuron.decay nan", USAGE, "decay must be at least 0 and at most 1"),
     ("train tiny.json --model.neuron.max-level 999", USAGE, "max_level must be at least 1 and at"),

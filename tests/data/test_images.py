@@ -101,6 +101,40 @@ def test_a_label_that_cannot_be_a_class_is_named_with_its_image(tmp_path, cache,
         open_both(tmp_path, cache)
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "shown"),
+    [
+        ("string", ["cat", "dog"], "'cat'"),
+        ("float64", [0.0, 1.5], "0.0"),
+        ("int64", [0, None], "0"),
+    ],
+)
+def test_labels_that_are_no_whole_numbers_are_refused(tmp_path, cache, kind, values, shown):
+    cells = [{"bytes": encode(picture(0)), "path": None}] * 2
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value(kind)})
+    table = datasets.Dataset.from_dict({"image": cells, "label": values}, features=features)
+    table.to_parquet(tmp_path / "train.parquet")
+    write_parquet(tmp_path, "test", [0, 1])
+    with pytest.raises(FormatError, match=rf"'label' holds {shown}.* whole numbers are expected"):
+        open_both(tmp_path, cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("README.md", "---\nconfigs: [1, {\n---\n"),
+        ("dataset_infos.json", "["),
+        ("train.parquet", "PAR1" + "x" * 100),
+    ],
+)
+def test_what_the_library_cannot_read_is_an_error_of_ours(tmp_path, cache, name, text):
+    write_parquet(tmp_path, "train", [0, 1])
+    write_parquet(tmp_path, "test", [0, 1])
+    (tmp_path / name).write_text(text)
+    with pytest.raises(FormatError, match=r"(?s)no images can be read from .*; give the id"):
+        open_both(tmp_path, cache)
+
+
 def test_a_limit_does_not_change_the_number_of_classes(tmp_path, cache):
     write_parquet(tmp_path, "train", [0, 1, 2])
     write_parquet(tmp_path, "test", [0, 1, 2])

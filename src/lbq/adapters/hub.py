@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import nn
 
@@ -19,10 +18,10 @@ from lbq.export.document import check_keys, check_value, parse, text, whole
 from lbq.export.rules import BundleError
 from lbq.models.resnet import SpikingResNet
 from lbq.shelf.card import CARD, write_card
+from lbq.train.checkpoint import parse_tensors
 from lbq.train.document import from_document, to_document
-from lbq.train.network import build_network
 from lbq.train.recipe import Recipe
-from lbq.train.state import copy_tensors
+from lbq.train.trained import network_from_tensors
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FORMAT = "lbq-network-1"
@@ -62,8 +61,8 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
     recipe, folder = from_document(Recipe, record["recipe"]), Path(folder)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     num_classes = _num_classes(model)
-    twin = build_network(recipe.model, num_classes=num_classes)
-    copy_tensors(tensors, twin.state_dict(), what="the model, against its record's recipe,")
+    what = "the model, against its record's recipe,"
+    network_from_tensors(recipe.model, tensors, num_classes=num_classes, what=what)
     weights = save_tensors(tensors, metadata={"format": "pt"})
     config = {
         "format": FORMAT,
@@ -84,8 +83,9 @@ def from_pretrained(
 ) -> SpikingResNet:
     """Load a network that :func:`save_pretrained` wrote, in eval mode.
 
-    The weights are compared with their SHA-256 before they are parsed; nothing that the folder says
-    is run or imported.
+    The weights are compared with their SHA-256 before they are parsed, and the network that the
+    configuration describes with them before it is built; nothing that the folder says is run or
+    imported.
 
     Args:
         source: a folder, or the name of a repository on the hub (needs the extra ``[hub]``).
@@ -102,8 +102,12 @@ def from_pretrained(
             f"{config['weights_sha256']}: the file is damaged or was replaced"
         )
     recipe = from_document(Recipe, config["recipe"])
-    model = build_network(recipe.model, num_classes=config["num_classes"])
-    copy_tensors(load_tensors(weights), model.state_dict(), what=str(folder / WEIGHTS))
+    model = network_from_tensors(
+        recipe.model,
+        parse_tensors(folder / WEIGHTS, weights),
+        num_classes=config["num_classes"],
+        what=str(folder / WEIGHTS),
+    )
     return model.eval()
 
 
@@ -141,14 +145,19 @@ def _folder(source: str | Path, revision: str | None, local_files_only: bool) ->
         import huggingface_hub  # noqa: PLC0415 -- an extra
     except ImportError as error:
         raise MissingExtraError("loading from the hub needs it: pip install 'lbq[hub]'") from error
-    return Path(
-        huggingface_hub.snapshot_download(
+    try:
+        found = huggingface_hub.snapshot_download(
             source,
             revision=revision,
             allow_patterns=[CONFIG, WEIGHTS],
             local_files_only=local_files_only,
         )
-    )
+    except Exception as error:  # the hub's own, and those of the library that it calls
+        raise FormatError(
+            f"{source} cannot be read from the hub ({type(error).__name__}: {error}); check its "
+            f"name and the connection, or name a folder"
+        ) from error
+    return Path(found)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

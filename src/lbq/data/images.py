@@ -110,12 +110,18 @@ def _is_labelled(split: Any, label: str) -> bool:
     """Whether all samples have a class: benchmarks keep the labels of some splits to themselves."""
     if label not in split.features or len(split) == 0:
         return False
-    return bool(_read_labels(split, label).min() >= 0)
+    column = split.select_columns([label]).with_format("arrow")[:].column(label)
+    return column.null_count == 0 and bool(_read_labels(split, label).min() >= 0)
 
 
 def _read_labels(split: Any, label: str) -> NDArray[np.int64]:
-    column = split.select_columns([label]).with_format("numpy")[:][label]
-    return np.asarray(column, np.int64)
+    column = np.asarray(split.select_columns([label]).with_format("numpy")[:][label])
+    if column.dtype.kind not in "iub":
+        raise FormatError(
+            f"the column {label!r} holds {column[:1].tolist()[0]!r} ({column.dtype}) where whole "
+            f"numbers are expected, one class for every image; name another column with label"
+        )
+    return column.astype(np.int64)
 
 
 def _cell_lengths(cells: Any) -> NDArray[np.int64]:
@@ -149,10 +155,10 @@ def _load(source: str, cache: Path) -> Any:
     datasets = _datasets()
     try:
         return datasets.load_dataset(source, cache_dir=str(cache))
-    except (OSError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # the library lets through what its parsers raise
         raise FormatError(
-            f"no images can be read from {source} ({error}); give the id of a data set on the hub, "
-            f"or a folder in a layout of docs/data.md"
+            f"no images can be read from {source} ({type(error).__name__}: {error}); give the id "
+            f"of a data set on the hub, or a folder in a layout of docs/data.md"
         ) from error
 
 

@@ -86,7 +86,9 @@ class CheckpointFolder:
     def load(self, step: int) -> Checkpoint:
         """Read one checkpoint, or raise :class:`FormatError` if a bit of it is not as written."""
         body, data = self._read_verified(step)
-        parts = {part: _parse(self._part_path(step, part), raw) for part, raw in data.items()}
+        parts = {
+            part: parse_tensors(self._part_path(step, part), raw) for part, raw in data.items()
+        }
         return Checkpoint(step=step, parts=parts, facts=body["facts"])
 
     def load_newest(self, *, quarantine: bool = False) -> Checkpoint | None:
@@ -247,7 +249,8 @@ def _read_exactly(path: Path, *, bytes: int, sha256: str) -> bytes:  # noqa: A00
     return data
 
 
-def _parse(path: Path, data: bytes) -> dict[str, Tensor]:
+def parse_tensors(path: Path, data: bytes) -> dict[str, Tensor]:
+    """Read the bytes of a safetensors file, or raise :class:`FormatError` with its path."""
     try:
         return safetensors.torch.load(data)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:

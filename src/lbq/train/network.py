@@ -123,7 +123,7 @@ class ModelConfig:
             RecipeError,
             timesteps=Range(1, 2**16),
             width=Range(0, 1024, is_open_below=True),
-            blocks=Range(0, 10_000),
+            blocks=Range(0, 200),
             first_stage_stride=Range(1, 64),
         )
 

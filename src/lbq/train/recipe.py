@@ -119,7 +119,7 @@ class Recipe:
 
 def is_folder_name(name: str) -> bool:
     """Say whether a run of this name stays in the folder of all runs."""
-    is_plain = name.isprintable() and not set(name) & {"/", "\\", ":"}
+    is_plain = name.isprintable() and not set(name) & {"/", "\\"}
     return is_plain and 0 < len(name) <= 200 and name not in (".", "..")
 
 

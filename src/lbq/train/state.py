@@ -103,6 +103,13 @@ def read_progress(facts: Document) -> Progress:
 @torch.no_grad()
 def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, what: str) -> None:
     """Copy values into tensors of the same names, shapes and dtypes, or say what does not fit."""
+    check_tensors(source, target, what=what)
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
+
+
+def check_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, what: str) -> None:
+    """Raise :class:`FormatError` unless both have the same names, shapes and dtypes."""
     missing, strange = sorted(set(target) - set(source)), sorted(set(source) - set(target))
     if missing or strange:
         raise FormatError(
@@ -116,5 +123,3 @@ def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, 
                 f"{what}: {name} should be {tensor.dtype} {tuple(tensor.shape)}, got {found.dtype} "
                 f"{tuple(found.shape)}"
             )
-    for name, tensor in target.items():
-        tensor.copy_(source[name])

@@ -1,10 +1,13 @@
 """What came out of a run: its network, and how good it is."""
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from lbq.data import open_data, steps_per_epoch
 from lbq.errors import FormatError, RunError
@@ -12,12 +15,14 @@ from lbq.models.resnet import SpikingResNet
 from lbq.train.checkpoint import Checkpoint
 from lbq.train.document import from_document
 from lbq.train.evaluation import Evaluation, count_correct
-from lbq.train.network import build_network
+from lbq.train.network import NETWORKS, ModelConfig, build_network
 from lbq.train.precision import Precision
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
-from lbq.train.state import copy_tensors
+from lbq.train.state import check_tensors, copy_tensors
 from lbq.train.world import open_world
+
+_BLOCK = re.compile(r"stages\.(\d{1,9})\.(\d{1,9})\.")
 
 
 def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingResNet, Recipe, int]:
@@ -37,7 +42,6 @@ def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingRe
     num_classes = checkpoint.facts.get("num_classes")
     if not isinstance(num_classes, int):
         raise FormatError(f"the checkpoint in {out} does not say for how many classes it is")
-    model = build_network(recipe.model, num_classes=num_classes)
     prefix = "module." if "average" in checkpoint.parts else ""
     part = checkpoint.parts.get("average", checkpoint.parts.get("model", {}))
     named = {
@@ -45,8 +49,40 @@ def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingRe
         for name, tensor in part.items()
         if name.startswith(prefix)
     }
-    copy_tensors(named, model.state_dict(), what=f"the checkpoint in {out}")
+    what = f"the checkpoint in {out}"
+    model = network_from_tensors(recipe.model, named, num_classes=num_classes, what=what)
     return model.eval(), recipe, checkpoint.step
+
+
+def network_from_tensors(
+    config: ModelConfig, tensors: Mapping[str, Tensor], *, num_classes: int, what: str
+) -> SpikingResNet:
+    """Build a network and give it its parameters and buffers.
+
+    The tensors are compared with the configuration before anything is allocated: a small file may
+    describe a network of terabytes, or of a million blocks.
+
+    Args:
+        config: the network.
+        tensors: its state dict.
+        num_classes: number of logits.
+        what: where the tensors come from, for errors.
+    """
+    expected = config.blocks or NETWORKS[config.name].shape.blocks
+    found = {match.groups() for name in tensors if (match := _BLOCK.match(name))}
+    counts = Counter(int(stage) for stage, _ in found)
+    if [counts[stage] for stage in sorted(counts)] != list(expected):
+        raise FormatError(
+            f"{what} does not belong to this network: it has stages of "
+            f"{[counts[stage] for stage in sorted(counts)]} blocks, the configuration says "
+            f"{list(expected)}"
+        )
+    with torch.device("meta"):
+        shapes = build_network(config, num_classes=num_classes).state_dict()
+    check_tensors(tensors, shapes, what=what)
+    model = build_network(config, num_classes=num_classes)
+    copy_tensors(tensors, model.state_dict(), what=what)
+    return model
 
 
 def evaluate_run(
