@@ -24,8 +24,9 @@ class Pocket {
   Pocket() {
     network_.timesteps = kTimesteps;
     network_.input = {3, kSide, kSide};
-    int32_t last = add_synapse(lbq::kInput, 32, 3, 1, 255);
-    last = add_neuron(last, 6000);
+    Node repeat = start(Kind::kRepeat, add_synapse(lbq::kInput, 32, 3, 1, 255));
+    repeat.is_still = false;
+    int32_t last = add_neuron(add(repeat), 6000);
     const int32_t first = last;
     last = add_neuron(add_synapse(last, 32, 3, 1, 5), 60);
     last = add_neuron(add_merge(add_synapse(last, 32, 3, 1, 5), add_shortcut(first)), 40);

@@ -23,6 +23,7 @@ def test_everything_is_looked_at(tmp_path):
 def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.native, "isa", lambda: None)
+    monkeypatch.setattr(doctor.native, "why_missing", lambda: "is not built")
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     monkeypatch.setattr(doctor.torch, "get_num_threads", lambda: 0)
     found = by_name(tmp_path)

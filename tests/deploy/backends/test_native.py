@@ -179,7 +179,7 @@ def test_an_instruction_set_that_is_not_there_is_refused():
 def test_a_missing_library_is_named_with_the_way_to_build_it(monkeypatch):
     net, inputs = integer_network(2)
     native._library.cache_clear()
-    monkeypatch.setattr(kernels, "isa", lambda: None)
+    monkeypatch.setattr(kernels, "why_missing", lambda: "is not built")
     try:
         with pytest.raises(ImplementationError, match="pip install --no-build-isolation"):
             NativeEngine(net).run(inputs)
