@@ -181,6 +181,43 @@ def test_whoever_looks_between_the_modules_gets_the_modules(fused_calls):
     assert len(fused_calls) == 17 + 18
 
 
+@pytest.mark.parametrize(
+    "register", ["register_full_backward_hook", "register_full_backward_pre_hook"]
+)
+@pytest.mark.parametrize("path", ["synapse1", "synapse1.1", "neuron1", "neuron1.receive"])
+def test_backward_hooks_between_the_modules_are_called(path, register, fused_calls):
+    fused, _ = twins()
+    called = []
+    module = fused.stages[0][0].get_submodule(path)
+    getattr(module, register)(lambda *seen: called.append(path))
+    fused(images()).sum().backward()
+    assert called == [path]
+    assert len(fused_calls) == 17
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+        nn.modules.module.register_module_full_backward_hook,
+        nn.modules.module.register_module_full_backward_pre_hook,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # steps have no inputs
+def test_hooks_of_all_modules_are_called_for_those_inside(register, fused_calls):
+    fused, _ = twins()
+    called = []
+    handle = register(lambda module, *seen: called.append(module))
+    try:
+        fused(images()).sum().backward()
+    finally:
+        handle.remove()
+    assert fused.stages[0][0].synapse1[1] in called
+    assert fused.stages[0][0].neuron1 in called
+    assert not fused_calls
+
+
 @pytest.mark.parametrize("kind", ["channels first", "relu", "per timestep", "synchronised"])
 def test_what_cannot_be_fused_runs_module_by_module(kind, fused_calls):
     neuron = (lambda channels: nn.ReLU()) if kind == "relu" else None

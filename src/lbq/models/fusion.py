@@ -7,6 +7,7 @@ are those of the modules either way. Tracers, compilers and hooks get the module
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from lbq.kernels.normed import NormedBurstScan, can_run
 from lbq.models.time import OverTime, fold, unfold
@@ -53,13 +54,21 @@ def _can_fuse(bursts: object, synapse: OverTime, neuron: nn.Module) -> bool:
     norm = synapse[1]
     if type(norm) is not nn.BatchNorm2d or type(neuron) is not BurstLIF:
         return False
-    # levels are shown to whoever watches emit; everything else that lies inside has no value here
-    watched = (synapse, norm, neuron, neuron.receive)
-    return not any(_is_watched(module) for module in watched)
+    # levels are shown to forward hooks of emit; everything else that lies inside has no value here
+    inside = (synapse, norm, neuron, neuron.receive)
+    return not any(_has_hooks(module) for module in inside) and not _has_global_hooks()
 
 
-def _is_watched(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(getattr(module, kind) for kind in _HOOKS)
+
+
+def _has_global_hooks() -> bool:
+    """Say whether hooks are registered for all modules: they would miss those inside."""
+    return any(getattr(torch_module, f"_global{kind}") for kind in _HOOKS)
 
 
 def _fits(norm: nn.BatchNorm2d, before: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
@@ -88,7 +97,7 @@ def _fire_fused(
         _exact(neuron.reset),
         neuron.options,
         norm.eps,
-        _is_watched(neuron.emit),
+        _has_hooks(neuron.emit),
     )
     if norm.training and norm.track_running_stats:
         _track(norm, mean, variance, before[:, :, 0].numel())
