@@ -194,7 +194,7 @@ def test_time_belongs_into_the_bound():
 
 
 def test_a_node_that_says_less_enters_than_does_is_refused():
-    net = to_fixed_point(lower(lbq.resnet19(3, width=1 / 16), torch.zeros(2, 1, 2, 16, 16)))
+    net = to_fixed_point(lower(lbq.resnet19(3, width=1 / 16).eval(), torch.zeros(2, 1, 2, 16, 16)))
     net.get_submodule("stages.0.0.synapse2.0").max_input = 4
     with pytest.raises(BoundError, match=r"stages\.0\.0\.synapse2\.0"):
         prove(net)

@@ -59,7 +59,7 @@ def test_raw_bytes_give_what_normalised_images_gave_borders_included():
         lbq.models.MeanOverTime(),
     ).double()  # fmt: skip
     pixels = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
-    lowered = lower(model[:2], normalised(pixels))
+    lowered = lower(model[:2].eval(), normalised(pixels))
     net = to_fixed_point(lowered, bits=16, pixels=Pixels(mean=MEAN, std=STD))
     stem = net.get_submodule("0")
     assert isinstance(stem, Synapse)
@@ -134,19 +134,19 @@ def test_calibration_corrects_every_synapse_that_reads_levels():
     ],
 )
 def test_neurons_without_an_integer_form_are_refused_by_path(neuron, why):
-    net = lower(lbq.resnet20(10, width=1 / 16, neuron=neuron), torch.zeros(1, 3, 16, 16))
+    net = lower(lbq.resnet20(10, width=1 / 16, neuron=neuron).eval(), torch.zeros(1, 3, 16, 16))
     with pytest.raises(LoweringError, match=f"stem_neuron.*{why}"):
         to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD))
 
 
 def test_a_classifier_of_real_currents_is_refused_by_path():
-    net = lower(lbq.resnet20(10, width=1 / 16, block="ms"), torch.zeros(1, 3, 16, 16))
+    net = lower(lbq.resnet20(10, width=1 / 16, block="ms").eval(), torch.zeros(1, 3, 16, 16))
     with pytest.raises(LoweringError, match=r"classifier\.0\.2.*real-valued"):
         to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD))
 
 
 def test_mistakes_are_explained():
-    net = lower(lbq.resnet20(10, width=1 / 16), torch.zeros(1, 3, 16, 16))
+    net = lower(lbq.resnet20(10, width=1 / 16).eval(), torch.zeros(1, 3, 16, 16))
     with pytest.raises(ParameterError, match="4, 8 or 16"):
         to_fixed_point(net, bits=7)
     with pytest.raises(ParameterError, match="3 channels"):
@@ -184,10 +184,10 @@ def test_weights_that_are_no_numbers_are_refused_by_their_path():
     with torch.no_grad():
         model[2].weight[0, 0] = math.nan
     with pytest.raises(LoweringError, match="2 cannot be computed in integers: it holds a NaN"):
-        to_fixed_point(lower(model, torch.zeros(3, 1, 4)))
+        to_fixed_point(lower(model.eval(), torch.zeros(3, 1, 4)))
 
 
 def test_a_neuron_that_reads_the_input_is_refused_by_its_path():
     model = nn.Sequential(lbq.BurstLIF(), nn.Linear(4, 5))
     with pytest.raises(LoweringError, match=r"0 cannot .*: it reads the input without a synapse"):
-        to_fixed_point(lower(model, torch.zeros(3, 1, 4)))
+        to_fixed_point(lower(model.eval(), torch.zeros(3, 1, 4)))

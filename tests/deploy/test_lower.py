@@ -35,7 +35,7 @@ def test_a_random_network_keeps_every_level(seed):  # S5
 
 
 def test_only_nodes_of_the_closed_set_are_left():
-    net = lower(lbq.resnet18(10, width=1 / 16), torch.zeros(1, 3, 32, 32))
+    net = lower(lbq.resnet18(10, width=1 / 16).eval(), torch.zeros(1, 3, 32, 32))
     assert all(isinstance(node, NODES) for _, node in net.nodes())
     assert not list(net.parameters())
 
@@ -43,13 +43,14 @@ def test_only_nodes_of_the_closed_set_are_left():
 def test_the_model_is_not_changed():
     model = lbq.resnet20(10, width=1 / 16).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    lower(model, torch.zeros(1, 3, 16, 16))
+    with pytest.warns(UserWarning, match="in train mode"):
+        lower(model, torch.zeros(1, 3, 16, 16))
     assert model.training
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
 
 def test_neurons_keep_their_paths():
-    model = lbq.resnet20(10, width=1 / 16)
+    model = lbq.resnet20(10, width=1 / 16).eval()
     net = lower(model, torch.zeros(1, 3, 16, 16))
     expected = [name for name, m in model.named_modules() if isinstance(m, lbq.BurstLIF)]
     assert [path for path, _ in net.neurons()] == expected
@@ -69,7 +70,7 @@ def test_time_folded_by_hand_is_understood():
             x = self.neuron(self.conv(frames.flatten(0, 1)).unflatten(0, (timesteps, batch)))
             return self.readout(F.dropout(2 * x, training=False).mean(dim=(3, 4))).mean(0)
 
-    model, frames = ByHand().double(), torch.randn(3, 4, 2, 9, 9).double()
+    model, frames = ByHand().double().eval(), torch.randn(3, 4, 2, 9, 9).double()
     net = lower(model, frames)
     torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
 
@@ -121,7 +122,7 @@ class Doubled(nn.Module):
 )
 def test_what_it_cannot_express_is_refused_with_its_path(middle, name):
     with pytest.raises(LoweringError, match=name):
-        lower(Around(middle), torch.zeros(1, 3, 8, 8))
+        lower(Around(middle).eval(), torch.zeros(1, 3, 8, 8))
 
 
 class Forward(nn.Module):
@@ -175,7 +176,7 @@ def dropped(net, x):
 )
 def test_what_would_answer_otherwise_is_refused(forward, why):
     with pytest.raises(LoweringError, match=why):
-        lower(Forward(forward), torch.randn(3, 7, 4))
+        lower(Forward(forward).eval(), torch.randn(3, 7, 4))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_what_would_answer_otherwise_is_refused(forward, why):
 )
 def test_the_same_said_otherwise_answers_the_same(forward):
     torch.manual_seed(0)
-    model, frames = Forward(forward).double(), torch.randn(3, 7, 4).double()
+    model, frames = Forward(forward).double().eval(), torch.randn(3, 7, 4).double()
     net = lower(model, frames)
     torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
 
@@ -214,7 +215,7 @@ def test_flattened_channels_are_neither_concatenated_nor_added_to_features():
         (lambda a, b: a + b, 12, "flattened from channels"),
     ):
         with pytest.raises(LoweringError, match=why):
-            lower(Both(join, features), torch.randn(2, 1, 2, 2, 2))
+            lower(Both(join, features).eval(), torch.randn(2, 1, 2, 2, 2))
 
 
 def test_float32_flips_few_levels_and_keeps_the_answer():  # S9
@@ -229,7 +230,7 @@ def test_float32_flips_few_levels_and_keeps_the_answer():  # S9
 
 
 def test_a_lowered_network_compiles_to_equal_levels():
-    net = lower(lbq.resnet20(10, width=1 / 16).double(), torch.zeros(1, 3, 16, 16).double())
+    net = lower(lbq.resnet20(10, width=1 / 16).double().eval(), torch.zeros(1, 3, 16, 16).double())
     images = torch.randn(2, 3, 16, 16).double()
     exported = torch.export.export(net, (images,))
     torch.testing.assert_close(exported.module()(images), run(net, images))
@@ -244,7 +245,7 @@ def test_what_comes_behind_the_mean_over_time_is_still():
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(4, 6), lbq.BurstLIF(step=0.2), nn.Linear(6, 5), MeanOverTime(), nn.Linear(5, 2)
-    ).double()  # fmt: skip
+    ).double().eval()  # fmt: skip
     frames = torch.randn(3, 7, 4).double()
     net = lower(model, frames)
     torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 
 
 def units(model, images):
-    net = lower(model, images)
+    net = lower(model.eval(), images)
     groups = group_currents(net)
     best = {
         place.path: node.weight.double().flatten(1).abs().amax(1) / 127

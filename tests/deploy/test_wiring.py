@@ -30,7 +30,7 @@ def test_a_draft_becomes_a_synapse_for_every_term_and_their_sum_once(network, wi
     layer = nn.Linear(8, 3)
     signal = Signal(terms=(levels("input"), levels("input", scale=0.25, first=4)), axes="time")
     weight = layer.weight.detach().double()
-    draft = Draft(path="fc", inputs=signal, weight=weight, bias=torch.ones(3), layer=layer)
+    draft = Draft(path="fc", inputs=signal, weight=weight, bias=torch.ones(3))
     made = wiring.settle(draft)
     assert wiring.settle(draft) is made
     nodes = [node for _, node in network.nodes()]
@@ -45,11 +45,12 @@ def test_a_draft_becomes_a_synapse_for_every_term_and_their_sum_once(network, wi
 def test_levels_reach_a_sum_by_a_shortcut_and_currents_as_they_are(network, wiring):
     current = Term(source="input", scale=one(), max_size=None, channels=4)
     signal = Signal(terms=(current, levels("input")), axes="time")
-    assert wiring.all_currents(signal, "sum") == ["input", "sum.shortcut"]
+    found = [term.source for term in wiring.all_currents(signal, "sum")]
+    assert found == ["input", "sum.shortcut"]
     shortcut = network.get_submodule("sum.shortcut")
     assert isinstance(shortcut, Shortcut)
     assert (shortcut.weight.tolist(), shortcut.weight.dtype) == ([0.5], torch.float32)
-    assert wiring.as_currents(signal, "next") == "next_merge"
+    assert wiring.as_currents(signal, "next").source == "next_merge"
 
 
 def test_concatenated_channels_are_no_currents(wiring):

@@ -1,15 +1,18 @@
 """Signals on their way from neurons to synapses, and the steps that travel with them."""
 
-from dataclasses import dataclass, replace
-from typing import Literal
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from lbq.deploy.windows import Window
 from lbq.functional.absorb import absorb_step
 
-Axes = Literal["still", "time", "folded"]
-"""Whether a tensor is ``[B, ...]``, ``[T, B, ...]`` or ``[T * B, ...]``."""
+Axes = Literal["still", "once", "time", "folded", "mean"]
+"""Whether a tensor is ``[B, ...]``, ``[1, B, ...]``, ``[T, B, ...]``, ``[T * B, ...]``, or the
+mean over time, ``[B, ...]``, of terms that are ``[T, B, ...]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,9 @@ class Term:
     channels: int
     first_channel: int = 0
     """Where its channels begin in a concatenation."""
+    positions: int = 0
+    """Pixels of every channel that a flatten turned into features while the node still gives
+    ``[C, H, W]``; 0 where the node gives what the signal says."""
 
     @property
     def is_current(self) -> bool:
@@ -65,13 +71,33 @@ class Signal:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A synapse that batch norms may still be folded into."""
+    """A synapse that batch norms and the divisors of average pools may still be folded into."""
 
     path: str
     inputs: Signal
     weight: Tensor
     bias: Tensor | None
-    layer: nn.Conv2d | nn.Linear
+    geometry: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Stride, padding, dilation and groups of a convolution; empty for a linear layer."""
+    entering: tuple[int, ...] = ()
+    """Height and width of what a convolution reads."""
+    pools: tuple[tuple[str, Window], ...] = ()
+    """Sums over windows of its currents, behind it: the paths of the pools and their windows."""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether this is a linear layer, which flattens what enters."""
+        return not self.geometry
+
+    @property
+    def num_summed(self) -> int:
+        """Count the currents that one sum of the pools adds up."""
+        return math.prod(math.prod(window.kernel) for _, window in self.pools)
+
+    def scaled(self, factor: float) -> "Draft":
+        """Return the draft of currents that are this many times as large."""
+        bias = None if self.bias is None else self.bias * factor
+        return replace(self, weight=self.weight * factor, bias=bias)
 
 
 def absorb(weight: Tensor, term: Term, *, channels: int, groups: int) -> Tensor:

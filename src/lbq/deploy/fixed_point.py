@@ -233,6 +233,11 @@ def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
 def _check(network: LoweredNetwork) -> None:
     for place, node in network.nodes():
         _check_node(place, node)
+        if isinstance(node, Readout) and place != network.plan[-1]:
+            raise LoweringError(
+                f"{place.path} averages {place.inputs[0]} over time, and more is computed with the "
+                f"mean, which is no integer; average last"
+            )
 
 
 def _check_node(place: Place, node: torch.nn.Module) -> None:
@@ -251,5 +256,10 @@ def _check_node(place: Place, node: torch.nn.Module) -> None:
     elif isinstance(node, Synapse | Shortcut) and node.max_input is None:
         is_first = isinstance(node, Synapse) and place.inputs == (INPUT,)
         why = None if is_first else "it reads real-valued currents, not levels"
+        if isinstance(node, Shortcut) and node.bias is None:
+            why = (
+                f"it scales the real-valued currents of {place.inputs[0]}, and integers are scaled "
+                f"behind a neuron only; put the factor into the weights, or behind a neuron"
+            )
     if why is not None:
         raise LoweringError(f"{place.path} cannot be computed in integers: {why}")

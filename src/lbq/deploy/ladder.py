@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from lbq.deploy.capture import changed_methods
 from lbq.deploy.nodes import LevelNeuron
 from lbq.errors import LoweringError, StepError
 from lbq.functional.quantize import threshold_ladder
@@ -12,8 +13,18 @@ from lbq.neurons.integer import IntegerLIF
 from lbq.neurons.lmht import LMHT
 from lbq.neurons.multilevel import MultiLevelLIF
 from lbq.neurons.neuron import Neuron
+from lbq.neurons.step import LearnedStep, NeuronStep
 from lbq.neurons.ternary import OriginalTernaryLIF, TernaryLIF
 
+_NEURONS = (
+    BurstLIF,
+    TernaryLIF,
+    OriginalTernaryLIF,
+    BinaryLIF,
+    IntegerLIF,
+    MultiLevelLIF,
+    LMHT,
+)
 STEP_RANGE = (1e-4, 1e4)
 """Steps outside this range are degenerate: a network with such a step is refused."""
 
@@ -21,6 +32,7 @@ STEP_RANGE = (1e-4, 1e4)
 @torch.no_grad()
 def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[LevelNeuron, Tensor]:
     """Return the node that emits the neuron's levels, and the step that a level is worth."""
+    _check_methods(neuron, path)
     one = torch.ones(1, dtype=dtype)
     if isinstance(neuron, BurstLIF):
         step = _step(neuron.step(), path, dtype)
@@ -91,9 +103,27 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
     return node.to(dtype), step.double()
 
 
+def _check_methods(neuron: Neuron, path: str) -> None:
+    """Refuse neurons and steps whose class computes something else than the one it comes from."""
+    step = getattr(neuron, "step", None)
+    for module, known in ((neuron, _NEURONS), (step, (LearnedStep, NeuronStep))):
+        base = next((kind for kind in known if isinstance(module, kind)), None)
+        if module is None or base is None:
+            continue
+        changed = changed_methods(module, base)
+        if module is step:  # its forward says what it is worth, whatever that computes
+            changed = [name for name in changed if name == "for_currents"]
+        if changed:
+            raise LoweringError(
+                f"{path} has a {type(module).__name__}, which replaces {changed[0]} of "
+                f"{base.__name__}, so its levels cannot be known; use {base.__name__} itself"
+            )
+
+
 def _step(step: Tensor, path: str, dtype: torch.dtype) -> Tensor:
     low, high = STEP_RANGE
-    if not bool(((step >= low) & (step <= high)).all()):
+    slack = 1e-6  # numbers at an end of the range that were rounded to float32
+    if not bool(((step >= low * (1 - slack)) & (step <= high * (1 + slack))).all()):
         raise StepError(
             f"{path} has a step of {step.min().item():g}..{step.max().item():g}; a network whose "
             f"steps leave {low:g}..{high:g} is degenerate and is not taken out of training"

@@ -1,41 +1,90 @@
 """``lower``: fold every batch norm, absorb every step, and leave a network of integer levels."""
 
 import math
+import operator
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lbq.deploy.absorb import Draft, Signal, Term
-from lbq.deploy.capture import Call, capture
+from lbq.deploy.absorb import Axes, Draft, Signal, Term
+from lbq.deploy.capture import Call, capture, changed_methods
+from lbq.deploy.compare import check_agreement
 from lbq.deploy.fold import fold_affine, norm_as_affine
 from lbq.deploy.ladder import as_level_neuron
 from lbq.deploy.network import INPUT, LoweredNetwork
-from lbq.deploy.nodes import Merge, Pool, Readout, Repeat, Shortcut
-from lbq.deploy.windows import Window, read_pool
+from lbq.deploy.nodes import Merge, Readout, Repeat, Shortcut
+from lbq.deploy.windows import Window, everything, read_pool
 from lbq.deploy.wiring import Wiring, one
 from lbq.errors import LoweringError
+from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime
 from lbq.neurons.neuron import Neuron
 
 
 def lower(model: nn.Module, example: Tensor) -> LoweredNetwork:
     """Take a trained network out of training: the same answers, integer levels between its layers.
 
-    Batch norms are folded and steps absorbed in float64; the result has the model's dtype.
+    Batch norms are folded and steps absorbed in float64; the result has the model's dtype. Before
+    it is returned, the same lowering in float64 is compared with the model itself, hooks and all:
+    the currents and levels of every neuron, and the answers, for one sample of the example and a
+    random one. The same random noise is added to the currents of both, so that every neuron emits
+    and no membrane lies exactly at a threshold, where rounding would decide. Whatever differs by
+    more than rounding is refused with the path of the first neuron that it reaches.
+
+    A network is lowered as it is in eval mode; one in train mode is, with a warning.
 
     Args:
         model: a network of synapses, batch norms, pools, sums and neurons, in any arrangement that
             torch.fx can trace. It is not changed.
-        example: an input of the model, for its shapes.
+        example: an input of the model, for its shapes: still inputs ``[B, C, H, W]`` or
+            ``[B, features]``, or frames with time first.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
         >>> net(torch.randn(4, 3, 16, 16)).shape
         torch.Size([4, 10])
     """
-    return _Lowering(model, example).network
+    _check_mode(model)
+    has_time = _has_time(example)
+    example = example[:, :1] if has_time else example[:1]
+    calls = capture(model, example)
+    lowering = _Lowering(calls, example, has_time, _dtype_of(model))
+    check_agreement(
+        model,
+        example,
+        lambda: _Lowering(calls, example, has_time, torch.float64).paired(),
+        has_time=has_time,
+    )
+    return lowering.network
+
+
+def _check_mode(model: nn.Module) -> None:
+    training = [path for path, module in model.named_modules() if module.training]
+    if training:
+        where = training[0] or "the network"
+        warnings.warn(
+            f"{where} is in train mode, and is lowered as in eval mode: batch norms use their "
+            f"running statistics and nothing is dropped; call model.eval() first",
+            stacklevel=3,
+        )
+
+
+def _has_time(example: Tensor) -> bool:
+    if not 2 <= example.dim() <= 5:
+        raise LoweringError(
+            f"the example has shape {list(example.shape)}; pass a batch of still inputs, "
+            f"[B, features] or [B, C, H, W], or of frames, [T, B, features] or [T, B, C, H, W]"
+        )
+    return example.dim() in (3, 5)
+
+
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    floats = [p.dtype for p in model.parameters() if p.is_floating_point()]
+    return torch.promote_types(floats[0] if floats else torch.float32, torch.float32)
 
 
 _Value = Signal | Draft | None
@@ -43,43 +92,62 @@ _Value = Signal | Draft | None
 
 
 class _Lowering:
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
-        floats = [p.dtype for p in model.parameters() if p.is_floating_point()]
-        self._dtype = torch.promote_types(floats[0] if floats else torch.float32, torch.float32)
-        has_time = example.dim() in (3, 5)
-        example = example[:, :1] if has_time else example[:1]
-        calls = capture(model, example)
+    def __init__(
+        self, calls: list[Call], example: Tensor, has_time: bool, dtype: torch.dtype
+    ) -> None:
+        self._dtype, self._example = dtype, example
         shape = tuple(example.shape[2 if has_time else 1 :])
-        steps = [len(example)] if has_time else [c.says["timesteps"] for c in calls if c.says]
-        if not steps:
-            raise LoweringError(
-                "this network never repeats its still input over time (RepeatOverTime), so it has "
-                "no timesteps; pass frames [T, B, ...] as the example, or repeat the current"
-            )
-        self.network = LoweredNetwork(timesteps=steps[0], input_shape=shape, takes_frames=has_time)
+        self.network = LoweredNetwork(
+            timesteps=len(example) if has_time else 0, input_shape=shape, takes_frames=has_time
+        )
         self._wiring = Wiring(self.network, self._dtype)
         self._values: dict[int, _Value] = {}
+        self._neurons: dict[str, Neuron] = {}
+        self._readers = {
+            id(first): call
+            for call in calls
+            for first in call.args[:1]
+            if isinstance(first, Call) and _FUNCTIONS.get(call.target) is not _L.ask
+        }
+        """Who reads a call, if only one does."""
         for call in calls:
             self._values[id(call)] = self._lower(call, has_time)
-        self._check_answer(calls[-1], example)
+        if not self.network.timesteps:
+            raise LoweringError(self._never_repeated())
+
+    def paired(self) -> tuple[LoweredNetwork, dict[str, Neuron]]:
+        """Return the network, and the trained neuron behind each of its neurons."""
+        return self.network, self._neurons
+
+    def _never_repeated(self) -> str:
+        read = "[B, C, H, W]" if self._example.dim() == 4 else "[B, features]"
+        return (
+            f"the example, {list(self._example.shape)}, is read as still inputs {read}, and this "
+            f"network never repeats them over time; repeat a current with "
+            f"lbq.models.RepeatOverTime(timesteps), or pass frames, [T, B, C, H, W] or "
+            f"[T, B, features] (tokens and one-dimensional signals over time are not lowered)"
+        )
 
     # what the network does, call by call
 
     def _lower(self, call: Call, has_time: bool) -> _Value:
         if call.kind == "input":
-            shape = self.network.input_shape
-            term = Term(source=INPUT, scale=one(), max_size=None, channels=shape[0] if shape else 1)
-            return Signal(
-                terms=(term,), axes="time" if has_time else "still", is_flat=len(shape) < 2
-            )
+            return self._input(call, has_time)
         if call.kind == "output":
             return self._output(call)
         if call.kind == "attribute":
-            return self._refuse(call, "it reads a tensor of its own")
+            return self._refuse(call, f"it computes with a tensor of its own, {call.target}")
         if call.module is not None:
             return self._module(call, call.module)
-        handler = _FUNCTIONS.get(call.name)
+        handler = _FUNCTIONS.get(call.target)
         return handler(self, self._named(call)) if handler else self._refuse(call)
+
+    def _input(self, call: Call, has_time: bool) -> _Value:
+        if call.shape is None:
+            return None  # an argument that was not given
+        shape = self.network.input_shape
+        term = Term(source=INPUT, scale=one(), max_size=None, channels=shape[0])
+        return Signal(terms=(term,), axes="time" if has_time else "still", is_flat=len(shape) < 2)
 
     def _named(self, call: Call) -> Call:
         """Put arguments that were given by name in their places; refuse those that nobody knows."""
@@ -99,35 +167,68 @@ class _Lowering:
     def _module(self, call: Call, module: nn.Module) -> _Value:
         if isinstance(module, Neuron):
             return self._neuron(call, module)
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            return self._synapse(call, module)
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            return self._norm(call, module)
-        handler = _MODULES.get(call.name)
-        return handler(self, call) if handler else self._refuse(call)
+        handler = _MODULES.get(call.target)
+        if handler is None:
+            base = next((kind for kind in _MODULES if isinstance(module, kind)), None)
+            if base is None:
+                return self._refuse(call)
+            if base.__module__.startswith("torch.") or changed_methods(module, base):
+                kind = f"{call.target.__module__}.{call.target.__qualname__}"
+                self._refuse(call, f"a {kind} computes something else than a {base.__name__}")
+            handler = _MODULES[base]
+        return handler(self, call)
 
-    def _synapse(self, call: Call, layer: nn.Conv2d | nn.Linear) -> Draft:
-        signal = self._signal(call)
-        if isinstance(layer, nn.Conv2d):
-            if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
-                self._refuse(call, "only zeros are padded, by numbers")
-        elif not signal.is_flat and self._space(call.args[0]) != ():
-            self._refuse(call, "a linear layer reads features; flatten first")
+    def convolve(self, call: Call) -> Draft:
+        """A convolution."""
+        layer, signal = call.module, self._signal(call)
+        assert isinstance(layer, nn.Conv2d)
+        if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
+            self._refuse(call, "only zeros are padded, by numbers; write padding=1 or so")
+        geometry = {k: getattr(layer, k) for k in ("stride", "padding", "dilation", "groups")}
+        return self._draft(call, layer, signal, geometry)
+
+    def multiply(self, call: Call) -> Draft:
+        """A linear layer."""
+        layer, signal = call.module, self._signal(call)
+        assert isinstance(layer, nn.Linear)
+        if not signal.is_flat and self._space(call.args[0]) != ():
+            self._refuse(
+                call,
+                f"a linear layer reads features, [B, features] at every instant, and this one "
+                f"reads {list(call.args[0].shape or ())} (tokens are not lowered); flatten first, "
+                f"or write a 1x1 convolution",
+            )
+        return self._draft(call, layer, signal, {})
+
+    def _draft(
+        self, call: Call, layer: nn.Conv2d | nn.Linear, signal: Signal, geometry: dict[str, Any]
+    ) -> Draft:
         bias = None if layer.bias is None else layer.bias.detach().double()
         weight = layer.weight.detach().double()
-        return Draft(path=call.path, inputs=signal, weight=weight, bias=bias, layer=layer)
+        return Draft(
+            path=call.path,
+            inputs=signal,
+            weight=weight,
+            bias=bias,
+            geometry=geometry,
+            entering=self._space(call.args[0]),
+        )
 
-    def _norm(self, call: Call, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> _Value:
+    def normalise(self, call: Call) -> _Value:
+        """A batch norm: folded into the synapse before it, or a weight per channel."""
+        norm = call.module
+        assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
         gain, offset = norm_as_affine(norm, path=call.path)
-        before: Call = call.args[0]
-        value = self._values[id(before)]
-        if isinstance(value, Draft) and before.num_readers == 1:
-            weight, bias = fold_affine(value.weight, value.bias, gain, offset)
-            return replace(value, weight=weight, bias=bias)
+        draft = self._draft_of(call.args[0])
+        if draft and not any(any(window.padding) for _, window in draft.pools):
+            weight, bias = fold_affine(draft.weight, draft.bias, gain, offset / draft.num_summed)
+            return replace(draft, weight=weight, bias=bias)
         signal = self._signal(call)
         if len(signal.terms) != 1:
             self._refuse(call, "it normalises a sum")
         (term,) = signal.terms
+        if term.channels != len(gain):
+            self._refuse(call, "it normalises flattened channels; put it before the flatten")
         path = self.network.add(
             call.path,
             Shortcut(
@@ -138,106 +239,145 @@ class _Lowering:
             ),
             term.source,
         )
-        return self._wiring.currents(path, like=signal, channels=len(gain))
+        made = self._wiring.currents(path, like=signal, channels=len(gain))
+        return replace(made, terms=(replace(made.terms[0], positions=term.positions),))
 
     def _neuron(self, call: Call, neuron: Neuron) -> Signal:
         signal = self._signal(call)
+        if signal.axes in ("still", "once"):
+            self._refuse(call, self._never_repeated())
         if signal.axes != "time":
-            self._refuse(call, "a neuron takes [T, B, ...]; repeat or unfold before it")
+            self._refuse(call, "a neuron takes [T, B, ...]; unflatten the time before it")
         currents = self._wiring.as_currents(signal, call.path)
         node, step = as_level_neuron(neuron, path=call.path, dtype=self._dtype)
         assert call.shape is not None
-        path = self.network.add(call.path, node, currents)
-        term = Term(source=path, scale=step, max_size=node.max_level, channels=call.shape[2])
+        if currents.positions > 1 and (node.ladder.shape[1] > 1 or node.removed.numel() > 1):
+            self._refuse(call, "it has a step for every flattened feature; flatten behind it")
+        path = self.network.add(call.path, node, currents.source)
+        self._neurons[path] = neuron
+        term = Term(
+            source=path,
+            scale=step,
+            max_size=node.max_level,
+            channels=call.shape[2],
+            positions=currents.positions,
+        )
         return replace(signal, terms=(term,))
 
     def _output(self, call: Call) -> None:
         value = call.args[0]
         if not isinstance(value, Call):
-            self._refuse(call, "the output must be one tensor")
-        signal = self._signal(call)
+            self._refuse(call, f"it returns a {type(value).__name__}, and must return one tensor")
+        signal = self._raw(value)
         last = self.network.plan[-1].path if self.network.plan else ""
         (first, *rest) = signal.terms
         is_last = not rest and first.source == last and first.is_current
-        if not (is_last and isinstance(self.network.get_submodule(last), Readout)):
-            self.network.add(
-                "readout", Readout("none"), self._wiring.as_currents(signal, "readout")
-            )
+        if is_last and isinstance(self.network.get_submodule(last), Readout):
+            return
+        currents = self._wiring.as_currents(signal, "readout", flatten=True)
+        over_time = "mean" if signal.axes == "mean" else "none"
+        self.network.add("readout", Readout(over_time), currents.source)
 
-    def _check_answer(self, output: Call, example: Tensor) -> None:
-        """Complain if the answer has another shape than the trained network's."""
-        with torch.no_grad():
-            found = tuple(self.network(example.to(self._dtype)).shape)
-        expected: tuple[int, ...] | None = output.args[0].shape
-        if found != expected:
-            raise LoweringError(
-                f"this network answers {expected}, and lowered it would answer {found}: something "
-                f"in it was not understood; please report it"
-            )
-
-    def mean(self, call: Call) -> Signal:
+    def mean(self, call: Call) -> _Value:
         """A mean over time (the answer), or over space."""
-        signal, axes = self._signal(call), _axes(call, "dim")
+        axes = _axes(call, "dim")
         assert call.args[0].shape is not None
         rank = len(call.args[0].shape)
         keeps_axes = call.module is None and _argument(call, 2, "keepdim", False)
-        leading = 2 if signal.axes == "time" else 1
-        if call.module is not None or (axes == (0,) and signal.axes == "time"):
+        has_time = self._axes_of(call.args[0]) == "time"
+        if call.module is not None or ({a % rank for a in axes} == {0} and has_time):
+            signal = self._signal(call)
             if any(term.max_size is not None for term in signal.terms):
                 self._refuse(call, "levels are averaged over time; average behind the classifier")
             if keeps_axes:
                 self._refuse(call, "it keeps the axis of time (keepdim)")
-            path = self.network.add(
-                "readout", Readout("mean"), self._wiring.as_currents(signal, call.path)
-            )
-            answer = self._wiring.currents(path, like=signal, channels=signal.channels)
-            return replace(answer, axes="still")
+            return replace(signal, axes="mean")
+        leading = 2 if has_time else 1
         if rank == leading + 3 and {a % rank for a in axes} == {rank - 2, rank - 1}:
-            pooled = self._pool(call, signal, Window(is_max=False, kernel=None))
-            return replace(pooled, is_flat=not keeps_axes)
+            pooled = self._pool(call, everything(self._space(call.args[0])))
+            if keeps_axes:
+                return pooled
+            linear = self._as_linear(pooled) if isinstance(pooled, Draft) else None
+            return linear or self._flat(pooled, positions=1)
         return self._refuse(call, f"it averages over axes {axes}")
 
-    def pool(self, call: Call) -> Signal:
+    def pool(self, call: Call) -> _Value:
         """A pool of torch's, as a module or a function."""
-        window = read_pool(call.module, call.name, call.args[1:], call.kwargs)
+        space = self._space(call.args[0])
+        window = read_pool(call.module, call.name, call.args[1:], call.kwargs, space=space)
         if isinstance(window, str):
             return self._refuse(call, window)
-        return self._pool(call, self._signal(call), window)
+        return self._pool(call, window)
 
-    def _pool(self, call: Call, signal: Signal, window: Window) -> Signal:
+    def _pool(self, call: Call, window: Window) -> _Value:
+        path = call.path if call.module else f"{call.path}.pool".lstrip(".")
+        size = math.prod(window.kernel)
+        draft = None if window.is_max else self._draft_of(call.args[0])
+        if draft and draft.geometry:
+            return replace(draft.scaled(1 / size), pools=(*draft.pools, (path, window)))
+        signal = self._signal(call)
         if window.is_max and len(signal.terms) != 1:
             self._refuse(call, "the largest of a sum is no level")
-        space = self._space(call.args[0])
-        kernel = window.kernel or (space[0], space[1])
-        size = math.prod(kernel)
         terms: list[Term] = []
         for term in signal.terms:
             if window.is_max and not bool((term.scale > 0).all()):
                 self._refuse(call, "the largest of negative multiples is the smallest level")
-            node = Pool(
-                "max" if window.is_max else "sum",
-                kernel=kernel,
-                stride=window.stride,
-                padding=window.padding,
-                is_still=signal.axes == "still",
-            )
-            path = self.network.add(
-                call.path if call.module else f"{call.path}.pool".lstrip("."), node, term.source
-            )
+            source = self._wiring.add_pool(path, window, term.source, signal)
             if window.is_max:
-                terms.append(replace(term, source=path))
+                terms.append(replace(term, source=source))
             else:
                 largest = None if term.max_size is None else term.max_size * size
-                terms.append(replace(term.scaled(1 / size), source=path, max_size=largest))
+                terms.append(replace(term.scaled(1 / size), source=source, max_size=largest))
         return replace(signal, terms=tuple(terms))
 
     def repeat(self, call: Call) -> Signal:
-        """A still current shown at every timestep."""
+        """A still current shown at every timestep, by a module of ours."""
         signal = self._signal(call)
+        if signal.axes != "still":
+            self._refuse(call, "what it repeats has a time axis already")
+        return self._repeat(call, signal, call.says["timesteps"])
+
+    def _repeat(self, call: Call, signal: Signal, timesteps: int) -> Signal:
+        if self.network.timesteps not in (0, timesteps):
+            self._refuse(
+                call, f"it repeats {timesteps} times in a network of {self.network.timesteps}"
+            )
+        self.network.timesteps = timesteps
         currents = self._wiring.as_currents(signal, call.path)
-        path = self.network.add(call.path, Repeat(call.says["timesteps"]), currents)
-        repeated = self._wiring.currents(path, like=signal, channels=signal.terms[0].channels)
-        return replace(repeated, axes="time")
+        path = call.path if call.module else f"{call.path}.repeat".lstrip(".")
+        path = self.network.add(path, Repeat(timesteps), currents.source)
+        return replace(signal, terms=(replace(currents, source=path),), axes="time")
+
+    def unsqueeze(self, call: Call) -> _Value:
+        """A time axis of one instant, on the way to a repetition."""
+        if self._axes_of(call.args[0]) != "still" or _argument(call, 1, "dim", None) != 0:
+            self._refuse(call, f"only time is added as a new axis, before all others. {_REPEAT}")
+        return replace(self._signal(call), axes="once")
+
+    def expand(self, call: Call) -> _Value:
+        """A still current repeated by torch's expand or repeat: the shapes say how."""
+        signal = self._signal(call)
+        before, after = call.args[0].shape, call.shape
+        assert before is not None
+        assert after is not None
+        one_instant = before[1:] if signal.axes == "once" else before
+        if signal.axes not in ("still", "once") or after[1:] != one_instant:
+            self._refuse(call, f"it makes {list(before)} into {list(after)}. {_REPEAT}")
+        return self._repeat(call, signal, after[0])
+
+    def stack(self, call: Call) -> _Value:
+        """One still current stacked as often as there are timesteps."""
+        parts = call.args[0]
+        (axis,) = _axes(call, "dim") or (0,)
+        signal = self._same(parts)
+        if signal is None or signal.axes != "still" or axis != 0:
+            return self._refuse(call, f"different tensors are stacked. {_REPEAT}")
+        return self._repeat(call, signal, len(parts))
+
+    def _same(self, parts: Any) -> Signal | None:
+        """Return the signal that all parts of a list are, if they are."""
+        is_same = isinstance(parts, list | tuple) and len({id(part) for part in parts}) == 1
+        return self._signal_of(parts[0]) if is_same and isinstance(parts[0], Call) else None
 
     def add(self, call: Call) -> _Value:
         """A sum of two signals, or of a signal and nothing."""
@@ -249,16 +389,22 @@ class _Lowering:
             return self._values[id(left if isinstance(left, Call) else right)]
         if left.shape != right.shape:
             self._refuse(call, f"shapes {left.shape} and {right.shape} are added")
-        signals = [self._signal_of(side) for side in (left, right)]
+        are_means = all(self._axes_of(side) == "mean" for side in (left, right))
+        signals = [
+            self._raw(side) if are_means else self._signal_of(side) for side in (left, right)
+        ]
+        if signals[0].axes != signals[1].axes:
+            self._refuse(call, f"{signals[0].axes} and {signals[1].axes} tensors are added")
         if signals[0].channels != signals[1].channels:
             self._refuse(call, "one side was flattened from channels and the other was not")
-        if all(term.max_size is not None for signal in signals for term in signal.terms):
-            return signals[0].added(signals[1])  # bursts: they enter a synapse branch by branch
-        inputs = [
-            name for signal in signals for name in self._wiring.all_currents(signal, call.path)
-        ]
-        path = self.network.add(f"{call.path}.merge".lstrip("."), Merge(), *inputs)
-        return self._wiring.currents(path, like=signals[0], channels=signals[0].terms[0].channels)
+        both = signals[0].added(signals[1])
+        if all(term.max_size is not None for term in both.terms):
+            return both  # bursts: they enter a synapse branch by branch
+        terms = [term for signal in signals for term in signal.terms]
+        currents = self._wiring.all_currents(replace(both, terms=tuple(terms)), call.path)
+        sources = [term.source for term in currents]
+        path = self.network.add(f"{call.path}.merge".lstrip("."), Merge(), *sources)
+        return replace(both, terms=(replace(currents[0], source=path),))
 
     def scale(self, call: Call) -> Signal:
         """A product with, or a quotient by, a positive number."""
@@ -270,17 +416,21 @@ class _Lowering:
             if not isinstance(left, Call):
                 self._refuse(call, "a number is divided by a signal")
             number = 1 / number
-        signal = self._signal_of(left if isinstance(left, Call) else right)
+        signal = self._raw(left if isinstance(left, Call) else right)
         return replace(signal, terms=tuple(term.scaled(number) for term in signal.terms))
 
     def concatenate(self, call: Call) -> Signal:
-        """Channels side by side."""
+        """Channels side by side, or one still current as often as there are timesteps."""
         parts: list[Call] = list(call.args[0])
         signals = [self._signal_of(part) for part in parts]
         (axis,) = _axes(call, "dim") or (0,)
         assert call.shape is not None
-        if axis % len(call.shape) != (2 if signals[0].axes == "time" else 1):
-            self._refuse(call, "only channels are concatenated")
+        if axis == 0 and signals[0].axes == "once" and self._same(parts) is not None:
+            return self._repeat(call, signals[0], len(parts))
+        is_channel = axis % len(call.shape) == (2 if signals[0].axes == "time" else 1)
+        axes = {signal.axes for signal in signals}
+        if not is_channel or len(axes) > 1 or "once" in axes:
+            self._refuse(call, "only channels are concatenated, of tensors with the same axes")
         terms: list[Term] = []
         first = 0
         for part, signal in zip(parts, signals, strict=True):
@@ -291,27 +441,78 @@ class _Lowering:
             first += part.shape[2 if signal.axes == "time" else 1]
         return replace(signals[0], terms=tuple(terms))
 
-    def flatten(self, call: Call) -> Signal:
+    def flatten(self, call: Call) -> _Value:
         """Time folded into the batch, or channels and space into features."""
-        signal = self._signal(call)
-        module = call.module
+        module, before = call.module, call.args[0]
         if isinstance(module, nn.Flatten):
             start, end = module.start_dim, module.end_dim
         else:
             start, end = _argument(call, 1, "start_dim", 0), _argument(call, 2, "end_dim", -1)
-        if (start, end) == (0, 1) and signal.axes == "time":
-            return replace(signal, axes="folded")
-        leading = 2 if signal.axes == "time" else 1
-        if start == leading and end == -1:
-            return replace(signal, is_flat=True)
-        return self._refuse(call, f"it flattens axes {start}..{end}")
+        rank, axes = len(before.shape or ()), self._axes_of(before)
+        start, end = start % rank, end % rank
+        if (start, end) == (0, 1) and axes == "time":
+            return self._moved(call, "folded")
+        if (start, end) == (0, 1):
+            self._refuse(call, f"what it flattens has no time. {self._never_repeated()}")
+        if start == (2 if axes == "time" else 1) and end == rank - 1:
+            if end == start:
+                return self._values[id(before)]  # features already
+            draft = self._draft_of(before)
+            linear = self._as_linear(draft) if draft else None
+            return linear or self._flat(self._raw(before), math.prod(self._space(before)))
+        return self._refuse(call, f"it flattens axes {start}..{end} of {rank}")
 
-    def unflatten(self, call: Call) -> Signal:
+    def _flat(self, value: _Value, positions: int) -> Signal:
+        assert value is not None
+        signal = self._wiring.settle(value) if isinstance(value, Draft) else value
+        terms = tuple(replace(term, positions=positions) for term in signal.terms)
+        return replace(signal, terms=terms, is_flat=True)
+
+    def _as_linear(self, draft: Draft) -> Draft | None:
+        """Return the linear layer that does what a convolution and a flatten behind it do.
+
+        That is one whose window is all that enters, or a 1x1 convolution whose currents are then
+        averaged over all of the space: the levels are added up before it instead.
+        """
+        signal, kernel = draft.inputs, tuple(draft.weight.shape[2:])
+        plain = {"padding": (0, 0), "dilation": (1, 1), "groups": 1}
+        if any(draft.geometry.get(name) != value for name, value in plain.items()):
+            return None
+        if not draft.pools and draft.entering == kernel:
+            flat = self._flat(signal, math.prod(kernel))
+            return replace(draft, inputs=flat, weight=draft.weight.flatten(1), geometry={})
+        are_levels = all(term.max_size is not None for term in signal.terms)
+        if len(draft.pools) != 1 or kernel != (1, 1) or not are_levels:
+            return None
+        ((path, window),) = draft.pools
+        if draft.geometry["stride"] != (1, 1) or window.kernel != draft.entering:
+            return None
+        size = math.prod(window.kernel)
+        terms: list[Term] = []
+        for term in signal.terms:
+            assert term.max_size is not None
+            source = self._wiring.add_pool(path, window, term.source, signal)
+            terms.append(replace(term, source=source, max_size=term.max_size * size))
+        flat = self._flat(replace(signal, terms=tuple(terms)), 1)
+        bias = None if draft.bias is None else draft.bias * size
+        weight = draft.weight.flatten(1)
+        return replace(draft, inputs=flat, weight=weight, bias=bias, geometry={}, pools=())
+
+    def unflatten(self, call: Call) -> _Value:
         """Time unfolded from the batch."""
-        signal = self._signal(call)
-        if signal.axes != "folded" or call.args[1] != 0:
+        if self._axes_of(call.args[0]) != "folded" or call.args[1] != 0:
             self._refuse(call, "only time is unfolded, and only where it was folded")
-        return replace(signal, axes="time")
+        return self._moved(call, "time")
+
+    def _moved(self, call: Call, axes: Axes) -> _Value:
+        """Return the same values under other axes; a draft stays one if more may be folded in."""
+        draft = self._draft_of(call.args[0])
+        here = self._readers.get(id(call.args[0]))  # as it was before its arguments were named
+        reader = self._readers.get(id(here)) if call.num_readers == 1 else None
+        handler = reader and (_FUNCTIONS.get(reader.target) or _MODULES.get(reader.target))
+        if draft is not None and handler in (_L.pool, _L.normalise, _L.flatten, _L.mean):
+            return replace(draft, inputs=replace(draft.inputs, axes=axes))
+        return replace(self._signal(call), axes=axes)
 
     def pass_on(self, call: Call) -> _Value:
         """What does nothing in eval mode."""
@@ -325,7 +526,19 @@ class _Lowering:
 
     def ask(self, call: Call) -> None:
         """A question about a shape."""
-        del call
+        if call.shape is not None:
+            self._refuse(call, "it gives a tensor, and only shapes are asked for")
+
+    def take(self, call: Call) -> _Value:
+        """A part of a shape; or a tensor with a time axis of one instant, ``x[None]``."""
+        if self._values[id(call.args[0])] is None:
+            return self.ask(call)
+        index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+        rest = index[1:]
+        is_whole = all(part == slice(None) or part is ... for part in rest)
+        if index[0] is None and is_whole and self._axes_of(call.args[0]) == "still":
+            return replace(self._signal(call), axes="once")
+        return self._refuse(call, "it takes a part of a tensor")
 
     def _signal(self, call: Call) -> Signal:
         if not call.args or not isinstance(call.args[0], Call):
@@ -333,14 +546,37 @@ class _Lowering:
         return self._signal_of(call.args[0])
 
     def _signal_of(self, call: Call) -> Signal:
+        """Return what a call gives; a mean over time is taken here if it was not yet."""
+        signal = self._raw(call)
+        if signal.axes != "mean":
+            return signal
+        currents = self._wiring.as_currents(signal, call.path)
+        path = self.network.add("readout", Readout("mean"), currents.source)
+        still = replace(signal, terms=(replace(currents, source=path),), axes="still")
+        self._values[id(call)] = still
+        return still
+
+    def _raw(self, call: Call) -> Signal:
+        """Return what a call gives; a mean over time may still be one of terms over time."""
         value = self._values[id(call)]
         if value is None:
             return self._refuse(call, "a shape is used as a tensor")
         return self._wiring.settle(value) if isinstance(value, Draft) else value
 
+    def _draft_of(self, call: Call) -> Draft | None:
+        """Return the draft that a call gives, if nobody else reads it."""
+        value = self._values[id(call)]
+        return value if isinstance(value, Draft) and call.num_readers == 1 else None
+
+    def _axes_of(self, call: Call) -> Axes:
+        value = self._values[id(call)]
+        if value is None:
+            return self._refuse(call, "a shape is used as a tensor")
+        return (value.inputs if isinstance(value, Draft) else value).axes
+
     def _space(self, call: Call) -> tuple[int, ...]:
         assert call.shape is not None
-        return call.shape[3 if self._signal_of(call).axes == "time" else 2 :]
+        return call.shape[3 if self._axes_of(call) == "time" else 2 :]
 
     def _refuse(self, call: Call, why: str = "") -> Any:
         what = f"{call.name} in {call.path or 'the network itself'}"
@@ -360,34 +596,46 @@ def _axes(call: Call, name: str) -> tuple[int, ...]:
     return (axes,) if isinstance(axes, int) else tuple(axes)
 
 
+_REPEAT = "Repeat a still current over time with lbq.models.RepeatOverTime(timesteps)"
 _Handler = Callable[[_Lowering, Call], _Value]
 _L = _Lowering
-_POOLS = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "boolean_dispatch", "_max_pool2d")
-_FUNCTIONS: dict[str, _Handler] = {
-    **dict.fromkeys(("add", "iadd", "add_"), _L.add),
-    **dict.fromkeys(("mul", "truediv", "div"), _L.scale),
+_POOLS = (F.max_pool2d, torch.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
+_FUNCTIONS: dict[Any, _Handler] = {
+    **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), _L.add),
+    **dict.fromkeys((operator.mul, torch.mul, torch.multiply, "mul", "multiply"), _L.scale),
+    **dict.fromkeys((operator.truediv, torch.div, torch.true_divide, "div"), _L.scale),
     **dict.fromkeys(_POOLS, _L.pool),
-    **dict.fromkeys(("cat", "concat"), _L.concatenate),
-    **dict.fromkeys(("getattr", "getitem", "size", "dim"), _L.ask),
-    **dict.fromkeys(("contiguous", "clone", "detach"), _L.pass_on),
-    "dropout": _L.drop,
-    "flatten": _L.flatten,
-    "unflatten": _L.unflatten,
-    "mean": _L.mean,
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), _L.concatenate),
+    **dict.fromkeys((torch.stack,), _L.stack),
+    **dict.fromkeys((torch.unsqueeze, "unsqueeze"), _L.unsqueeze),
+    **dict.fromkeys(("expand", "repeat"), _L.expand),
+    **dict.fromkeys((getattr, "size", "dim"), _L.ask),
+    operator.getitem: _L.take,
+    **dict.fromkeys((torch.clone, torch.detach, "contiguous", "clone", "detach"), _L.pass_on),
+    F.dropout: _L.drop,
+    **dict.fromkeys((torch.flatten, "flatten"), _L.flatten),
+    **dict.fromkeys((torch.unflatten, "unflatten"), _L.unflatten),
+    **dict.fromkeys((torch.mean, "mean"), _L.mean),
 }
+"""What to do about functions, by identity, and about methods, by name."""
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("add", "iadd", "add_", "mul", "truediv", "div"), ("input", "other")),
-    **dict.fromkeys(("cat", "concat"), ("tensors", "dim")),
+    **dict.fromkeys(("add", "iadd", "add_", "mul", "multiply"), ("input", "other")),
+    **dict.fromkeys(("truediv", "div", "true_divide"), ("input", "other")),
+    **dict.fromkeys(("cat", "concat", "concatenate", "stack"), ("tensors", "dim")),
     "dropout": ("input", "p", "training", "inplace"),
     "flatten": ("input", "start_dim", "end_dim"),
     "unflatten": ("input", "dim", "sizes"),
+    "unsqueeze": ("input", "dim"),
     "mean": ("input", "dim", "keepdim"),
 }
 """What these functions may be called with; anything else would change what they compute."""
-_MODULES: dict[str, _Handler] = {
-    **dict.fromkeys(("MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"), _L.pool),
-    **dict.fromkeys(("Identity", "Dropout", "Dropout2d", "ImagesIn", "FramesIn"), _L.pass_on),
-    "Flatten": _L.flatten,
-    **dict.fromkeys(("RepeatOverTime", "RepeatStill"), _L.repeat),
-    "MeanOverTime": _L.mean,
+_MODULES: dict[type[nn.Module], _Handler] = {
+    nn.Conv2d: _L.convolve,
+    nn.Linear: _L.multiply,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _L.normalise),
+    **dict.fromkeys((nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), _L.pool),
+    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout2d, ImagesIn, FramesIn), _L.pass_on),
+    nn.Flatten: _L.flatten,
+    RepeatOverTime: _L.repeat,
+    MeanOverTime: _L.mean,
 }

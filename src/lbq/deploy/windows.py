@@ -12,22 +12,34 @@ _AVG = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "d
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What a pool looks at; ``kernel`` None means everything."""
+    """What a pool looks at."""
 
     is_max: bool
-    kernel: tuple[int, int] | None
+    kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
 
 
 def read_pool(
-    module: nn.Module | None, name: str, args: Sequence[Any], kwargs: dict[str, Any]
+    module: nn.Module | None,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    *,
+    space: tuple[int, ...],
 ) -> Window | str:
-    """Read a pool; a string says why it is none that a lowered network has."""
+    """Read a pool; a string says why it is none that a lowered network has.
+
+    Args:
+        module: the pool, if it is one; None if a function is called.
+        name: of the class or the function.
+        args: of the function, behind the tensor.
+        kwargs: of the function.
+        space: height and width of what it reads.
+    """
     if isinstance(module, nn.AdaptiveAvgPool2d) or name == "adaptive_avg_pool2d":
-        cells = module.output_size if isinstance(module, nn.AdaptiveAvgPool2d) else args[0]
-        is_global = _pair(cells) == (1, 1)
-        return Window(is_max=False, kernel=None) if is_global else f"{cells} cells of unequal size"
+        given = args[0] if args else kwargs.get("output_size")
+        return _cells(module.output_size if module is not None else given, space)
     names = _AVG if "vg" in (type(module).__name__ if module else name) else _MAX
     if module is not None:
         call: dict[str, Any] = {key: getattr(module, key, None) for key in names}
@@ -48,6 +60,25 @@ def read_pool(
     if not is_max and call.get("divisor_override") is not None:
         return "it divides by a number of its own"
     return Window(is_max=is_max, kernel=kernel, stride=stride, padding=padding)
+
+
+def everything(space: tuple[int, ...]) -> Window:
+    """Return the window of a mean over all of the space."""
+    return Window(is_max=False, kernel=_pair(space))
+
+
+def _cells(cells: Any, space: tuple[int, ...]) -> Window | str:
+    """Read an adaptive pool: equal cells are an average pool of fixed size."""
+    asked: tuple[int | None, ...] = (cells, cells) if isinstance(cells, int) else tuple(cells)
+    wanted = [size if n is None else n for n, size in zip(asked, space, strict=True)]
+    if any(size % n for n, size in zip(wanted, space, strict=True)):
+        shape = "x".join(map(str, space))
+        return (
+            f"{shape} is cut into {'x'.join(map(str, wanted))} cells of unequal size; choose a "
+            f"number of cells that divides the size"
+        )
+    size = _pair([whole // n for n, whole in zip(wanted, space, strict=True)])
+    return Window(is_max=False, kernel=size, stride=size)
 
 
 def _pair(value: Any) -> tuple[int, int]:

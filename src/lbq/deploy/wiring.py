@@ -4,11 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lbq.deploy.absorb import Draft, Signal, Term, absorb
 from lbq.deploy.network import LoweredNetwork
-from lbq.deploy.nodes import Merge, Shortcut, Synapse
+from lbq.deploy.nodes import Merge, Pool, Shortcut, Synapse
+from lbq.deploy.windows import Window
 from lbq.errors import LoweringError
 
 
@@ -33,54 +34,90 @@ class Wiring:
         """Make the synapses of a draft, one for each term that enters, and add them up."""
         if id(draft) in self._settled:
             return self._settled[id(draft)][1]
-        layer, signal = draft.layer, draft.inputs
-        groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
+        signal, groups = draft.inputs, draft.geometry.get("groups", 1)
         if groups > 1 and any(term.first_channel for term in signal.terms):
             raise LoweringError(f"{draft.path} reads concatenated channels in groups")
         paths: list[str] = []
         for term in signal.terms:
-            shape: dict[str, Any] = {}
-            if isinstance(layer, nn.Conv2d):
-                shape = {k: getattr(layer, k) for k in ("stride", "padding", "dilation", "groups")}
             bias = None if draft.bias is None or paths else self.stored(draft.bias)
             node = Synapse(
                 self.stored(absorb(draft.weight, term, channels=signal.channels, groups=groups)),
                 bias,
                 max_input=term.max_size,
                 is_still=signal.axes == "still",
-                **shape,
+                **draft.geometry,
             )
             paths.append(self._network.add(draft.path, node, term.source))
         path = paths[0]
         if len(paths) > 1:
             path = self._network.add(f"{draft.path}_merge", Merge(), *paths)
+        for pool, window in draft.pools:
+            path = self.add_pool(pool, window, path, signal)
         made = self.currents(path, like=signal, channels=len(draft.weight))
-        made = replace(made, is_flat=isinstance(layer, nn.Linear))
+        made = replace(made, is_flat=draft.is_linear)
         self._settled[id(draft)] = draft, made  # the draft is held, so its id stays its own
         return made
 
-    def as_currents(self, signal: Signal, path: str) -> str:
-        """Return the path of one node that gives the signal as currents."""
-        names = self.all_currents(signal, path)
-        if len(names) == 1:
-            return names[0]
-        return self._network.add(f"{path}_merge", Merge(), *names)
-
-    def all_currents(self, signal: Signal, path: str) -> list[str]:
-        """Return the paths of nodes whose sum is the signal, as currents."""
-        if any(term.first_channel or term.channels < signal.channels for term in signal.terms):
-            raise LoweringError(
-                f"concatenated channels enter {path or 'the network itself'} without a synapse"
-            )
-        return [self._current(term, signal, path) for term in signal.terms]
-
-    def _current(self, term: Term, signal: Signal, path: str) -> str:
-        if term.is_current:
-            return term.source
-        node = Shortcut(
-            self.stored(term.scale), max_input=term.max_size, is_still=signal.axes == "still"
+    def add_pool(self, path: str, window: Window, source: str, signal: Signal) -> str:
+        """Add the node that pools one term of a signal; return its path."""
+        node = Pool(
+            "max" if window.is_max else "sum",
+            kernel=window.kernel,
+            stride=window.stride,
+            padding=window.padding,
+            is_still=signal.axes == "still",
         )
-        return self._network.add(f"{path}.shortcut".lstrip("."), node, term.source)
+        return self._network.add(path, node, source)
+
+    def as_currents(self, signal: Signal, path: str, *, flatten: bool = False) -> Term:
+        """Return the signal as one term of currents, from one node.
+
+        Args:
+            signal: what to make currents of.
+            path: of what reads them.
+            flatten: give features even where all nodes give maps of one pixel.
+        """
+        terms = self._currents(signal, path, f"{path}_shortcut", flatten)
+        if len(terms) == 1:
+            return terms[0]
+        merged = self._network.add(f"{path}_merge", Merge(), *(term.source for term in terms))
+        return replace(terms[0], source=merged)
+
+    def all_currents(self, signal: Signal, path: str) -> list[Term]:
+        """Return terms of currents whose sum, inside a module, is the signal."""
+        return self._currents(signal, path, f"{path}.shortcut".lstrip("."), False)
+
+    def _currents(self, signal: Signal, path: str, name: str, flatten: bool) -> list[Term]:
+        """Return terms of currents whose sum is the signal: all maps, or all features."""
+        where = path or "the network itself"
+        if any(term.first_channel or term.channels < signal.channels for term in signal.terms):
+            raise LoweringError(f"concatenated channels enter {where} without a synapse")
+        kinds = {term.positions for term in signal.terms}
+        flatten = flatten and signal.is_flat
+        if (flatten or len(kinds) > 1) and kinds - {0, 1}:
+            raise LoweringError(
+                f"features of flattened maps enter {where} without a linear layer; put one before "
+                f"it, or average over the space before the flatten"
+            )
+        is_mixed = flatten or len(kinds) > 1
+        return [self._current(term, signal, name, is_mixed) for term in signal.terms]
+
+    def _current(self, term: Term, signal: Signal, name: str, flatten: bool) -> Term:
+        flatten = flatten and term.positions == 1
+        if term.is_current and not flatten:
+            return term
+        given: dict[str, Any] = {
+            "max_input": term.max_size,
+            "is_still": signal.axes == "still",
+        }
+        if flatten:  # a linear layer: one weight per channel, on its diagonal
+            diagonal = torch.diag(term.scale.expand(term.channels))
+            node = Synapse(self.stored(diagonal), **given)
+        else:
+            node = Shortcut(self.stored(term.scale), **given)
+        source = self._network.add(name, node, term.source)
+        positions = 0 if flatten else term.positions
+        return replace(term, source=source, scale=one(), max_size=None, positions=positions)
 
     def currents(self, path: str, *, like: Signal, channels: int) -> Signal:
         """Return what a node gives as a signal with the axes of another."""

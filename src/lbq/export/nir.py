@@ -62,6 +62,11 @@ class _Graph:
         self._sources: dict[str, list[str]] = {INPUT: [INPUT]}
         """Which NIR nodes make the value of a path; several are summed."""
         for place, node in network.nodes():
+            if isinstance(node, Readout) and place != network.plan[-1]:
+                raise LoweringError(
+                    f"{place.path} cannot be written as NIR: more is computed with its mean over "
+                    f"time; average last"
+                )
             sources = [self._sources[name] for name in place.inputs]
             self._sources[place.path] = self._add(place.path, node, sources)
 

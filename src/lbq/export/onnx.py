@@ -92,6 +92,11 @@ class _Written:
         self._signals = {INPUT: self._enter()}
         for place, node in network.nodes():
             _check_node(place, node)
+            if isinstance(node, Readout) and place != network.plan[-1]:
+                raise LoweringError(
+                    f"{place.path} cannot be exported: more is computed with its mean over time; "
+                    f"average last"
+                )
             try:
                 with self.graph.at(place.path):
                     self._signals[place.path] = self._write(place, node)

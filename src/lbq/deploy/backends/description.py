@@ -1,6 +1,7 @@
 """An integer network as the native engine takes it: the structs of ``native/engine/door.h``."""
 
 import ctypes
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from lbq.deploy.bounds import Bound, prove
-from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.network import INPUT, LoweredNetwork, Place
 from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.errors import LoweringError
 
@@ -77,17 +78,27 @@ class Described:
             )
         self._alive: list[Any] = []
         self._numbers = {INPUT: -1} | {place.path: i for i, place in enumerate(network.plan)}
-        bounds = prove(network)
         self.shapes: dict[str, Shape] = {INPUT: _three(network.input_shape)}
         self.has_places = {INPUT: len(network.input_shape) == 3}
         self.is_still = {INPUT: not network.takes_frames}
-        nodes: list[_Node] = []
+        self._are_currents = {INPUT: False}
         for place, node in network.nodes():
             first = place.inputs[0]
+            why = self._why_not(place, node, network)
+            if why is not None:
+                raise LoweringError(f"the native engine does not run {place.path}: {why}")
             self.shapes[place.path] = shape_behind(node, self.shapes[first])
             self.has_places[place.path] = _has_places(node, self.has_places[first])
             self.is_still[place.path] = _gives_still(node, self.is_still[first])
-            nodes.append(self._describe(place.path, place.inputs, node, bounds.get(place.path)))
+            gives_levels = isinstance(node, IntegerNeuron) or (
+                isinstance(node, Pool) and not self._are_currents[first]
+            )
+            self._are_currents[place.path] = not gives_levels
+        bounds = prove(network)
+        nodes = [
+            self._describe(place.path, place.inputs, node, bounds.get(place.path))
+            for place, node in network.nodes()
+        ]
         array = (_Node * len(nodes))(*nodes)
         self._alive.append(array)
         self.struct = Description(
@@ -97,6 +108,31 @@ class Described:
             len(nodes),
             array,
         )
+
+    def _why_not(self, place: Place, node: nn.Module, network: LoweredNetwork) -> str | None:
+        """Say why the engine was not made for a node where it is; None if it was."""
+        if type(node) not in KINDS:
+            return f"a {type(node).__name__} is none of its nodes"
+        is_last = place == network.plan[-1]
+        if isinstance(node, Readout) != is_last:
+            return "a network ends with its only readout"
+        if not is_last and not any(place.path in other.inputs for other in network.plan):
+            return "nothing reads it"
+        shapes = {self.shapes[name] for name in place.inputs}
+        times = {self.is_still[name] for name in place.inputs}
+        if not place.inputs or len(shapes) > 1 or len(times) > 1:
+            return f"it reads shapes {sorted(shapes)}, or mixes still and moving inputs"
+        (is_still,), (shape,) = times, shapes
+        if isinstance(node, Merge | Repeat | IntegerNeuron | Readout):
+            if not all(self._are_currents[name] for name in place.inputs):
+                return "it takes currents, and reads levels or the input"
+            if not isinstance(node, Merge) and is_still != isinstance(node, Repeat):
+                return "it reads a still input" if is_still else "it repeats what has time already"
+        elif is_still != node.is_still:  # pyright: ignore[reportAttributeAccessIssue]
+            return "is_still contradicts what it reads"
+        if isinstance(node, Repeat) and node.timesteps != network.timesteps:
+            return f"it repeats {node.timesteps} times in a network of {network.timesteps}"
+        return _why_no_shape(node, shape)
 
     def torch_shape(self, path: str) -> tuple[int, ...]:
         """Return the shape of what a node gives as torch has it: features without places."""
@@ -141,6 +177,36 @@ def shape_behind(node: nn.Module, shape: Shape) -> Shape:
     if isinstance(node, Pool):
         return (shape[0], *_places(shape, node.kernel, node.stride, node.padding, (1, 1)))
     return shape
+
+
+def _why_no_shape(node: nn.Module, shape: Shape) -> str | None:
+    """Say why a node cannot read values of this shape; None if it can."""
+    channels, where = shape[0], f"it reads values of shape {shape}"
+    if isinstance(node, Synapse) and node.is_linear:
+        if node.weight.shape[1] != math.prod(shape):
+            return f"{where} with weights of {tuple(node.weight.shape)}"
+    elif isinstance(node, Synapse):
+        outputs, inputs = node.weight.shape[:2]
+        if inputs * node.groups != channels or outputs % node.groups:
+            return f"{where} with weights of {tuple(node.weight.shape)} in {node.groups} groups"
+    elif isinstance(node, Shortcut | IntegerNeuron):
+        per_channel = (
+            [node.weight] if isinstance(node, Shortcut) else [node.ladder[0], node.removed]
+        )
+        sizes = [values.numel() for values in per_channel]
+        if not set(sizes) <= {1, channels}:
+            return f"{where} with {max(sizes)} numbers for its channels"
+    elif isinstance(node, Pool) and any(
+        2 * pad > size for pad, size in zip(node.padding, node.kernel, strict=True)
+    ):
+        return f"it pads {node.padding} around windows of {node.kernel}"
+    after = shape_behind(node, shape)
+    if min(after) < 1:
+        return f"{where}, which is smaller than its window"
+    bias = getattr(node, "bias", None)
+    if bias is not None and bias.numel() not in (1, after[0], math.prod(after)):
+        return f"its bias has {bias.numel()} numbers, and it gives {after}"
+    return None
 
 
 def _places(

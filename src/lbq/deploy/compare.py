@@ -1,0 +1,184 @@
+"""Comparing a lowered network with the trained one, value by value, in float64."""
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lbq.deploy.capture import compute_weights, evaluating
+from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.nodes import LevelNeuron
+from lbq.errors import LoweringError
+from lbq.neurons.neuron import Neuron
+from lbq.neurons.watch import removing
+
+TOLERANCE = 1e-8
+"""Share of the largest value by which two values may differ: float64 rounds at 1e-16."""
+
+
+@torch.no_grad()
+def check_agreement(
+    model: nn.Module,
+    example: Tensor,
+    lower: Callable[[], tuple[LoweredNetwork, dict[str, Neuron]]],
+    *,
+    has_time: bool,
+) -> None:
+    """Raise :class:`LoweringError` if the lowered network computes anything else than the model.
+
+    Both run in float64 on two samples, the example and a random one. The same noise, as wide as
+    a neuron's thresholds, is added to the currents that reach a neuron in both networks. So every
+    neuron emits, whatever its weights; and a membrane that would lie exactly at a threshold, where
+    the order of roundings decides, does not. Then currents may differ by rounding only, and levels
+    not at all.
+
+    Args:
+        model: the trained network; it is left as it was.
+        example: one sample.
+        lower: lowers the model in float64; returns the network and, by the paths of its neurons,
+            the model's.
+        has_time: whether the example is a sequence of frames.
+    """
+    inputs = _two_samples(example, has_time)
+    dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
+    eager = torch.compiler.set_stance("force_eager") if dynamo else nullcontext()
+    with evaluating(model), eager, in_float64(model):
+        try:
+            network, neurons = lower()
+            sizes = {neuron: _width(network, path) for path, neuron in neurons.items()}
+            expected, by_model = _run(model, inputs.clone(), {n: n for n in sizes}, sizes)
+            lowered = {network.get_submodule(path): n for path, n in neurons.items()}
+            answer, by_network = _run(network, inputs.clone(), lowered, sizes)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, LoweringError):
+                raise
+            what = str(error).partition("\n")[0]
+            raise LoweringError(
+                f"this network could not be compared with what it would be lowered to, in float64 "
+                f"and for a batch of two: {what}"
+            ) from error
+    _compare(network, neurons, by_model, by_network)
+    if answer.shape != expected.shape or not _is_close(answer, expected):
+        last = list(neurons)[-1] if neurons else "its input"
+        raise LoweringError(
+            f"this network would answer otherwise if lowered ({_difference(answer, expected)}): "
+            f"something behind {last} computes what a trace does not see; do there without "
+            f"isinstance, try, hasattr and the like on tensors"
+        )
+
+
+@contextmanager
+def in_float64(model: nn.Module) -> Generator[None]:
+    """Give the model float64 copies of its parameters, buffers and tensors inside the block."""
+    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    copies: dict[int, Tensor] = {}
+    for module in model.modules():
+        owners: list[Any] = [module._parameters, module._buffers, vars(module)]  # pyright: ignore[reportPrivateUsage]
+        for owned in owners:
+            for name, value in list(owned.items()):
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    kept.append((owned, name, value))
+                    owned[name] = copies.setdefault(id(value), value.detach().double())
+    try:
+        for module in model.modules():
+            compute_weights(module)
+        yield
+    finally:
+        for owned, name, value in kept:
+            owned[name] = value
+
+
+def _two_samples(example: Tensor, has_time: bool) -> Tensor:
+    """Return the example and, beside it in the batch, random numbers as large as it, or as one."""
+    given = example.detach().to(torch.float64)
+    spread = float(given.std()) if given.numel() > 1 else 0.0
+    random = torch.randn(given.shape, generator=torch.Generator().manual_seed(0)).to(given)
+    other = random * (1.5 * spread if 0 < spread < torch.inf else 1.0)
+    return torch.cat([given, other], dim=1 if has_time else 0)
+
+
+def _width(network: LoweredNetwork, path: str) -> tuple[float, float]:
+    """Return the smallest and the largest noise for a neuron: all of its levels, and silence."""
+    node = network.get_submodule(path)
+    assert isinstance(node, LevelNeuron)
+    top = 1.2 * float(node.ladder.max())
+    return (-top, top) if node.is_signed else (-0.2 * top, top)
+
+
+def _run(
+    network: nn.Module,
+    inputs: Tensor,
+    neurons: dict[Any, Neuron],
+    sizes: dict[Neuron, tuple[float, float]],
+) -> tuple[Tensor, dict[Neuron, list[tuple[Tensor, Tensor]]]]:
+    """Run a network with noise at its neurons; return its answer, their currents and levels."""
+    seeds = {neuron: number for number, neuron in enumerate(sizes)}
+    currents: dict[Neuron, list[Tensor]] = defaultdict(list)
+    levels: dict[Neuron, list[Tensor]] = defaultdict(list)
+
+    def add_noise(neuron: Neuron, receive: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        currents[neuron].append(args[0])
+        low, high = sizes[neuron]
+        generator = torch.Generator().manual_seed(seeds[neuron])
+        noise = torch.rand(args[0].shape, generator=generator, dtype=torch.float64).to(args[0])
+        return (args[0] + low + (high - low) * noise,)
+
+    def keep(neuron: Neuron, emit: nn.Module, args: tuple[Tensor], result: Tensor) -> None:
+        levels[neuron].append(args[0])
+
+    hooks = [
+        hook
+        for node, neuron in neurons.items()
+        for hook in (
+            node.receive.register_forward_pre_hook(partial(add_noise, neuron)),
+            node.emit.register_forward_hook(partial(keep, neuron)),
+        )
+    ]
+    with removing(hooks):
+        answer = network(inputs)
+    return answer, {n: list(zip(currents[n], levels[n], strict=True)) for n in seeds}
+
+
+def _compare(
+    network: LoweredNetwork,
+    neurons: dict[str, Neuron],
+    by_model: dict[Neuron, list[tuple[Tensor, Tensor]]],
+    by_network: dict[Neuron, list[tuple[Tensor, Tensor]]],
+) -> None:
+    """Raise if the first neuron that differs in the order of the network differs."""
+    calls: dict[Neuron, int] = defaultdict(int)
+    for path, neuron in neurons.items():
+        number = calls[neuron]
+        calls[neuron] += 1
+        if len(by_model[neuron]) != len(by_network[neuron]):
+            continue  # the model calls it where nobody reads the answer: answers must do
+        (currents, levels), (mine, my_levels) = by_model[neuron][number], by_network[neuron][number]
+        mine, my_levels = mine.reshape_as(currents), my_levels.reshape_as(levels)
+        if not _is_close(mine, currents):
+            raise LoweringError(
+                f"the currents that reach {path} would be others if the network were lowered "
+                f"({_difference(mine, currents)}): something before it computes what a trace does "
+                f"not see; do there without isinstance, try, hasattr and the like on tensors"
+            )
+        if not torch.equal(my_levels.long(), levels.long()):
+            raise LoweringError(
+                f"{path} ({type(neuron).__name__}) would emit other levels for the same currents "
+                f"if it were lowered: its class was changed; use the library's own"
+            )
+
+
+def _is_close(found: Tensor, expected: Tensor) -> bool:
+    finite = expected.nan_to_num(0, 0, 0)
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True)
+
+
+def _difference(found: Tensor, expected: Tensor) -> str:
+    if found.shape != expected.shape:
+        return f"shape {list(found.shape)} instead of {list(expected.shape)}"
+    return f"by {float((found - expected).abs().max()):.3g} of {float(expected.abs().max()):.3g}"

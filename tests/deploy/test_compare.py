@@ -1,0 +1,122 @@
+import pytest
+import torch
+from torch import nn
+
+import lbq
+from lbq.deploy.compare import in_float64
+from lbq.errors import LoweringError
+from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+
+pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
+
+
+class Branching(nn.Module):
+    """Does something else with tensors than with what a trace puts in their place."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), RepeatOverTime(2))
+        self.neuron1, self.neuron2 = lbq.BurstLIF(step=step), lbq.BurstLIF(step=step)
+        self.conv, self.head = (
+            OverTime(nn.Conv2d(4, 4, 3)),
+            OverTime(nn.Flatten(), nn.Linear(64, 3)),
+        )
+
+    def forward(self, x):
+        bursts = self.neuron1(self.stem(x))
+        if isinstance(bursts, torch.Tensor):
+            bursts = bursts * 1.001
+        return self.head(self.neuron2(self.conv(bursts))).mean(0)
+
+
+@pytest.mark.parametrize("step", [0.1, 9000.0])
+def test_a_small_difference_is_found_even_behind_a_silent_neuron(step):
+    model = Branching(step).eval()
+    images = torch.zeros(1, 3, 8, 8)
+    if step > 1:
+        with torch.no_grad(), lbq.watch_levels(model, lambda layer, t, level: levels.append(level)):
+            levels = []
+            model(torch.randn(4, 3, 8, 8))
+        assert not any(level.any() for level in levels)
+    with pytest.raises(LoweringError, match="currents that reach neuron2 would be others"):
+        lbq.lower(model, images)
+
+
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_membranes_at_a_threshold_are_no_difference(size):
+    """The mean of equal bursts is a multiple of the next neuron's step, up to rounding."""
+    pool = nn.AvgPool2d(size, 1)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 1), RepeatOverTime(3), lbq.BurstLIF(), OverTime(pool), lbq.BurstLIF()
+    )
+    nn.init.constant_(model[0].weight, 1.0)
+    nn.init.constant_(model[0].bias, 1.0)
+    for value in (0.0, 1.0, 1 / 3):
+        lbq.lower(model.eval(), torch.full((1, 3, 8, 8), value))
+
+
+def test_numbers_and_random_states_are_left_as_they_were():
+    model = nn.Sequential(nn.Linear(6, 8), lbq.BurstLIF(), nn.Linear(8, 5), MeanOverTime()).eval()
+    model[0].scale = torch.ones(3)
+    before = {name: (id(value), value.dtype) for name, value in model.named_parameters()}
+    state = torch.random.get_rng_state()
+    lbq.lower(model, torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    after = {name: (id(value), value.dtype) for name, value in model.named_parameters()}
+    assert after == before
+    assert model[0].scale.dtype == torch.float32
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_shared_parameters_stay_shared_in_float64_and_come_back():
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    model, weight = nn.Sequential(first, second), first.weight
+    with in_float64(model):
+        assert first.weight is second.weight
+        assert first.weight.dtype == torch.float64
+    assert first.weight is weight
+    assert second.weight is weight
+
+
+def test_a_call_that_nobody_reads_is_no_difference():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.neuron = nn.Linear(6, 8), nn.Linear(8, 5), lbq.BurstLIF(step=0.2)
+
+        def forward(self, x):
+            self.neuron(2 * self.a(x))
+            return self.b(self.neuron(self.a(x))).mean(0)
+
+    model, frames = Net().eval(), torch.randn(2, 3, 6)
+    torch.testing.assert_close(lbq.lower(model, frames)(frames), model(frames))
+
+
+def test_a_network_for_one_batch_size_is_refused():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.neuron = nn.Linear(6, 8), nn.Linear(8, 5), lbq.BurstLIF(step=0.2)
+
+        def forward(self, x):
+            return self.b(self.neuron(self.a(x).flatten(0, 1).unflatten(0, (2, 1)))).mean(0)
+
+    with pytest.raises(LoweringError, match="for a batch of two"):
+        lbq.lower(Net().eval(), torch.randn(2, 1, 6))
+
+
+def test_a_model_in_train_mode_is_lowered_as_in_eval_mode_with_a_warning():
+    model = nn.Sequential(
+        nn.Linear(6, 8), lbq.BurstLIF(step=0.2), nn.Dropout(), nn.Linear(8, 5), MeanOverTime()
+    )
+    frames = torch.randn(2, 3, 6)
+    with pytest.warns(
+        UserWarning, match=r"the network is in train mode.*call model.eval\(\) first"
+    ):
+        net = lbq.lower(model, frames)
+    assert model.training
+    torch.testing.assert_close(net(frames), model.eval()(frames))
+    model[2].train()
+    with pytest.warns(UserWarning, match="2 is in train mode"):
+        lbq.lower(model, frames)
