@@ -156,3 +156,11 @@ def test_an_answer_without_a_batch_axis_is_refused():
 class Total(nn.Module):
     def forward(self, x):
         return x.sum((0, 1))
+
+
+@pytest.mark.as_shipped  # the annotation checks stop tracers
+def test_lowering_checks_on_request_that_time_is_first():
+    model = nn.Sequential(nn.Linear(5, 6), lbq.BurstLIF(step=0.1), nn.Linear(6, 2)).eval()
+    lbq.lower(model, torch.randn(3, 1, 5), check_time=True)
+    with pytest.raises(TimeError, match="the neuron 1 takes the batch as time"):
+        lbq.lower(model, torch.randn(3, 5), check_time=True)

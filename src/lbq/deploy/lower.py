@@ -21,11 +21,12 @@ from lbq.deploy.nodes import Merge, Readout, Repeat, Shortcut
 from lbq.deploy.windows import Window, everything, read_pool
 from lbq.deploy.wiring import Wiring, one
 from lbq.errors import LoweringError
+from lbq.models import time
 from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime
 from lbq.neurons.neuron import Neuron
 
 
-def lower(model: nn.Module, example: Tensor) -> LoweredNetwork:
+def lower(model: nn.Module, example: Tensor, *, check_time: bool = False) -> LoweredNetwork:
     """Take a trained network out of training: the same answers, integer levels between its layers.
 
     Batch norms are folded and steps absorbed in float64; the result has the model's dtype. Before
@@ -42,12 +43,16 @@ def lower(model: nn.Module, example: Tensor) -> LoweredNetwork:
             torch.fx can trace. It is not changed.
         example: an input of the model, for its shapes: still inputs ``[B, C, H, W]`` or
             ``[B, features]``, or frames with time first.
+        check_time: first test, with :func:`lbq.check_time`, that the model does not take the batch
+            as time.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
         >>> net(torch.randn(4, 3, 16, 16)).shape
         torch.Size([4, 10])
     """
+    if check_time:
+        time.check_time(model, example)
     _check_mode(model)
     has_time = _has_time(example)
     example = example[:, :1] if has_time else example[:1]
