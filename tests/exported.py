@@ -58,7 +58,9 @@ def random_integers(seed, *, bits):
 def answers(net, inputs):
     """Return logits and all levels of a lowered network: ``[T, B, ...]`` by path."""
     seen = {}
-    logits = run(net, inputs, watch=lambda layer, t, x: seen.setdefault(layer, []).append(x))
+    logits = run(
+        net, inputs, backend="dense", watch=lambda layer, t, x: seen.setdefault(layer, []).append(x)
+    )
     levels = {path: torch.stack(found).numpy() for path, found in seen.items()}
     return {ANSWER: logits.numpy(), **levels}
 

@@ -11,13 +11,13 @@ from lbq.errors import BoundError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
 
-def to_proven_integers(lowered, *, bits, **options):
+def to_proven_integers(lowered, *, bits, pixels=None, **options):
     """Return the network in integers, in 8 bits where the proof refuses 16."""
     try:
-        return lbq.to_fixed_point(lowered, bits=bits, **options)
+        return lbq.to_fixed_point(lowered, bits=bits, pixels=pixels, **options)
     except BoundError:
         assert bits == 16
-        return lbq.to_fixed_point(lowered, bits=8, **options)
+        return lbq.to_fixed_point(lowered, bits=8, pixels=pixels, **options)
 
 
 class RandomNetwork(nn.Module):

@@ -76,3 +76,81 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     (tmp_path / "file").write_bytes(b"whole")
     durable.remove_temporaries(tmp_path)
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_two_writers_of_one_path_do_not_disturb_each_other(tmp_path, monkeypatch):
+    path, real = tmp_path / "file", os.replace
+
+    def replace(source, target):  # another process writes the same path just before the rename
+        monkeypatch.setattr(os, "replace", real)
+        durable.write_durably(path, b"theirs")
+        assert path.read_bytes() == b"theirs"
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    durable.write_durably(path, b"ours")
+    assert path.read_bytes() == b"ours"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_was_put_at_the_old_temporary_name_is_not_written_through(tmp_path):
+    (tmp_path / "victim").write_bytes(b"theirs")
+    (tmp_path / ".file.tmp").symlink_to(tmp_path / "victim")
+    durable.write_durably(tmp_path / "file", b"ours")
+    assert (tmp_path / "victim").read_bytes() == b"theirs"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o007])
+def test_permissions_are_those_of_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        durable.write_durably(tmp_path / "file", b"ours")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+WITHOUT_POSIX = """
+import os, pathlib, sys
+import torch
+for name in ("fcntl", "resource", "pwd", "termios"):
+    sys.modules[name] = None  # importing it raises ImportError
+for name in ("statvfs", "uname", "fork", "getuid", "sched_getaffinity"):
+    delattr(os, name)
+real = os.open
+def open_no_folder(path, *args, **options):
+    if os.path.isdir(path):
+        raise PermissionError(13, "Permission denied", path)
+    return real(path, *args, **options)
+os.open = open_no_folder
+import shutil
+shutil.disk_usage = lambda path: shutil._ntuple_diskusage(2**40, 0, 2**40)
+import lbq
+network = lbq.lower(lbq.pretrained("pocket-cifar10"), torch.zeros(1, 3, 32, 32))
+import lbq.durable
+lbq.durable.os = type(sys)("os")  # os.name decides much in Python's own library
+lbq.durable.os.__dict__.update({**os.__dict__, "name": "nt"})
+lbq.save(network, "net.lbq")
+print(lbq.load("net.lbq").timesteps)
+from lbq.train.run_folder import RunFolder
+try:
+    with RunFolder(pathlib.Path("run")).locked():
+        pass
+except lbq.LBQError as error:
+    print(error)
+"""
+
+
+@pytest.mark.multi
+@pytest.mark.as_shipped
+def test_networks_are_loaded_and_saved_without_what_windows_lacks(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_POSIX],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2\n" in done.stdout
+    assert "does not have; train on Linux or macOS" in done.stdout

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import secrets
+import shutil
 from pathlib import Path
 
 _TEMPORARY = ".tmp"
@@ -13,11 +15,13 @@ def write_durably(path: Path, data: bytes) -> None:
     The temporary file lies in the same folder (a rename across devices is a copy), is flushed to
     the disk before the rename, and the folder after it: otherwise a power cut can keep the rename
     and lose the contents. On any failure the temporary file is removed and the old one is intact.
+    Its name is random: several processes may write one path, and the last rename wins. Permissions
+    are those of the umask.
     """
-    temporary = path.with_name(f".{path.name}{_TEMPORARY}")
+    temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
     try:
         check_space(path.parent, 2 * len(data))
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -31,7 +35,12 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush what a folder knows of its files: creations, renames, removals."""
+    """Flush what a folder knows of its files: creations, renames, removals.
+
+    Windows opens no folders and keeps a journal of renames itself: nothing to do there.
+    """
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -41,8 +50,7 @@ def sync_folder(folder: Path) -> None:
 
 def check_space(folder: Path, num_bytes: int) -> None:
     """Raise ``OSError`` before anything is written where the disk cannot hold that many bytes."""
-    disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize
+    free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise OSError(
             errno.ENOSPC,

@@ -24,7 +24,10 @@ def test_what_was_written_is_data_if_asked(bundle, tmp_path, capsys):
     size = out.stat().st_size
     assert json.loads(capsys.readouterr().out) == {
         "file": str(out), "format": "bundle", "bytes": size, "is_integer": True, "notes": [],
+        "replaced": False,
     }  # fmt: skip
+    assert main(["export", str(bundle), "--to", "bundle", "--out", str(out)]) == 0
+    assert f"{out} was there before and is replaced" in capsys.readouterr().out
 
 
 def test_a_run_is_lowered_on_the_way(trained, tmp_path):

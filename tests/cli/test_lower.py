@@ -91,6 +91,12 @@ def test_people_are_told_in_sentences(trained, tmp_path, capsys):
     assert f"{out}: {out.stat().st_size:,} bytes" in words
     assert "proven not to overflow" in words
     assert "on 10 test samples: accuracy" in words
+    assert "on 64 calibration samples: " in words
+    assert "replaced" not in words
+    assert main(["lower", str(trained), "--out", str(out), "--calibrate", "0"]) == 0
+    words = capsys.readouterr().out
+    assert "no calibration samples" in words
+    assert f"{out} was there before and is replaced" in words
 
 
 def test_real_numbers_answer_as_the_trained_network(trained):

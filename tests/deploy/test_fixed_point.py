@@ -10,8 +10,9 @@ import lbq
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
+from lbq.deploy.rounding import rounded
 from lbq.deploy.run import run
-from lbq.errors import LoweringError, ParameterError, ShapeError
+from lbq.errors import LoweringError, NonFiniteError, ParameterError, ShapeError
 from lbq.neurons import LMHT, BurstLIF, FixedStep, MultiLevelLIF, TernaryLIF
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
@@ -32,7 +33,7 @@ def outputs(net, inputs):
         )
         for place, node in net.nodes()
     ]
-    run(net, inputs)
+    run(net, inputs, backend="dense")
     for hook in hooks:
         hook.remove()
     return seen
@@ -48,7 +49,7 @@ def test_every_integer_equals_the_oracle(seed):
     seen, expected = outputs(net, inputs), run_oracle(net, inputs)
     assert sum(int((seen[path].numpy() != expected[path]).sum()) for path in seen) == 0
     for backend in ("unary", "planes"):
-        assert torch.equal(run(net, inputs, backend=backend), run(net, inputs))
+        assert torch.equal(run(net, inputs, backend=backend), run(net, inputs, backend="dense"))
 
 
 def test_raw_bytes_give_what_normalised_images_gave_borders_included():
@@ -65,7 +66,7 @@ def test_raw_bytes_give_what_normalised_images_gave_borders_included():
     assert isinstance(stem, Synapse)
     assert stem.bias is not None
     assert stem.bias.dim() == 3
-    got = run(net, pixels)[0].double() * net.logit_scale
+    got = run(net, pixels, backend="dense")[0].double() * net.logit_scale
     torch.testing.assert_close(got, conv(normalised(pixels)).detach(), rtol=0, atol=2e-3)
 
 
@@ -164,6 +165,15 @@ def test_pixels_are_numbers_and_spread(mean, std):
 
 
 @pytest.mark.parametrize(
+    ("mean", "std"),
+    [((125.3, 123.0, 113.9), (51.6, 50.8, 51.3)), ((-0.1,), (0.2,)), ((0.5,), (58.0,))],
+)
+def test_pixels_of_bytes_are_refused_with_the_fix(mean, std):
+    with pytest.raises(ParameterError, match="divide those of bytes by 255"):
+        Pixels(mean=mean, std=std)
+
+
+@pytest.mark.parametrize(
     ("calibration", "why"),
     [
         (torch.zeros(0, 3, 8, 8), "at least one input"),
@@ -175,7 +185,7 @@ def test_pixels_are_numbers_and_spread(mean, std):
 def test_calibration_takes_what_the_lowered_network_takes(calibration, why):
     net = lower(lbq.resnet20(10, width=1 / 32).eval(), torch.zeros(1, 3, 8, 8))
     given = Pixels(mean=(0.5,) * 3, std=(0.25,) * 3)
-    with pytest.raises((ParameterError, ShapeError), match=why):
+    with pytest.raises((ParameterError, ShapeError, NonFiniteError), match=why):
         to_fixed_point(net, pixels=given, calibration=calibration)
 
 
@@ -191,3 +201,76 @@ def test_a_neuron_that_reads_the_input_is_refused_by_its_path():
     model = nn.Sequential(lbq.BurstLIF(), nn.Linear(4, 5))
     with pytest.raises(LoweringError, match=r"0 cannot .*: it reads the input without a synapse"):
         to_fixed_point(lower(model.eval(), torch.zeros(3, 1, 4)))
+
+
+@pytest.fixture(scope="module")
+def images():
+    """A network of still images, images as it takes them, and as bytes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), lbq.models.RepeatOverTime(2), lbq.BurstLIF(7, step=0.3),
+        lbq.models.OverTime(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(32, 10)),
+        lbq.models.MeanOverTime(),
+    ).eval()  # fmt: skip
+    raw = torch.randint(0, 256, (32, 3, 1, 1), dtype=torch.uint8).expand(32, 3, 8, 8)
+    shown = normalised(raw).float()
+    return lower(model, shown), shown, raw
+
+
+def test_images_need_to_be_told_how_they_came_from_bytes(images):
+    net = images[0]
+    with pytest.raises(ParameterError, match=r"pixels=lbq\.Pixels\(.*or pixels=None"):
+        to_fixed_point(net)
+    assert to_fixed_point(net, pixels=None).is_integer
+    assert to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD)).is_integer
+
+
+def test_frames_and_features_are_counts_by_default():
+    model = nn.Sequential(nn.Linear(4, 6), lbq.BurstLIF(), nn.Linear(6, 5))
+    assert to_fixed_point(lower(model.eval(), torch.zeros(3, 1, 4))).is_integer
+
+
+def test_the_agreement_is_counted_on_the_calibration_images(images):
+    net, shown, raw = images
+    integers = to_fixed_point(net, bits=8, pixels=Pixels(mean=MEAN, std=STD), calibration=shown)
+    found, levels = integers.agreement, {}
+    for name, network, inputs in (("real", net, shown), ("integer", integers, raw)):
+        seen = levels.setdefault(name, [])
+        answers = run(network, inputs, watch=lambda *at, into=seen: into.append(at[2]))
+        levels[f"{name} answers"] = answers.argmax(1)
+    equal = [a == b for a, b in zip(levels["real"], levels["integer"], strict=True)]
+    assert found.samples == 32
+    assert found.answers == (levels["real answers"] == levels["integer answers"]).double().mean()
+    assert found.levels == torch.cat([e.flatten() for e in equal]).double().mean()
+    assert found.answers > 0.9
+    assert to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD)).agreement is None
+
+
+def test_a_normalisation_that_makes_no_bytes_of_the_images_warns(images):
+    net, shown, _ = images
+    with pytest.warns(UserWarning, match="are no bytes") as caught:
+        to_fixed_point(net, pixels=None, calibration=shown)
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="are no bytes"):
+        to_fixed_point(net, pixels=Pixels(mean=(0.9,) * 3, std=(0.9,) * 3), calibration=shown)
+
+
+def test_answers_that_differ_too_often_warn(images, monkeypatch):
+    net, shown, _ = images
+    pixels = Pixels(mean=MEAN, std=STD)
+    monkeypatch.setattr(
+        "lbq.deploy.fixed_point.rounded", lambda *args, **options: -rounded(*args, **options)
+    )
+    with pytest.warns(UserWarning, match=r"answers \d+% of 32 calibration samples"):
+        to_fixed_point(net, pixels=pixels, calibration=shown)
+
+
+def test_neither_the_default_device_nor_autocast_changes_a_conversion(images):
+    net, shown, _ = images
+    given = {"pixels": Pixels(mean=MEAN, std=STD), "calibration": shown}
+    expected = to_fixed_point(net, **given)
+    with torch.device("meta"), torch.autocast("cpu", torch.bfloat16):
+        integers = to_fixed_point(net, **given)
+    assert {buffer.device.type for buffer in integers.buffers()} == {"cpu"}
+    for (name, here), there in zip(expected.named_buffers(), integers.buffers(), strict=True):
+        assert torch.equal(here, there), name

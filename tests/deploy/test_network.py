@@ -3,7 +3,7 @@ import torch
 
 from lbq.deploy.network import LoweredNetwork
 from lbq.deploy.nodes import Merge, Readout, Shortcut
-from lbq.errors import LoweringError, ShapeError, TimeError
+from lbq.errors import LoweringError, NonFiniteError, ShapeError, TimeError
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_an_example_fits(network):
         (torch.zeros(2, 3), ShapeError),
         (torch.zeros(2, 1, 4), ShapeError),
         (torch.zeros(3, 1, 3), TimeError),  # S2: another T
-        (torch.full((2, 1, 3), torch.nan), ShapeError),  # S3
+        (torch.full((2, 1, 3), torch.nan), NonFiniteError),  # S3
     ],
 )
 def test_other_inputs_are_refused(network, inputs, error):

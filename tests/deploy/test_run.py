@@ -1,13 +1,19 @@
+from contextlib import contextmanager
+
 import pytest
 import torch
+from integer_oracle import run_oracle
 from random_networks import RandomNetwork
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lbq
-from lbq.deploy.fixed_point import to_fixed_point
+from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Shortcut, Synapse
-from lbq.deploy.run import BACKENDS, run
-from lbq.errors import ParameterError, ShapeError
+from lbq.deploy.run import BACKENDS, choose_backend, run
+from lbq.errors import LoweringError, ParameterError, ShapeError
+from lbq.kernels.native import isa
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 
@@ -26,7 +32,7 @@ def test_every_backend_gives_the_same_logits(seed, backend):
     inputs = model.inputs().double() / 64
     net = lower(model, inputs)
     torch.testing.assert_close(
-        run(net, inputs, backend=backend), run(net, inputs), rtol=1e-9, atol=1e-9
+        run(net, inputs, backend=backend), run(net, inputs, backend="dense"), rtol=1e-9, atol=1e-9
     )
 
 
@@ -110,3 +116,126 @@ def test_negative_levels_subtract(multiply):
 def test_real_inputs_are_multiplied_as_they_are(multiply):
     synapse = Synapse(torch.tensor([[2.0]]), max_input=None)
     assert multiply(synapse, torch.tensor([[0.25]])).item() == 0.5
+
+
+@contextmanager
+def reduced_matmuls(precision):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def reduced_convolutions():
+    settings = torch.backends.mkldnn.conv
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+SETTINGS = {
+    "autocast to bfloat16": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast to float16": lambda: torch.autocast("cpu", torch.float16),
+    "medium matmuls": lambda: reduced_matmuls("medium"),
+    "high matmuls": lambda: reduced_matmuls("high"),
+    "reduced convolutions": reduced_convolutions,
+    "bfloat16 by default": lambda: default_dtype(torch.bfloat16),
+    "inference mode": torch.inference_mode,
+}
+
+
+class Products(TorchDispatchMode):
+    """Records the dtypes in which convolutions and matrix products run."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ in ("convolution", "mm", "addmm", "bmm", "matmul"):
+            self.dtypes |= {a.dtype for a in args if isinstance(a, torch.Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def wide_sums():
+    """An integer network whose classifier reads sums far above 256, and what it must answer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), lbq.models.RepeatOverTime(2), lbq.BurstLIF(7, step=0.2),
+        lbq.models.OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)),
+        lbq.models.MeanOverTime(),
+    ).eval()  # fmt: skip
+    pixels = Pixels(mean=(0.5,) * 3, std=(0.25,) * 3)
+    net = to_fixed_point(lower(model, torch.zeros(1, 3, 12, 12)), bits=8, pixels=pixels)
+    raw = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
+    values = run_oracle(net, raw)
+    [classifier] = [place for place, node in net.nodes() if getattr(node, "is_linear", False)]
+    assert values[classifier.inputs[0]].max() > 256
+    answers = torch.from_numpy(values[net.plan[-1].path])
+    return net, raw, answers
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("backend", [*BACKENDS, "native"])
+def test_no_setting_of_torch_changes_an_integer(wide_sums, backend, setting):
+    net, raw, answers = wide_sums
+    with SETTINGS[setting](), Products() as products:
+        got = run(net, raw, backend=backend)
+    assert torch.equal(got.long(), answers.long())
+    # Reduced precision shows on some processors only; every one computes float64 in full.
+    assert products.dtypes <= {torch.float64}
+
+
+@pytest.mark.skipif(isa() is None, reason="the native library is not built here")
+def test_integers_run_on_the_native_engine_by_default(wide_sums):
+    net, raw, answers = wide_sums
+    assert choose_backend(net) == "native"
+    with Products() as products:  # the engine calls no convolution of torch
+        got = run(net, raw)
+    assert not products.dtypes
+    assert torch.equal(got.long(), answers.long())
+
+
+def test_real_numbers_run_densely_by_default(networks):
+    net, pixels = networks
+    assert choose_backend(net) == "dense"
+    assert torch.equal(run(net, pixels.double()), run(net, pixels.double(), backend="dense"))
+
+
+def test_networks_that_the_engine_does_not_take_run_densely(wide_sums, monkeypatch, caplog):
+    net, raw, answers = wide_sums
+
+    def refuse(network):
+        raise LoweringError("the engine does not take this network")
+
+    monkeypatch.setattr("lbq.deploy.backends.native.engine_of", refuse)
+    with caplog.at_level("INFO", logger="lbq.deploy.run"):
+        assert choose_backend(net) == "dense"
+    assert "does not take this network" in caplog.text
+    assert torch.equal(run(net, raw).long(), answers.long())
+
+
+def test_whoever_hooks_a_node_sees_the_default_run(wide_sums):
+    net, raw, answers = wide_sums
+    seen = []
+    with lbq.watch_levels(net, lambda *what: seen.append(what)):
+        assert choose_backend(net) == "dense"
+        assert torch.equal(run(net, raw).long(), answers.long())
+    assert len(seen) == net.timesteps * len(list(net.neurons()))

@@ -24,7 +24,7 @@ def answers(network, inputs, folder, *, with_oracle=True):
         found["int64 oracle"] = run_oracle(network, inputs)[network.plan[-1].path]
     bundle = folder / "net.lbq"
     lbq.save(network, bundle)
-    found["bundle"] = lbq.run(lbq.load(bundle), inputs).numpy()
+    found["bundle"] = lbq.run(lbq.load(bundle), inputs, backend="dense").numpy()
     reader = _load_reader()
     found["numpy reader"] = reader.run(reader.read_bundle(str(bundle)), inputs.numpy())
     for style in ("exact", "fast"):
@@ -58,7 +58,7 @@ def _load_reader():
 def integer_network(model, inputs, *, bits, calibrate=False):
     """Lower a random network and turn it into integers, of 8 bits if the proof refuses 16."""
     pixels = lbq.Pixels(mean=[0.4] * model.channels, std=[0.25] * model.channels)
-    images = inputs.float() / 64
+    images = (inputs.float() / 255 - 0.4) / 0.25
     lowered = lbq.lower(model, images)
     given = images if calibrate else None
     return to_proven_integers(lowered, bits=bits, pixels=pixels, calibration=given)

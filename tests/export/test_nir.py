@@ -1,5 +1,8 @@
+import json
+import os
 import sys
 
+import h5py
 import nir
 import numpy as np
 import pytest
@@ -164,3 +167,114 @@ def test_without_the_library_the_install_line_is_told(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "nir", None)
     with pytest.raises(lbq.LBQError, match=r"pip install 'lbq\[nir\]'"):
         door.import_nir(tmp_path / "net.nir")
+
+
+@pytest.fixture
+def written(tmp_path):
+    export_nir(chain(synapse(2, 2, 3, 3)), tmp_path / "net.nir")
+    return tmp_path / "net.nir"
+
+
+def far_away(file):
+    file["node/metadata/more"] = h5py.ExternalLink("other.h5", "/secret")
+
+
+def soft(file):
+    file["node/metadata/more"] = h5py.SoftLink("/node/metadata")
+
+
+def loop(file):
+    file["node/metadata/more"] = file["node"]
+
+
+def outside(file):
+    external = [("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
+    file.create_dataset("node/metadata/more", (4,), np.uint8, external=external)
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout((4,), np.uint8)
+    layout[:] = h5py.VirtualSource("other.h5", "secret", (4,))
+    file.create_virtual_dataset("node/metadata/more", layout)
+
+
+def packed(file):  # a terabyte in some kilobytes
+    file.create_dataset("node/metadata/more", (2**40,), np.uint8, compression="gzip")
+
+
+def never_written(file):
+    file.create_dataset("node/metadata/more", (2**20, 2**20), np.float64)
+
+
+def wide_chunk(file):
+    sizes = {"chunks": (2**32 - 1,), "maxshape": (None,)}
+    file.create_dataset("node/metadata/more", (1,), np.uint8, compression="gzip", **sizes)
+
+
+def many_strings(file):
+    file.create_dataset("node/metadata/more", (2**30,), h5py.string_dtype(), compression="gzip")
+
+
+def references(file):
+    file.create_dataset("node/metadata/more", data=file["node"].ref, dtype=h5py.ref_dtype)
+
+
+def other_filter(file):
+    file.create_dataset("node/metadata/more", data=np.zeros(999), compression="lzf")
+
+
+HOSTILE = {
+    far_away: "link to elsewhere",
+    soft: "link to elsewhere",
+    loop: "twice",
+    outside: "another file",
+    virtual: "another file",
+    packed: "unpacks beyond",
+    never_written: "unpacks beyond",
+    wide_chunk: "unpacks beyond",
+    many_strings: "strings",
+    references: "holds object",
+    other_filter: "filters",
+}
+
+
+@pytest.mark.parametrize("spoil", HOSTILE, ids=lambda spoil: spoil.__name__)
+def test_what_nir_does_not_write_is_refused_before_it_is_read(written, spoil):
+    assert import_nir(written).timesteps == 2
+    with h5py.File(written, "a") as file:
+        spoil(file)
+    with pytest.raises(FormatError, match=HOSTILE[spoil]):
+        import_nir(written)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("timesteps", 10**9), ("timesteps", 0), ("input_shape", [2**20] * 3), ("input_shape", [-3])],
+)
+def test_sizes_that_no_network_has_are_refused(written, name, value):
+    with h5py.File(written, "a") as file:
+        facts = json.loads(file["node/metadata/lbq"][()]) | {name: value}
+        del file["node/metadata/lbq"]
+        file["node/metadata/lbq"] = json.dumps(facts)
+    with pytest.raises(FormatError, match=name):
+        import_nir(written)
+
+
+def test_a_graph_whose_numbers_do_not_fit_is_refused_as_a_file(written):
+    with h5py.File(written, "a") as file:
+        del file["node/nodes/layer0"]
+    with pytest.raises(FormatError, match=r"net\.nir"):
+        import_nir(written)
+
+
+def test_a_failure_keeps_the_old_file(written, monkeypatch):
+    before = written.read_bytes()
+
+    def fail(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        export_nir(chain(synapse(2, 2, 3, 3)), written)
+    assert written.read_bytes() == before
+    assert os.listdir(written.parent) == ["net.nir"]

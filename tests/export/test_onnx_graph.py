@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 
@@ -71,3 +73,12 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(FormatError, match="not written by"):
         read_onnx_facts(path)
+
+
+def test_permissions_are_those_of_the_umask(tmp_path):
+    before = os.umask(0o077)
+    try:
+        doubled(tmp_path / "net.onnx", WHOLE)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "net.onnx").stat().st_mode & 0o777 == 0o600

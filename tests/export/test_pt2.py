@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -69,15 +70,20 @@ def test_it_answers_alike_in_a_process_without_lbq_for_any_batch(exported):
     assert done.stdout.strip() == "without lbq", done.stderr
     answers = torch.load(path.with_name("answers.pt"))
     for piece, answer in zip(pieces, answers, strict=True):
-        expected = run(network, piece)
+        expected = run(network, piece, backend="dense")
         assert answer.dtype == expected.dtype
         assert torch.equal(answer, expected)
 
 
 def test_it_says_what_it_takes_and_runs_at_home(exported):
     network, inputs, path = exported
-    assert read_pt2(path)[1] == facts_of(network)
-    assert torch.equal(run_pt2(path, inputs), run(network, inputs))
+    program, facts = read_pt2(path)
+    assert facts == facts_of(network)
+    expected = run(network, inputs, backend="dense")
+    assert torch.equal(run_pt2(path, inputs), expected)
+    if network.is_integer:  # no setting of torch changes an integer
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(program(inputs), expected)
     with pytest.raises(ShapeError, match="this network takes"):
         run_pt2(path, inputs[..., :8])
 
@@ -142,3 +148,36 @@ def test_damage_is_named(whole, tmp_path):
     whole.write_bytes(sound[:-100])
     with pytest.raises(FormatError, match=r"not loaded|no whole"):
         read_pt2(whole)
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(whole, tmp_path):
+    bomb = tmp_path / "bomb.pt2"
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            is_weight = name.endswith("/weights/weight_0")
+            new.writestr(name, bytes(2**26) if is_weight else old.read(name))
+    assert bomb.stat().st_size < 2**20
+    with pytest.raises(FormatError, match=r"compressed entries.*not loaded"):
+        read_pt2(bomb)
+
+
+def test_entries_that_claim_more_bytes_than_the_file_has_are_not_read(whole):
+    with zipfile.ZipFile(whole, "a") as archive:
+        for entry in archive.infolist():  # as if they all shared their bytes
+            entry.file_size = entry.compress_size = 2**24
+        archive._didModify = True
+    with pytest.raises(FormatError, match="claims to hold"):
+        read_pt2(whole)
+
+
+def test_a_failure_keeps_the_old_file(export_once, whole, monkeypatch):
+    network, before = export_once("resnet20", is_integer=True)[0], whole.read_bytes()
+
+    def fail(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        export_pt2(network, whole)
+    assert whole.read_bytes() == before
+    assert os.listdir(whole.parent) == ["net.pt2"]

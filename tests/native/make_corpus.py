@@ -73,7 +73,7 @@ def main():
     networks |= {"tiny-late": with_reset("late"), "frames": frames(), "features": features()}
     for name, network in networks.items():
         lbq.save(network, CORPUS / f"{name}.lbq")
-        answers = lbq.run(network, inputs_of(network)).flatten().tolist()
+        answers = lbq.run(network, inputs_of(network), backend="dense").flatten().tolist()
         (CORPUS / f"{name}.txt").write_text("\n".join(map(str, answers)) + "\n")
     lbq.save(tiny_network(is_integer=False), CORPUS / "real.lbq")
 

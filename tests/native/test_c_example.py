@@ -42,9 +42,9 @@ def test_it_answers_a_black_image(example, tmp_path):
     done = subprocess.run(
         [example, tmp_path / "net.lbq"], capture_output=True, text=True, check=True
     )
-    assert [int(line) for line in done.stdout.split()] == lbq.run(network, network.example())[
-        0
-    ].tolist()
+    assert [int(line) for line in done.stdout.split()] == lbq.run(
+        network, network.example(), backend="dense"
+    )[0].tolist()
 
 
 def test_it_says_what_is_wrong(example):

@@ -49,8 +49,8 @@ class EvalArguments:
     """Processes that prepare batches, per device."""
     engine: Literal["onnxruntime", "openvino"] | None = None
     """Who runs an .onnx file; ONNX Runtime unless said."""
-    backend: Literal["dense", "unary", "planes", "native"] | None = None
-    """How an .lbq file multiplies levels; dense unless said."""
+    backend: Literal["auto", "native", "dense", "unary", "planes"] | None = None
+    """What runs an .lbq file; "auto", the default, is "native" where it can, else "dense"."""
     limit: int | None = None
     """Ask the network of a file, or pocket-cifar10, so many test samples only."""
     images: Annotated[ImageOptions, tyro.conf.arg(name="")] = field(default_factory=ImageOptions)
@@ -111,7 +111,8 @@ def _evaluate_file(arguments: EvalArguments) -> int:
         backend=arguments.backend,
         images=arguments.images,
     )
-    _tell(found, as_json=arguments.json)
+    behind = "" if found.backend is None else f", backend {found.backend}"
+    _tell(found, as_json=arguments.json, behind=behind)
     return 0
 
 

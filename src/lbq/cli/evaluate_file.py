@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lbq.cli.samples import Count, count_answers, open_config, recipe_of
 from lbq.data import UNIT, AugmentConfig, Data, DataConfig, Normalization
-from lbq.deploy import LoweredNetwork, Pixels, run
+from lbq.deploy import LoweredNetwork, Pixels, choose_backend, run
 from lbq.deploy.run import Backend
 from lbq.errors import FormatError, ParameterError
 from lbq.shelf import SIDE, is_on_shelf, pretrained, record_of
@@ -31,6 +31,8 @@ class Opened:
     input_shape: tuple[int, ...]
     """Of one sample at one instant."""
     takes_frames: bool
+    backend: str | None = None
+    """That runs a lowered network; None where another engine runs."""
 
 
 Rgb = tuple[float, float, float]
@@ -70,7 +72,7 @@ def evaluate_file(
         limit: ask so many samples only, spread over the test set.
         batch: samples at once; the recipe's unless said.
         engine: that runs an ONNX file.
-        backend: that multiplies levels in a bundle.
+        backend: that runs a bundle; "auto" unless said.
         images: what a file without a recipe does not say about its images.
     """
     opened = open_network(path, engine=engine, backend=backend)
@@ -90,13 +92,14 @@ def evaluate_file(
     data = open_config(config, cache=cache)
     if "recipe" not in opened.origin:
         _check_images(path, opened, data)
-    return count_answers(
+    found = count_answers(
         opened.answer,
         data,
         is_integer=opened.is_integer,
         batch=batch or own_batch,
         limit=limit,
     )
+    return replace(found, backend=opened.backend)
 
 
 def _own_images(path: Path, opened: Opened, source: str | None, images: ImageOptions) -> DataConfig:
@@ -171,8 +174,8 @@ def open_network(path: Path, *, engine: str | None = None, backend: str | None =
     if path.suffix == ".nir":
         from lbq.export.nir import import_nir  # noqa: PLC0415 -- an extra
 
-        return _lowered(import_nir(path), backend or "dense")
-    return _lowered(load_bundle(path), backend or "dense")
+        return _lowered(import_nir(path), backend or "auto")
+    return _lowered(load_bundle(path), backend or "auto")
 
 
 def load_bundle(path: Path) -> LoweredNetwork:
@@ -186,8 +189,9 @@ def load_bundle(path: Path) -> LoweredNetwork:
 
 
 def _lowered(network: LoweredNetwork, backend: str) -> Opened:
+    if backend == "auto":
+        backend = choose_backend(network)
     kind: Backend = backend  # pyright: ignore[reportAssignmentType] -- run() checks it
-
     dtype = network.example().dtype
 
     def answer(inputs: Tensor) -> Tensor:
@@ -199,6 +203,7 @@ def _lowered(network: LoweredNetwork, backend: str) -> Opened:
         origin=network.origin,
         input_shape=network.input_shape,
         takes_frames=network.takes_frames,
+        backend=backend,
     )
 
 

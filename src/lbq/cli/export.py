@@ -55,15 +55,19 @@ def run(words: Sequence[str]) -> int:
     check_out(arguments.out)
     console = Console(soft_wrap=True)
     network, notes = _open(arguments)
+    is_replaced = arguments.out.exists()
     with waiting(f"writing {arguments.out}"):
         write(network, arguments.to, arguments.out, style=arguments.style)
     size = arguments.out.stat().st_size
     if arguments.json:
         found = {"file": str(arguments.out), "format": arguments.to, "bytes": size}
+        found["replaced"] = is_replaced
         lines = [json.dumps({**found, "is_integer": network.is_integer, "notes": notes})]
     else:
         kind = "integers" if network.is_integer else "real numbers"
         lines = [*notes, f"{arguments.out}: {size:,} bytes, {kind}"]
+        if is_replaced:
+            lines.append(f"{arguments.out} was there before and is replaced")
     for line in lines:
         console.print(line, markup=False, highlight=False)
     return 0

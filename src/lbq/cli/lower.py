@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,8 +98,9 @@ def run(words: Sequence[str]) -> int:
     lowered = lower_run(arguments.run, arguments.options)
     if arguments.check and lowered.data is None:
         raise ParameterError(f"--check needs the data: {' '.join(lowered.notes)}")
+    is_replaced = arguments.out.exists()
     sha256 = save(lowered.network, arguments.out)
-    found = _describe(lowered, arguments.out) | {"sha256": sha256}
+    found = _describe(lowered, arguments.out) | {"sha256": sha256, "replaced": is_replaced}
     if arguments.check and lowered.data is not None:
         found |= compare(lowered.real, lowered.network, lowered.data, limit=arguments.check)
     console = Console(soft_wrap=True)
@@ -231,6 +232,8 @@ def _describe(lowered: Lowered, out: Path) -> dict[str, Any]:
     if network.is_integer:
         widths = Counter(bound.bits for bound in prove(network).values())
         found["accumulators"] = {str(bits): widths[bits] for bits in sorted(widths)}
+        compared = network.agreement
+        found["agreement"] = None if compared is None else asdict(compared)
     return found
 
 
@@ -243,9 +246,21 @@ def _sentences(found: dict[str, Any]) -> list[str]:
     if found["is_integer"]:
         widths = [f"{n} of {bits} bits" for bits, n in found["accumulators"].items()]
         lines.append(f"proven not to overflow: accumulators and membranes, {', '.join(widths)}")
+        lines.append(_agreement(found["agreement"]))
     if "checked" in found:
         lines.append(
             f"on {found['checked']} test samples: accuracy {found['accuracy']:.2%}, as real "
             f"numbers {found['accuracy_real']:.2%}; {found['levels_moved']:.3%} of the levels moved"
         )
+    if found["replaced"]:
+        lines.append(f"{found['file']} was there before and is replaced")
     return [*lines, f"sha256 {found['sha256']}"]
+
+
+def _agreement(compared: dict[str, Any] | None) -> str:
+    if compared is None:
+        return "not compared with the network of real numbers: there were no calibration samples"
+    return (
+        f"on {compared['samples']} calibration samples: {compared['answers']:.1%} of the answers "
+        f"and {compared['levels']:.1%} of the levels are those of the network of real numbers"
+    )

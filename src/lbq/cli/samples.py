@@ -39,6 +39,8 @@ class Count:
 
     correct: int
     count: int
+    backend: str | None = None
+    """That ran a lowered network; None where another engine ran."""
 
     @property
     def accuracy(self) -> float:

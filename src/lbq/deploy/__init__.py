@@ -4,6 +4,15 @@ from lbq.deploy.bounds import Bound, prove
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.network import LoweredNetwork
-from lbq.deploy.run import run
+from lbq.deploy.run import choose_backend, run
 
-__all__ = ["Bound", "LoweredNetwork", "Pixels", "lower", "prove", "run", "to_fixed_point"]
+__all__ = [
+    "Bound",
+    "LoweredNetwork",
+    "Pixels",
+    "choose_backend",
+    "lower",
+    "prove",
+    "run",
+    "to_fixed_point",
+]

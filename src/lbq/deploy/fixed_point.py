@@ -1,16 +1,19 @@
 """``to_fixed_point``: a lowered network in integers only, proven not to overflow."""
 
+import copy
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import EllipsisType
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lbq.deploy.bounds import PIXEL_MAX, prove
-from lbq.deploy.network import INPUT, LoweredNetwork, Place
+from lbq.deploy.network import INPUT, Agreement, LoweredNetwork, Place
 from lbq.deploy.nodes import (
     IntegerNeuron,
     LevelNeuron,
@@ -22,10 +25,20 @@ from lbq.deploy.nodes import (
     Synapse,
 )
 from lbq.deploy.rounding import MAX_SHIFT, as_fraction, best_unit, mean_inputs, rounded
+from lbq.deploy.run import run
 from lbq.deploy.units import Group, choose_units, group_currents
 from lbq.errors import LoweringError, ParameterError
 
 Bits = Literal[4, 8, 16]
+
+_LEAST_AGREEMENT, _LEAST_SAMPLES = 0.5, 16
+"""Share of equal answers below which a conversion warns, and samples that make it a share.
+
+A trained network keeps 9 of 10 answers at 4 bits, one that has hardly begun to learn 6 of 10."""
+_MOST_STRANGE = 0.05
+"""Share of calibration values without a byte above which a conversion warns."""
+_PIECE = 64
+"""Samples that are compared at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +55,16 @@ class Pixels:
     std: Sequence[float]
 
     def __post_init__(self) -> None:
-        """Complain about numbers that no normalisation has."""
+        """Refuse numbers that no normalisation of ``byte / 255`` has."""
         if not all(map(math.isfinite, self.mean)):
             raise ParameterError(f"means must be finite, got {tuple(self.mean)}")
         if not all(math.isfinite(std) and std > 0 for std in self.std):
             raise ParameterError(f"deviations must be finite and positive, got {tuple(self.std)}")
+        if not all(0 <= mean <= 1 for mean in self.mean) or not all(std <= 1 for std in self.std):
+            raise ParameterError(
+                f"means and deviations are those of byte / 255, which lies in 0..1, got means "
+                f"{tuple(self.mean)} and deviations {tuple(self.std)}; divide those of bytes by 255"
+            )
 
 
 @torch.no_grad()
@@ -54,7 +72,7 @@ def to_fixed_point(
     network: LoweredNetwork,
     *,
     bits: Bits = 8,
-    pixels: Pixels | None = None,
+    pixels: Pixels | EllipsisType | None = ...,
     calibration: Tensor | None = None,
 ) -> LoweredNetwork:
     """Turn a lowered network into one of integers: weights, currents, membranes, thresholds.
@@ -67,9 +85,13 @@ def to_fixed_point(
         network: what :func:`lbq.lower` returned.
         bits: of the weights.
         pixels: how images were normalised, so that the first synapse takes raw bytes; None if the
-            network's inputs are counts already (events).
+            network was trained on integers 0..255 as they are (event counts, raw bytes). A network
+            of still images needs one of both; others are None by default.
         calibration: some inputs of the lowered network. With them the mean error that rounding
-            makes in each channel is taken out of its bias.
+            makes in each channel is taken out of its bias, and ``agreement`` of the result says
+            how often both networks do the same on them. Fewer than half of the answers equal (of
+            16 or more), or inputs that are no bytes under ``pixels``, warn. Without them nothing
+            is compared.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -83,7 +105,24 @@ def to_fixed_point(
     if network.is_integer:
         raise ParameterError("this network is one of integers already")
     _check(network)
-    means = {} if calibration is None else _calibrated(network, calibration, pixels)
+    given = _explicit(pixels, network)
+    device = next((buffer.device for buffer in network.buffers()), torch.device("cpu"))
+    here = copy.deepcopy(network).cpu() if device.type != "cpu" else network
+    with torch.device("cpu"), torch.autocast("cpu", enabled=False):
+        means: dict[str, Tensor] = {}
+        if calibration is not None:
+            calibration = calibration.cpu()
+            _check_calibration(here, calibration, given)
+            means = mean_inputs(here, calibration)
+        integers = _converted(here, bits, given, means)
+        if calibration is not None:
+            integers.agreement = _compare(here, integers, calibration, given)
+    return integers.to(device)
+
+
+def _converted(
+    network: LoweredNetwork, bits: int, pixels: Pixels | None, means: dict[str, Tensor]
+) -> LoweredNetwork:
     prepared = _prepare_inputs(network, pixels)
     groups = group_currents(prepared)
     best = {
@@ -95,10 +134,27 @@ def to_fixed_point(
     return _rounded(prepared, groups, bits, means)
 
 
-def _calibrated(
-    network: LoweredNetwork, inputs: Tensor, pixels: Pixels | None
-) -> dict[str, Tensor]:
-    """Return the mean inputs of every synapse over inputs of the network of real numbers."""
+def _explicit(pixels: Pixels | EllipsisType | None, network: LoweredNetwork) -> Pixels | None:
+    """Return how inputs came from bytes; of images that has to be given."""
+    if isinstance(pixels, Pixels):
+        channels = network.input_shape[0]
+        if not len(pixels.mean) == len(pixels.std) == channels:
+            raise ParameterError(
+                f"{len(pixels.mean)} means and {len(pixels.std)} deviations for {channels} channels"
+            )
+    if not isinstance(pixels, EllipsisType):
+        return pixels
+    if network.takes_frames or len(network.input_shape) != 3:
+        return None
+    raise ParameterError(
+        f"this network takes images of {network.input_shape}, and its integers take bytes: pass "
+        f"pixels=lbq.Pixels(mean=..., std=...) as the images were normalised in training, or "
+        f"pixels=None if it was trained on values 0..255 as they are"
+    )
+
+
+def _check_calibration(network: LoweredNetwork, inputs: Tensor, pixels: Pixels | None) -> None:
+    """Refuse what is no input of the lowered network; warn about what no byte stands for."""
     if pixels is not None and not inputs.is_floating_point():
         raise ParameterError(
             f"calibration takes inputs of the lowered network, normalised floats; got "
@@ -107,7 +163,67 @@ def _calibrated(
     network.check_input(inputs)
     if not inputs.numel():
         raise ParameterError("calibration needs at least one input, got an empty batch")
-    return mean_inputs(network, inputs)
+    exact = _as_bytes(network, inputs, pixels)
+    is_strange = (exact < -0.5) | (exact > PIXEL_MAX + 0.5)
+    if pixels is None:  # large counts saturate
+        is_strange = (exact < 0) | ((exact - exact.round()).abs() > 1e-3)
+    share = float(is_strange.double().mean())
+    if share > _MOST_STRANGE:
+        warnings.warn(
+            f"{share:.0%} of the calibration values are no bytes 0..255 with pixels={pixels}, "
+            f"but {exact.min():.4g}..{exact.max():.4g}; the integer network takes bytes: pass the "
+            f"mean and std that the inputs were normalised with in training",
+            stacklevel=4,
+        )
+
+
+def _as_bytes(network: LoweredNetwork, inputs: Tensor, pixels: Pixels | None) -> Tensor:
+    """Undo the normalisation; not yet rounded."""
+    if pixels is None:
+        return inputs.double()
+    shape = (-1, *[1] * (len(network.input_shape) - 1))
+    mean, std = (torch.tensor(v).double().reshape(shape) for v in (pixels.mean, pixels.std))
+    return (inputs.double() * std + mean) * PIXEL_MAX
+
+
+def _compare(
+    network: LoweredNetwork, integers: LoweredNetwork, inputs: Tensor, pixels: Pixels | None
+) -> Agreement:
+    """Run both networks on calibration inputs; warn where they answer differently too often."""
+    exact = _as_bytes(network, inputs, pixels)
+    raw = exact.round().clamp(0, PIXEL_MAX).to(torch.uint8)
+    batch_axis = 1 if network.takes_frames else 0
+    last = network.get_submodule(network.plan[-1].path)
+    class_axis = 2 if isinstance(last, Readout) and last.over_time == "none" else 1
+    same = answers = equal = levels = 0
+    pieces = zip(inputs.split(_PIECE, batch_axis), raw.split(_PIECE, batch_axis), strict=True)
+    for real, bytes_ in pieces:
+        expected, theirs = _watched(network, real)
+        found, ours = _watched(integers, bytes_)
+        is_same = expected.argmax(class_axis) == found.argmax(class_axis)
+        same, answers = same + int(is_same.sum()), answers + is_same.numel()
+        equal += sum(int((ours[at] == level).sum()) for at, level in theirs.items())
+        levels += sum(level.numel() for level in theirs.values())
+    agreement = Agreement(
+        samples=inputs.shape[batch_axis], answers=same / answers, levels=equal / max(levels, 1)
+    )
+    if agreement.answers < _LEAST_AGREEMENT and agreement.samples >= _LEAST_SAMPLES:
+        warnings.warn(
+            f"the integer network answers {agreement.answers:.0%} of {agreement.samples} "
+            f"calibration samples as the network of real numbers does; check pixels, and try more "
+            f"bits",
+            stacklevel=4,
+        )
+    return agreement
+
+
+def _watched(network: LoweredNetwork, inputs: Tensor) -> tuple[Tensor, dict[Any, Tensor]]:
+    levels: dict[Any, Tensor] = {}
+
+    def see(path: str, t: int, level: Tensor) -> None:
+        levels[path, t] = level
+
+    return run(network, inputs, watch=see), levels
 
 
 def _rounded(
@@ -202,10 +318,6 @@ def _first_synapse(node: Synapse, network: LoweredNetwork, pixels: Pixels | None
     if pixels is not None:
         mean = torch.tensor(pixels.mean, dtype=torch.float64)
         std = torch.tensor(pixels.std, dtype=torch.float64)
-        if len(mean) != network.input_shape[0] or len(std) != len(mean):
-            raise ParameterError(
-                f"{len(mean)} means and {len(std)} deviations for {network.input_shape[0]} channels"
-            )
         black = -(mean / std).reshape(1, -1, *[1] * (len(network.input_shape) - 1))
         shown = black.expand(1, *network.input_shape)
         if node.is_linear:

@@ -143,7 +143,7 @@ class IntegerNeuron(LevelNeuron):
     ) -> None:
         super().__init__(
             ladder,
-            decay=torch.tensor([multiplier / 2**shift]),
+            decay=torch.tensor([multiplier / 2**shift], dtype=torch.float32),
             removed=removed,
             reset=reset,
             resets_after_decay=resets_after_decay,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.deploy.nodes import LevelNeuron, Multiply, Weighted
-from lbq.errors import LoweringError, ShapeError, TimeError
+from lbq.errors import LoweringError, NonFiniteError, ShapeError, TimeError
 
 INPUT = "input"
 """The name under which nodes read what enters the network."""
@@ -20,6 +20,18 @@ class Place:
 
     path: str
     inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How often an integer network did the same as the network of real numbers it was made of."""
+
+    samples: int
+    """Calibration samples that both ran on."""
+    answers: float
+    """Share of samples whose largest logit is the same."""
+    levels: float
+    """Share of levels that are equal, of all neurons and timesteps."""
 
 
 class LoweredNetwork(nn.Module):
@@ -34,6 +46,10 @@ class LoweredNetwork(nn.Module):
         takes_frames: whether it takes ``[T, B, ...]`` instead of still inputs ``[B, ...]``.
         logit_scale: what one unit of an integer network's answer is worth; None for real answers.
         origin: where it came from, as data that JSON can hold: a recipe, an accuracy.
+
+    Attributes:
+        agreement: what :func:`lbq.to_fixed_point` measured on calibration inputs; None if it had
+            none, and for a network that was loaded from a file.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -55,6 +71,7 @@ class LoweredNetwork(nn.Module):
         self.takes_frames, self.logit_scale = takes_frames, logit_scale
         self.origin = dict(origin or {})
         self.plan: list[Place] = []
+        self.agreement: Agreement | None = None
 
     @property
     def is_integer(self) -> bool:
@@ -116,7 +133,9 @@ class LoweredNetwork(nn.Module):
         if self.is_integer:
             check_bytes(inputs)
         if not self.is_integer and not bool(torch.isfinite(inputs).all()):
-            raise ShapeError("the input holds a NaN or an infinity")
+            raise NonFiniteError(
+                "the input holds a NaN or an infinity; check what prepares the inputs"
+            )
 
     def extra_repr(self) -> str:
         """Show what enters."""

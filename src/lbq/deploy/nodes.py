@@ -118,7 +118,9 @@ class Synapse(Weighted):
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply by the weights, without bias; exact in an integer network."""
-        dtype = self._exact_dtype() if self.is_integer else self.weight.dtype
+        # Of all floats, float64 alone is left in full by autocast, TF32 and matmul precisions.
+        # Proven sums fit int32, so they are exact in it.
+        dtype = torch.float64 if self.is_integer else self.weight.dtype
         weight, inputs = self.weight.to(dtype), inputs.to(dtype)
         if self.is_linear:
             product = F.linear(inputs.flatten(1), weight)
@@ -127,16 +129,6 @@ class Synapse(Weighted):
                 inputs, weight, None, self.stride, self.padding, self.dilation, self.groups
             )
         return product.to(torch.int32) if self.is_integer else product
-
-    def _exact_dtype(self) -> torch.dtype:
-        """Choose the floats in which every partial sum of integers is exact: they are fast.
-
-        Whatever the weights: a tracer such as torch.export cannot look at their values.
-        """
-        assert self.max_input is not None
-        bits = torch.iinfo(self.weight.dtype).bits if self.bits is None else self.bits
-        largest = self.weight[0].numel() * 2 ** (bits - 1) * self.max_input
-        return torch.float32 if largest < EXACT_FLOAT32 else torch.float64
 
     def extra_repr(self) -> str:
         """Show shape and range."""

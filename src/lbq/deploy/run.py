@@ -1,19 +1,21 @@
 """``run``: a lowered network on a backend of choice, watched or not."""
 
+import logging
 from contextlib import nullcontext
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from lbq.deploy.backends import dense, native, planes, unary
 from lbq.deploy.network import LoweredNetwork
 from lbq.deploy.nodes import Multiply
-from lbq.errors import ParameterError
+from lbq.errors import ImplementationError, LoweringError, ParameterError
 from lbq.neurons.watch import watch_levels
 from lbq.types import Watch
 
-Backend = Literal["dense", "unary", "planes", "native"]
+Backend = Literal["auto", "native", "dense", "unary", "planes"]
 
 BACKENDS: dict[Literal["dense", "unary", "planes"], Multiply] = {
     "dense": dense.multiply,
@@ -22,13 +24,15 @@ BACKENDS: dict[Literal["dense", "unary", "planes"], Multiply] = {
 }
 """How levels are multiplied in torch; all give the same currents (in integers, the same bits)."""
 
+_log = logging.getLogger(__name__)
+
 
 @torch.no_grad()
 def run(
     network: LoweredNetwork,
     inputs: Tensor,
     *,
-    backend: Backend = "dense",
+    backend: Backend = "auto",
     watch: Watch | None = None,
 ) -> Tensor:
     """Run a lowered network and return its logits; of an integer network, integers.
@@ -36,8 +40,10 @@ def run(
     Args:
         network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
         inputs: as the trained network takes them; uint8 pixels or counts for an integer network.
-        backend: "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15); or "native",
-            the engine in C++ for integer networks on CPUs, on as many threads as torch has.
+        backend: "native", the engine in C++ for integer networks on CPUs, on as many threads as
+            torch has; "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15) in
+            torch; or "auto": "native" where it is built and takes the network, else "dense".
+            :func:`lbq.deploy.choose_backend` says which. Integers have the same bits in all.
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
 
     Example:
@@ -45,11 +51,48 @@ def run(
         >>> lbq.run(net, torch.randn(4, 3, 16, 16), backend="planes").shape
         torch.Size([4, 10])
     """
-    if backend != "native" and backend not in BACKENDS:
-        names = ", ".join((*BACKENDS, "native"))
+    if backend not in ("auto", "native", *BACKENDS):
+        names = ", ".join(("auto", "native", *BACKENDS))
         raise ParameterError(f"backend must be one of {names}, got {backend!r}")
     network.check_input(inputs)
+    if backend == "auto":
+        backend = choose_backend(network) if inputs.device.type == "cpu" else "dense"
     if backend == "native":
         return native.run(network, inputs, watch)
     with nullcontext() if watch is None else watch_levels(network, watch):
         return network(inputs, BACKENDS[backend])
+
+
+def choose_backend(network: LoweredNetwork) -> Literal["native", "dense"]:
+    """Return what ``backend="auto"`` runs this network on now.
+
+    "native" for an integer network on the CPU without hooks, which that engine would not call,
+    where the native library is built and takes the network; "dense" for every other one. Why it
+    is not "native" is logged at level INFO under ``lbq.deploy.run``.
+
+    Example:
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> lbq.deploy.choose_backend(net)  # of real numbers
+        'dense'
+    """
+    why = None
+    if not network.is_integer:
+        return "dense"
+    if any(buffer.device.type != "cpu" for buffer in network.buffers()):
+        why = "its numbers are not on the CPU"
+    elif any(map(_has_hooks, network.modules())):
+        why = "it has hooks, which the engine would not call"
+    else:
+        try:
+            native.engine_of(network)
+        except (ImplementationError, LoweringError) as error:
+            why = str(error)
+    if why is not None:
+        _log.info('backend "dense" runs instead of "native": %s', why)
+    return "native" if why is None else "dense"
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    own = module._forward_hooks or module._forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+    of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+    return bool(own or of_all)

@@ -1,11 +1,13 @@
 """What every door writes beside a network: what enters it, and where it came from."""
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from lbq.deploy.network import LoweredNetwork
 from lbq.errors import FormatError
+from lbq.export.rules import MAX_TIMESTEPS, MAX_VALUES
 
 Facts = dict[str, Any]
 """timesteps, input_shape, takes_frames, is_integer, logit_scale, origin: as JSON holds them."""
@@ -55,8 +57,17 @@ def read_facts(text: str | bytes, *, source: str, more: Mapping[str, Any] | None
     for name, fact in facts.items():
         if not isinstance(fact, kinds[name]):
             raise FormatError(f"{source} has {name}={fact!r}")
-    if not all(isinstance(size, int) for size in facts["input_shape"]):
-        raise FormatError(f"{source} has input_shape={facts['input_shape']!r}")
+    sizes = facts["input_shape"]
+    are_sizes = all(isinstance(size, int) and size > 0 for size in sizes)
+    if not are_sizes or len(sizes) not in (1, 3) or math.prod(sizes) > MAX_VALUES:
+        raise FormatError(
+            f"{source} has input_shape={str(sizes)[:80]}; expected 1 or 3 sizes, {MAX_VALUES:,} "
+            f"values at most"
+        )
+    if not 1 <= facts["timesteps"] <= MAX_TIMESTEPS:
+        raise FormatError(
+            f"{source} has timesteps={facts['timesteps']}; expected 1..{MAX_TIMESTEPS}"
+        )
     return facts
 
 

@@ -6,6 +6,7 @@ in the graph's metadata. Several edges into a node are summed.
 """
 
 import graphlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -17,25 +18,32 @@ from torch import Tensor, nn
 
 from lbq.deploy.network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
-from lbq.errors import FormatError, LoweringError, MissingExtraError
+from lbq.durable import write_durably
+from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError
 from lbq.export.facts import empty_network, read_facts, write_facts
+from lbq.export.nir_file import check_file
 from lbq.export.nir_neuron import neuron_graph, read_neuron
 
 
 def export_nir(network: LoweredNetwork, path: Path) -> None:
     """Write a lowered network of floats as a NIR graph (HDF5), or name what NIR cannot express."""
     nir = _library()
-    nir.write(path, _Graph(nir, network).finish())
+    file = io.BytesIO()
+    nir.write(file, _Graph(nir, network).finish())
+    check_file(file, source=str(path))
+    write_durably(Path(path), file.getvalue())
 
 
 def import_nir(path: Path) -> LoweredNetwork:
     """Read what :func:`export_nir` wrote: a network with the same levels and logits."""
     nir = _library()
     try:
-        graph = nir.read(path)
+        check_file(Path(path), source=str(path))
+        return _Reading(nir, nir.read(path), str(path)).network
+    except LBQError:
+        raise
     except Exception as error:  # h5py and nir complain in many ways
         raise FormatError(f"{path} is no NIR graph that can be read: {error}") from error
-    return _Reading(nir, graph, str(path)).network
 
 
 def _library() -> ModuleType:

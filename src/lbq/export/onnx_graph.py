@@ -5,8 +5,6 @@ a tracer (torch.onnx) would choose operators for us, and exactness depends on wh
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
+from lbq.durable import write_durably
 from lbq.errors import FormatError, MissingExtraError
 from lbq.export.facts import read_facts
 
@@ -86,7 +85,7 @@ class Graph:
         self._outputs.append(self._value(name, dtype, shape))
 
     def save(self, path: Path, facts: dict[str, Any]) -> None:
-        """Check the whole graph and write it, beside its place first, so that no half is seen."""
+        """Check the whole graph and write it, atomically."""
         helper = self._onnx.helper
         nodes, read = self._needed()
         tensors = [tensor for tensor in self._tensors if tensor.name in read]
@@ -97,15 +96,7 @@ class Graph:
         )
         helper.set_model_props(model, {FACTS: json.dumps(facts)})
         self._onnx.checker.check_model(model, full_check=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(cast(bytes, model.SerializeToString()))
-            Path(beside).chmod(0o644)
-            Path(beside).replace(path)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
+        write_durably(path, cast(bytes, model.SerializeToString()))
 
     def _needed(self) -> tuple[list[Any], set[str]]:
         """Return the operators that an output depends on, and all that they read.

@@ -4,7 +4,9 @@ torch.export writes it and torch reads it. A ``.pt2`` may hold pickles and compi
 torch runs as it loads; ours hold neither, and :func:`read_pt2` refuses files that do.
 """
 
+import io
 import json
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from lbq.deploy.network import LoweredNetwork
+from lbq.durable import write_durably
 from lbq.errors import FormatError
 from lbq.export.facts import Facts, empty_network, read_facts, write_facts
 
@@ -43,7 +46,9 @@ def export_pt2(network: LoweredNetwork, path: Path) -> None:
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
     program.example_inputs = None  # torch would pickle it
-    torch.export.save(program, path, extra_files={_FACTS: write_facts(network)})
+    archive = io.BytesIO()
+    torch.export.save(program, archive, extra_files={_FACTS: write_facts(network)})
+    write_durably(Path(path), archive.getvalue())
 
 
 def read_pt2(path: Path) -> tuple[nn.Module, Facts]:
@@ -78,6 +83,7 @@ def _check_archive(path: Path) -> None:
             ]
             if strange or len(inside) != len(names):
                 raise FormatError(f"{path} holds {', '.join(strange[:3]) or 'a name twice'}")
+            _check_sizes(path, archive)
             for config in _CONFIGS:
                 listed = json.loads(archive.read(inside[config]))["config"]
                 if any(entry["use_pickle"] for entry in listed.values()):
@@ -93,3 +99,14 @@ def _check_archive(path: Path) -> None:
         raise FormatError(f"{path} is no whole .pt2 program: {error}") from error
     if damaged is not None:
         raise FormatError(f"{path} is damaged: the checksum of {damaged} is another one")
+
+
+def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse entries that unpack to more than the file: torch stores all of ours as they are."""
+    entries = archive.infolist()
+    packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        raise FormatError(f"{path} holds compressed entries ({', '.join(packed[:3])})")
+    unpacked, size = sum(entry.file_size for entry in entries), os.path.getsize(path)
+    if unpacked > size:
+        raise FormatError(f"{path} has {size:,} bytes and claims to hold {unpacked:,}")

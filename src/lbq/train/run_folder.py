@@ -1,9 +1,9 @@
 """The folder of a run: what lies where, and that one process at a time trains in it."""
 
 import errno
-import fcntl
 import os
 import stat
+import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,6 +13,11 @@ from lbq.durable import write_durably
 from lbq.errors import RunError
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
+
+try:
+    import fcntl
+except ImportError:  # Windows: networks are loaded, run and saved there, not trained by recipe
+    fcntl = None
 
 _OURS = "process "
 """How the text in a lock begins."""
@@ -57,6 +62,11 @@ class RunFolder:
         Args:
             wait_s: how long to wait for a process that is about to leave.
         """
+        if fcntl is None:
+            raise RunError(
+                f"a run locks its folder with fcntl, which {sys.platform} does not have; train on "
+                f"Linux or macOS, or write a training loop of your own around lbq.models"
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         with _held_once(self.path), _open_lock(self.path / "lock") as descriptor:
             end = time.monotonic() + wait_s
@@ -116,6 +126,7 @@ def _not_ours(path: Path) -> str:
 
 
 def _try_lock(descriptor: int) -> bool:
+    assert fcntl is not None  # refused before
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 def test_shapes_are_those_that_torch_gives(seed):
     model = RandomNetwork(seed)
     inputs = model.inputs(batch=2)
-    net = to_fixed_point(lower(model, inputs.float()))
+    net = to_fixed_point(lower(model, inputs.float()), pixels=None)
     described, given = Described(net), {}
     hooks = [
         node.register_forward_hook(lambda _, args, out, path=place.path: given.update({path: out}))
@@ -42,7 +42,7 @@ def test_windows_with_holes_and_strides_are_measured():
 
 def test_numbers_that_are_written_or_replaced_are_others():
     model = RandomNetwork(1)
-    net = to_fixed_point(lower(model, model.inputs().float()))
+    net = to_fixed_point(lower(model, model.inputs().float()), pixels=None)
     before = Numbers.of(net)
     assert before.are_those_of(net)
     next(net.buffers()).add_(1)
@@ -57,7 +57,7 @@ def test_numbers_that_are_written_or_replaced_are_others():
 def test_numbers_made_in_inference_mode_are_numbers():
     model = RandomNetwork(1)
     with torch.inference_mode():
-        net = to_fixed_point(lower(model, model.inputs().float()))
+        net = to_fixed_point(lower(model, model.inputs().float()), pixels=None)
     assert Numbers.of(net).are_those_of(net)
 
 

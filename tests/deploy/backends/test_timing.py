@@ -21,7 +21,7 @@ pytestmark = [
 def integer_network(seed):
     model = RandomNetwork(seed)
     inputs = model.inputs()
-    return to_fixed_point(lower(model, inputs.float()), bits=8), inputs
+    return to_fixed_point(lower(model, inputs.float()), bits=8, pixels=None), inputs
 
 
 def multiplied_by_torch(network, inputs):
@@ -36,7 +36,7 @@ def multiplied_by_torch(network, inputs):
         for _, node in network.nodes()
         if isinstance(node, Synapse)
     ]
-    run(network, inputs)
+    run(network, inputs, backend="dense")
     for hook in hooks:
         hook.remove()
     return sum(counts)
@@ -83,4 +83,6 @@ def test_the_limit_is_products_over_the_least_time(monkeypatch):
 def test_the_ideal_network_is_exact():
     network = timing.ideal_network()
     inputs = torch.ones(network.example().shape, dtype=torch.uint8)
-    assert torch.equal(NativeEngine(network, choice="dense").run(inputs), run(network, inputs))
+    assert torch.equal(
+        NativeEngine(network, choice="dense").run(inputs), run(network, inputs, backend="dense")
+    )

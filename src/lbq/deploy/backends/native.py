@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lbq.deploy.backends.description import Described, Description, Numbers
 from lbq.deploy.network import LoweredNetwork, check_bytes, check_shape
-from lbq.errors import ImplementationError, ParameterError, TimeError
+from lbq.errors import ImplementationError, LoweringError, ParameterError, TimeError
 from lbq.kernels import native as kernels
 from lbq.types import Watch
 
@@ -204,16 +204,28 @@ class NativeEngine:
         return timesteps
 
 
-_engines: WeakKeyDictionary[LoweredNetwork, tuple[Numbers, NativeEngine]] = WeakKeyDictionary()
+_Known = tuple[Numbers, NativeEngine | ImplementationError | LoweringError]
+_engines: WeakKeyDictionary[LoweredNetwork, _Known] = WeakKeyDictionary()
 
 
 def run(network: LoweredNetwork, inputs: Tensor, watch: Watch | None = None) -> Tensor:
-    """Run on the native engine, which is kept for as long as the network's numbers stay."""
+    """Run on the native engine."""
+    return engine_of(network).run(inputs, watch=watch)
+
+
+def engine_of(network: LoweredNetwork) -> NativeEngine:
+    """Return the network's engine, or raise why there is none; kept while its numbers stay."""
     known = _engines.get(network)
     if known is None or not known[0].are_those_of(network):
-        known = (Numbers.of(network), NativeEngine(network))
+        try:
+            made = NativeEngine(network)
+        except (ImplementationError, LoweringError) as error:
+            made = error.with_traceback(None)
+        known = (Numbers.of(network), made)
         _engines[network] = known
-    return known[1].run(inputs, watch=watch)
+    if isinstance(known[1], Exception):
+        raise known[1]
+    return known[1]
 
 
 @cache
