@@ -24,6 +24,7 @@ from lbq.deploy.nodes import (
 from lbq.errors import LoweringError
 from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_real import convolution, covers_everything, per_channel, window
+from lbq.export.onnx_search import UNROLLED, ThresholdSearch
 from lbq.export.onnx_signal import Signal, stack
 
 INT32_MAX = 2**31 - 1
@@ -208,6 +209,9 @@ class _Unrolled:
         self._is_wide = max(-low, high) >= EXACT_FLOAT32
         ladder = node.ladder.clamp(max=min(high + 1, INT32_MAX))  # rungs beyond are never reached
         self._rungs = [self._constant(per_channel(r, currents.shape)) for r in ladder.unbind(0)]
+        self._search = None
+        if len(ladder) > UNROLLED:
+            self._search = ThresholdSearch(graph, ladder, shape=currents.shape, dtype=np.int32)
         self._removed = self._constant(per_channel(node.removed, currents.shape))
         self._zero = self._constant(0)
         self.levels: list[str] = []
@@ -215,14 +219,16 @@ class _Unrolled:
         membrane, spike, first = "", "", ""
         for t, current in enumerate(instants):
             membrane = current if t == 0 else self._integrated(membrane, spike, first, current)
-            reached = [self._reaches(membrane, rung) for rung in self._rungs]
-            first = reached[0]
-            counts = [graph.cast(rung, np.int32) for rung in reached]
-            level = counts[0]
-            for count in counts[1:]:
-                level = graph.op("Add", level, count)
-            is_counted = node.reset == "level" and not node.resets_after_decay
-            spike = level if is_counted else counts[0]
+            first = self._reaches(membrane, self._rungs[0])
+            spike = level = graph.cast(first, np.int32)
+            if self._search is not None:
+                level = self._search.count(membrane, self._reaches)
+            else:
+                reached = [self._reaches(membrane, rung) for rung in self._rungs[1:]]
+                for count in [graph.cast(rung, np.int32) for rung in reached]:
+                    level = graph.op("Add", level, count)
+            if node.reset == "level" and not node.resets_after_decay:
+                spike = level
             self.levels.append(graph.cast(level, np.uint8))
 
     def _integrated(self, membrane: str, spike: str, first: str, current: str) -> str:

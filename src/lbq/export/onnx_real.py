@@ -19,6 +19,7 @@ from lbq.deploy.nodes import (
 )
 from lbq.errors import LoweringError
 from lbq.export.onnx_graph import Graph
+from lbq.export.onnx_search import UNROLLED, ThresholdSearch
 from lbq.export.onnx_signal import Signal, stack
 
 _VALUE = np.float32
@@ -126,6 +127,9 @@ class _Unrolled:
             graph.constant(per_channel(rung, currents.shape), _VALUE)
             for rung in node.ladder.unbind(0)
         ]
+        self._search = None
+        if len(node.ladder) > UNROLLED and not node.is_split:
+            self._search = ThresholdSearch(graph, node.ladder, shape=currents.shape, dtype=_VALUE)
         self._removed = graph.constant(per_channel(node.removed, currents.shape), _VALUE)
         self._zero = graph.constant(0, _VALUE)
         self._spike = ""  # whether the last instant emitted, or how much, where a reset needs it
@@ -163,16 +167,23 @@ class _Unrolled:
         """Return the level, and whether there is one."""
         graph = self._graph
         size = graph.op("Abs", membrane) if self._node.is_signed else membrane
-        reached = [graph.op("GreaterOrEqual", size, rung) for rung in self._rungs]
-        level = self._spike = graph.cast(reached[0], _VALUE)
-        for more in reached[1:]:
-            level = graph.op("Add", level, graph.cast(more, _VALUE))
+        first = graph.op("GreaterOrEqual", size, self._rungs[0])
+        level = self._spike = graph.cast(first, _VALUE)
+        if self._search is not None:
+            level = graph.cast(self._search.count(size, self._reaches), _VALUE)
+        else:
+            reached = [graph.op("GreaterOrEqual", size, rung) for rung in self._rungs[1:]]
+            for more in reached:
+                level = graph.op("Add", level, graph.cast(more, _VALUE))
         if self._node.is_signed:
             sign = graph.op("Sign", membrane)
             level, self._spike = graph.op("Mul", level, sign), graph.op("Mul", self._spike, sign)
         if self._node.reset == "level" or self._node.resets_after_decay:
             self._spike = level
-        return level, reached[0]
+        return level, first
+
+    def _reaches(self, size: str, threshold: str) -> str:
+        return self._graph.op("GreaterOrEqual", size, threshold)
 
     def _after(self, membrane: str, first: str) -> str:
         node, graph = self._node, self._graph
