@@ -1,7 +1,10 @@
 """Neurons of many levels: few operators, and every level right."""
 
+import json
+
 import numpy as np
 import onnx
+import openvino
 import pytest
 import torch
 from torch import nn
@@ -88,3 +91,17 @@ def test_every_integer_around_every_threshold_is_counted(num, channels, engine, 
     found = runner._run(rows.int().numpy())["output"]  # takes int32, unlike exported networks
     expected = (rows[:, None] >= wide).sum(1)
     np.testing.assert_array_equal(found, expected.numpy())
+
+
+@pytest.mark.parametrize(("style", "is_said"), [("fast", True), ("exact", False)])
+def test_what_openvino_must_be_told_is_logged_and_written(
+    networks, style, is_said, tmp_path, caplog
+):
+    _, net, _ = networks
+    export_onnx(net, tmp_path / "net.onnx", style=style)
+    assert ("INFERENCE_PRECISION_HINT=f32" in caplog.text) == is_said
+    said = {fact.key: fact.value for fact in onnx.load(tmp_path / "net.onnx").metadata_props}
+    model = openvino.Core().compile_model(
+        tmp_path / "net.onnx", "CPU", json.loads(said["openvino_config"])
+    )
+    assert model.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"

@@ -1,5 +1,6 @@
 """``export_onnx``: a lowered network as an ONNX file that other engines run."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -34,6 +35,8 @@ STYLES: tuple[Style, ...] = get_args(Style)
 ANSWER = "logits"
 """The name of the graph's first output."""
 
+_log = logging.getLogger(__name__)
+
 
 @torch.no_grad()
 def export_onnx(
@@ -54,6 +57,8 @@ def export_onnx(
             engine can keep the bits of what follows, a few levels at thresholds differ by one.
             "int8-lossy": sums with a shortcut are rounded to bytes, too, so thresholds move by up
             to a sixteenth of a step. A network of real numbers has one style, "exact".
+            All but "exact" keep integers in float32, so OpenVINO needs INFERENCE_PRECISION_HINT=f32
+            on CPUs with bfloat16; a line of the log says so.
         outputs_levels: whether every neuron's levels ``[T, B, ...]`` leave the graph as well,
             under the neuron's path.
     """
@@ -70,6 +75,13 @@ def export_onnx(
     if written.num_inexact_channels is not None:
         facts["num_inexact_channels"] = written.num_inexact_channels
     written.graph.save(path, facts)
+    if network.is_integer and style != "exact":
+        _log.warning(
+            "%s holds integers in float32: OpenVINO computes these in bfloat16 on CPUs that can "
+            "(AMX, AVX512-BF16) and changes answers; compile it with INFERENCE_PRECISION_HINT=f32, "
+            "as lbq.export.run_onnx does",
+            path,
+        )
 
 
 class _Written:

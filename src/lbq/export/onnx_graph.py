@@ -23,6 +23,9 @@ IR_VERSION = 9
 """Version of the file format that belongs to it."""
 FACTS = "lbq"
 """The key under which a file says, as JSON, where it came from."""
+OPENVINO_CONFIG = {"INFERENCE_PRECISION_HINT": "f32"}
+"""How OpenVINO has to compile a file. It takes no settings from ONNX files, so this is for people
+and for programs that read it; without it float32 is computed in bfloat16 where the CPU can."""
 _MORE_FACTS = {"style": str, "levels": list, "num_inexact_channels": int}
 """What an ONNX file says besides, and its types."""
 
@@ -94,7 +97,9 @@ class Graph:
         model = helper.make_model(
             graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="lbq"
         )
-        helper.set_model_props(model, {FACTS: json.dumps(facts)})
+        helper.set_model_props(
+            model, {FACTS: json.dumps(facts), "openvino_config": json.dumps(OPENVINO_CONFIG)}
+        )
         self._onnx.checker.check_model(model, full_check=True)
         write_durably(path, cast(bytes, model.SerializeToString()))
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError
+from lbq.export.onnx_graph import OPENVINO_CONFIG
 
 Engine = Literal["onnxruntime", "openvino"]
 
@@ -96,8 +97,7 @@ def _load_openvino(path: str, threads: int | None) -> _Loaded:
         raise MissingExtraError(
             "running with OpenVINO needs it: pip install 'lbq[openvino]'"
         ) from error
-    # Without the hint OpenVINO computes in bfloat16 where the processor can, and says nothing.
-    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
+    settings: dict[str, Any] = dict(OPENVINO_CONFIG)
     if threads is not None:
         settings["INFERENCE_NUM_THREADS"] = threads
     model = openvino.Core().compile_model(path, "CPU", settings)
