@@ -201,7 +201,7 @@ def measure_if_possible(
         arguments: of the command.
     """
     notes: list[str] = []
-    measured = None
+    measured = costs = energy = None
     if not any(True for _ in named_neurons(model)):
         notes.append("This network is an ANN: it has no levels, and no accumulations to count.")
     elif not arguments.limit:
@@ -218,13 +218,15 @@ def measure_if_possible(
         else:
             try:
                 measured = measure(model, data, limit=arguments.limit)
+                costs = costs_of(measured.table)
+                energy = EnergyModel().price(measured.table)
             except CountError as error:
+                measured = costs = energy = None
                 notes.append(f"{_UNMEASURED}: {error}.")
-    energy = EnergyModel().price(measured.table) if measured else None
     return Findings(
         levels=measured.levels if measured else None,
         membranes=measured.membranes if measured else (),
-        costs=costs_of(measured.table) if measured else None,
+        costs=costs,
         prices=tuple(prices_of(energy)) if energy else (),
         prices_source=energy.technology.source if energy else "",
         notes=tuple(notes),
