@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import lbq
 from lbq.cli.main import main
-from lbq.errors import LoweringError, TimeError
+from lbq.errors import LoweringError, ParameterError, TimeError
 from lbq.train import RunOptions, evaluate_run, load_trained, train
 
 pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
@@ -197,6 +197,18 @@ def test_an_own_bundle_is_evaluated_by_command_and_its_accuracy_is_the_real_one(
     assert "--data" in capsys.readouterr().err
     assert main(["report", bundle, "--out", str(tmp_path / "a.html")]) == 1
     assert "lbq.Tally" in capsys.readouterr().err
+
+
+def test_integers_of_images_need_the_pixels_of_training(trained, pictures):
+    calibration = normalise(images_of(pictures, "train")[0])
+    lowered = lbq.lower(trained, calibration[:1])
+    with pytest.raises(ParameterError, match=r"pass pixels=lbq\.Pixels"):
+        lbq.to_fixed_point(lowered, calibration=calibration)
+    with pytest.raises(ParameterError, match="divide those of bytes by 255"):
+        lbq.Pixels(mean=(127.5,) * 3, std=(63.75,) * 3)
+    right = lbq.Pixels(mean=MEAN, std=STD)
+    integers = lbq.to_fixed_point(lowered, pixels=right, calibration=calibration)
+    assert integers.agreement.answers > 0.9
 
 
 def test_paths_may_be_text(tiny, tmp_path):
