@@ -4,9 +4,9 @@ The library reads parquet files, folders of classes and the hub alike; it runs n
 with a data set.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,19 +51,20 @@ def open_images(
     test_splits = _TEST_SPLITS if splits[1] is None else (splits[1],)
     labelled = [name for name in found if _is_labelled(found[name], label)]
     test_split = _choose(test_splits, labelled, "labelled split", source, setting="test_split")
-    (train, test), (all_train, all_test) = (
-        [
-            _open_split(found[name], name, label=label, limit=limit, source=source)
-            for name, limit in zip((train_split, test_split), kept, strict=True)
-        ]
-        for kept in (limits, (None, None))
+    whole = [
+        _open_split(found[name], name, label=label, source=source)
+        for name in (train_split, test_split)
+    ]
+    train, test = (
+        rows if limit is None or limit >= len(rows) else _select(rows, spread(len(rows), limit))
+        for rows, limit in zip(whole, limits, strict=True)
     )
     declared = getattr(columns[label], "num_classes", None) or 0
     files = [Path(file["filename"]) for file in found[train_split].cache_files]
     return EncodedSet(
         train=train,
         test=test,
-        num_classes=count_classes(all_train, all_test, source, declared=declared),
+        num_classes=count_classes(whole[0], whole[1], source, declared=declared),
         identity={
             "source": source,
             "files": [str(file.relative_to(cache / "datasets")) for file in files],
@@ -94,16 +95,19 @@ class _Column:
         return np.concatenate([_cell_lengths(table.column(self.column)) for table in slices])
 
 
-def _open_split(split: Any, name: str, *, label: str, limit: int | None, source: str) -> Rows:
+def _open_split(split: Any, name: str, *, label: str, source: str) -> Rows:
     image_type = _datasets().Image
     images = [key for key, feature in split.features.items() if isinstance(feature, image_type)]
     if not images:
         raise FormatError(f"{source} has no column of images, it has {', '.join(split.features)}")
     image = images[0]
     split = split.select_columns([image, label]).cast_column(image, image_type(decode=False))
-    if limit is not None and limit < len(split):
-        split = split.select(spread(len(split), limit))
     return Rows(_read_labels(split, label), _Column(split, image, name))
+
+
+def _select(rows: Rows, chosen: NDArray[np.int64]) -> Rows:
+    column = cast(_Column, rows.encoded)
+    return Rows(rows.labels[chosen], replace(column, split=column.split.select(chosen)))
 
 
 def _is_labelled(split: Any, label: str) -> bool:
