@@ -32,6 +32,7 @@ OWNERS = {
     "PIL": ("lbq/data/decode.py",),
     "datasets": ("lbq/data/images.py",),
     "pyarrow": ("lbq/data/images.py",),
+    "h5py": ("lbq/export/nir_file.py",),
     "nir": ("lbq/export/nir.py",),
     "onnx": ("lbq/export/onnx_graph.py",),
     "onnxruntime": ("lbq/export/onnx_run.py",),

@@ -1,9 +1,8 @@
 import io
 
-from rich.console import Console
-
 from lbq.cli import following
 from lbq.cli.following import counting, follow, waiting
+from lbq.cli.terminal import Console
 
 
 def console(*, is_terminal):

@@ -2,9 +2,9 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from lbq.cli.progress import Display, headline
+from lbq.cli.terminal import Console
 from lbq.train.engine import Outcome
 from lbq.train.evaluation import Evaluation
 

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ def check(record):
     assert isinstance(record["recipe"]["seed"], int)
     assert {"torch", "python", "numpy", "lbq"} <= set(record["versions"])
     assert len(record["weights_sha256"]) == 64
-    assert "/" not in record["recipe"]["data"]["source"]  # a name, not a place on some machine
+    source = record["recipe"]["data"]["source"]  # a name or a hub id, no path of some machine
+    assert re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source)
     assert record["accuracy_after_last_epoch"] == record["correct"] / record["count"]
 
 

@@ -113,7 +113,7 @@ def test_another_data_set_is_refused(cell, work, tmp_path):
 
 
 def test_a_diverged_cell_is_recorded_as_such(cell, work):
-    wild = replace(cell.recipe, optim=replace(cell.recipe.optim, lr=1e30))
+    wild = replace(cell.recipe, optim=replace(cell.recipe.optim, lr=1e9))
     cell = replace(cell, recipe=wild)
     assert run(cell, work) == "recorded"
     ((record,),) = read_records(work.out).values()

@@ -6,7 +6,6 @@ whatever nir does not write is refused before it is read.
 """
 
 import math
-from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,7 +25,9 @@ _FILTERS = (1, 2, 3)
 
 def check_file(file: Path | BinaryIO, *, source: str) -> None:
     """Raise ``FormatError`` about ``source`` unless nir can read the whole file safely."""
-    h5py: Any = import_module("h5py")  # nir depends on it
+    import h5py as module  # noqa: PLC0415 -- nir depends on it
+
+    h5py: Any = module  # its annotations lack what is used here
     with h5py.File(file, "r") as root:
         total, seen, waiting = 0, {h5py.h5o.get_info(root.id).addr}, [root]
         while waiting:
