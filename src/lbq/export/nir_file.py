@@ -25,7 +25,7 @@ _FILTERS = (1, 2, 3)
 
 def check_file(file: Path | BinaryIO, *, source: str) -> None:
     """Raise ``FormatError`` about ``source`` unless nir can read the whole file safely."""
-    import h5py as module  # noqa: PLC0415 -- nir depends on it
+    import h5py as module  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs] -- nir's
 
     h5py: Any = module  # its annotations lack what is used here
     with h5py.File(file, "r") as root:
