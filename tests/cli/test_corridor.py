@@ -29,5 +29,7 @@ def test_from_training_to_onnx_runtime(tmp_path, capsys):
     for path in (bundle, onnx):
         assert main(["eval", path, "--json", *cache]) == 0
         found.append(json.loads(capsys.readouterr().out))
+    assert found[0].pop("backend") is not None
+    assert found[1].pop("backend") is None  # another engine
     assert found[0] == found[1]
     assert found[0]["count"] == 100
