@@ -43,7 +43,7 @@ def run(
         backend: "native", the engine in C++ for integer networks on CPUs, on as many threads as
             torch has; "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15) in
             torch; or "auto": "native" where it is built and takes the network, else "dense".
-            :func:`lbq.deploy.choose_backend` says which. Integers have the same bits in all.
+            :func:`~lbq.deploy.run.choose_backend` says which. Integers have the same bits in all.
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
 
     Example:

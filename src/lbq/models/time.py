@@ -140,7 +140,7 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
     """Raise :class:`~lbq.errors.TimeError` if the model takes the batch as time.
 
     A neuron takes ``[T, B, ...]`` and cannot know which axis it was given: without
-    :class:`~lbq.models.RepeatOverTime` a network of still images trains with its samples as
+    :class:`~lbq.models.time.RepeatOverTime` a network of still images trains with its samples as
     timesteps. So the model runs in eval mode, as a float64 copy, on the batch, on its first sample
     and on the batch in reverse order: no neuron's first axis may grow with the batch, and no answer
     may depend on the other samples.
