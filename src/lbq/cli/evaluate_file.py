@@ -49,7 +49,7 @@ class ImageOptions:
     std: Rgb | None = None
     """Then divide by these."""
     split: str | None = None
-    """Test on this split, for a file without a recipe; "test" or "validation" unless said."""
+    """Test on this split, for a file without a recipe; "test" or "validation" by default."""
 
 
 def evaluate_file(
@@ -72,7 +72,7 @@ def evaluate_file(
         limit: ask so many samples only, spread over the test set.
         batch: samples at once; the recipe's unless said.
         engine: that runs an ONNX file.
-        backend: that runs a bundle; "auto" unless said.
+        backend: that runs a bundle; "auto" by default.
         images: what a file without a recipe does not say about its images.
     """
     opened = open_network(path, engine=engine, backend=backend)

@@ -114,7 +114,7 @@ def check_is_no_file(path: Path) -> None:
     """Refuse a lowered or exported network: it holds nothing that a report shows."""
     if path.suffix in SUFFIXES and not path.is_dir():
         raise ParameterError(
-            f"{path} is a file with a lowered network, without training curves, steps and "
+            f"{path} names a lowered network, which has no training curves, steps or "
             f"membranes; a report needs the folder of the run: `lbq report runs/NAME`. For the "
             f"file there are `lbq eval {path}` (accuracy) and, in integers, `lbq bench {path}` "
             f"(active levels and time of every layer); lbq.Tally counts a network of your own "
