@@ -26,7 +26,7 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 OWNERS = {
     "torch.distributed": ("lbq/train/world.py",),
-    "torch.fx": ("lbq/deploy/capture.py", "lbq/adapters/timed.py"),  # reads | rewrites
+    "torch.fx": ("lbq/deploy/capture.py", "lbq/adapters/relu_to_neuron.py"),  # reads | rewrites
     "matplotlib": ("lbq/analysis/figures.py",),
     "triton": ("lbq/kernels/triton_kernels.py",),
     "PIL": ("lbq/data/decode.py",),

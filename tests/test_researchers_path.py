@@ -115,7 +115,7 @@ def watched(model, x):
 
 def test_own_reshapes_are_counted_as_they_compute(trained, pictures):
     x = normalise(images_of(pictures, "test")[0])
-    counter = lbq.Tally(trained, x[:1])
+    counter = lbq.OpCounter(trained, x[:1])
     with torch.no_grad(), lbq.watch_levels(trained, counter):
         trained(x)
     table, levels = counter.table(), watched(trained, x)
@@ -141,7 +141,7 @@ def test_own_reshapes_are_lowered_exactly(trained, pictures):
 def test_tokens_folded_with_time_are_counted_once_per_timestep():
     torch.manual_seed(0)
     model, x = Tokens().eval(), torch.rand(8, 10, 16, 64)
-    counter = lbq.Tally(model, x[:, :1])
+    counter = lbq.OpCounter(model, x[:, :1])
     with torch.no_grad(), lbq.watch_levels(model, counter):
         model(x)
     table = counter.table()
@@ -165,7 +165,7 @@ def test_a_forgotten_time_axis_is_found_and_the_fix_is_named(pictures, monkeypat
     with pytest.raises(TimeError, match=r"takes the batch as time.*RepeatOverTime"):
         lbq.check_time(model, x)
     with pytest.raises(TimeError, match="RepeatOverTime"):
-        lbq.Tally(model, x[:1])
+        lbq.OpCounter(model, x[:1])
     with pytest.raises(LoweringError, match="RepeatOverTime"):
         lbq.lower(model, x[:1])
     begin, over_time = lbq.models.RepeatOverTime(T), lbq.models.OverTime(*model[3:])
@@ -196,7 +196,7 @@ def test_an_own_bundle_is_evaluated_by_command_and_its_accuracy_is_the_real_one(
     assert main(["eval", bundle]) == 1
     assert "--data" in capsys.readouterr().err
     assert main(["report", bundle, "--out", str(tmp_path / "a.html")]) == 1
-    assert "lbq.Tally" in capsys.readouterr().err
+    assert "lbq.OpCounter" in capsys.readouterr().err
 
 
 def test_integers_of_images_need_the_pixels_of_training(trained, pictures):

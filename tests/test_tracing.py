@@ -78,11 +78,14 @@ def test_a_model_compiled_before_it_is_watched_still_shows_its_levels():
     frames, seen = torch.randn(2, 3, 4), []
     compiled = torch.compile(model)
     compiled(frames)
-    tally = lbq.Tally(model, frames[:, :1])
-    with lbq.watch_levels(model, lambda *shown: seen.append(shown)), lbq.watch_levels(model, tally):
+    counter = lbq.OpCounter(model, frames[:, :1])
+    with (
+        lbq.watch_levels(model, lambda *shown: seen.append(shown)),
+        lbq.watch_levels(model, counter),
+    ):
         compiled(frames)
     assert len(seen) == 2
-    assert tally.table().num_images == 3
+    assert counter.table().num_images == 3
     frames[0, 0, 0] = float("nan")
     with pytest.raises(lbq.LBQError, match="non-finite"), lbq.check_currents_finite(model):
         compiled(frames)

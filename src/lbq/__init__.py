@@ -15,7 +15,7 @@ from lbq import waiting as _waiting  # noqa: F401 # pyright: ignore[reportUnused
 # isort: split
 
 from lbq.adapters.ann import from_ann
-from lbq.cost import EnergyModel, Tally, count_macs
+from lbq.cost import EnergyModel, OpCounter, count_macs
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
 from lbq.errors import LBQError
 from lbq.export.bundle import load, save
@@ -44,10 +44,10 @@ __all__ = [
     "LBQError",
     "LearnedStep",
     "LoweredNetwork",
+    "OpCounter",
     "Pixels",
     "ReLSGET",
     "SpikingResNet",
-    "Tally",
     "calibrate_steps",
     "check_currents_finite",
     "check_time",

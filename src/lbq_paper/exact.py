@@ -10,7 +10,7 @@ from copy import deepcopy
 
 import torch
 
-from lbq.cost import Tally
+from lbq.cost import OpCounter
 from lbq.data import Data, test_batches
 from lbq.errors import ParameterError
 from lbq.models.resnet import SpikingResNet
@@ -32,15 +32,15 @@ def count_exactly(model: SpikingResNet, data: Data, *, milestones: tuple[int, ..
         )
     model = deepcopy(model).double()
     batches = test_batches(data, batch=BATCH)
-    tally: Tally | None = None
+    counter: OpCounter | None = None
     correct, found = 0, list[Document]()
     for index, batch in enumerate(batches, 1):
         images = batch.x.double()
-        tally = tally or Tally(model, images[:1])
-        with watch_levels(model, tally):
+        counter = counter or OpCounter(model, images[:1])
+        with watch_levels(model, counter):
             correct += int((model(images).argmax(1) == batch.target).sum())
         if index * BATCH in milestones:
-            found.append({"correct": correct, **counts_of(tally)})
+            found.append({"correct": correct, **counts_of(counter)})
         if index * BATCH == last:
             break
     return {"precision": "float64", "data_sha256": data.digest, "after": found}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.analysis.levels import LayerLevels, LevelCounts
-from lbq.cost import Padding, Tally, count_macs
+from lbq.cost import OpCounter, Padding, count_macs
 from lbq.data import Data, open_data, test_batches
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import Neuron, NeuronStep, Surrogate, named_neurons, watch_levels
@@ -52,13 +52,13 @@ def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.d
         return {"measured_correct": correct, "counts": counts, "layers": []}
     neurons = dict(named_neurons(model))
     levels = LevelCounts({layer: neuron.max_level for layer, neuron in neurons.items()})
-    tally = Tally(model, example)
-    with watch_levels(model, tally), watch_levels(model, levels):
+    counter = OpCounter(model, example)
+    with watch_levels(model, counter), watch_levels(model, levels):
         correct = _answer(model, data, recipe, device)
     return {
         "measured_correct": correct,
-        "counts": counts_of(tally),
-        "active_ratio": round(tally.table().active_ratio(), _DIGITS),
+        "counts": counts_of(counter),
+        "active_ratio": round(counter.table().active_ratio(), _DIGITS),
         "layers": [
             {"layer": found.layer, **_settings(neurons[found.layer]), **levels_of(found)}
             for found in levels.profile().layers
@@ -66,9 +66,9 @@ def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.d
     }
 
 
-def counts_of(tally: Tally) -> Document:
+def counts_of(counter: OpCounter) -> Document:
     """Return the totals over all images as whole numbers, and what was not followed."""
-    table = tally.table()
+    table = counter.table()
     total = table.total()
     return {
         "num_images": table.num_images,

@@ -1,8 +1,8 @@
 """A run that nobody trained, with numbers that can be told apart on a page."""
 
-from lbq.analysis.facts import Costs, EdgeCost, Price, RunFacts
 from lbq.analysis.levels import LayerLevels, LevelProfile
 from lbq.analysis.membranes import BINS_PER_STEP, MARGIN, LayerMembranes
+from lbq.analysis.run_summary import Costs, EdgeCost, Price, RunSummary
 from lbq.analysis.steps import LayerStep, StepProfile
 
 LAYERS = ("stem", "first", "second")
@@ -105,4 +105,4 @@ def run(name="invented", **changes):
         ),
         "prices_source": "a book & a half",
     }
-    return RunFacts(**(fields | changes))
+    return RunSummary(**(fields | changes))

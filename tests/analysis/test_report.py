@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbq.analysis.page import POLICY
+from lbq.analysis.html_page import POLICY
 from lbq.analysis.report import render
 
 CHROMIUM = shutil.which("chromium")

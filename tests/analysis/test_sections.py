@@ -2,8 +2,8 @@ import re
 from dataclasses import replace
 
 from lbq.analysis import sections
-from lbq.analysis.facts import Price
 from lbq.analysis.levels import LayerLevels, LevelProfile
+from lbq.analysis.run_summary import Price
 
 
 def values(html):

@@ -9,7 +9,7 @@ import torch
 from lbq.cli.main import main
 from lbq.cli.report import costs_of, measure, prices_of, run_names
 from lbq.cli.samples import open_samples
-from lbq.cost import EnergyModel, Tally
+from lbq.cost import EnergyModel, OpCounter
 from lbq.data import DataConfig
 from lbq.neurons.watch import watch_levels
 from lbq.shelf import record_of
@@ -48,7 +48,7 @@ def test_the_numbers_on_the_page_are_the_runs(trained, opened, tmp_path, capsys)
     total = values(html, "costs")[-8:-5]  # before the table of other operations
     assert total[0] == table.total().unary_acs / 20 / 1e6
     assert total[1] == table.total().bit_sparse_acs / 20 / 1e6
-    paper = EnergyModel().price(table)["paper"]
+    paper = EnergyModel().estimate(table)["paper"]
     assert values(html, "energy")[:3] == [1e3 * paper.ann_mj, 1e3 * paper.burst_mj, paper.ratio]
 
 
@@ -64,10 +64,10 @@ def test_both_meters_see_the_same_levels(opened):
 def test_costs_are_the_table_per_image(opened):
     model, _ = opened
     images = torch.randn(3, 3, 8, 8)
-    tally = Tally(model, images[:1])
-    with torch.no_grad(), watch_levels(model, tally):
+    counter = OpCounter(model, images[:1])
+    with torch.no_grad(), watch_levels(model, counter):
         model(images)
-    table = tally.table()
+    table = counter.table()
     costs = costs_of(table)
     assert sum(edge.unary_acs for edge in costs.edges) == pytest.approx(costs.unary_acs)
     assert sum(edge.bit_sparse_acs for edge in costs.edges) == pytest.approx(costs.bit_sparse_acs)
@@ -84,7 +84,7 @@ def test_costs_are_the_table_per_image(opened):
     assert {name: 3 * getattr(costs, name) for name in exact} == pytest.approx(exact)
     assert (costs.num_images, costs.timesteps) == (3, table.timesteps)
     assert costs.ann_macs == table.ann_macs()
-    names = [price.name for price in prices_of(EnergyModel().price(table))]
+    names = [price.name for price in prices_of(EnergyModel().estimate(table))]
     assert names == [
         "paper",
         "float16",
@@ -206,7 +206,7 @@ def test_a_file_is_told_what_a_report_needs_and_what_comes_nearest(tmp_path, cap
     (tmp_path / name).touch()
     assert main(["report", str(tmp_path / name), "--out", str(tmp_path / "a.html")]) == 1
     said = capsys.readouterr().err
-    for words in ("the folder of the run", f"lbq eval {tmp_path / name}", "lbq.Tally"):
+    for words in ("the folder of the run", f"lbq eval {tmp_path / name}", "lbq.OpCounter"):
         assert words in said
 
 

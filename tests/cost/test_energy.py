@@ -28,8 +28,8 @@ EXACT_MACS, EXACT_STEM_MACS = 2_358_000_000, 3_400_000
 
 def table(acs, formations):
     """The paper's ResNet-20 at T=2 with these counts for one image."""
-    body = {"instants": 2, "num_weights": 17_000_000, "inputs": NEURONS, "is_real": False}
-    stem = {"instants": 1, "num_weights": 3456, "inputs": 3072, "is_real": True}
+    body = {"timesteps": 2, "num_weights": 17_000_000, "inputs": NEURONS, "has_real_input": False}
+    stem = {"timesteps": 1, "num_weights": 3456, "inputs": 3072, "has_real_input": True}
     return CountTable(
         num_images=1,
         timesteps=2,
@@ -67,14 +67,14 @@ SPIKING = [claim for claim in ENERGIES if claim.acs_m is not None]
 def test_the_papers_convention_gives_the_papers_energies_and_ratios(claim):
     formations = 0 if claim.plane_formations_m is None else int(claim.plane_formations_m * 10**6)
     counted = table(int(claim.acs_m * 10**6), formations)
-    row = EnergyModel(padding="counted").price(counted)["paper"]
+    row = EnergyModel(padding="counted").estimate(counted)["paper"]
     assert f"{row.burst_mj:.2f}" == str(claim.energy_mj)
     assert f"{row.ratio:.2f}" == str(claim.ratio)
     assert f"{row.ann_mj:.2f}" == "11.90"
 
 
 def test_like_for_like_prices_both_sides_in_the_same_integers():
-    report = EnergyModel().price(table(945_690_000, 695_000))
+    report = EnergyModel().estimate(table(945_690_000, 695_000))
     narrow, wide = report["int8, 8-bit sums"], report["int8, 32-bit sums"]
     assert narrow.ann_mj == pytest.approx(0.23 * EXACT_MACS / 1e9)
     assert narrow.burst_mj == pytest.approx(
@@ -89,7 +89,7 @@ def test_like_for_like_prices_both_sides_in_the_same_integers():
 
 
 def test_half_floats_are_priced_as_published():
-    half = EnergyModel().price(table(945_690_000, 695_000))["float16"]
+    half = EnergyModel().estimate(table(945_690_000, 695_000))["float16"]
     assert half.ann_mj == pytest.approx(1.5 * EXACT_MACS / 1e9)
     assert half.burst_mj == pytest.approx(
         (1.5 * EXACT_STEM_MACS + 0.4 * 945_690_000 + 0.1 * 695_000) / 1e9
@@ -98,10 +98,10 @@ def test_half_floats_are_priced_as_published():
 
 def test_a_ratio_has_one_rule_for_padding_on_both_sides():
     exact, papers = (
-        EnergyModel(padding=padding).price(table(945_690_000, 695_000))["paper"]
+        EnergyModel(padding=padding).estimate(table(945_690_000, 695_000))["paper"]
         for padding in ("skipped", "counted")
     )
-    assert EnergyModel().price(table(945_690_000, 695_000))["paper"] == exact
+    assert EnergyModel().estimate(table(945_690_000, 695_000))["paper"] == exact
     assert exact.ann_mj == pytest.approx(4.6 * EXACT_MACS / 1e9)
     assert papers.ann_mj == pytest.approx(4.6 * ANN_MACS / 1e9)
     assert exact.convention.endswith("padding is not counted")
@@ -109,8 +109,8 @@ def test_a_ratio_has_one_rule_for_padding_on_both_sides():
 
 
 def test_prices_are_those_of_one_image():
-    one = EnergyModel().price(table(1000, 10))
-    seven = EnergyModel().price(replace(table(7000, 70), num_images=7))
+    one = EnergyModel().estimate(table(1000, 10))
+    seven = EnergyModel().estimate(replace(table(7000, 70), num_images=7))
     for row, same in zip(one.arithmetic + one.memory, seven.arithmetic + seven.memory, strict=True):
         assert (same.ann_mj, same.burst_mj) == pytest.approx((row.ann_mj, row.burst_mj))
 
@@ -118,7 +118,7 @@ def test_prices_are_those_of_one_image():
 def test_small_energies_are_printed_in_microjoules():
     stem, body = table(1000, 10).synapses
     small = (replace(stem, macs=10_000), replace(body, macs=80_000))
-    report = EnergyModel().price(replace(table(1000, 10), synapses=small))
+    report = EnergyModel().estimate(replace(table(1000, 10), synapses=small))
     heading, _, row, *_ = str(report).splitlines()
     assert heading.split()[-7:-3] == ["ANN,", "uJ", "this,", "uJ"]
     name, ann, burst, ratio = row.split()
@@ -130,11 +130,11 @@ def test_small_energies_are_printed_in_microjoules():
 @pytest.mark.parametrize("neuron", [BinaryLIF, TernaryLIF])
 def test_binary_and_ternary_networks_form_no_planes(neuron):
     model, frames = nn.Sequential(neuron(), nn.Linear(4, 5)), torch.full((1, 1, 4), 3.0)
-    tally = lbq.Tally(model, frames)
-    with lbq.watch_levels(model, tally):
+    counter = lbq.OpCounter(model, frames)
+    with lbq.watch_levels(model, counter):
         model(frames)
-    assert tally.table().total().unit_event_acs == 20
-    price = EnergyModel().price(tally.table())["paper"]
+    assert counter.table().total().unit_event_acs == 20
+    price = EnergyModel().estimate(counter.table())["paper"]
     assert price.burst_mj == pytest.approx(0.9 * 20 / 1e9)
 
 
@@ -144,24 +144,24 @@ def test_the_papers_prices_have_one_value():
 
 
 def test_memory_is_priced_apart():
-    report = EnergyModel().price(table(1, 1))
+    report = EnergyModel().estimate(table(1, 1))
     assert report["DRAM"].ann_mj == pytest.approx(report.ann_traffic.total * 162.5 / 1e9)
     assert report["1 MB SRAM"].burst_mj == pytest.approx(report.burst_traffic.total * 12.5 / 1e9)
-    small = EnergyModel(technology=HAN_2016).price(table(1, 1))
+    small = EnergyModel(technology=HAN_2016).estimate(table(1, 1))
     assert small["32 KB SRAM"].ann_mj == pytest.approx(report.ann_traffic.total * 1.25 / 1e9)
 
 
 def test_every_printed_row_says_its_convention_and_the_source_of_its_prices():
-    report = EnergyModel().price(table(945_690_000, 695_000))
+    report = EnergyModel().estimate(table(945_690_000, 695_000))
     text = str(report)
     for row in (*report.arithmetic, *report.memory):
         assert f"{row.name}: {row.convention}" in text
     assert HOROWITZ_2014.source in text
-    assert "13.72" in str(EnergyModel(padding="counted").price(table(945_690_000, 695_000)))
+    assert "13.72" in str(EnergyModel(padding="counted").estimate(table(945_690_000, 695_000)))
 
 
 def test_a_price_says_what_its_counts_leave_out():
     counted = replace(table(1, 1), untracked=("relu in 1",), uncounted=("lstm in 2",))
-    text = str(EnergyModel().price(counted))
+    text = str(EnergyModel().estimate(counted))
     assert "count as MACs: relu in 1." in text
     assert "Not counted at all: lstm in 2." in text

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from lbq.cost import conv_reach, linear_reach
+from lbq.cost import conv_fan_out, linear_fan_out
 from lbq.errors import ShapeError
 
 
@@ -36,7 +36,7 @@ axis = st.tuples(
 @given(st.lists(axis, min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 4))
 def test_every_position_reaches_what_a_loop_over_the_taps_says(axes, groups, outs):
     size, kernel, stride, padding, dilation = map(tuple, zip(*axes, strict=True))
-    reach = conv_reach(
+    reach = conv_fan_out(
         size,
         (outs * groups, 2, *kernel),
         stride=stride,
@@ -53,14 +53,14 @@ def test_it_is_the_gradient_of_a_convolution_with_ones():  # another road to the
     inputs = torch.zeros(1, 4, 9, 7, dtype=torch.float64, requires_grad=True)
     weight = torch.ones(6, 2, 3, 3, dtype=torch.float64)
     F.conv2d(inputs, weight, stride=2, padding=1, groups=2).sum().backward()
-    reach = conv_reach(
+    reach = conv_fan_out(
         (9, 7), (6, 2, 3, 3), stride=(2, 2), padding=(1, 1), dilation=(1, 1), groups=2
     )
     assert torch.equal(reach.fan_out().expand(4, 9, 7), inputs.grad[0].long())
 
 
 def test_a_linear_input_reaches_every_output():
-    assert linear_reach(10).fan_out().tolist() == [10]
+    assert linear_fan_out(10).fan_out().tolist() == [10]
 
 
 def outputs_reached(linear_map, size):
@@ -86,19 +86,19 @@ def test_an_average_pool_and_the_synapse_behind_it_are_one_linear_map(kernel, st
 
     size = 8
     cells = pooled(torch.zeros(1, 1, size, size)).shape[-1]
-    conv = conv_reach(
+    conv = conv_fan_out(
         (cells, cells), weight.shape, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1
     )
     expected = outputs_reached(lambda x: F.conv2d(pooled(x), weight, padding=1), size)
-    assert torch.equal(conv.behind_pool((size, size), **pool).fan_out()[0], expected)
-    linear = linear_reach(7).behind_pool((size, size), **pool).fan_out()[0]
+    assert torch.equal(conv.through_avg_pool((size, size), **pool).fan_out()[0], expected)
+    linear = linear_fan_out(7).through_avg_pool((size, size), **pool).fan_out()[0]
     matrix = torch.ones(7, cells * cells, dtype=torch.float64)
     assert torch.equal(linear, outputs_reached(lambda x: pooled(x).flatten(1) @ matrix.T, size))
 
 
 def test_mismatched_axes_are_refused():
     with pytest.raises(ShapeError, match="kernel of 2 axes"):
-        conv_reach((8,), (4, 4, 3, 3), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
-    behind = conv_reach((3,), (4, 4, 3), stride=(1,), padding=(0,), dilation=(1,), groups=1)
+        conv_fan_out((8,), (4, 4, 3, 3), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+    behind = conv_fan_out((3,), (4, 4, 3), stride=(1,), padding=(0,), dilation=(1,), groups=1)
     with pytest.raises(ShapeError, match=r"\[4\] cells"):
-        behind.behind_pool((8,), kernel=(2,), stride=(2,), padding=(0,))
+        behind.through_avg_pool((8,), kernel=(2,), stride=(2,), padding=(0,))

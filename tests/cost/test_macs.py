@@ -88,10 +88,10 @@ def test_macs_of_an_ann_and_accumulations_follow_one_rule():
         OverTime(nn.Conv2d(3, 5, 3, padding=1)), lbq.BurstLIF(),
     ).eval()  # fmt: skip
     image = torch.ones(1, 3, 4, 4)
-    tally = lbq.Tally(model, image)
-    with torch.no_grad(), lbq.watch_levels(model, tally):
+    counter = lbq.OpCounter(model, image)
+    with torch.no_grad(), lbq.watch_levels(model, counter):
         model(image)
-    table = tally.table()
+    table = counter.table()
     assert table.total().unary_acs == 2 * table.ann_macs()
     assert table.ann_macs(padding="counted") == 5 * 27 * 4 * 4 > table.ann_macs()
 
@@ -105,10 +105,10 @@ def test_the_stem_of_a_still_image_is_counted_once_whatever_the_timesteps():
 
 
 def test_exact_synapses_of_the_papers_network():  # docs/decisions/0006 and 0010
-    wiring = lbq.cost.trace_wiring(lbq.resnet20(10), IMAGE_32)
+    connectivity = lbq.cost.trace_connectivity(lbq.resnet20(10), IMAGE_32)
     exact = {
-        e.target: int(e.fan_out.sum()) * wiring.neurons[e.source] // e.fan_out.numel()
-        for e in wiring.edges
+        e.target: int(e.fan_out.sum()) * connectivity.neurons[e.source] // e.fan_out.numel()
+        for e in connectivity.edges
         if not e.is_identity
     }
     assert sum(exact.values()) == 2_355_200_000

@@ -10,8 +10,8 @@ def table(timesteps):
         num_images=1,
         timesteps=timesteps,
         synapses=(
-            synapse("stem", instants=1, num_weights=10, inputs=7, is_real=True),
-            synapse("a", instants=timesteps, num_weights=100, inputs=20, is_real=False),
+            synapse("stem", timesteps=1, num_weights=10, inputs=7, has_real_input=True),
+            synapse("a", timesteps=timesteps, num_weights=100, inputs=20, has_real_input=False),
         ),
         edges=(),
         layers=tuple(

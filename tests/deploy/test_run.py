@@ -50,10 +50,10 @@ def test_a_watch_sees_what_it_sees_on_the_trained_network():
 def test_a_tally_counts_on_a_lowered_network_as_on_the_trained_one(block):
     model = lbq.resnet20(10, width=1 / 16, block=block).double().eval()
     images = torch.randn(3, 3, 16, 16).double()
-    trained, net = lbq.Tally(model, images[:1]), lower(model, images)
+    trained, net = lbq.OpCounter(model, images[:1]), lower(model, images)
     with torch.no_grad(), lbq.watch_levels(model, trained):
         model(images)
-    lowered = lbq.Tally(net)
+    lowered = lbq.OpCounter(net)
     run(net, images, watch=lowered, backend="planes")
     assert lowered.table().total() == trained.table().total()
     assert lowered.table().layers == trained.table().layers
@@ -63,10 +63,10 @@ def test_a_tally_counts_integers_too():
     model = lbq.resnet19(10, width=1 / 16).eval()
     frames = torch.randint(0, 4, (2, 3, 2, 16, 16), dtype=torch.uint8)
     net = to_fixed_point(lower(model, frames.float()))
-    tally = lbq.Tally(net)
-    run(net, frames, watch=tally)
-    assert tally.table().num_images == 3
-    assert not tally.table().untracked
+    counter = lbq.OpCounter(net)
+    run(net, frames, watch=counter)
+    assert counter.table().num_images == 3
+    assert not counter.table().untracked
 
 
 def test_an_unknown_backend_is_refused(networks):

@@ -40,10 +40,10 @@ class Counts(NamedTuple):
 
 
 def our_counts(model, x):
-    tally = lbq.Tally(model, x[:, :1])
-    with torch.no_grad(), lbq.watch_levels(model, tally):
+    counter = lbq.OpCounter(model, x[:, :1])
+    with torch.no_grad(), lbq.watch_levels(model, counter):
         model(x)
-    total = tally.table().total()
+    total = counter.table().total()
     return Counts(total.unary_acs, total.bit_sparse_acs, total.unit_event_acs)
 
 

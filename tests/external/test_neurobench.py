@@ -1,4 +1,4 @@
-"""A lowered network through NeuroBench's harness; our metric says what our tally says."""
+"""A lowered network through NeuroBench's harness; our metric says what our counter says."""
 
 import os
 
@@ -43,8 +43,8 @@ def samples(form):
 
 def run_ourselves(network, samples):
     inputs = samples.transpose(0, 1) if network.takes_frames else samples
-    tally = lbq.Tally(network)
-    return lbq.run(network, inputs, watch=tally), tally.table()
+    counter = lbq.OpCounter(network)
+    return lbq.run(network, inputs, watch=counter), counter.table()
 
 
 def benchmark(network, samples, target):

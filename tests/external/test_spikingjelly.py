@@ -156,16 +156,16 @@ def test_their_levels_are_watched_and_counted():
         OverTime(nn.Linear(6, 8)), NodeNeuron(integer_lif(5)), OverTime(nn.Linear(8, 3))
     )
     x, seen = 3 * draw(T, B, 6), []
-    tally = lbq.Tally(model, x[:, :1])
+    counter = lbq.OpCounter(model, x[:, :1])
     with (
         torch.no_grad(),
         lbq.watch_levels(model, lambda *one: seen.append(one[2])),
-        lbq.watch_levels(model, tally),
+        lbq.watch_levels(model, counter),
     ):
         model(x)
     levels = torch.stack(seen)
     assert levels.max() > 1
-    assert tally.table().total().unary_acs == int(levels.sum()) * 3
+    assert counter.table().total().unary_acs == int(levels.sum()) * 3
 
 
 def test_pieces_of_a_stream_are_the_whole_sequence():

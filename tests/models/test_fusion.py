@@ -158,10 +158,10 @@ def test_watching_levels_changes_no_number_and_shows_the_same_levels(fused_calls
 def test_a_tally_counts_a_fused_network_like_an_unfused_one():
     tables = []
     for model in twins():
-        tally = lbq.Tally(model.eval(), images(1))
-        with torch.no_grad(), lbq.watch_levels(model, tally):
+        counter = lbq.OpCounter(model.eval(), images(1))
+        with torch.no_grad(), lbq.watch_levels(model, counter):
             model(images())
-        tables.append(tally.table())
+        tables.append(counter.table())
     found, expected = (table.total() for table in tables)
     assert found.unary_acs == pytest.approx(expected.unary_acs, rel=1e-5)
     assert tables[0].synapses == tables[1].synapses

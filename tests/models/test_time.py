@@ -63,8 +63,8 @@ def test_features_are_repeated_before_a_neuron():
     inputs = torch.randn(4, 5)
     by_hand = network[2](torch.stack([network[0](inputs)] * 3))
     assert torch.equal(network(inputs), by_hand)
-    tally = lbq.Tally(nn.Sequential(network, nn.Linear(6, 2)), inputs[:1])
-    assert tally.table().ann_macs() == 5 * 6 + 6 * 2
+    counter = lbq.OpCounter(nn.Sequential(network, nn.Linear(6, 2)), inputs[:1])
+    assert counter.table().ann_macs() == 5 * 6 + 6 * 2
 
 
 @pytest.mark.as_shipped  # the annotation checks stop tracers

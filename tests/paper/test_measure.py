@@ -28,19 +28,19 @@ def test_counts_and_levels_are_those_of_all_test_samples(measured):
     model, data, found = measured(NeuronConfig(max_level=3, step=0.25))
     images = torch.cat([batch.x for batch in lbq.data.test_batches(data, batch=30)])
     seen = {}
-    tally = lbq.Tally(model, images[:1])
+    counter = lbq.OpCounter(model, images[:1])
     with (
-        lbq.watch_levels(model, tally),
+        lbq.watch_levels(model, counter),
         torch.no_grad(),
         lbq.watch_levels(model, lambda name, t, level: seen.setdefault(name, []).append(level)),
     ):
         model(images)
-    table = tally.table()
+    table = counter.table()
     total, stem = table.total(), table.synapses[0]
     assert found["counts"] == {
         "num_images": 30,
         "macs_padding": "counted",
-        "ann_macs": sum(s.padded_macs // s.instants for s in table.synapses),
+        "ann_macs": sum(s.padded_macs // s.timesteps for s in table.synapses),
         "fp_macs": 30 * stem.padded_macs,
         "unary_acs": total.unary_acs,
         "bit_sparse_acs": total.bit_sparse_acs,

@@ -50,7 +50,7 @@ def test_an_edit_where_numbers_are_made_changes_it(copy, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["lbq/cli/main.py", "lbq/cost/tally.py", "lbq/train/recipes.py", "native/CMakeLists.txt"],
+    ["lbq/cli/main.py", "lbq/cost/op_counter.py", "lbq/train/recipes.py", "native/CMakeLists.txt"],
 )
 def test_an_edit_elsewhere_keeps_it(copy, name):
     edit(copy / name)

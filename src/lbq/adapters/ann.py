@@ -15,8 +15,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lbq.adapters.half_step import add_to_bias, find_biases
-from lbq.adapters.timed import with_neurons
+from lbq.adapters.relu_to_neuron import with_neurons
+from lbq.adapters.rounding_bias import add_to_bias, find_biases
 from lbq.errors import LoweringError, ParameterError
 from lbq.models.time import check_timesteps
 from lbq.neurons.burst import BurstLIF

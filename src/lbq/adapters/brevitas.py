@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.adapters.half_step import add_to_bias, find_biases
-from lbq.adapters.timed import Rectifiers, with_neurons
+from lbq.adapters.relu_to_neuron import ReplacementSpec, with_neurons
+from lbq.adapters.rounding_bias import add_to_bias, find_biases
 from lbq.errors import LoweringError, MissingExtraError
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.step import FixedStep, LearnedStep, NeuronStep
@@ -78,7 +78,7 @@ def from_brevitas(network: nn.Module, example: Tensor, *, learn_steps: bool = Fa
         example,
         timesteps=1,
         build=neuron,
-        rectifiers=Rectifiers(
+        replaced=ReplacementSpec(
             modules=(quant.QuantReLU,), functions=frozenset(), leaves=(quant.QuantReLU,)
         ),
     )

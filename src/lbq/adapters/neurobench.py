@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.cost.tally import Tally
+from lbq.cost.op_counter import OpCounter
 from lbq.deploy.network import LoweredNetwork
 from lbq.errors import MissingExtraError
 from lbq.neurons.neuron import Neuron
@@ -48,17 +48,17 @@ class BurstModel(NeuroBenchModel):
         self.takes_frames = takes_frames
         if isinstance(network, LoweredNetwork):
             self.takes_frames = network.takes_frames
-        self.tally = Tally(network, example)
-        self.counted_before = _counts(self.tally)
-        """What the tally held before the last batch."""
+        self.counter = OpCounter(network, example)
+        self.counted_before = _counts(self.counter)
+        """What the counter held before the last batch."""
         self.add_activation_module(Neuron)
 
     @torch.no_grad()
     def __call__(self, batch: Tensor) -> Tensor:
         """Return the logits; frames come as ``[B, T, ...]``."""
-        self.counted_before = _counts(self.tally)
+        self.counted_before = _counts(self.counter)
         inputs = batch.transpose(0, 1) if self.takes_frames else batch
-        with watch_levels(self.network, self.tally):
+        with watch_levels(self.network, self.counter):
             return self.network(inputs)
 
     def __net__(self) -> nn.Module:
@@ -67,7 +67,7 @@ class BurstModel(NeuroBenchModel):
 
 
 class BurstOperations(AccumulatedMetric):
-    """What levels cost per sample: the counts of :class:`lbq.Tally`, divided by the samples.
+    """What levels cost per sample: the counts of :class:`lbq.OpCounter`, divided by the samples.
 
     ``unary_acs``, ``bit_sparse_acs``, ``unit_event_acs``, ``explicit_shifts``,
     ``plane_formations`` and ``fp_macs`` (docs/costs.md). It needs a :class:`BurstModel`.
@@ -86,7 +86,7 @@ class BurstOperations(AccumulatedMetric):
         """Take in the batch that the model has just answered."""
         if self._start is None:
             self._start = model.counted_before
-        self._now = _counts(model.tally)
+        self._now = _counts(model.counter)
         return self.compute()
 
     def compute(self) -> dict[str, float]:
@@ -97,8 +97,8 @@ class BurstOperations(AccumulatedMetric):
         return {name: count / max(1, samples) for name, count in grown.items()}
 
 
-def _counts(tally: Tally) -> dict[str, int]:
-    table = tally.table()
+def _counts(counter: OpCounter) -> dict[str, int]:
+    table = counter.table()
     total = table.total()
     return {
         "unary_acs": total.unary_acs,

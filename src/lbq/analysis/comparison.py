@@ -5,16 +5,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from lbq.analysis import figures
-from lbq.analysis.facts import RunFacts
+from lbq.analysis.html_page import Cell, figure, notes, number, page, paragraph, section, table
 from lbq.analysis.levels import LevelProfile
-from lbq.analysis.page import Cell, figure, notes, number, page, paragraph, section, table
+from lbq.analysis.run_summary import RunSummary
 from lbq.analysis.sections import MILLION, curves_figure, outcome
 from lbq.analysis.settings import settings
 from lbq.analysis.steps import StepProfile
 from lbq.train.document import differences
 
 
-def render_comparison(runs: Sequence[RunFacts]) -> str:
+def render_comparison(runs: Sequence[RunSummary]) -> str:
     """Write one page that sets several runs side by side."""
     rows = [[name, *cells] for name, cells in _compared(runs)]
     behaviour = [(run.name, run.steps, run.levels) for run in runs if run.levels]
@@ -58,7 +58,7 @@ CONVENTIONS = (
 )
 
 
-def _recipe_differences(runs: Sequence[RunFacts]) -> list[str]:
+def _recipe_differences(runs: Sequence[RunSummary]) -> list[str]:
     first = runs[0].recipe
     keys = sorted({key for run in runs for key, _, _ in differences(first, run.recipe)})
     if not keys:
@@ -79,7 +79,7 @@ def _behaviour_figure(behaviour: Sequence[tuple[str, StepProfile, LevelProfile]]
     )
 
 
-def _compared(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[Cell]]]:
+def _compared(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[Cell]]]:
     """Yield the rows of the comparison: what, and its value for every run."""
     yield "data", [_data(run) for run in runs]
     lasts = [run.last_evaluation for run in runs]
@@ -114,7 +114,7 @@ def _real(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _data(run: RunFacts) -> str:
+def _data(run: RunSummary) -> str:
     """Name the data of a run by their source and the first digits of their SHA-256."""
     source = PurePath(str(run.recipe["data"]["source"])).name
     digest = run.provenance.get("data")

@@ -14,9 +14,9 @@ from typing import Any, ParamSpec
 
 import torch
 
-from lbq.analysis.facts import Costs, RunFacts
 from lbq.analysis.levels import LayerLevels, LevelProfile
 from lbq.analysis.membranes import BINS_PER_STEP, MARGIN, LayerMembranes
+from lbq.analysis.run_summary import Costs, RunSummary
 from lbq.analysis.steps import StepProfile
 from lbq.errors import MissingExtraError, ParameterError
 from lbq.functional.surrogate import arctan_soft_spike, plateau_position, soft_level_slope
@@ -148,7 +148,7 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
 
 
 @_styled
-def draw_curves(runs: Sequence[RunFacts]) -> Figure:
+def draw_curves(runs: Sequence[RunSummary]) -> Figure:
     """Draw accuracy and loss over epochs: lines for training, markers for the test set."""
     figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
     left, right = figure.subplots(1, 2)

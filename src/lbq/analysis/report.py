@@ -5,20 +5,20 @@ from pathlib import PurePath
 
 from lbq.analysis import sections
 from lbq.analysis.comparison import render_comparison
-from lbq.analysis.facts import RunFacts
-from lbq.analysis.page import headline, notes, page, section
+from lbq.analysis.html_page import headline, notes, page, section
+from lbq.analysis.run_summary import RunSummary
 from lbq.analysis.settings import word
 
 _TURNS = ("start", "resume", "stop", "finish")
 """What begins or ends a stretch of training in a journal."""
 
 
-def render(runs: Sequence[RunFacts]) -> str:
+def render(runs: Sequence[RunSummary]) -> str:
     """Write the page of a run, or of several beside one another."""
     return render_run(runs[0]) if len(runs) == 1 else render_comparison(runs)
 
 
-def render_run(run: RunFacts) -> str:
+def render_run(run: RunSummary) -> str:
     """Write the page of one run; what could not be measured has no section, and a note says why."""
     parts = {
         "curves": ("Training", sections.curves(run)),
@@ -45,7 +45,7 @@ def render_run(run: RunFacts) -> str:
     )
 
 
-def _lead(run: RunFacts) -> str:
+def _lead(run: RunSummary) -> str:
     model, data = run.recipe.get("model", {}), run.recipe.get("data", {})
     neuron = model.get("neuron", {})
     turns = [r["event"] for r in run.journal if r.get("event") in _TURNS]

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from lbq.analysis import figures
-from lbq.analysis.facts import Costs, Price, RunFacts
+from lbq.analysis.html_page import Cell, beside, figure, notes, number, paragraph, ratio, table
 from lbq.analysis.levels import LayerLevels
 from lbq.analysis.membranes import LayerMembranes
-from lbq.analysis.page import Cell, beside, figure, notes, number, paragraph, ratio, table
+from lbq.analysis.run_summary import Costs, Price, RunSummary
 from lbq.analysis.settings import settings, word
 
 MILLION = 1e6
 
 
-def headline_of(run: RunFacts) -> Iterator[tuple[str, Cell, str]]:
+def headline_of(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
     """Yield the numbers that one looks for first."""
     if last := run.last_evaluation:
         count = f"{last['correct']:,} of {last['count']:,}, epoch {last['epoch']}"
@@ -45,7 +45,7 @@ def headline_of(run: RunFacts) -> Iterator[tuple[str, Cell, str]]:
         yield "Memory, ANN / this", ratio(memory.ratio), f"bytes moved{_loss(memory)}"
 
 
-def outcome(run: RunFacts) -> str:
+def outcome(run: RunSummary) -> str:
     """Say in one sentence what the run came to, losses included."""
     last, costs, memory = run.last_evaluation, run.costs, _memory(run)
     found = ["it was not evaluated on the test set"]
@@ -73,12 +73,12 @@ def outcome(run: RunFacts) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _arithmetic(run: RunFacts) -> list[Price]:
+def _arithmetic(run: RunSummary) -> list[Price]:
     """Return the prices of arithmetic that the top of a page names."""
     return [price for price in run.prices if price.name in ("paper", "int8, 32-bit sums")]
 
 
-def _memory(run: RunFacts) -> Price | None:
+def _memory(run: RunSummary) -> Price | None:
     """Return the first price of memory: the ratio of bytes is the same for all."""
     return next((price for price in run.prices if price.group == "memory traffic"), None)
 
@@ -93,7 +93,7 @@ def _loss(price: Price) -> str:
     return f"; a loss, {1 / price.ratio:.1f} times the ANN's" if price.ratio < 1 else ""
 
 
-def curves(run: RunFacts) -> list[str]:
+def curves(run: RunSummary) -> list[str]:
     """Show how the run learned."""
     if not run.training and not run.evaluations:
         return []
@@ -114,7 +114,7 @@ def curves(run: RunFacts) -> list[str]:
     return found
 
 
-def curves_figure(runs: Sequence[RunFacts]) -> str:
+def curves_figure(runs: Sequence[RunSummary]) -> str:
     """Draw the curves of one or several runs."""
     last = "; ".join(
         f"{run.name} ends at {100 * record['accuracy']:.2f} % on the test set"
@@ -130,7 +130,7 @@ def curves_figure(runs: Sequence[RunFacts]) -> str:
     )
 
 
-def steps(run: RunFacts) -> list[str]:
+def steps(run: RunSummary) -> list[str]:
     """Show the step of every layer."""
     layers = run.steps.layers
     if not layers:
@@ -171,7 +171,7 @@ def _share(layer: LayerLevels, level: int) -> float | None:
     return layer.shares[level - 1]
 
 
-def levels(run: RunFacts) -> list[str]:
+def levels(run: RunSummary) -> list[str]:
     """Show which levels every layer emits."""
     if run.levels is None:
         return []
@@ -210,7 +210,7 @@ def levels(run: RunFacts) -> list[str]:
     ]
 
 
-def membranes(run: RunFacts) -> list[str]:
+def membranes(run: RunSummary) -> list[str]:
     """Show where membranes lie between the thresholds."""
     if not run.membranes:
         return []
@@ -250,7 +250,7 @@ def _beside_plateau(layers: Sequence[LayerMembranes]) -> str:
     return "Beside the plateau gradients arrive through the tails only."
 
 
-def costs(run: RunFacts) -> list[str]:
+def costs(run: RunSummary) -> list[str]:
     """Show what the network computes for an image."""
     costs = run.costs
     if costs is None:
@@ -294,7 +294,7 @@ def _other_costs(costs: Costs) -> Iterator[tuple[str, float]]:
     yield "MACs of an ANN of the same shape", float(costs.ann_macs)
 
 
-def energy(run: RunFacts) -> list[str]:
+def energy(run: RunSummary) -> list[str]:
     """Show what that costs, both ways: as the paper prices it, and like for like."""
     if not run.prices:
         return []
@@ -320,7 +320,7 @@ def energy(run: RunFacts) -> list[str]:
     ]
 
 
-def recipe(run: RunFacts) -> list[str]:
+def recipe(run: RunSummary) -> list[str]:
     """Show everything that decided what was computed."""
     groups = {"data": "Data", "model": "Network", "": "Training"}
     rows = {group: list[tuple[str, str]]() for group in groups}
@@ -335,7 +335,7 @@ def recipe(run: RunFacts) -> list[str]:
     return [beside(*tables)]
 
 
-def provenance(run: RunFacts) -> list[str]:
+def provenance(run: RunSummary) -> list[str]:
     """Show with which code, data and versions."""
     rows = [[key, value] for key, value in settings(run.provenance)]
     start = next((r for r in run.journal if r.get("event") == "start"), None)

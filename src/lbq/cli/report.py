@@ -10,9 +10,9 @@ import torch
 import tyro
 from torch import Tensor
 
-from lbq.analysis.facts import Costs, EdgeCost, Price, RunFacts
 from lbq.analysis.levels import LevelCounts, LevelProfile
 from lbq.analysis.membranes import LayerMembranes, MembraneCounts
+from lbq.analysis.run_summary import Costs, EdgeCost, Price, RunSummary
 from lbq.analysis.steps import read_steps
 from lbq.cli.evaluate_file import SUFFIXES
 from lbq.cli.following import waiting
@@ -20,8 +20,8 @@ from lbq.cli.lower import check_out
 from lbq.cli.reading import UsageError, check_count, read
 from lbq.cli.samples import open_samples, pieces
 from lbq.cli.terminal import Console
-from lbq.cost import EnergyModel, EnergyReport, Tally
-from lbq.cost.table import CountTable
+from lbq.cost import EnergyModel, EnergyReport, OpCounter
+from lbq.cost.count_table import CountTable
 from lbq.data import Data
 from lbq.durable import write_durably
 from lbq.errors import CountError, LBQError, MissingExtraError, ParameterError
@@ -117,12 +117,12 @@ def check_is_no_file(path: Path) -> None:
             f"{path} names a lowered network, which has no training curves, steps or "
             f"membranes; a report needs the folder of the run: `lbq report runs/NAME`. For the "
             f"file there are `lbq eval {path}` (accuracy) and, in integers, `lbq bench {path}` "
-            f"(active levels and time of every layer); lbq.Tally counts a network of your own "
+            f"(active levels and time of every layer); lbq.OpCounter counts a network of your own "
             f"before it is lowered"
         )
 
 
-def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunFacts:
+def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunSummary:
     """Read a run's folder, and measure its network if its data can be opened."""
     if is_on_shelf(out):
         return gather_pretrained(str(out), arguments=arguments)
@@ -130,7 +130,7 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunFacts:
     folder = RunFolder(out)
     facts = folder.checkpoints.load(step).facts
     found = measure_if_possible(model, recipe, name, facts.get("data"), arguments)
-    return RunFacts(
+    return RunSummary(
         name=name,
         step=step,
         journal=tuple(read_journal(folder.journal)),
@@ -141,7 +141,7 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunFacts:
     )
 
 
-def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunFacts:
+def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunSummary:
     """Read the record of a network that comes with the library, and measure it likewise."""
     if arguments.step is not None:
         raise ParameterError(f"{name} comes with the library and has no checkpoints: no --step")
@@ -166,7 +166,7 @@ def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunFacts:
     provenance = {key: record[key] for key in ("commit", "versions", "machine", "minutes")}
     recipe = recipe_of(name)
     found = measure_if_possible(model, recipe, name, record["data_sha256"], arguments)
-    return RunFacts(
+    return RunSummary(
         name=name,
         step=None,
         journal=(*training, *evaluations, last),
@@ -219,7 +219,7 @@ def measure_if_possible(
             try:
                 measured = measure(model, data, limit=arguments.limit)
                 costs = costs_of(measured.table)
-                energy = EnergyModel().price(measured.table)
+                energy = EnergyModel().estimate(measured.table)
             except CountError as error:
                 measured = costs = energy = None
                 notes.append(f"{_UNMEASURED}: {error}.")
@@ -247,14 +247,14 @@ def check_same_data(name: str, data: Data, digest: str | None) -> None:
 def measure(model: SpikingResNet, data: Data, *, limit: int) -> Measured:
     """Watch a network, in float32, while it answers test samples."""
     levels = LevelCounts({layer: neuron.max_level for layer, neuron in named_neurons(model)})
-    membranes, tally = MembraneCounts(model), None
+    membranes, counter = MembraneCounts(model), None
     for piece in pieces(data, limit=limit, batch=min(BATCH, limit)):
-        if tally is None:
-            tally = Tally(model, _first(piece.real))
-        with watch_levels(model, levels), watch_levels(model, tally), membranes.watching():
+        if counter is None:
+            counter = OpCounter(model, _first(piece.real))
+        with watch_levels(model, levels), watch_levels(model, counter), membranes.watching():
             model(piece.real)
-    assert tally is not None  # a test set has samples
-    return Measured(levels=levels.profile(), membranes=membranes.layers(), table=tally.table())
+    assert counter is not None  # a test set has samples
+    return Measured(levels=levels.profile(), membranes=membranes.layers(), table=counter.table())
 
 
 def costs_of(table: CountTable) -> Costs:

@@ -1,5 +1,7 @@
 """Counting and pricing: what the levels of a network cost behind its synapses."""
 
+from lbq.cost.connectivity import Connectivity, Edge, trace_connectivity
+from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, Padding, SynapseSize
 from lbq.cost.energy import (
     HAN_2016,
     HOROWITZ_2014,
@@ -8,16 +10,15 @@ from lbq.cost.energy import (
     EnergyRow,
     Technology,
 )
-from lbq.cost.fan_out import Reach, conv_reach, linear_reach
+from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out
 from lbq.cost.macs import count_macs
-from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts, Padding, SynapseSize
-from lbq.cost.tally import Tally
+from lbq.cost.op_counter import OpCounter
 from lbq.cost.traffic import Traffic, ann_traffic, burst_traffic
-from lbq.cost.wiring import Edge, Wiring, trace_wiring
 
 __all__ = [
     "HAN_2016",
     "HOROWITZ_2014",
+    "Connectivity",
     "CountTable",
     "Counts",
     "Edge",
@@ -25,18 +26,17 @@ __all__ = [
     "EnergyModel",
     "EnergyReport",
     "EnergyRow",
+    "FanOutMap",
     "LayerCounts",
+    "OpCounter",
     "Padding",
-    "Reach",
     "SynapseSize",
-    "Tally",
     "Technology",
     "Traffic",
-    "Wiring",
     "ann_traffic",
     "burst_traffic",
-    "conv_reach",
+    "conv_fan_out",
     "count_macs",
-    "linear_reach",
-    "trace_wiring",
+    "linear_fan_out",
+    "trace_connectivity",
 ]

@@ -8,7 +8,7 @@ the same narrower numbers, and memory traffic apart, since moving a byte costs m
 
 from dataclasses import dataclass, replace
 
-from lbq.cost.table import CountTable, Padding
+from lbq.cost.count_table import CountTable, Padding
 from lbq.cost.traffic import Traffic, ann_traffic, burst_traffic
 from lbq.functional.cost import arithmetic_energy_pj
 
@@ -120,10 +120,10 @@ class EnergyModel:
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16).eval()
-        >>> tally = lbq.Tally(model, torch.randn(1, 3, 16, 16))
-        >>> with lbq.watch_levels(model, tally):
+        >>> counter = lbq.OpCounter(model, torch.randn(1, 3, 16, 16))
+        >>> with lbq.watch_levels(model, counter):
         ...     logits = model(torch.randn(4, 3, 16, 16))
-        >>> report = lbq.EnergyModel().price(tally.table())
+        >>> report = lbq.EnergyModel().estimate(counter.table())
         >>> [row.name for row in report.arithmetic]
         ['paper', 'float16', 'int8, 32-bit sums', 'int8, 8-bit sums']
     """
@@ -132,7 +132,7 @@ class EnergyModel:
     padding: Padding = "skipped"
     """Whether MACs that read padding are counted."""
 
-    def price(self, table: CountTable) -> EnergyReport:
+    def estimate(self, table: CountTable) -> EnergyReport:
         """Price the counted network and the ANN of the same shape, per image."""
         tech = self.technology
         ann, burst = ann_traffic(table), burst_traffic(table)

@@ -18,7 +18,7 @@ from lbq.types import FanOut
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class FanOutMap:
     """What the positions of a synapse's input reach, axis by axis."""
 
     axes: tuple[Tensor, ...]
@@ -26,28 +26,28 @@ class Reach:
     width: int
     """Outputs at one place: output channels of a position's group, or all of a linear layer."""
 
-    def behind_pool(
+    def through_avg_pool(
         self,
         size: Sequence[int],
         *,
         kernel: Sequence[int],
         stride: Sequence[int],
         padding: Sequence[int],
-    ) -> "Reach":
+    ) -> "FanOutMap":
         """Return the reach of the input of an average pool in front of this synapse."""
         cells = [
             _windows(n, k, stride=s, padding=p, dilation=1)
             for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
         ]
         if not self.axes:  # a linear layer: any cell reaches all outputs
-            return Reach(axes=tuple(c.any(1, keepdim=True) for c in cells), width=self.width)
+            return FanOutMap(axes=tuple(c.any(1, keepdim=True) for c in cells), width=self.width)
         if [len(axis) for axis in self.axes] != [c.shape[1] for c in cells]:
             raise ShapeError(
                 f"a pool of {[c.shape[1] for c in cells]} cells cannot stand in front of a synapse "
                 f"that reads {[len(axis) for axis in self.axes]} positions"
             )
         joined = ((c.long() @ axis.long()) > 0 for c, axis in zip(cells, self.axes, strict=True))
-        return Reach(axes=tuple(joined), width=self.width)
+        return FanOutMap(axes=tuple(joined), width=self.width)
 
     def fan_out(self) -> FanOut:
         """Count the outputs that each position reaches: ``[1, *size]``, or ``[1]`` if all alike."""
@@ -57,12 +57,12 @@ class Reach:
         return counts
 
 
-def linear_reach(out_features: int) -> Reach:
+def linear_fan_out(out_features: int) -> FanOutMap:
     """Return the reach of a linear synapse: every input reaches every output."""
-    return Reach(axes=(), width=out_features)
+    return FanOutMap(axes=(), width=out_features)
 
 
-def conv_reach(
+def conv_fan_out(
     size: Sequence[int],
     weight_shape: Sequence[int],
     *,
@@ -70,7 +70,7 @@ def conv_reach(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-) -> Reach:
+) -> FanOutMap:
     """Return the reach of a convolution.
 
     Args:
@@ -91,10 +91,10 @@ def conv_reach(
         _windows(n, k, stride=s, padding=p, dilation=d)
         for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
     )
-    return Reach(axes=tuple(axes), width=weight_shape[0] // groups)
+    return FanOutMap(axes=tuple(axes), width=weight_shape[0] // groups)
 
 
-def num_taps(
+def num_valid_taps(
     size: Sequence[int],
     outputs: Sequence[int],
     kernel: Sequence[int],

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from lbq.cost.table import Padding
-from lbq.cost.wiring import trace_wiring
+from lbq.cost.connectivity import trace_connectivity
+from lbq.cost.count_table import Padding
 from lbq.errors import CountError, ShapeError
 
 
@@ -13,8 +13,8 @@ def count_macs(
     """Count the MACs of every convolution and linear layer for one sample, all timesteps.
 
     By default MACs that read the zeros of a padding are left out, as in the accumulations of
-    :class:`lbq.Tally`, so that the two can be divided by each other. ``padding="counted"`` includes
-    them: the convention of the paper's ANN row and of most tools.
+    :class:`lbq.OpCounter`, so that the two can be divided by each other.
+    ``padding="counted"`` includes them: the convention of the paper's ANN row and of most tools.
 
     Args:
         model: any network.
@@ -26,18 +26,18 @@ def count_macs(
         {'0': 7840}
     """
     found: dict[str, int] = {}
-    wiring = trace_wiring(model, example)
-    if wiring.uncounted:
+    connectivity = trace_connectivity(model, example)
+    if connectivity.uncounted:
         raise CountError(
             f"only convolutions and linear layers are counted, but the model also does "
-            f"{', '.join(wiring.uncounted)}"
+            f"{', '.join(connectivity.uncounted)}"
         )
-    if not wiring.neurons and not _is_one_sample(example):
+    if not connectivity.neurons and not _is_one_sample(example):
         raise ShapeError(
             f"the example must be one sample, but it has shape {list(example.shape)}; pass a batch "
             f"of one, time first if the model takes frames"
         )
-    for synapse in wiring.synapses:
+    for synapse in connectivity.synapses:
         found[synapse.name] = found.get(synapse.name, 0) + synapse.dense_macs(padding)
     return found
 

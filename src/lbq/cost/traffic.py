@@ -8,7 +8,7 @@ timestep to the next. Engines that fetch weights per event, or keep layers on ch
 
 from dataclasses import dataclass
 
-from lbq.cost.table import CountTable
+from lbq.cost.count_table import CountTable
 
 _MEMBRANE_BYTES = 4
 
@@ -32,7 +32,7 @@ class Traffic:
 
 def ann_traffic(table: CountTable) -> Traffic:
     """Count the bytes of the same network as an int8 ANN: everything once, no state."""
-    synapses = [synapse for synapse, _ in table.synapses_and_instants()]
+    synapses = [synapse for synapse, _ in table.synapses_with_timesteps()]
     reads = sum(synapse.inputs for synapse in synapses)
     return Traffic(
         weight_bytes=sum(synapse.num_weights for synapse in synapses),
@@ -43,7 +43,7 @@ def ann_traffic(table: CountTable) -> Traffic:
 
 def burst_traffic(table: CountTable) -> Traffic:
     """Count the bytes of the burst network with one-byte levels, over all its timesteps."""
-    synapses = list(table.synapses_and_instants())
+    synapses = list(table.synapses_with_timesteps())
     reads = sum(synapse.inputs * instants for synapse, instants in synapses)
     neurons, passes = _num_neurons(table), table.timesteps - 1
     return Traffic(

@@ -37,7 +37,7 @@ class Agreement:
 class LoweredNetwork(nn.Module):
     """A network made only of :mod:`lbq.deploy.nodes`; torch runs, compiles and exports it.
 
-    Its neurons have the paths of the trained network's, so a watch, a tally or a person finds the
+    Its neurons have the paths of the trained network's, so a watch, a counter or a person finds the
     same layers in both.
 
     Args:

@@ -66,7 +66,7 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
+class RunSummary:
     """A run: what its folder says, and what was measured on its network."""
 
     name: str

@@ -29,7 +29,7 @@ _NO_PLACE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rectifiers:
+class ReplacementSpec:
     """Which modules and functions of a network give way to neurons."""
 
     modules: tuple[type[nn.Module], ...] = (nn.ReLU,)
@@ -46,7 +46,7 @@ def with_neurons(
     *,
     timesteps: int,
     build: Callable[[nn.Module | None, int], nn.Module],
-    rectifiers: Rectifiers | None = None,
+    replaced: ReplacementSpec | None = None,
 ) -> nn.Module:
     """Return a copy of the network, in eval mode, with a neuron at every place of a ReLU.
 
@@ -60,9 +60,9 @@ def with_neurons(
         example: an input, to learn the shapes from.
         timesteps: number of timesteps (T).
         build: makes the neuron for a ReLU (None where a function is called) and its channels.
-        rectifiers: what gives way; ReLUs unless said.
+        replaced: what gives way; ReLUs unless said.
     """
-    found = Rectifiers() if rectifiers is None else rectifiers
+    found = ReplacementSpec() if replaced is None else replaced
     copied = copy.deepcopy(network).eval()
     if any(isinstance(module, FramesIn) for module in copied.modules()):
         raise LoweringError(
@@ -79,10 +79,10 @@ def _replaced(
     example: Tensor,
     timesteps: int,
     build: Callable[[nn.Module | None, int], nn.Module],
-    rectifiers: Rectifiers,
+    replaced: ReplacementSpec,
 ) -> nn.Module:
     """Put neurons into a network that has time already."""
-    _check_places(_traced(network, rectifiers), network, rectifiers)
+    _check_places(_traced(network, replaced), network, replaced)
     channels: dict[str, int] = {}
 
     def note(path: str) -> Callable[..., None]:
@@ -91,7 +91,7 @@ def _replaced(
 
         return hook
 
-    places = {p: m for p, m in network.named_modules() if isinstance(m, rectifiers.modules)}
+    places = {p: m for p, m in network.named_modules() if isinstance(m, replaced.modules)}
     hooks = [module.register_forward_pre_hook(note(path)) for path, module in places.items()]
     with torch.no_grad():
         network(example)
@@ -105,14 +105,14 @@ def _replaced(
     return network.eval()
 
 
-def _check_places(graph: fx.Graph, network: nn.Module, rectifiers: Rectifiers) -> None:
+def _check_places(graph: fx.Graph, network: nn.Module, replaced: ReplacementSpec) -> None:
     """Complain about ReLUs that cannot be replaced module by module, and if there is none."""
     counts = Counter[str]()
     for node in graph.nodes:
         if node.op == "call_module":
-            is_place = isinstance(network.get_submodule(str(node.target)), rectifiers.modules)
+            is_place = isinstance(network.get_submodule(str(node.target)), replaced.modules)
             counts[str(node.target)] += is_place
-        elif node.op in ("call_function", "call_method") and node.target in rectifiers.functions:
+        elif node.op in ("call_function", "call_method") and node.target in replaced.functions:
             raise LoweringError(
                 "this network calls a ReLU as a function, and repeats its input over time by "
                 "itself; make every ReLU a module of its own (nn.ReLU())"
@@ -127,9 +127,9 @@ def _check_places(graph: fx.Graph, network: nn.Module, rectifiers: Rectifiers) -
         raise LoweringError(_NO_PLACE)
 
 
-def _traced(network: nn.Module, rectifiers: Rectifiers) -> fx.Graph:
+def _traced(network: nn.Module, replaced: ReplacementSpec) -> fx.Graph:
     try:
-        return untyped(_Tracer(rectifiers.leaves).trace(network))
+        return untyped(_Tracer(replaced.leaves).trace(network))
     except (TraceError, TypeError) as error:
         raise LoweringError(
             f"this network cannot be traced: {error}; its forward may not decide by values"
@@ -168,10 +168,10 @@ class _Rewriting:
         example: Tensor,
         timesteps: int,
         build: Callable[[nn.Module | None, int], nn.Module],
-        rectifiers: Rectifiers,
+        replaced: ReplacementSpec,
     ) -> None:
-        self._build, self._rectifiers = build, rectifiers
-        self._module = fx.GraphModule(network, _traced(network, rectifiers))
+        self._build, self._rectifiers = build, replaced
+        self._module = fx.GraphModule(network, _traced(network, replaced))
         self._graph = self._module.graph
         values = _Values(self._module, len(example))
         with torch.no_grad():

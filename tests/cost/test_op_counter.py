@@ -1,4 +1,4 @@
-"""The tally against a loop that really performs every accumulation."""
+"""The counter against a loop that really performs every accumulation."""
 
 import itertools
 import random
@@ -75,9 +75,9 @@ def test_counts_are_the_accumulations_that_a_loop_performs(seed):  # 500 random 
             ]
         model = nn.Sequential(*layers).double()
         levels = {}
-        tally = lbq.Tally(model, frames[:, :1])
+        counter = lbq.OpCounter(model, frames[:, :1])
 
-        def watch(layer, t, level, seen=levels, count=tally):
+        def watch(layer, t, level, seen=levels, count=counter):
             seen[layer, t] = level.clone()
             count(layer, t, level)
 
@@ -93,24 +93,24 @@ def test_counts_are_the_accumulations_that_a_loop_performs(seed):  # 500 random 
                     performed["bit_sparse"] += level.bit_count()
                     performed["shifts"] += (level >> 1).bit_count()
                     performed["events"] += level > 0
-        total = tally.table().total()
+        total = counter.table().total()
         assert performed == {
             "unary": total.unary_acs,
             "bit_sparse": total.bit_sparse_acs,
             "shifts": total.explicit_shifts,
             "events": total.unit_event_acs,
         }
-        formed = sum(layer.plane_formations for layer in tally.table().layers)
+        formed = sum(layer.plane_formations for layer in counter.table().layers)
         assert formed == sum(
             int(level).bit_count() for found in levels.values() for level in found.flatten()
         )
 
 
-def run(model, inputs, tally=None):
-    tally = tally or lbq.Tally(model, inputs[:1])
-    with torch.no_grad(), lbq.watch_levels(model, tally):
+def run(model, inputs, counter=None):
+    counter = counter or lbq.OpCounter(model, inputs[:1])
+    with torch.no_grad(), lbq.watch_levels(model, counter):
         model(inputs)
-    return tally
+    return counter
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +124,10 @@ def small():
 
 def test_large_batches_and_levels_do_not_overflow_a_lane():
     model = nn.Sequential(lbq.BurstLIF(255, step=1.0), nn.Linear(3, 2))
-    tally = lbq.Tally(model, torch.zeros(1, 1, 3))
-    with lbq.watch_levels(model, tally):
+    counter = lbq.OpCounter(model, torch.zeros(1, 1, 3))
+    with lbq.watch_levels(model, counter):
         model(torch.full((1, 700, 3), 255.5))
-    total = tally.table().total()
+    total = counter.table().total()
     assert total.unary_acs == 700 * 3 * 2 * 255
     assert total.bit_sparse_acs == 700 * 3 * 2 * 8
 
@@ -156,7 +156,7 @@ def test_edges_and_timesteps_add_up_to_the_total(small):
 def test_a_max_pool_is_counted_on_what_it_lets_through():
     model = nn.Sequential(lbq.BurstLIF(step=1.0), OverTime(nn.MaxPool2d(2), nn.Conv2d(1, 3, 1)))
     frames = torch.tensor([[1.5, 2.5, 0, 0], [3.5, 0, 0, 0]]).reshape(1, 1, 1, 2, 4)
-    table = run(model, frames, lbq.Tally(model, frames)).table()
+    table = run(model, frames, lbq.OpCounter(model, frames)).table()
     assert table.total().unary_acs == 3 * 3  # one pooled level of 3, three outputs
     assert table.plane_formations() == 1 + 1 + 2  # formed before the pool: levels 1, 2, 3
 
@@ -164,54 +164,54 @@ def test_a_max_pool_is_counted_on_what_it_lets_through():
 def test_the_tally_agrees_with_the_equations():  # Eqs. 16-18, written down in lbq.functional
     model = nn.Sequential(lbq.BurstLIF(255, step=1.0), OverTime(nn.Conv2d(3, 5, 3, padding=1)))
     frames, levels = 300 * torch.rand(2, 4, 3, 6, 6), []
-    tally = lbq.Tally(model, frames[:, :1])
+    counter = lbq.OpCounter(model, frames[:, :1])
     with lbq.watch_levels(model, lambda layer, t, level: levels.append(level)):
-        run(model, frames, tally)
-    fan_out = lbq.cost.trace_wiring(model, frames[:, :1]).edges[0].fan_out
-    total, level = tally.table().total(), torch.stack(levels)
+        run(model, frames, counter)
+    fan_out = lbq.cost.trace_connectivity(model, frames[:, :1]).edges[0].fan_out
+    total, level = counter.table().total(), torch.stack(levels)
     assert total.unary_acs == lbqf.unary_acs(level, fan_out)
     assert total.bit_sparse_acs == lbqf.bit_sparse_acs(level, fan_out)
     assert total.explicit_shifts == lbqf.explicit_shifts(level, fan_out)
     assert total.unit_event_acs == lbqf.unit_event_acs(level, fan_out)
-    assert tally.table().plane_formations() == lbqf.plane_formations(level)
+    assert counter.table().plane_formations() == lbqf.plane_formations(level)
 
 
 def test_a_max_pool_lets_negative_levels_lose():
     model = nn.Sequential(TernaryLIF(), OverTime(nn.MaxPool2d(2), nn.Conv2d(1, 3, 1)))
     frames = torch.tensor([[-3.0, 0.0], [0.0, -3.0]]).reshape(1, 1, 1, 2, 2)
-    assert run(model, frames, lbq.Tally(model, frames)).table().total().unit_event_acs == 0
-    assert run(model, -frames, lbq.Tally(model, frames)).table().total().unit_event_acs == 3
+    assert run(model, frames, lbq.OpCounter(model, frames)).table().total().unit_event_acs == 0
+    assert run(model, -frames, lbq.OpCounter(model, frames)).table().total().unit_event_acs == 3
 
 
 def test_a_layer_of_one_neuron_without_an_axis_is_counted():
     model, frames = nn.Sequential(lbq.BurstLIF(step=1.0)), torch.full((2, 5), 3.5)
-    layers = run(model, frames, lbq.Tally(model, frames[:, :1])).table().layers
+    layers = run(model, frames, lbq.OpCounter(model, frames[:, :1])).table().layers
     assert [layer.active for layer in layers] == [5, 5]
 
 
 def test_an_empty_batch_counts_nothing(small):
     model, images = small
-    tally = run(model, images[:0], lbq.Tally(model, images[:1]))
-    assert tally.table().total().unary_acs == 0
+    counter = run(model, images[:0], lbq.OpCounter(model, images[:1]))
+    assert counter.table().total().unary_acs == 0
 
 
 def test_a_network_without_levels_is_refused():
     with pytest.raises(CountError, match=r"no neuron of this model.*count_macs"):
-        lbq.Tally(nn.Linear(4, 2), torch.zeros(1, 4))
+        lbq.OpCounter(nn.Linear(4, 2), torch.zeros(1, 4))
 
 
 def test_ternary_events_count_once_whatever_their_sign():
     model = nn.Sequential(TernaryLIF(), nn.Linear(4, 5))
     frames = torch.tensor([[[-3.0, 0.0, 3.0, 0.5]]])
-    total = run(model, frames, lbq.Tally(model, frames)).table().total()
+    total = run(model, frames, lbq.OpCounter(model, frames)).table().total()
     assert total.unary_acs == total.bit_sparse_acs == total.unit_event_acs == 2 * 5
     assert total.explicit_shifts == 0
 
 
 def test_levels_of_a_stranger_are_refused(small):
     model, images = small
-    with pytest.raises(LevelError, match=r"no such neuron.*make the tally from the model"):
-        lbq.Tally(model, images[:1])("elsewhere", 0, torch.zeros(1, 4, dtype=torch.uint8))
+    with pytest.raises(LevelError, match=r"no such neuron.*make the counter from the model"):
+        lbq.OpCounter(model, images[:1])("elsewhere", 0, torch.zeros(1, 4, dtype=torch.uint8))
 
 
 def test_a_table_survives_saving(small, tmp_path):
@@ -246,10 +246,10 @@ FOLDS = {
 @pytest.mark.parametrize("timesteps", [1, 8, 16])  # 16 is the number of tokens as well
 def test_an_ann_runs_linear_layers_once_however_tokens_are_folded_with_time(fold, timesteps):
     model = Tokens(FOLDS[fold]).eval()
-    tally = lbq.Tally(model, torch.rand(timesteps, 1, 16, 64))
-    with torch.no_grad(), lbq.watch_levels(model, tally):
+    counter = lbq.OpCounter(model, torch.rand(timesteps, 1, 16, 64))
+    with torch.no_grad(), lbq.watch_levels(model, counter):
         model(torch.rand(timesteps, 3, 16, 64))
-    assert tally.table().ann_macs() == 16 * 64 * 64 + 16 * 64 * 10 == 75_776
+    assert counter.table().ann_macs() == 16 * 64 * 64 + 16 * 64 * 10 == 75_776
 
 
 def frames_network():
@@ -263,16 +263,18 @@ def frames_network():
 
 def test_more_timesteps_than_the_example_had_are_refused():
     model = frames_network()
-    tally = lbq.Tally(model, torch.randn(2, 1, 2, 6, 6))
+    counter = lbq.OpCounter(model, torch.randn(2, 1, 2, 6, 6))
     with pytest.raises(TimeError, match=r"timestep 3, but in the example it had 2; make"):
-        run(model, torch.randn(8, 4, 2, 6, 6), tally)
+        run(model, torch.randn(8, 4, 2, 6, 6), counter)
 
 
 def test_fewer_timesteps_than_the_example_had_are_refused():
     model = frames_network()
-    tally = run(model, torch.randn(2, 4, 2, 6, 6), lbq.Tally(model, torch.randn(8, 1, 2, 6, 6)))
+    counter = run(
+        model, torch.randn(2, 4, 2, 6, 6), lbq.OpCounter(model, torch.randn(8, 1, 2, 6, 6))
+    )
     with pytest.raises(CountError, match=r"0 sample\(s\) at timestep 3.*of 4 at timestep 1"):
-        tally.table()
+        counter.table()
 
 
 @pytest.mark.parametrize(
@@ -280,24 +282,24 @@ def test_fewer_timesteps_than_the_example_had_are_refused():
 )
 def test_another_size_than_the_example_had_is_refused(example, ran):
     model = frames_network()
-    tally = lbq.Tally(model, torch.randn(2, 1, 2, *example))
+    counter = lbq.OpCounter(model, torch.randn(2, 1, 2, *example))
     with pytest.raises(ShapeError, match=rf"\[4, {ran[0]}, {ran[1]}\] per sample, but for the ex"):
-        run(model, torch.randn(2, 3, 2, *ran), tally)
+        run(model, torch.randn(2, 3, 2, *ran), counter)
 
 
 def test_a_tally_that_was_never_fed_says_so():
     model = frames_network()
-    text = str(lbq.Tally(model, torch.randn(2, 1, 2, 6, 6)))
+    text = str(lbq.OpCounter(model, torch.randn(2, 1, 2, 6, 6)))
     assert text.startswith("nothing was counted")
-    assert "with lbq.watch_levels(model, tally):" in text
+    assert "with lbq.watch_levels(model, counter):" in text
 
 
 def test_a_tally_checks_on_request_that_time_is_first():
     def forgetful():
         return nn.Sequential(nn.Linear(6, 1), lbq.BurstLIF(), nn.Linear(1, 2))
 
-    lbq.Tally(forgetful(), torch.randn(1, 6))  # [1, 1]: nothing in its shape is wrong
+    lbq.OpCounter(forgetful(), torch.randn(1, 6))  # [1, 1]: nothing in its shape is wrong
     with pytest.raises(TimeError, match="the neuron 1 takes the batch as time"):
-        lbq.Tally(forgetful(), torch.randn(1, 6), check_time=True)
-    lbq.Tally(frames_network(), torch.randn(2, 1, 2, 6, 6), check_time=True)
-    lbq.Tally(Tokens(FOLDS["none"]), torch.rand(4, 1, 16, 64), check_time=True)
+        lbq.OpCounter(forgetful(), torch.randn(1, 6), check_time=True)
+    lbq.OpCounter(frames_network(), torch.randn(2, 1, 2, 6, 6), check_time=True)
+    lbq.OpCounter(Tokens(FOLDS["none"]), torch.rand(4, 1, 16, 64), check_time=True)

@@ -29,8 +29,8 @@ def table(scale=1):
         num_images=2,
         timesteps=2,
         synapses=(
-            synapse("stem", macs=100, padded_macs=110, instants=1, is_real=True),
-            synapse("conv", macs=600, padded_macs=640, instants=2, is_real=False),
+            synapse("stem", macs=100, padded_macs=110, timesteps=1, has_real_input=True),
+            synapse("conv", macs=600, padded_macs=640, timesteps=2, has_real_input=False),
         ),
         edges=(
             EdgeCounts(source="a", target="conv", t=0, is_identity=False, counts=counts),
@@ -71,9 +71,9 @@ def test_a_convention_for_padding_that_is_none_is_refused():
 
 def test_a_synapse_whose_timesteps_are_unknown_is_named_and_the_ann_is_not_guessed():
     stem, conv = table().synapses
-    unknown = replace(table(), synapses=(stem, replace(conv, instants=None)))
+    unknown = replace(table(), synapses=(stem, replace(conv, timesteps=None)))
     assert str(unknown).endswith("Timesteps unknown, so MACs of the ANN are not given: conv.")
-    for ask in (unknown.ann_macs, lambda: EnergyModel().price(unknown)):
+    for ask in (unknown.ann_macs, lambda: EnergyModel().estimate(unknown)):
         with pytest.raises(CountError, match="at how many timesteps conv runs is unknown"):
             ask()
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import lbq
-from lbq.cost import trace_wiring
+from lbq.cost import trace_connectivity
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
 T, N, D = 4, 3, 5
@@ -24,7 +24,7 @@ class Behind(nn.Module):
 
 
 def sizes(model, example):
-    return [(s.name, s.instants, s.inputs) for s in trace_wiring(model, example).synapses]
+    return [(s.name, s.timesteps, s.inputs) for s in trace_connectivity(model, example).synapses]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_is_averaged_or_picked_out_of_time_runs_less_often(do, instants, fe
 def test_what_cannot_be_told_is_unknown_and_noted(do):
     model = Behind(do)
     assert [s[1] for s in sizes(model, torch.randn(T, 1, N, D))] == [None]
-    table = lbq.Tally(model, torch.randn(T, 1, N, D)).table()
+    table = lbq.OpCounter(model, torch.randn(T, 1, N, D)).table()
     assert "Timesteps unknown, so MACs of the ANN are not given: out." in table.notes
     with pytest.raises(lbq.errors.CountError, match="timesteps out runs is unknown"):
         table.ann_macs()
@@ -185,8 +185,8 @@ def test_a_lowered_network_runs_its_synapses_as_often():
     model = lbq.resnet20(10, width=1 / 16, timesteps=3).eval()
     image = torch.randn(1, 3, 16, 16)
     trained, lowered = (
-        trace_wiring(each, image).synapses for each in (model, lbq.lower(model, image))
+        trace_connectivity(each, image).synapses for each in (model, lbq.lower(model, image))
     )
-    assert sorted((s.instants, s.macs, s.padded_macs) for s in trained) == sorted(
-        (s.instants, s.macs, s.padded_macs) for s in lowered
+    assert sorted((s.timesteps, s.macs, s.padded_macs) for s in trained) == sorted(
+        (s.timesteps, s.macs, s.padded_macs) for s in lowered
     )

@@ -1,7 +1,7 @@
-"""What counting costs: a pass over the CIFAR-10 test images with and without a tally.
+"""What counting costs: a pass over the CIFAR-10 test images with and without a counter.
 
-    LBQ_DATA=<folder> python benchmarks/bench_tally.py            all 10,000 images
-    LBQ_DATA=<folder> python benchmarks/bench_tally.py --images 200
+    LBQ_DATA=<folder> python benchmarks/bench_op_counter.py            all 10,000 images
+    LBQ_DATA=<folder> python benchmarks/bench_op_counter.py --images 200
 
 Batches alternate between the two ways, so that both see the same machine.
 """
@@ -25,19 +25,19 @@ def measure(images: torch.Tensor, width: float, batch_size: int) -> dict[str, fl
     for batch in images[: 20 * batch_size].split(batch_size):
         model(batch)  # untrained, but batch norm knows the data, so that deep layers fire
     model.eval()
-    tally = lbq.Tally(model, images[:1])
+    counter = lbq.OpCounter(model, images[:1])
     without = counted = 0.0
     for index, batch in enumerate(images.split(batch_size)):
         for turn in (0, 1):
             start = time.perf_counter()
             if (index + turn) % 2:
-                with lbq.watch_levels(model, tally):
+                with lbq.watch_levels(model, counter):
                     model(batch)
                 counted += time.perf_counter() - start
             else:
                 model(batch)
                 without += time.perf_counter() - start
-    table = tally.table()
+    table = counter.table()
     print(table)
     return {
         "images": table.num_images,
@@ -60,7 +60,7 @@ def main() -> None:
     found = measure(images, arguments.width, arguments.batch_size)
     print(
         f"{found['images']} images: {found['seconds_without']:.1f} s without, "
-        f"{found['seconds_counted']:.1f} s with the tally, ratio {found['ratio']:.3f}"
+        f"{found['seconds_counted']:.1f} s with the counter, ratio {found['ratio']:.3f}"
     )
     if arguments.out:
         record = {"command": "bench_tally", "width": arguments.width, "machine": platform.machine()}

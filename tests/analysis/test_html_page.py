@@ -1,7 +1,7 @@
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-from lbq.analysis.page import (
+from lbq.analysis.html_page import (
     Number,
     beside,
     figure,

@@ -1,6 +1,6 @@
 import pytest
 
-from lbq.analysis.facts import Price
+from lbq.analysis.run_summary import Price
 
 
 def test_the_last_evaluation_belongs_to_the_checkpoint_that_was_looked_at(invented):

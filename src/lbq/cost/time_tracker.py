@@ -62,7 +62,7 @@ _State = _Timed | Literal["still", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moments:
+class Timesteps:
     """The timesteps at which a synapse ran in one call."""
 
     at: frozenset[int] = frozenset()
@@ -70,7 +70,7 @@ class Moments:
     origins: frozenset[int] = frozenset()
 
 
-class Instants:
+class TimeTracker:
     """Follows time through the operations of a network.
 
     Args:
@@ -104,7 +104,7 @@ class Instants:
         elif steps > 1 and state == "still":
             self._began_unseen = True
 
-    def moments(self, inputs: Tensor, *, is_linear: bool) -> Moments | None:
+    def moments(self, inputs: Tensor, *, is_linear: bool) -> Timesteps | None:
         """Return the timesteps at which a synapse ran on these inputs; None if unknown.
 
         Args:
@@ -115,13 +115,13 @@ class Instants:
         if isinstance(state, _Timed):
             state = _over_features(state) if is_linear else _over_rows(state)
         if isinstance(state, str):
-            return Moments() if state == "still" else None
+            return Timesteps() if state == "still" else None
         times, counts = state.first.unique(return_counts=True)
         if not torch.equal(state.first, state.last) or len(counts.unique()) > 1:
             return None  # a value belongs to some timesteps, or timesteps have unequal shares
-        return Moments(at=frozenset(map(int, times.tolist())), origins=state.origins)
+        return Timesteps(at=frozenset(map(int, times.tolist())), origins=state.origins)
 
-    def is_certain(self, moments: Moments) -> bool:
+    def is_certain(self, moments: Timesteps) -> bool:
         """Say, when the network has run, whether these are timesteps and no other axis."""
         return moments.origins <= self._confirmed and not (self._began_unseen and not moments.at)
 

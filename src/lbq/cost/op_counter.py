@@ -1,6 +1,6 @@
 """Counting accumulations while a network runs: a watch that adds up bits, exactly.
 
-The counts of Eqs. 16-18 are all sums over the bits of the levels. So the tally first counts, for
+The counts of Eqs. 16-18 are all sums over the bits of the levels. So the counter first counts, for
 every bit and every position, how often it is set over the batch, in eight-lane integer words; what
 remains is small and multiplies those counts by the exact fan-out of each edge.
 """
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.cost.table import Counts, CountTable, EdgeCounts, LayerCounts
-from lbq.cost.wiring import Edge, Wiring, trace_wiring
+from lbq.cost.connectivity import Connectivity, Edge, trace_connectivity
+from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts
 from lbq.deploy.network import LoweredNetwork
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
@@ -24,7 +24,7 @@ _WORDS = 1 << 17
 """Words that are looked at in one go: 1 MiB, so that what is made of them stays in the cache."""
 
 
-class Tally:
+class OpCounter:
     """Counts what the levels of a model cost; use it as a watch.
 
     Counting starts at zero and goes on over any number of batches. What runs must have the shapes
@@ -32,10 +32,10 @@ class Tally:
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16).eval()
-        >>> tally = lbq.Tally(model, torch.randn(1, 3, 16, 16))
-        >>> with lbq.watch_levels(model, tally):
+        >>> counter = lbq.OpCounter(model, torch.randn(1, 3, 16, 16))
+        >>> with lbq.watch_levels(model, counter):
         ...     logits = model(torch.randn(4, 3, 16, 16))
-        >>> table = tally.table()
+        >>> table = counter.table()
         >>> table.num_images, table.timesteps
         (4, 2)
 
@@ -52,32 +52,34 @@ class Tally:
     ) -> None:
         if example is None:
             if not isinstance(model, LoweredNetwork):
-                raise CountError("a tally needs an example input, a batch of one, to find its way")
+                raise CountError(
+                    "a counter needs an example input, a batch of one, to find its way"
+                )
             example = model.example()
         if check_time:
             is_sequence = example.dim() > 2 and len(example) != 1 == example.shape[1]
             time.check_time(model, example, batch_axis=1 if is_sequence else None)
-        self._wiring: Wiring = trace_wiring(model, example)
-        if not self._wiring.neurons:
+        self._connectivity: Connectivity = trace_connectivity(model, example)
+        if not self._connectivity.neurons:
             raise CountError(
                 "no neuron of this model answered the example, so there are no levels to count (an "
                 "ANN, or neurons that are streamed instead of called); lbq.count_macs counts MACs"
             )
-        self._leaving = {layer: list[Edge]() for layer in self._wiring.neurons}
-        for edge in self._wiring.edges:
+        self._leaving = {layer: list[Edge]() for layer in self._connectivity.neurons}
+        for edge in self._connectivity.edges:
             self._leaving[edge.source].append(edge)
         self._edges: dict[tuple[int, int], Counts] = {}
         self._layers: dict[tuple[str, int], LayerCounts] = {}
         self._images: dict[tuple[str, int], int] = {}
-        self._index = {id(edge): i for i, edge in enumerate(self._wiring.edges)}
+        self._index = {id(edge): i for i, edge in enumerate(self._connectivity.edges)}
 
     def __call__(self, layer: str, t: int, level: Tensor) -> None:
         """Add one instant of one layer: ``level`` is ``[B, *n]`` in small integers."""
         if layer not in self._leaving:
             known = ", ".join(self._leaving) or "none"
             raise LevelError(
-                f"levels of {layer!r} arrived, but the model that this tally was made for has no "
-                f"such neuron (it has {known}); make the tally from the model that is watched"
+                f"levels of {layer!r} arrived, but the model that this counter was made for has no "
+                f"such neuron (it has {known}); make the counter from the model that is watched"
             )
         self._check(layer, t, level)
         whole = _BitCounts(level)
@@ -93,11 +95,11 @@ class Tally:
     def table(self) -> CountTable:
         """Return what was counted so far."""
         self._check_complete()
-        edges = self._wiring.edges
+        edges = self._connectivity.edges
         return CountTable(
             num_images=max(self._images.values(), default=0),
-            timesteps=self._wiring.timesteps,
-            synapses=tuple(self._wiring.synapses),
+            timesteps=self._connectivity.timesteps,
+            synapses=tuple(self._connectivity.synapses),
             edges=tuple(
                 EdgeCounts(
                     source=edges[index].source,
@@ -109,8 +111,8 @@ class Tally:
                 for (index, t), counts in sorted(self._edges.items())
             ),
             layers=tuple(self._layers.values()),
-            untracked=tuple(self._wiring.untracked),
-            uncounted=tuple(self._wiring.uncounted),
+            untracked=tuple(self._connectivity.untracked),
+            uncounted=tuple(self._connectivity.uncounted),
         )
 
     def __str__(self) -> str:
@@ -118,23 +120,23 @@ class Tally:
 
     def _check(self, layer: str, t: int, level: Tensor) -> None:
         """Refuse levels that differ from those of the example."""
-        steps, shape = self._wiring.instants[layer], self._wiring.shapes[layer]
+        steps, shape = self._connectivity.layer_timesteps[layer], self._connectivity.shapes[layer]
         if t >= steps:
             raise TimeError(
                 f"{layer} emitted a level at timestep {t + 1}, but in the example it had {steps}; "
-                f"make the tally from an example of as many timesteps as will run"
+                f"make the counter from an example of as many timesteps as will run"
             )
         if tuple(level.shape[1:]) != shape:
             raise ShapeError(
                 f"{layer} emitted levels of shape {list(level.shape[1:])} per sample, but for the "
-                f"example {list(shape)}; make the tally from an example of the size that will run"
+                f"example {list(shape)}; make the counter from an example of the size that will run"
             )
 
     def _check_complete(self) -> None:
         """Refuse counts of which a part is missing: fewer timesteps, or a run that was stopped."""
         seen = {
             (layer, t): self._images.get((layer, t), 0)
-            for layer, steps in self._wiring.instants.items()
+            for layer, steps in self._connectivity.layer_timesteps.items()
             for t in range(steps)
         }
         most = max(seen, key=seen.__getitem__)
@@ -153,8 +155,8 @@ class Tally:
         self._layers[layer, t] = LayerCounts(
             layer=layer,
             t=t,
-            neurons=self._wiring.neurons[layer],
-            max_level=self._wiring.max_levels[layer],
+            neurons=self._connectivity.neurons[layer],
+            max_level=self._connectivity.max_levels[layer],
             active=bits.num_active() + (before.active if before else 0),
             plane_formations=bits.num_bits() + (before.plane_formations if before else 0),
         )

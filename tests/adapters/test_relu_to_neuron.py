@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import lbq
-from lbq.adapters.timed import with_neurons
+from lbq.adapters.relu_to_neuron import with_neurons
 from lbq.errors import LoweringError
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
@@ -119,11 +119,11 @@ def test_the_result_can_be_lowered_and_counted():
     timed = with_neurons(model, IMAGES, timesteps=2, build=instant_neuron).double()
     lowered = lbq.lower(timed, IMAGES[:1].double())
     torch.testing.assert_close(lowered(IMAGES.double()), timed(IMAGES.double()))
-    tally = lbq.Tally(timed, IMAGES[:1].double())
-    with lbq.watch_levels(timed, tally):
+    counter = lbq.OpCounter(timed, IMAGES[:1].double())
+    with lbq.watch_levels(timed, counter):
         timed(IMAGES.double())
-    assert not tally.table().untracked
-    assert tally.table().total().unary_acs > 0
+    assert not counter.table().untracked
+    assert counter.table().total().unary_acs > 0
 
 
 def test_a_network_with_time_keeps_its_class_and_its_weights():

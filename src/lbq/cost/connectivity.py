@@ -4,7 +4,7 @@ Between a neuron and the synapses that read it lie only a few kinds of operation
 of branches, max-pools (which keep integers) and average pools (which are linear and so belong to
 the synapse behind them). They are followed while the network runs once; whatever else is done to a
 burst makes it an ordinary real number, and the synapse behind it is counted in MACs. Nothing is
-guessed: such operations are listed in :attr:`Wiring.untracked`.
+guessed: such operations are listed in :attr:`Connectivity.untracked`.
 """
 
 import math
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lbq.cost.fan_out import Reach, conv_reach, linear_reach, num_taps
-from lbq.cost.instants import Instants, Moments
+from lbq.cost.count_table import SynapseSize
+from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out, num_valid_taps
 from lbq.cost.pools import Pool, bind, per_axis, read_pool
-from lbq.cost.table import SynapseSize
+from lbq.cost.time_tracker import Timesteps, TimeTracker
 from lbq.deploy.nodes import Shortcut
 from lbq.errors import CountError, ShapeError, TimeError
 from lbq.models.time import RepeatOverTime
@@ -70,7 +70,7 @@ class Edge:
 
 
 @dataclass(kw_only=True)
-class Wiring:
+class Connectivity:
     """A network as seen by a counter."""
 
     edges: list[Edge] = field(default_factory=list[Edge])
@@ -81,7 +81,7 @@ class Wiring:
     """Largest level of each layer."""
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """Shape of each layer's levels, of one sample at one instant."""
-    instants: dict[str, int] = field(default_factory=dict[str, int])
+    layer_timesteps: dict[str, int] = field(default_factory=dict[str, int])
     """Timesteps of each layer."""
     timesteps: int = 1
     untracked: list[str] = field(default_factory=list[str])
@@ -91,7 +91,7 @@ class Wiring:
 
 
 @torch.no_grad()
-def trace_wiring(model: nn.Module, example: Tensor) -> Wiring:
+def trace_connectivity(model: nn.Module, example: Tensor) -> Connectivity:
     """Follow one sample through the model, in eval mode, and write down who feeds whom.
 
     Args:
@@ -120,26 +120,26 @@ class _Tracer(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         super().__init__()
-        self.wiring = Wiring()
+        self.connectivity = Connectivity()
         self._example = example
-        self._instants = Instants(model, example)
+        self._time = TimeTracker(model, example)
         self._runs: list[_Run] = []
         self._stack: list[str] = []
         self._inside = 0  # of modules that are followed as a whole
         self._routes: dict[int, tuple[Tensor, tuple[Route, ...]]] = {}
         self._mixed: dict[int, Tensor] = {}  # sums of bursts and currents
 
-    def finished(self) -> Wiring:
-        """Return the wiring, now that every neuron has shown where time is."""
-        self.wiring.synapses = [_size_of(runs, self._instants) for runs in _grouped(self._runs)]
-        return self.wiring
+    def finished(self) -> Connectivity:
+        """Return the connectivity, now that every neuron has shown where time is."""
+        self.connectivity.synapses = [_size_of(runs, self._time) for runs in _grouped(self._runs)]
+        return self.connectivity
 
     def entering(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
             self._stack.append(name)
             self._inside += isinstance(module, Neuron | Shortcut)
             if isinstance(module, Neuron) and args and isinstance(args[0], Tensor):
-                self._instants.receive(args[0])
+                self._time.receive(args[0])
 
         return hook
 
@@ -147,11 +147,11 @@ class _Tracer(TorchFunctionMode):
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             self._stack.pop()
             if isinstance(module, RepeatOverTime):
-                self._instants.emit(output)
+                self._time.emit(output)
             if isinstance(module, Shortcut):
                 self._inside -= 1
                 self._shortcut(name, args[0])
-                self._instants.pass_rows(args[0], output)
+                self._time.pass_rows(args[0], output)
             if isinstance(module, Neuron):
                 self._inside -= 1
                 if isinstance(output, Tensor):
@@ -162,17 +162,17 @@ class _Tracer(TorchFunctionMode):
     def _emitted(self, layer: str, bursts: Tensor, max_level: int) -> None:
         if bursts.shape[1] != 1:
             _refuse_batch(layer, self._example, bursts)
-        if layer in self.wiring.neurons:
+        if layer in self.connectivity.neurons:
             raise CountError(
                 f"the neuron {layer} runs twice in one pass, so its levels cannot be told apart; "
                 f"give every place in the network a neuron of its own"
             )
-        self.wiring.neurons[layer] = bursts[0].numel()
-        self.wiring.max_levels[layer] = max_level
-        self.wiring.timesteps = max(self.wiring.timesteps, len(bursts))
-        self.wiring.instants[layer] = len(bursts)
-        self.wiring.shapes[layer] = tuple(bursts.shape[2:])
-        self._instants.emit(bursts)
+        self.connectivity.neurons[layer] = bursts[0].numel()
+        self.connectivity.max_levels[layer] = max_level
+        self.connectivity.timesteps = max(self.connectivity.timesteps, len(bursts))
+        self.connectivity.layer_timesteps[layer] = len(bursts)
+        self.connectivity.shapes[layer] = tuple(bursts.shape[2:])
+        self._time.emit(bursts)
         self._tag(bursts, (Route(layer),))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -180,9 +180,9 @@ class _Tracer(TorchFunctionMode):
         output = func(*args, **kwargs)
         if not self._inside:
             name = getattr(func, "__name__", str(func))
-            self._instants.follow(func, name, args, kwargs, output)
+            self._time.follow(func, name, args, kwargs, output)
             if name in _PRODUCTS:
-                self.wiring.uncounted.append(self._here(name))
+                self.connectivity.uncounted.append(self._here(name))
             elif isinstance(output, Tensor):
                 self._follow(name, args, kwargs, output)
             else:
@@ -221,17 +221,17 @@ class _Tracer(TorchFunctionMode):
         if (mine and other) or (mine and isinstance(added, int | float) and added == 0):
             self._tag(output, mine + other)  # a sum of bursts enters a synapse branch by branch
         elif mine and not isinstance(added, Tensor):
-            self.wiring.untracked.append(self._here("add"))
+            self.connectivity.untracked.append(self._here("add"))
         elif mine or other:  # a burst added to a current: an identity shortcut
             self._mixed[id(output)] = output
             for route in mine or other:
-                self._add_edge(route, Reach(axes=(), width=1), is_identity=True)
+                self._add_edge(route, FanOutMap(axes=(), width=1), is_identity=True)
 
     def _shortcut(self, name: str, inputs: Tensor) -> None:
         """Follow a lowered identity shortcut: the block that holds it adds its currents."""
         self._stack.append(name.rpartition(".")[0])
         for route in self._routes_of(inputs):
-            self._add_edge(route, Reach(axes=(), width=1), is_identity=True)
+            self._add_edge(route, FanOutMap(axes=(), width=1), is_identity=True)
         self._stack.pop()
 
     def _concatenation(self, call: dict[str, Any], output: Tensor) -> None:
@@ -249,7 +249,7 @@ class _Tracer(TorchFunctionMode):
             v for value in values for v in (value if isinstance(value, list | tuple) else [value])
         )
         if name not in _INNOCENT and (known or any(self._routes_of(value) for value in nested)):
-            self.wiring.untracked.append(self._here(name))
+            self.connectivity.untracked.append(self._here(name))
 
     def _forget(self, written: Tensor, name: str) -> None:
         """Drop what is known of a tensor that was written into, and of its views."""
@@ -263,7 +263,7 @@ class _Tracer(TorchFunctionMode):
         for key in views:
             del self._routes[key]
         if views and not routes:
-            self.wiring.untracked.append(self._here(name))
+            self.connectivity.untracked.append(self._here(name))
 
     def _here(self, name: str) -> str:
         return f"{name} in {self._stack[-1] or 'the model'}"
@@ -273,7 +273,7 @@ class _Tracer(TorchFunctionMode):
         kernel, size = weight.shape[2:], call["input"].shape[2 - weight.dim() :]
         places = output.shape[2 - weight.dim() :]
         stride, dilation = (per_axis(call.get(key, 1), size) for key in ("stride", "dilation"))
-        taps = num_taps(
+        taps = num_valid_taps(
             size,
             places,
             kernel,
@@ -283,7 +283,7 @@ class _Tracer(TorchFunctionMode):
         )
         exact = output.numel() // math.prod(places) * taps * weight.shape[1]
         if self._synapse(call["input"], weight, exact, output.numel() * weight[0].numel()):
-            reach = conv_reach(
+            reach = conv_fan_out(
                 size,
                 weight.shape,
                 stride=stride,
@@ -299,14 +299,14 @@ class _Tracer(TorchFunctionMode):
         macs = output.numel() * weight.shape[1]
         if self._synapse(call["input"], weight, macs, macs):
             for route in self._routes_of(call["input"]):
-                self._add_edge(route, linear_reach(len(weight)), is_identity=False)
+                self._add_edge(route, linear_fan_out(len(weight)), is_identity=False)
 
     def _synapse(self, inputs: Tensor, weight: Tensor, macs: int, padded_macs: int) -> bool:
         """Write a synapse down; say whether levels enter it."""
         routes = self._routes_of(inputs)
         if id(inputs) in self._mixed:
-            self.wiring.untracked.append(f"sum of bursts and currents into {self._stack[-1]}")
-        moments = self._instants.moments(inputs, is_linear=weight.dim() == 2)
+            self.connectivity.untracked.append(f"sum of bursts and currents into {self._stack[-1]}")
+        moments = self._time.moments(inputs, is_linear=weight.dim() == 2)
         self._runs.append(
             _Run(
                 name=self._stack[-1],
@@ -314,17 +314,17 @@ class _Tracer(TorchFunctionMode):
                 padded_macs=padded_macs,
                 num_weights=weight.numel(),
                 num_inputs=inputs.numel(),
-                is_real=not routes,
+                has_real_input=not routes,
                 moments=moments,
                 still_input=inputs if moments is not None and not moments.at else None,
             )
         )
         return bool(routes)
 
-    def _add_edge(self, route: Route, reach: Reach, *, is_identity: bool) -> None:
+    def _add_edge(self, route: Route, reach: FanOutMap, *, is_identity: bool) -> None:
         for pool in (p for p in reversed(route.pools) if not p.is_max):
             if pool.kernel is not None:
-                reach = reach.behind_pool(
+                reach = reach.through_avg_pool(
                     pool.size, kernel=pool.kernel, stride=pool.stride, padding=pool.padding
                 )
             elif reach.fan_out().unique().numel() > 1:
@@ -333,10 +333,10 @@ class _Tracer(TorchFunctionMode):
                     f"{route.layer}, which cannot be counted; use a pool of fixed size"
                 )
             else:  # everything is averaged into one place
-                reach = Reach(axes=(), width=int(reach.fan_out().max()))
+                reach = FanOutMap(axes=(), width=int(reach.fan_out().max()))
         max_pools = tuple(pool for pool in route.pools if pool.is_max)
         self._check_fit(route.layer, max_pools, reach)
-        self.wiring.edges.append(
+        self.connectivity.edges.append(
             Edge(
                 source=route.layer,
                 target=self._stack[-1],
@@ -346,9 +346,9 @@ class _Tracer(TorchFunctionMode):
             )
         )
 
-    def _check_fit(self, layer: str, max_pools: tuple[Pool, ...], reach: Reach) -> None:
+    def _check_fit(self, layer: str, max_pools: tuple[Pool, ...], reach: FanOutMap) -> None:
         """Complain if levels were reshaped so that positions no longer mean what they did."""
-        shape = self.wiring.shapes[layer]
+        shape = self.connectivity.shapes[layer]
         for pool in max_pools:
             shape = (*shape[: -len(pool.size)], *pool.output_size())
         if reach.axes and (len(shape), *shape[1:]) != (
@@ -385,8 +385,8 @@ class _Run:
     padded_macs: int
     num_weights: int
     num_inputs: int
-    is_real: bool
-    moments: Moments | None
+    has_real_input: bool
+    moments: Timesteps | None
     """None if its timesteps are unknown."""
     still_input: Tensor | None
     """The input, if it has no time: to see whether it is read again."""
@@ -396,7 +396,7 @@ class _Run:
         last = before[-1]
         if self.moments is None or last.moments is None or self.name != last.name:
             return False
-        if self.is_real != last.is_real or self.num_weights != last.num_weights:
+        if self.has_real_input != last.has_real_input or self.num_weights != last.num_weights:
             return False
         if not self.moments.at:  # a still input that is read again gives the same again
             return self.still_input is last.still_input
@@ -416,7 +416,7 @@ def _grouped(runs: list[_Run]) -> list[list[_Run]]:
     return groups
 
 
-def _size_of(runs: list[_Run], instants: Instants) -> SynapseSize:
+def _size_of(runs: list[_Run], instants: TimeTracker) -> SynapseSize:
     moments = [run.moments for run in runs]
     times = [
         max(1, len(each.at)) for each in moments if each is not None and instants.is_certain(each)
@@ -426,10 +426,10 @@ def _size_of(runs: list[_Run], instants: Instants) -> SynapseSize:
         name=runs[0].name,
         macs=sum(run.macs for run in runs),
         padded_macs=sum(run.padded_macs for run in runs),
-        instants=known,
+        timesteps=known,
         num_weights=runs[0].num_weights,
         inputs=sum(run.num_inputs for run in runs) // (known or 1),
-        is_real=runs[0].is_real,
+        has_real_input=runs[0].has_real_input,
     )
 
 

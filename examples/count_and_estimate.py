@@ -1,7 +1,7 @@
 """Take a trained network, watch its levels, count what they cost, and price the counts.
 
-python examples/count_and_price.py                          random images
-python examples/count_and_price.py --data uoft-cs/cifar10   real ones, from the hub or a folder
+python examples/count_and_estimate.py                          random images
+python examples/count_and_estimate.py --data uoft-cs/cifar10   real ones, from the hub or a folder
 """
 
 import argparse
@@ -32,15 +32,15 @@ def main() -> None:
     else:
         images, target = torch.randn(arguments.images, 3, 32, 32), None
 
-    tally = lbq.Tally(model, images[:1])
-    with torch.no_grad(), lbq.watch_levels(model, tally):
+    counter = lbq.OpCounter(model, images[:1])
+    with torch.no_grad(), lbq.watch_levels(model, counter):
         logits = model(images)
     if target is not None:
         print(f"{int((logits.argmax(1) == target).sum())} of {len(target)} answers are right")
 
-    table = tally.table()
+    table = counter.table()
     print(table, end="\n\n")
-    print(lbq.EnergyModel().price(table))
+    print(lbq.EnergyModel().estimate(table))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import lbq
-from lbq.adapters.half_step import add_to_bias, find_biases
+from lbq.adapters.rounding_bias import add_to_bias, find_biases
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 

@@ -70,12 +70,12 @@ class SynapseSize:
     """Dense multiply-accumulates over all timesteps, without those that read padding."""
     padded_macs: int
     """The same with those that read padding."""
-    instants: int | None
+    timesteps: int | None
     """How often it runs: once, or at every timestep; None if that could not be found out."""
     num_weights: int
     inputs: int
     """Input values of one instant; of all of them if their number is unknown."""
-    is_real: bool
+    has_real_input: bool
     """Its input is real-valued, so it costs MACs."""
 
     def dense_macs(self, padding: Padding) -> int:
@@ -90,7 +90,7 @@ class CountTable:
     """Everything that was counted: exact fan-out, identity shortcuts apart, all timesteps summed.
 
     Example:
-        >>> table = tally.table()
+        >>> table = counter.table()
         >>> table.total().bit_sparse_acs / table.num_images
     """
 
@@ -113,7 +113,7 @@ class CountTable:
             *(
                 f"Timesteps unknown, so MACs of the ANN are not given: {s.name}."
                 for s in self.synapses
-                if s.instants is None
+                if s.timesteps is None
             ),
         )
 
@@ -151,7 +151,9 @@ class CountTable:
         Args:
             padding: "skipped" follows the rule of the accumulations, "counted" the paper's.
         """
-        return self.num_images * sum(s.dense_macs(padding) for s in self.synapses if s.is_real)
+        return self.num_images * sum(
+            s.dense_macs(padding) for s in self.synapses if s.has_real_input
+        )
 
     def ann_macs(self, *, padding: Padding = "skipped") -> int:
         """Sum the MACs of the same network as an ANN: every synapse once, for one image.
@@ -160,19 +162,19 @@ class CountTable:
             padding: "skipped" follows the rule of the accumulations, so that a ratio of the two has
                 one rule on both sides; "counted" is the paper's convention.
         """
-        return sum(s.dense_macs(padding) // n for s, n in self.synapses_and_instants())
+        return sum(s.dense_macs(padding) // n for s, n in self.synapses_with_timesteps())
 
-    def synapses_and_instants(self) -> Iterator[tuple[SynapseSize, int]]:
+    def synapses_with_timesteps(self) -> Iterator[tuple[SynapseSize, int]]:
         """Yield every synapse with the number of timesteps at which it runs, or refuse."""
         for synapse in self.synapses:
-            if synapse.instants is None:
+            if synapse.timesteps is None:
                 raise CountError(
                     f"at how many timesteps {synapse.name} runs is unknown, so the same network as "
                     f"an ANN has no count: its input could not be followed from a neuron, from "
                     f"frames or from RepeatOverTime. Use RepeatOverTime and OverTime, or reshape "
                     f"with torch's own functions"
                 )
-            yield synapse, synapse.instants
+            yield synapse, synapse.timesteps
 
     def active_ratios(self) -> dict[str, float]:
         """Say for every layer which share of its neurons emits, over images and timesteps."""
@@ -227,7 +229,7 @@ class CountTable:
         if self.num_images == 0:
             return (
                 "nothing was counted: no image ran while levels were watched; run the model inside "
-                "`with lbq.watch_levels(model, tally):`"
+                "`with lbq.watch_levels(model, counter):`"
             )
         scale, active = 1e6 * max(1, self.num_images), self.active_ratios()
         edges = self.by_edge()

@@ -4,22 +4,22 @@ from torch import nn
 from torch.nn import functional as F
 
 import lbq
-from lbq.cost import trace_wiring
+from lbq.cost import trace_connectivity
 from lbq.errors import CountError, ShapeError, TimeError
 from lbq.models import OverTime
 
 
-def wires(wiring, *, identities=False):
-    return [(e.source, e.target) for e in wiring.edges if e.is_identity == identities]
+def wires(connectivity, *, identities=False):
+    return [(e.source, e.target) for e in connectivity.edges if e.is_identity == identities]
 
 
 def test_a_chain_is_wired_in_order():
     model = nn.Sequential(nn.Linear(4, 5), lbq.BurstLIF(), nn.Linear(5, 6), lbq.BurstLIF())
-    wiring = trace_wiring(model, torch.randn(3, 1, 4))
-    assert wires(wiring) == [("1", "2")]
-    assert wiring.neurons == {"1": 5, "3": 6}
-    assert wiring.timesteps == 3
-    assert [(s.name, s.macs, s.instants, s.is_real) for s in wiring.synapses] == [
+    connectivity = trace_connectivity(model, torch.randn(3, 1, 4))
+    assert wires(connectivity) == [("1", "2")]
+    assert connectivity.neurons == {"1": 5, "3": 6}
+    assert connectivity.timesteps == 3
+    assert [(s.name, s.macs, s.timesteps, s.has_real_input) for s in connectivity.synapses] == [
         ("0", 3 * 20, 3, True),
         ("2", 3 * 30, 3, False),
     ]
@@ -31,18 +31,18 @@ def test_a_chain_is_wired_in_order():
 )
 def test_every_synapse_of_a_resnet_is_found_whatever_its_blocks(block, spiking, real):
     model = lbq.resnet20(10, width=1 / 16, block=block)
-    wiring = trace_wiring(model, torch.randn(1, 3, 16, 16))
+    connectivity = trace_connectivity(model, torch.randn(1, 3, 16, 16))
     synapses = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    assert sorted(s.name for s in wiring.synapses) == sorted(synapses)
-    assert [s.name for s in wiring.synapses if s.is_real] == real
-    assert {target for _, target in wires(wiring)} == set(synapses) - set(real)
-    assert len(wiring.neurons) == spiking
-    assert not wiring.untracked
+    assert sorted(s.name for s in connectivity.synapses) == sorted(synapses)
+    assert [s.name for s in connectivity.synapses if s.has_real_input] == real
+    assert {target for _, target in wires(connectivity)} == set(synapses) - set(real)
+    assert len(connectivity.neurons) == spiking
+    assert not connectivity.untracked
 
 
 def test_identity_shortcuts_are_edges_of_their_own():
-    wiring = trace_wiring(lbq.resnet20(10, width=1 / 16), torch.randn(1, 3, 16, 16))
-    identities = wires(wiring, identities=True)
+    connectivity = trace_connectivity(lbq.resnet20(10, width=1 / 16), torch.randn(1, 3, 16, 16))
+    identities = wires(connectivity, identities=True)
     assert len(identities) == 7  # nine blocks, two of them with a 1x1 synapse
     assert identities[0] == ("stem_neuron", "stages.0.0")
 
@@ -56,7 +56,7 @@ def test_a_sum_of_bursts_enters_a_synapse_branch_by_branch():
         def forward(self, x):
             return self.out(self.a(x) + self.b(-x))
 
-    assert wires(trace_wiring(Sum(), torch.randn(2, 1, 4))) == [("a", "out"), ("b", "out")]
+    assert wires(trace_connectivity(Sum(), torch.randn(2, 1, 4))) == [("a", "out"), ("b", "out")]
 
 
 def test_pools_are_followed():
@@ -66,8 +66,8 @@ def test_pools_are_followed():
         lbq.BurstLIF(),
         OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 7)),
     )
-    wiring = trace_wiring(model, torch.randn(2, 1, 3, 16, 16))
-    first, second = wiring.edges
+    connectivity = trace_connectivity(model, torch.randn(2, 1, 3, 16, 16))
+    first, second = connectivity.edges
     assert len(first.max_pools) == 1
     assert first.fan_out.shape == (1, 8, 8)  # behind the max-pool, before the average
     assert first.fan_out[0, 0].tolist() == [20, 20, 30, 30, 30, 30, 20, 20]
@@ -80,10 +80,10 @@ def test_what_cannot_be_followed_is_listed_and_counted_in_macs():
             return F.relu(x)
 
     model = nn.Sequential(lbq.BurstLIF(), Squared(), nn.Linear(4, 2))
-    wiring = trace_wiring(model, torch.randn(2, 1, 4))
-    assert wiring.untracked == ["relu in 1"]
-    assert not wiring.edges
-    assert wiring.synapses[0].is_real
+    connectivity = trace_connectivity(model, torch.randn(2, 1, 4))
+    assert connectivity.untracked == ["relu in 1"]
+    assert not connectivity.edges
+    assert connectivity.synapses[0].has_real_input
 
 
 class Join(nn.Module):
@@ -99,9 +99,11 @@ class Join(nn.Module):
 
 
 def test_concatenated_channels_are_followed():
-    wiring = trace_wiring(Join(lambda a, b: torch.cat([a, b], dim=2), 8), torch.randn(2, 1, 4))
-    assert wires(wiring) == [("a", "out"), ("b", "out")]
-    assert not wiring.untracked
+    connectivity = trace_connectivity(
+        Join(lambda a, b: torch.cat([a, b], dim=2), 8), torch.randn(2, 1, 4)
+    )
+    assert wires(connectivity) == [("a", "out"), ("b", "out")]
+    assert not connectivity.untracked
 
 
 def joined_in_place(a, b):
@@ -110,8 +112,8 @@ def joined_in_place(a, b):
 
 
 def test_sums_in_place_are_followed():
-    wiring = trace_wiring(Join(joined_in_place), torch.randn(2, 1, 4))
-    assert wires(wiring) == [("a", "out"), ("b", "out")]
+    connectivity = trace_connectivity(Join(joined_in_place), torch.randn(2, 1, 4))
+    assert wires(connectivity) == [("a", "out"), ("b", "out")]
 
 
 @pytest.mark.parametrize(
@@ -124,10 +126,10 @@ def test_sums_in_place_are_followed():
     ],
 )
 def test_a_join_that_cannot_be_followed_is_never_silent(name, join):
-    wiring = trace_wiring(Join(join), torch.randn(2, 1, 4))
-    assert not wiring.edges
-    assert wiring.synapses[0].is_real
-    assert wiring.untracked == [f"{name} in the model"]
+    connectivity = trace_connectivity(Join(join), torch.randn(2, 1, 4))
+    assert not connectivity.edges
+    assert connectivity.synapses[0].has_real_input
+    assert connectivity.untracked == [f"{name} in the model"]
 
 
 @pytest.mark.parametrize(
@@ -142,14 +144,16 @@ def test_a_join_that_cannot_be_followed_is_never_silent(name, join):
     ],
 )
 def test_pieces_of_bursts_are_never_dropped_in_silence(name, features, pieces):
-    wiring = trace_wiring(Join(lambda a, b: pieces(a)), torch.randn(2, 1, features))
-    assert not wiring.edges
-    assert wiring.synapses[0].is_real
-    assert wiring.untracked == [f"{name} in the model"]
+    connectivity = trace_connectivity(Join(lambda a, b: pieces(a)), torch.randn(2, 1, features))
+    assert not connectivity.edges
+    assert connectivity.synapses[0].has_real_input
+    assert connectivity.untracked == [f"{name} in the model"]
 
 
 def test_adding_nothing_changes_nothing():
-    assert wires(trace_wiring(Join(lambda a, b: 0 + a), torch.randn(2, 1, 4))) == [("a", "out")]
+    assert wires(trace_connectivity(Join(lambda a, b: 0 + a), torch.randn(2, 1, 4))) == [
+        ("a", "out")
+    ]
 
 
 def test_a_sum_of_bursts_and_currents_into_a_synapse_is_listed():
@@ -162,9 +166,9 @@ def test_a_sum_of_bursts_and_currents_into_a_synapse_is_listed():
             bursts = self.neuron(x)
             return self.two(bursts + self.one(bursts))
 
-    wiring = trace_wiring(Mixed(), torch.randn(2, 1, 4))
-    assert wiring.untracked == ["sum of bursts and currents into two"]
-    assert [s.is_real for s in wiring.synapses] == [False, True]
+    connectivity = trace_connectivity(Mixed(), torch.randn(2, 1, 4))
+    assert connectivity.untracked == ["sum of bursts and currents into two"]
+    assert [s.has_real_input for s in connectivity.synapses] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +180,7 @@ def test_a_sum_of_bursts_and_currents_into_a_synapse_is_listed():
 )
 def test_other_products_are_said_to_be_uncounted(product):
     model = Join(product)
-    assert trace_wiring(model, torch.randn(2, 1, 4)).uncounted
+    assert trace_connectivity(model, torch.randn(2, 1, 4)).uncounted
     with pytest.raises(CountError, match="only convolutions and linear layers"):
         lbq.count_macs(model, torch.randn(2, 1, 4))
 
@@ -211,7 +215,7 @@ class Attention(nn.Module):
     ],
 )
 def test_products_inside_of_larger_operations_are_said_to_be_uncounted(name, model):
-    assert trace_wiring(model, torch.randn(2, 1, 4)).uncounted == [name]
+    assert trace_connectivity(model, torch.randn(2, 1, 4)).uncounted == [name]
 
 
 def test_a_loop_over_time_is_one_synapse_that_runs_at_every_timestep():
@@ -223,8 +227,8 @@ def test_a_loop_over_time_is_one_synapse_that_runs_at_every_timestep():
         def forward(self, x):
             return torch.stack([self.out(instant) for instant in self.neuron(x)])
 
-    (synapse,) = trace_wiring(Loop(), torch.randn(3, 1, 4)).synapses
-    assert (synapse.instants, synapse.inputs, synapse.macs) == (3, 4, 3 * 8)
+    (synapse,) = trace_connectivity(Loop(), torch.randn(3, 1, 4)).synapses
+    assert (synapse.timesteps, synapse.inputs, synapse.macs) == (3, 4, 3 * 8)
 
 
 def test_a_synapse_used_again_counts_again():
@@ -236,14 +240,14 @@ def test_a_synapse_used_again_counts_again():
         def forward(self, x):
             return self.out(self.b(self.out(self.a(x))))
 
-    assert [s.macs for s in trace_wiring(Twice(), torch.randn(3, 1, 4)).synapses] == [48, 48]
+    assert [s.macs for s in trace_connectivity(Twice(), torch.randn(3, 1, 4)).synapses] == [48, 48]
 
 
 def test_a_neuron_in_two_places_is_refused():
     neuron = lbq.BurstLIF()
     model = nn.Sequential(neuron, nn.Linear(4, 4), neuron, nn.Linear(4, 2))
     with pytest.raises(CountError, match="runs twice"):
-        trace_wiring(model, torch.randn(2, 1, 4))
+        trace_connectivity(model, torch.randn(2, 1, 4))
 
 
 def test_levels_rearranged_in_space_are_refused():
@@ -251,13 +255,13 @@ def test_levels_rearranged_in_space_are_refused():
         lbq.BurstLIF(), OverTime(nn.Unflatten(1, (1, 6, 1)), nn.Conv2d(1, 2, (3, 1)))
     )
     with pytest.raises(CountError, match="rearranged in space"):
-        trace_wiring(model, torch.randn(2, 1, 6))
+        trace_connectivity(model, torch.randn(2, 1, 6))
 
 
 def test_tokens_are_not_taken_for_timesteps():
     model = nn.Sequential(lbq.BurstLIF(), nn.Linear(8, 8))
-    (synapse,) = trace_wiring(model, torch.randn(2, 1, 16, 8)).synapses
-    assert (synapse.instants, synapse.inputs, synapse.macs) == (2, 16 * 8, 2 * 16 * 64)
+    (synapse,) = trace_connectivity(model, torch.randn(2, 1, 16, 8)).synapses
+    assert (synapse.timesteps, synapse.inputs, synapse.macs) == (2, 16 * 8, 2 * 16 * 64)
 
 
 def test_tracing_leaves_the_model_as_it_was():
@@ -265,7 +269,7 @@ def test_tracing_leaves_the_model_as_it_was():
     model.stages[0][0].synapse1[1].eval()  # a frozen batch norm
     modes = [module.training for module in model.modules()]
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    trace_wiring(model, torch.randn(1, 3, 8, 8))
+    trace_connectivity(model, torch.randn(1, 3, 8, 8))
     assert modes == [module.training for module in model.modules()]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -274,7 +278,7 @@ def test_tracing_leaves_the_model_as_it_was():
 def test_a_batch_is_no_example():
     model = nn.Sequential(lbq.BurstLIF(), nn.Linear(4, 2))
     with pytest.raises(ShapeError, match="batch of 3; pass a batch of one"):
-        trace_wiring(model, torch.randn(2, 3, 4))
+        trace_connectivity(model, torch.randn(2, 3, 4))
 
 
 def floor_divided(b):
@@ -309,19 +313,19 @@ def cleared_by_out(b):
     ],
 )
 def test_bursts_that_are_rounded_or_overwritten_are_not_charged_as_levels(name, change):
-    wiring = trace_wiring(Join(lambda a, b: change(a)), torch.randn(2, 1, 4))
-    assert wires(wiring) == []
-    assert wiring.untracked == [f"{name} in the model"]
-    assert [s.is_real for s in wiring.synapses] == [True]
+    connectivity = trace_connectivity(Join(lambda a, b: change(a)), torch.randn(2, 1, 4))
+    assert wires(connectivity) == []
+    assert connectivity.untracked == [f"{name} in the model"]
+    assert [s.has_real_input for s in connectivity.synapses] == [True]
 
 
 def test_a_dropout_that_is_off_and_a_plain_quotient_are_followed():
     def keep(a, b):
         return F.dropout(a, 0.5, training=False).div(4).div_(2)
 
-    wiring = trace_wiring(Join(keep), torch.randn(2, 1, 4))
-    assert wires(wiring) == [("a", "out")]
-    assert not wiring.untracked
+    connectivity = trace_connectivity(Join(keep), torch.randn(2, 1, 4))
+    assert wires(connectivity) == [("a", "out")]
+    assert not connectivity.untracked
 
 
 def forgetful():
@@ -335,11 +339,11 @@ def forgetful():
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_network_without_a_time_axis_is_refused_as_such(batch):
     with pytest.raises(TimeError, match=r"no time axis. Add RepeatOverTime\(T\)"):
-        lbq.Tally(forgetful(), torch.randn(batch, 3, 8, 8))
+        lbq.OpCounter(forgetful(), torch.randn(batch, 3, 8, 8))
 
 
 @pytest.mark.parametrize("timesteps", [2, 3])
 def test_a_batch_of_images_is_no_example_of_a_network_with_time(timesteps):
     model = lbq.resnet20(10, width=1 / 16, timesteps=timesteps)
     with pytest.raises(ShapeError, match="a batch of 3; pass a batch of one"):
-        lbq.Tally(model, torch.randn(3, 3, 8, 8))
+        lbq.OpCounter(model, torch.randn(3, 3, 8, 8))
