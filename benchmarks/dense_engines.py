@@ -23,7 +23,7 @@ def products_of(net: LoweredNetwork, images: Tensor) -> list[tuple[Synapse, Tens
     found: list[tuple[Synapse, Tensor]] = []
 
     def keep(node: Synapse, args: tuple[Tensor, ...]) -> None:
-        if not node.is_still and not node.is_linear:
+        if node.has_time and not node.is_linear:
             found.append((node, args[0].flatten(0, 1).contiguous()))
 
     hooks = [

@@ -61,9 +61,9 @@ def make_sparse(net: LoweredNetwork, images: Tensor, reached: Reached) -> None:
         currents = args[0]
         rows = currents.movedim(2, 0).flatten(1).float()  # [C, T * B * pixels]
         for _ in range(3):  # what is carried over depends on the thresholds
-            ladder = torch.quantile(rows, 1 - shares[id(neuron)], dim=1).ceil().int()
-            neuron.ladder = ladder.cummax(0).values.clamp(min=1)
-            neuron.removed = neuron.ladder[0].clone()
+            thresholds = torch.quantile(rows, 1 - shares[id(neuron)], dim=1).ceil().int()
+            neuron.thresholds = thresholds.cummax(0).values.clamp(min=1)
+            neuron.reset_amount = neuron.thresholds[0].clone()
             membranes, carry = [], torch.zeros_like(currents[0])
             for current in currents:
                 membranes.append(neuron.integrate(carry, current))

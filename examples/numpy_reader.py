@@ -25,8 +25,8 @@ def read_bundle(path: str) -> dict[str, Any]:
     """Return the manifest, with arrays in place of the descriptions of tensors."""
     data = Path(path).read_bytes()
     magic, version, num_manifest, num_payload, _ = struct.unpack_from("<8sIIQQ", data)
-    if magic != b"\x89LBQ\r\n\x1a\n" or version != 1:
-        raise ValueError(f"not a bundle of version 1: {path}")
+    if magic != b"\x89LBQ\r\n\x1a\n" or version != 2:
+        raise ValueError(f"not a bundle of version 2: {path}")
     is_whole = len(data) == 64 + num_manifest + num_payload
     if not is_whole or hashlib.sha256(data[:32] + data[64:]).digest() != data[32:64]:
         raise ValueError(f"damaged: {path}")
@@ -99,18 +99,20 @@ def pool(values: Array, node: dict[str, Any]) -> Array:
 
 def neuron(currents: Array, node: dict[str, Any]) -> Array:
     """Levels of a sequence ``[T, B, ...]``: decay, integrate, count thresholds, reset."""
-    settings, removed = node["settings"], per_channel(node["tensors"]["removed"], currents[0])
-    rungs = [per_channel(rung, currents[0]) for rung in node["tensors"]["ladder"]]
-    ladder = np.stack(rungs)[:, None]  # [N, 1, C, ...]
+    settings, tensors = node["settings"], node["tensors"]
+    reset_amount = per_channel(tensors["reset_amount"], currents[0])
+    thresholds = np.stack([per_channel(row, currents[0]) for row in tensors["thresholds"]])[
+        :, None
+    ]  # [N, 1, C, ...]
     carry, level, levels = np.zeros_like(currents[0]), np.zeros_like(currents[0]), []
     for current in currents:
         membrane = ((carry * settings["multiplier"]) >> settings["shift"]) + current
         if settings["resets_after_decay"]:
-            membrane = membrane - removed * level
+            membrane = membrane - reset_amount * level
         check_bound(membrane, node)
-        level = (membrane >= ladder).sum(0)
+        level = (membrane >= thresholds).sum(0)
         units = {"event": np.minimum(level, 1), "level": level}.get(settings["reset"], 0)
-        carry = membrane if settings["resets_after_decay"] else membrane - removed * units
+        carry = membrane if settings["resets_after_decay"] else membrane - reset_amount * units
         if settings["reset"] == "zero":
             carry = np.where(level > 0, 0, membrane)
         levels.append(level)
@@ -126,7 +128,7 @@ def run(manifest: dict[str, Any], inputs: Array) -> Array:
     for node in manifest["nodes"]:
         first, settings = values[node["inputs"][0]], node["settings"]
         if node["kind"] in of_instants:
-            leading = 1 if settings["is_still"] else 2  # [B, ...] or [T, B, ...]
+            leading = 2 if settings["has_time"] else 1  # [T, B, ...] or [B, ...]
             flat = first.reshape(-1, *first.shape[leading:])
             made = of_instants[node["kind"]](flat, node)
             check_bound(made, node)

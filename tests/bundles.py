@@ -45,14 +45,18 @@ def tiny_network(*, is_integer=True):
 
     def neuron(channels):
         if is_integer:
-            ladder = torch.arange(1, 4)[:, None].expand(3, channels) * 500
-            removed = torch.full((channels,), 500)
+            thresholds = torch.arange(1, 4)[:, None].expand(3, channels) * 500
+            reset_amount = torch.full((channels,), 500)
             return IntegerNeuron(
-                ladder.int(), multiplier=3, shift=2, removed=removed.int(), reset="event"
+                thresholds.int(),
+                multiplier=3,
+                shift=2,
+                reset_amount=reset_amount.int(),
+                reset="event",
             )
-        ladder = torch.arange(1, 4)[:, None] * 0.5
+        thresholds = torch.arange(1, 4)[:, None] * 0.5
         half = torch.tensor([0.5])
-        return LevelNeuron(ladder, decay=torch.tensor([0.75]), removed=half, reset="level")
+        return LevelNeuron(thresholds, decay=torch.tensor([0.75]), reset_amount=half, reset="level")
 
     def bits(number):
         return number if is_integer else None
@@ -68,7 +72,7 @@ def tiny_network(*, is_integer=True):
         numbers(4, 2, 3, 3, bits=8),
         numbers(4, 5, 5, bits=12, dtype=torch.int32),
         max_input=255 if is_integer else None,
-        is_still=True,
+        has_time=False,
         padding=(1, 1),
         bits=bits(8),
     )
@@ -167,7 +171,7 @@ class Draft:
         self.start += distance
 
 
-def seal(manifest, payload, version=1, *, reserved=0):
+def seal(manifest, payload, version=2, *, reserved=0):
     """Put a header of any kind in front, with the digest that belongs to it."""
     manifest += b" " * (-len(manifest) % 64)
     start = b"\x89LBQ\r\n\x1a\n" + version.to_bytes(4, "little")
@@ -181,7 +185,7 @@ def with_reset(reset):
     network = tiny_network()
     for _, neuron in network.neurons():
         if reset == "late":
-            neuron.ladder, neuron.max_level = neuron.ladder[:1], 1
+            neuron.thresholds, neuron.max_level = neuron.thresholds[:1], 1
         neuron.reset = "event" if reset == "late" else reset
         neuron.resets_after_decay = reset == "late"
     return network

@@ -16,7 +16,7 @@ def run_oracle(network, inputs):
 def _node(node, entering):
     x = entering[0]
     if isinstance(node, Synapse):
-        return _over_time(lambda now: _synapse(node, now), x, still=node.is_still)
+        return _over_time(lambda now: _synapse(node, now), x, still=not node.has_time)
     if isinstance(node, Shortcut):
         weight, bias = _int(node.weight), 0 if node.bias is None else _channels(_int(node.bias), x)
         return x * _channels(weight, x) + bias
@@ -25,7 +25,7 @@ def _node(node, entering):
     if isinstance(node, Repeat):
         return np.stack([x] * node.timesteps)
     if isinstance(node, Pool):
-        return _over_time(lambda now: _pool(node, now), x, still=node.is_still)
+        return _over_time(lambda now: _pool(node, now), x, still=not node.has_time)
     if isinstance(node, IntegerNeuron):
         return _neuron(node, x)
     assert isinstance(node, Readout)
@@ -65,18 +65,20 @@ def _windows(x, kernel, stride, padding, dilation, fill=0):
 
 
 def _neuron(node, currents):
-    ladder, removed = _int(node.ladder), _int(node.removed)
+    thresholds, reset_amount = _int(node.thresholds), _int(node.reset_amount)
     carry, levels = np.zeros_like(currents[0]), []
     for current in currents:
         membrane = (carry * node.multiplier >> node.shift) + current
         if node.resets_after_decay:
-            membrane = membrane - _channels(removed, carry) * (carry >= _channels(ladder[0], carry))
-        level = sum((membrane >= _channels(rung, membrane)).astype(np.int64) for rung in ladder)
+            membrane = membrane - _channels(reset_amount, carry) * (
+                carry >= _channels(thresholds[0], carry)
+            )
+        level = sum((membrane >= _channels(rung, membrane)).astype(np.int64) for rung in thresholds)
         levels.append(level)
         units = {"event": level > 0, "level": level}.get(node.reset, 0 * level)
         carry = membrane
         if not node.resets_after_decay:
-            carry = membrane - _channels(removed, level) * units
+            carry = membrane - _channels(reset_amount, level) * units
             if node.reset == "zero":
                 carry = np.where(level > 0, 0, carry)
     return np.stack(levels)

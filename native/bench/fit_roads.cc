@@ -48,14 +48,14 @@ struct OneLayer {
   lbq::Network network;
   std::vector<int8_t> weights;
   std::vector<int16_t> one{1};
-  std::vector<int32_t> again, ladder, nothing{0}, step{3000};
+  std::vector<int32_t> again, thresholds, nothing{0}, step{3000};
   static constexpr int32_t kSynapse = 2, kNeuron = 3;
 
   explicit OneLayer(const Layer& layer) {
     network.timesteps = kTimesteps;
     network.takes_frames = true;
     network.input = {layer.channels, layer.side, layer.side};
-    for (int32_t rung = 1; rung <= kMaxLevel; ++rung) again.push_back(rung), ladder.push_back(rung * step[0]);
+    for (int32_t rung = 1; rung <= kMaxLevel; ++rung) again.push_back(rung), thresholds.push_back(rung * step[0]);
     Node told = start(Kind::kShortcut);
     told.max_input = 255;
     told.weight = {one.data(), 2, 1};
@@ -74,7 +74,7 @@ struct OneLayer {
     for (int8_t& weight : weights) weight = static_cast<int8_t>(static_cast<int>(draw() % 121) - 60);
     synapse.weight = {weights.data(), 1, static_cast<int64_t>(weights.size())};
     network.nodes.push_back(synapse);
-    add_neuron(ladder, step, 1, 1, lbq::Reset::kEvent);
+    add_neuron(thresholds, step, 1, 1, lbq::Reset::kEvent);
     Node readout = start(Kind::kReadout);
     readout.sums_over_time = true;
     network.nodes.push_back(readout);
@@ -88,15 +88,15 @@ struct OneLayer {
     node.bound = {INT32_MIN, INT32_MAX, 32};
     return node;
   }
-  void add_neuron(const std::vector<int32_t>& rungs, const std::vector<int32_t>& removed, int32_t multiplier,
+  void add_neuron(const std::vector<int32_t>& rungs, const std::vector<int32_t>& reset_amount, int32_t multiplier,
                   int32_t shift, lbq::Reset reset) {
     Node node = start(Kind::kNeuron);
     node.max_level = kMaxLevel;
     node.multiplier = multiplier;
     node.shift = shift;
     node.reset = reset;
-    node.ladder = {rungs.data(), 4, kMaxLevel};
-    node.removed = {removed.data(), 4, 1};
+    node.thresholds = {rungs.data(), 4, kMaxLevel};
+    node.reset_amount = {reset_amount.data(), 4, 1};
     network.nodes.push_back(node);
   }
 };

@@ -25,7 +25,7 @@ class Pocket {
     network_.timesteps = kTimesteps;
     network_.input = {3, kSide, kSide};
     Node repeat = start(Kind::kRepeat, add_synapse(lbq::kInput, 32, 3, 1, 255));
-    repeat.is_still = false;
+    repeat.has_time = true;
     int32_t last = add_neuron(add(repeat), 6000);
     const int32_t first = last;
     last = add_neuron(add_synapse(last, 32, 3, 1, 5), 60);
@@ -45,7 +45,7 @@ class Pocket {
     node.inputs = {input};
     node.from = node.to = input == lbq::kInput ? network_.input : network_.nodes[input].to;
     node.bound = {INT32_MIN, INT32_MAX, 32};
-    node.is_still = input == lbq::kInput || (kind != Kind::kNeuron && network_.nodes[input].is_still);
+    node.has_time = input != lbq::kInput && (kind == Kind::kNeuron || network_.nodes[input].has_time);
     return node;
   }
   int32_t add(const Node& node) {
@@ -78,10 +78,10 @@ class Pocket {
     node.max_level = 5;
     node.multiplier = 1;
     node.shift = 1;
-    std::vector<int32_t> ladder;
-    for (int32_t rung = 1; rung <= node.max_level; ++rung) ladder.push_back(rung * step);
-    node.ladder = keep(std::move(ladder));
-    node.removed = keep(std::vector<int32_t>{step});
+    std::vector<int32_t> thresholds;
+    for (int32_t rung = 1; rung <= node.max_level; ++rung) thresholds.push_back(rung * step);
+    node.thresholds = keep(std::move(thresholds));
+    node.reset_amount = keep(std::vector<int32_t>{step});
     return add(node);
   }
   int32_t add_shortcut(int32_t input) {

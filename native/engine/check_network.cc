@@ -93,8 +93,8 @@ class Checker {
             " values, expected %" PRId64 " x %" PRId64 " x %" PRId64, node().to.channels, node().to.height,
             node().to.width, gives.shape.channels, gives.shape.height, gives.shape.width);
     require(has_size(gives.shape), "it gives more than 2^24 values");
-    require(node().kind == Kind::kReadout || node().is_still != gives.has_time,
-            "it says that it gives %s, expected %s", node().is_still ? "one instant" : "a sequence",
+    require(node().kind == Kind::kReadout || node().has_time == gives.has_time,
+            "it says that it gives %s, expected %s", node().has_time ? "a sequence" : "one instant",
             gives.has_time ? "a sequence" : "one instant");
     const Bound& bound = node().bound;
     require((bound.bits == 0 || bound.bits == 16 || bound.bits == 32) && bound.low <= bound.high,
@@ -210,14 +210,14 @@ class Checker {
     require(node().reset <= Reset::kNone, "no such reset, %d", static_cast<int>(node().reset));
     require(!node().resets_after_decay || (levels == 1 && node().reset == Reset::kEvent),
             "a reset after the decay needs one level and an event");
-    check_integers(node().ladder, {levels * channels, levels}, "the thresholds");
-    check_integers(node().removed, {channels, 1}, "what a reset removes");
-    const int64_t columns = node().ladder.count / levels;
-    for (int64_t i = 0; i < node().ladder.count; ++i)
-      require(integer_at(node().ladder, i) >= (i < columns ? 1 : integer_at(node().ladder, i - columns)),
+    check_integers(node().thresholds, {levels * channels, levels}, "the thresholds");
+    check_integers(node().reset_amount, {channels, 1}, "what a reset removes");
+    const int64_t columns = node().thresholds.count / levels;
+    for (int64_t i = 0; i < node().thresholds.count; ++i)
+      require(integer_at(node().thresholds, i) >= (i < columns ? 1 : integer_at(node().thresholds, i - columns)),
               "its thresholds are not above zero, or fall");
-    for (int64_t i = 0; i < node().removed.count; ++i)
-      require(integer_at(node().removed, i) >= 0, "a reset removes %" PRId64, integer_at(node().removed, i));
+    for (int64_t i = 0; i < node().reset_amount.count; ++i)
+      require(integer_at(node().reset_amount, i) >= 0, "a reset removes %" PRId64, integer_at(node().reset_amount, i));
     return {first.shape, true, levels};
   }
 

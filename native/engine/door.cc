@@ -84,7 +84,7 @@ lbq::Node lbq_engine::copy(const lbq_node& from) {
   node.inputs.assign(from.inputs, from.inputs + num_inputs);
   node.from = shape_of(from.from);
   node.to = shape_of(from.to);
-  node.is_still = from.is_still != 0;
+  node.has_time = from.has_time != 0;
   node.bound = {from.low, from.high, to_int32(from.bits, "a number of bits")};
   for (int axis : {0, 1}) {
     node.window.kernel[axis] = from.kernel[axis];
@@ -99,8 +99,8 @@ lbq::Node lbq_engine::copy(const lbq_node& from) {
   node.weight = keep(from.weight);
   node.bias = keep(from.bias);
   node.pools_max = from.pools_max != 0;
-  node.ladder = keep(from.ladder);
-  node.removed = keep(from.removed);
+  node.thresholds = keep(from.thresholds);
+  node.reset_amount = keep(from.reset_amount);
   node.max_level = to_int32(from.max_level, "max_level");
   node.multiplier = to_int32(from.multiplier, "a multiplier");
   node.shift = to_int32(from.shift, "a shift");

@@ -22,11 +22,11 @@ typedef struct {
   int64_t kind, num_inputs;
   const int32_t* inputs;
   int64_t from[3], to[3]; /* channels, height, width */
-  int64_t is_still;
+  int64_t has_time;
   int64_t low, high, bits; /* the bound */
   int64_t kernel[2], stride[2], padding[2], dilation[2];
   int64_t is_linear, groups, weight_bits, max_input, pools_max;
-  lbq_integers weight, bias, ladder, removed;
+  lbq_integers weight, bias, thresholds, reset_amount;
   int64_t max_level, multiplier, shift, reset, resets_after_decay;
   int64_t sums_over_time;
 } lbq_node;

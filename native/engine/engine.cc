@@ -38,7 +38,7 @@ struct Answers {
 // Bytes with channels first to levels with channels last and zeros behind them.
 void take_input(const uint8_t* from, const Value& value, int64_t batch, int64_t first_image, const Piece& piece, uint8_t* to) {
   const int64_t pixels = value.shape.height * value.shape.width, channels = value.shape.channels;
-  const int64_t timesteps = value.is_still ? 1 : piece.timesteps;
+  const int64_t timesteps = value.has_time ? piece.timesteps : 1;
   std::memset(to, 0, timesteps * piece.batch * pixels * value.stride);
   for (int64_t t = 0; t < timesteps; ++t)
     for (int64_t image = 0; image < piece.batch; ++image, to += pixels * value.stride) {
@@ -71,7 +71,7 @@ void read_out(const Node& node, const Held& held, const Piece& piece, const Answ
     for (int64_t image = 0; image < piece.batch; ++image) {
       const int64_t row = answers.first_image + image;
       int32_t* to = answers.to + (node.sums_over_time ? row : (answers.first_timestep + t) * answers.batch + row) * size;
-      const int64_t from = ((held.value.is_still ? 0 : t * piece.batch) + image) * pixels * held.value.stride;
+      const int64_t from = ((held.value.has_time ? t * piece.batch : 0) + image) * pixels * held.value.stride;
       for (int64_t channel = 0; channel < node.to.channels; ++channel)
         for (int64_t pixel = 0; pixel < pixels; ++pixel) {
           const int32_t current = static_cast<int32_t>(held.at(from + pixel * held.value.stride + channel));
@@ -132,8 +132,8 @@ void Engine::Parts::fire(const Step& step, const SumContext& context, PieceCarri
       context, step.sum,
       [&](const CurrentBlock& block, int64_t position, int64_t output) {
         const int64_t at = position * value.stride + output;
-        const NeuronBlock neuron{step.neuron.ladder.data() + output,
-                                 step.neuron.removed.data() + output,
+        const NeuronBlock neuron{step.neuron.thresholds.data() + output,
+                                 step.neuron.reset_amount.data() + output,
                                  value.stride,
                                  node.max_level,
                                  node.multiplier,
@@ -154,7 +154,7 @@ void Engine::Parts::walk(const uint8_t* inputs, const Piece& piece, Workspace& s
   space.place.assign(plan.values.size(), -1);
   space.is_taken.assign(space.pages.size(), false);
   const auto bytes_of = [&](const Value& value) {
-    return piece.instants(value.is_still) * value.shape.height * value.shape.width * value.stride *
+    return piece.instants(value.has_time) * value.shape.height * value.shape.width * value.stride *
            (value.are_levels ? 1 : 4);
   };
   const Value& input = plan.value(kInput);
@@ -181,16 +181,16 @@ void Engine::Parts::walk(const uint8_t* inputs, const Piece& piece, Workspace& s
     } else if (step.what == Step::What::kStore) {
       int32_t* to = reinterpret_cast<int32_t*>(made.data);
       const int64_t time_stride = piece.batch * value.shape.height * value.shape.width * value.stride;
-      const Piece once{piece.batch, value.is_still ? 1 : piece.timesteps};
+      const Piece once{piece.batch, value.has_time ? piece.timesteps : 1};
       run_sum({plan, kernels, choice, space, once}, step.sum,
               [&](const CurrentBlock& block, int64_t position, int64_t output) {
                 kernels.store(block, to + position * value.stride + output, time_stride, value.stride);
               },
               &record);
     } else if (step.what == Step::What::kPool) {
-      pool(node, {plan.value(from), space.of(from)}, made, piece.instants(value.is_still));
+      pool(node, {plan.value(from), space.of(from)}, made, piece.instants(value.has_time));
     } else {
-      multiply_plainly(node, {plan.value(from), space.of(from)}, made, piece.instants(value.is_still));
+      multiply_plainly(node, {plan.value(from), space.of(from)}, made, piece.instants(value.has_time));
     }
     record.seconds = records ? seconds_of_thread() - begin : 0;
     if (records) records->push_back(record);

@@ -73,18 +73,18 @@ inline Words counted(Words level, Words membrane, Words rung) {
 }
 
 inline Words level_of(const NeuronBlock& neuron, Words membrane, int64_t channel) {
-  const int32_t* ladder = neuron.ladder + channel;
+  const int32_t* thresholds = neuron.thresholds + channel;
   Words level = Words{} + neuron.max_level;
   if (neuron.max_level <= kLongLadder) {
-    for (int32_t n = 0; n < neuron.max_level; ++n, ladder += neuron.channels)
-      level = counted(level, membrane, load_words(ladder));
+    for (int32_t n = 0; n < neuron.max_level; ++n, thresholds += neuron.channels)
+      level = counted(level, membrane, load_words(thresholds));
     return level;
   }
   for (int64_t lane = 0; lane < kWords; ++lane) {
     int32_t low = 0, high = neuron.max_level;  // the level lies in low..high
     while (low < high) {
       const int32_t middle = (low + high) / 2;
-      if (membrane[lane] >= ladder[middle * neuron.channels + lane]) {
+      if (membrane[lane] >= thresholds[middle * neuron.channels + lane]) {
         low = middle + 1;
       } else {
         high = middle;
@@ -142,12 +142,12 @@ inline void load_bias(const CurrentBlock& block, int64_t position, int64_t outpu
     bias[h] = block.bias ? load_words(block.bias + position * block.bias_stride + output + h * kWords) : Words{};
 }
 
-// `removed` where the membrane has reached the first rung.
-inline Words removed_if(Words membrane, Words first, Words removed) {
+// `reset_amount` where the membrane has reached the first rung.
+inline Words removed_if(Words membrane, Words first, Words reset_amount) {
 #if defined(__AVX512BW__)
-  return (Words)_mm512_maskz_mov_epi32(_mm512_cmpge_epi32_mask((__m512i)membrane, (__m512i)first), (__m512i)removed);
+  return (Words)_mm512_maskz_mov_epi32(_mm512_cmpge_epi32_mask((__m512i)membrane, (__m512i)first), (__m512i)reset_amount);
 #else
-  return removed & ~(first > membrane);
+  return reset_amount & ~(first > membrane);
 #endif
 }
 
@@ -165,16 +165,16 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
         load_currents<kSums>(block, t, position, output, bias, current);
         for (int h = 0; h < 2; ++h) {
           const int64_t channel = output + h * kWords;
-          const Words first = load_words(neuron.ladder + channel), removed = load_words(neuron.removed + channel);
+          const Words first = load_words(neuron.thresholds + channel), reset_amount = load_words(neuron.reset_amount + channel);
           const Words scaled = neuron.multiplier == 1 ? carry[h] : carry[h] * neuron.multiplier;  // halves are common
           Words membrane = current[h] + (scaled >> neuron.shift);
-          if (kAfterDecay) membrane -= removed_if(carry[h], first, removed);  // the carry is the last membrane
+          if (kAfterDecay) membrane -= removed_if(carry[h], first, reset_amount);  // the carry is the last membrane
           const Words level = level_of(neuron, membrane, channel);
           store_bytes(levels + t * neuron.time_stride + h * kWords, level);
           carry[h] = membrane;
           if (kAfterDecay) continue;
-          if (kReset == Reset::kEvent) carry[h] -= removed_if(membrane, first, removed);
-          if (kReset == Reset::kLevel) carry[h] -= level * removed;
+          if (kReset == Reset::kEvent) carry[h] -= removed_if(membrane, first, reset_amount);
+          if (kReset == Reset::kLevel) carry[h] -= level * reset_amount;
           if (kReset == Reset::kZero) carry[h] -= removed_if(membrane, first, membrane);
         }
       }
@@ -198,9 +198,9 @@ void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t fir
   const int32_t multiplier = neuron.multiplier;
   const Shift shift(neuron.shift);
   for (int64_t output = 0; output < used; output += kWords) {
-    Words ladder[kLevels];
-    for (int n = 0; n < kLevels; ++n) ladder[n] = load_words(neuron.ladder + n * neuron.channels + output);
-    const Words removed = load_words(neuron.removed + output);
+    Words thresholds[kLevels];
+    for (int n = 0; n < kLevels; ++n) thresholds[n] = load_words(neuron.thresholds + n * neuron.channels + output);
+    const Words reset_amount = load_words(neuron.reset_amount + output);
     const Words weight = kHasShortcut ? load_words(shortcut.weight + output) : Words{};
     const int32_t* bias = block.bias ? block.bias + output + first * bias_step : kNoBias;
     const char* from = block.sums + first * sum_step + 4 * output;
@@ -215,9 +215,9 @@ void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t fir
         if (kHasShortcut) current += words_of(before + t * shortcut.time_stride) * weight;
         const Words membrane = current + shift(multiplier == 1 ? carry : carry * multiplier);
         Words level = Words{} + kLevels;
-        for (int n = 0; n < kLevels; ++n) level = counted(level, membrane, ladder[n]);
+        for (int n = 0; n < kLevels; ++n) level = counted(level, membrane, thresholds[n]);
         store_bytes(levels, level);
-        carry = membrane - removed_if(membrane, ladder[0], removed);
+        carry = membrane - removed_if(membrane, thresholds[0], reset_amount);
       }
       bias += bias_step;
       from += sum_step;

@@ -102,18 +102,18 @@ void fire(const CurrentBlock& block, const NeuronBlock& neuron) {
   for (int64_t position = 0; position < block.positions; ++position)
     for (int64_t output = 0; output < block.outputs; ++output) {
       const int64_t place = position * neuron.position_stride + output;
-      const int32_t removed = neuron.removed[output];
+      const int32_t reset_amount = neuron.reset_amount[output];
       int32_t carry = neuron.carry ? neuron.carry[place] : 0;
       for (int64_t t = 0; t < block.timesteps; ++t) {
         int32_t membrane = ((carry * neuron.multiplier) >> neuron.shift) + current(block, t, position, output);
-        if (neuron.resets_after_decay && carry >= neuron.ladder[output]) membrane -= removed;
+        if (neuron.resets_after_decay && carry >= neuron.thresholds[output]) membrane -= reset_amount;
         int32_t level = 0;
-        while (level < neuron.max_level && membrane >= neuron.ladder[level * neuron.channels + output]) ++level;
+        while (level < neuron.max_level && membrane >= neuron.thresholds[level * neuron.channels + output]) ++level;
         neuron.levels[t * neuron.time_stride + place] = static_cast<uint8_t>(level);
         carry = membrane;
         if (neuron.resets_after_decay || level == 0) continue;
-        if (reset == Reset::kEvent) carry -= removed;
-        if (reset == Reset::kLevel) carry -= removed * level;
+        if (reset == Reset::kEvent) carry -= reset_amount;
+        if (reset == Reset::kLevel) carry -= reset_amount * level;
         if (reset == Reset::kZero) carry = 0;
       }
       if (neuron.carry) neuron.carry[place] = carry;

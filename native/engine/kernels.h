@@ -82,8 +82,8 @@ struct CurrentBlock {
 };
 
 struct NeuronBlock {
-  const int32_t* ladder;   // [N][channels]
-  const int32_t* removed;  // [channels]
+  const int32_t* thresholds;   // [N][channels]
+  const int32_t* reset_amount;  // [channels]
   int64_t channels;        // between two rungs
   int32_t max_level, multiplier, shift, reset;  // reset: as enum class Reset
   bool resets_after_decay;

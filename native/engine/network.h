@@ -42,7 +42,7 @@ struct Node {
   std::string path;
   std::vector<int32_t> inputs;  // numbers of earlier nodes, or kInput
   Shape from, to;               // of its first input, and of what it gives
-  bool is_still = false;        // gives [B, ...]; otherwise [T, B, ...]
+  bool has_time = true;         // gives [T, B, ...]; otherwise [B, ...]
   Bound bound;
 
   // synapse, pool: the window; a linear layer has is_linear and reads the flattened input in C order
@@ -55,8 +55,8 @@ struct Node {
   Integers bias;            // none, [O], or of the output's shape (C, H, W)
   bool pools_max = false;   // otherwise a sum
 
-  // neuron: thresholds [levels, C] or [levels, 1]; removed [C] or [1]
-  Integers ladder, removed;
+  // neuron: thresholds [levels, C] or [levels, 1]; reset_amount [C] or [1]
+  Integers thresholds, reset_amount;
   int32_t max_level = 0;
   int32_t multiplier = 0, shift = 0;  // the decay
   Reset reset = Reset::kEvent;

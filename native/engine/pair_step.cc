@@ -80,7 +80,7 @@ void list_all_pairs(const SumContext& context, const PackedSynapse& synapse, Pai
   const Value& value = context.plan.value(synapse.node_input);
   const uint8_t* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
   const int64_t height = value.shape.height, width = value.shape.width, pixels = height * width;
-  const int64_t instants = context.piece.instants(value.is_still), blocks = synapse.channel_blocks;
+  const int64_t instants = context.piece.instants(value.has_time), blocks = synapse.channel_blocks;
   const int64_t whole = (value.shape.channels + kChannelStep - 1) / kChannelStep * kChannelStep;
   lists.capacity = pixels * (synapse.block_channels / 2) + kSlack;
   if (lists.levels.size() < instants * blocks * lists.capacity * 4) {

@@ -37,15 +37,15 @@ class Planner {
 
   void describe_values() {
     plan_.values.resize(count() + 1);
-    plan_.values.back() = {true, !network_.takes_frames, network_.input, channel_stride(network_.input.channels), 0, kByte};
+    plan_.values.back() = {true, network_.takes_frames, network_.input, channel_stride(network_.input.channels), 0, kByte};
     for (int32_t i = 0; i < count(); ++i) {
       const Node& node = at(i);
       const Value& first = value(node.inputs[0]);
       Value made;
       made.shape = node.to;
       made.stride = channel_stride(node.to.channels);
-      made.is_still = node.kind != Kind::kNeuron;
-      for (int32_t input : node.inputs) made.is_still = made.is_still && value(input).is_still;
+      made.has_time = node.kind == Kind::kNeuron;
+      for (int32_t input : node.inputs) made.has_time = made.has_time || value(input).has_time;
       if (node.kind == Kind::kNeuron) {
         made.are_levels = true;
         made.largest = node.max_level;
@@ -72,8 +72,8 @@ class Planner {
     for (int32_t i = count() - 1; i >= 0; --i) {
       const Kind kind = at(i).kind;
       if (kind == Kind::kPool || kind == Kind::kReadout) keep(at(i).inputs[0]);
-      if (kind == Kind::kNeuron) look_at(at(i).inputs[0], value(at(i).inputs[0]).is_still, false);
-      if (is_kept_[i] && is_current(kind)) look_at(i, value(i).is_still, true);
+      if (kind == Kind::kNeuron) look_at(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
+      if (is_kept_[i] && is_current(kind)) look_at(i, value(i).has_time, true);
     }
   }
 
@@ -83,18 +83,18 @@ class Planner {
   void keep(int32_t node) {
     if (origin(node) != kInput) is_kept_[origin(node)] = true;
   }
-  bool is_apart(int32_t node, bool is_still) const {
-    return node == kInput || !is_current(at(node).kind) || is_kept_[node] || plan_.value(node).is_still != is_still;
+  bool is_apart(int32_t node, bool has_time) const {
+    return node == kInput || !is_current(at(node).kind) || is_kept_[node] || plan_.value(node).has_time != has_time;
   }
 
-  void look_at(int32_t node, bool is_still, bool is_root) {
+  void look_at(int32_t node, bool has_time, bool is_root) {
     node = origin(node);
-    if (!is_root && is_apart(node, is_still)) return keep(node);
+    if (!is_root && is_apart(node, has_time)) return keep(node);
     const Node& here = at(node);
     if (here.kind != Kind::kMerge) keep(here.inputs[0]);
     if (here.kind == Kind::kSynapse && !plan_.value(here.inputs[0]).are_levels && !is_root) keep(node);
     if (here.kind == Kind::kMerge)
-      for (int32_t input : here.inputs) look_at(input, is_still, false);
+      for (int32_t input : here.inputs) look_at(input, has_time, false);
   }
 
   void add_step(int32_t i) {
@@ -103,7 +103,7 @@ class Planner {
     step.node = i;
     if (node.kind == Kind::kNeuron) {
       step.what = Step::What::kFire;
-      start(step.sum, node.to, value(node.inputs[0]).is_still);
+      start(step.sum, node.to, value(node.inputs[0]).has_time);
       gather(step.sum, node.inputs[0], false);
       pack(node, step.neuron);
     } else if (node.kind == Kind::kPool) {
@@ -116,24 +116,24 @@ class Planner {
       step.what = Step::What::kMultiply;
     } else {
       step.what = Step::What::kStore;
-      start(step.sum, node.to, value(i).is_still);
+      start(step.sum, node.to, value(i).has_time);
       gather(step.sum, i, true);
     }
     finish(step.sum);
     plan_.steps.push_back(std::move(step));
   }
 
-  void start(Sum& sum, const Shape& shape, bool is_still) {
+  void start(Sum& sum, const Shape& shape, bool has_time) {
     sum.shape = shape;
     sum.stride = channel_stride(shape.channels);
     sum.outputs = outputs_per_block(shape.channels);
-    sum.is_still = is_still;
+    sum.has_time = has_time;
     low_ = high_ = 0;
   }
 
   void gather(Sum& sum, int32_t node, bool is_root) {
     node = origin(node);
-    if (!is_root && is_apart(node, sum.is_still)) {
+    if (!is_root && is_apart(node, sum.has_time)) {
       sum.extras.push_back({node, {}});
       return;
     }
@@ -183,14 +183,14 @@ class Planner {
 
   void pack(const Node& node, PackedNeuron& neuron) const {
     const int64_t stride = channel_stride(node.to.channels), channels = node.to.channels;
-    neuron.ladder.assign(node.max_level * stride, INT32_MAX);  // padded channels stay silent
-    neuron.removed.assign(stride, 0);
-    const int64_t per_rung = node.ladder.count / node.max_level;
+    neuron.thresholds.assign(node.max_level * stride, INT32_MAX);  // padded channels stay silent
+    neuron.reset_amount.assign(stride, 0);
+    const int64_t per_rung = node.thresholds.count / node.max_level;
     for (int64_t channel = 0; channel < channels; ++channel) {
       for (int64_t n = 0; n < node.max_level; ++n)
-        neuron.ladder[n * stride + channel] =
-            static_cast<int32_t>(integer_at(node.ladder, n * per_rung + (per_rung == 1 ? 0 : channel)));
-      neuron.removed[channel] = static_cast<int32_t>(integer_at(node.removed, node.removed.count == 1 ? 0 : channel));
+        neuron.thresholds[n * stride + channel] =
+            static_cast<int32_t>(integer_at(node.thresholds, n * per_rung + (per_rung == 1 ? 0 : channel)));
+      neuron.reset_amount[channel] = static_cast<int32_t>(integer_at(node.reset_amount, node.reset_amount.count == 1 ? 0 : channel));
     }
   }
 

@@ -70,7 +70,7 @@ struct PackedSynapse {
 // Levels, currents or counts that steps pass on: [T, B, height * width, stride], or still: [B, ...].
 struct Value {
   bool are_levels = false;  // bytes; otherwise int32
-  bool is_still = false;
+  bool has_time = true;
   Shape shape;
   int64_t stride = 0, last_use = 0;
   int64_t largest = 0;  // of levels and counts
@@ -83,7 +83,7 @@ struct ExtraTerm {
 
 // Everything that is added up at one place.
 struct Sum {
-  bool is_still = false, fits_int16 = false;
+  bool has_time = true, fits_int16 = false;
   Shape shape;
   int64_t stride = 0, outputs = 0;
   std::vector<std::unique_ptr<PackedSynapse>> synapses;
@@ -93,7 +93,7 @@ struct Sum {
 };
 
 struct PackedNeuron {
-  std::vector<int32_t> ladder, removed;  // [N][stride], [stride]
+  std::vector<int32_t> thresholds, reset_amount;  // [N][stride], [stride]
 };
 
 struct Step {

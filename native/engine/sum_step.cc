@@ -31,8 +31,8 @@ struct Blocks {
 bool choose_dense(const SumContext& context, const PackedSynapse& synapse, double density) {
   if (synapse.dense.size() == 0 || context.choice == Choice::kEvents) return false;
   if (context.choice == Choice::kDense) return true;
-  const bool is_still = context.plan.value(synapse.node_input).is_still;
-  const double ratio = events_over_dense(synapse, *context.kernels.costs, context.piece.instants(is_still), density);
+  const bool has_time = context.plan.value(synapse.node_input).has_time;
+  const double ratio = events_over_dense(synapse, *context.kernels.costs, context.piece.instants(has_time), density);
   const bool was_dense = synapse.was_dense.load(std::memory_order_relaxed);
   const bool is_dense = ratio > (was_dense ? 1 - kHysteresis : 1 + kHysteresis);
   synapse.was_dense.store(is_dense, std::memory_order_relaxed);
@@ -41,7 +41,7 @@ bool choose_dense(const SumContext& context, const PackedSynapse& synapse, doubl
 
 double pair_density(const SumContext& context, const PackedSynapse& synapse) {
   const Value& value = context.plan.value(synapse.node_input);
-  const int64_t pixels = context.piece.instants(value.is_still) * value.shape.height * value.shape.width;
+  const int64_t pixels = context.piece.instants(value.has_time) * value.shape.height * value.shape.width;
   const uint8_t* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
   const int64_t active = context.kernels.count_pairs(levels, pixels * value.stride);
   return static_cast<double>(active) / static_cast<double>(pixels * ((value.shape.channels + 1) / 2));
@@ -103,7 +103,7 @@ void use_region(const SumContext& context, const Sum& sum, const Region& region,
         extras[i] = {value.are_levels ? reinterpret_cast<const uint8_t*>(from) + at : nullptr,
                      value.are_levels ? nullptr : reinterpret_cast<const int32_t*>(from) + at,
                      weight.empty() ? nullptr : weight.data() + output,
-                     value.is_still ? 0 : context.piece.batch * pixels * value.stride, value.stride};
+                     value.has_time ? context.piece.batch * pixels * value.stride : 0, value.stride};
       }
       CurrentBlock currents{};
       currents.timesteps = context.piece.timesteps;
@@ -114,7 +114,7 @@ void use_region(const SumContext& context, const Sum& sum, const Region& region,
       if (!sum.synapses.empty())
         currents.sums = bench.sums.data() + (block - region.first_block) * region.instants * instant_bytes +
                         (image - region.first_image) * count * sum.outputs * width;
-      currents.sum_stride = sum.is_still ? 0 : instant_bytes;
+      currents.sum_stride = sum.has_time ? instant_bytes : 0;
       if (!sum.bias.empty())
         currents.bias = sum.bias.data() + output + (sum.bias_is_map ? first % pixels * sum.stride : 0);
       currents.bias_stride = sum.bias_is_map ? sum.stride : 0;
@@ -141,7 +141,7 @@ void run_sum(const SumContext& context, const Sum& sum, const UseCurrents& use, 
   for (size_t i = 0; i < num_synapses; ++i)
     if (!is_dense[i]) list_all_pairs(context, *sum.synapses[i], space.lists[i]);
 
-  const int64_t instants = sum.is_still ? 1 : context.piece.timesteps;
+  const int64_t instants = sum.has_time ? context.piece.timesteps : 1;
   const Blocks blocks(sum, context.piece, instants);
   const int64_t out_blocks = sum.stride / sum.outputs;
   const int64_t wanted = blocks.count >= space.crew.size() ? 1 : space.crew.size();

@@ -11,7 +11,7 @@ namespace lbq {
 // A piece of a batch on its way through all steps.
 struct Piece {
   int64_t batch, timesteps;
-  int64_t instants(bool is_still) const { return is_still ? batch : batch * timesteps; }
+  int64_t instants(bool has_time) const { return has_time ? batch * timesteps : batch; }
 };
 
 // The pairs of all pixels that a synapse reads: lists of one instant and block of channels lie together.

@@ -54,7 +54,7 @@ typedef enum {
   LBQ_RULE_MAX_INPUT,
   LBQ_RULE_FINITE, /* of real numbers: no network of integers can break it */
   LBQ_RULE_BITS,
-  LBQ_RULE_LADDER,
+  LBQ_RULE_THRESHOLDS,
   LBQ_RULE_DECAY,
   LBQ_RULE_RESET
 } lbq_model_status;

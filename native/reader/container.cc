@@ -17,7 +17,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are views of l
 
 const uint8_t kMagic[8] = {0x89, 'L', 'B', 'Q', '\r', '\n', 0x1a, '\n'};
 constexpr size_t kHeader = 64, kHashed = 32, kAlignment = 64;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kPiece = 1 << 20;  // bytes of one read
 
 template <class T>

@@ -111,21 +111,21 @@ Flow pool(const Entry& entry, const Flow& first) {
 }
 
 Flow neuron(Entry& entry, const Flow& first) {
-  const Region &ladder = entry.tensors[0], &removed = entry.tensors[1];
+  const Region &thresholds = entry.tensors[0], &reset_amount = entry.tensors[1];
   const int64_t channels = first.shape.channels;
   Node& node = entry.node;
-  require(ladder.num_dims == 2 && (ladder.shape[1] == 1 || ladder.shape[1] == channels), LBQ_RULE_SHAPE,
-          "the ladder of %s does not fit %" PRId64 " channels", name(entry), channels);
-  require(ladder.shape[0] <= kMaxLevel, LBQ_RULE_MAX_LEVEL, "%s has %" PRId64 " levels", name(entry),
-          ladder.shape[0]);
-  require(removed.is({1}) || removed.is({channels}), LBQ_RULE_SHAPE,
+  require(thresholds.num_dims == 2 && (thresholds.shape[1] == 1 || thresholds.shape[1] == channels), LBQ_RULE_SHAPE,
+          "the thresholds of %s do not fit %" PRId64 " channels", name(entry), channels);
+  require(thresholds.shape[0] <= kMaxLevel, LBQ_RULE_MAX_LEVEL, "%s has %" PRId64 " levels", name(entry),
+          thresholds.shape[0]);
+  require(reset_amount.is({1}) || reset_amount.is({channels}), LBQ_RULE_SHAPE,
           "what %s removes does not fit %" PRId64 " channels", name(entry), channels);
   require(node.multiplier <= 1 << node.shift, LBQ_RULE_DECAY, "%s multiplies its carry by more than one",
           name(entry));
   if (node.resets_after_decay)
-    require(ladder.shape[0] == 1 && node.reset == Reset::kEvent, LBQ_RULE_RESET,
+    require(thresholds.shape[0] == 1 && node.reset == Reset::kEvent, LBQ_RULE_RESET,
             "%s resets after its decay: one threshold, one event", name(entry));
-  node.max_level = static_cast<int32_t>(ladder.shape[0]);
+  node.max_level = static_cast<int32_t>(thresholds.shape[0]);
   Flow flow = first;
   flow.max_level = node.max_level;
   return flow;
@@ -135,8 +135,8 @@ Flow give(Entry& entry, const std::vector<const Flow*>& entering, const Manifest
   const Flow& first = *entering[0];
   const Kind kind = entry.node.kind;
   if (kind == Kind::kSynapse || kind == Kind::kShortcut || kind == Kind::kPool)
-    require(entry.node.is_still != first.has_time, LBQ_RULE_SIGNAL,
-            "is_still of %s contradicts what it reads", name(entry));
+    require(entry.node.has_time == first.has_time, LBQ_RULE_SIGNAL,
+            "has_time of %s contradicts what it reads", name(entry));
   if (kind == Kind::kSynapse || kind == Kind::kShortcut) {
     check_max_input(entry, first);
     return kind == Kind::kSynapse ? synapse(entry, first) : shortcut(entry, first);
@@ -237,7 +237,7 @@ void check_graph(Manifest& manifest) {
     check_size(flow.shape, name(entry));
     entry.node.from = entering[0]->shape;
     entry.node.to = flow.shape;
-    entry.node.is_still = !flow.has_time;
+    entry.node.has_time = flow.has_time;
     known.emplace(entry.node.path, static_cast<int32_t>(i));
   }
   check_ends(manifest, is_read);

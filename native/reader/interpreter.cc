@@ -96,17 +96,17 @@ void pool(const Node& node, const Values& input, Values& pooled) {
 void neuron(const Node& node, const Values& currents, int64_t* carry, Values& levels) {
   const int64_t places = node.to.height * node.to.width;
   for (int64_t i = 0; i < node.to.size(); ++i) {
-    const int64_t channel = i / places, removed = of_channel(node.removed, channel);
+    const int64_t channel = i / places, reset_amount = of_channel(node.reset_amount, channel);
     int64_t membrane = (carry[i] * node.multiplier >> node.shift) + currents[i];
-    if (node.resets_after_decay && carry[i] >= threshold(node, 0, channel)) membrane -= removed;
+    if (node.resets_after_decay && carry[i] >= threshold(node, 0, channel)) membrane -= reset_amount;
     int64_t level = 0;
     while (level < node.max_level && membrane >= threshold(node, level, channel)) ++level;
     levels[i] = level;
     carry[i] = membrane;
     if (node.resets_after_decay || level == 0) continue;
     if (node.reset == Reset::kZero) carry[i] = 0;
-    if (node.reset == Reset::kEvent) carry[i] -= removed;
-    if (node.reset == Reset::kLevel) carry[i] -= removed * level;
+    if (node.reset == Reset::kEvent) carry[i] -= reset_amount;
+    if (node.reset == Reset::kLevel) carry[i] -= reset_amount * level;
   }
 }
 
@@ -124,7 +124,7 @@ class Instant {
   const Values& advance(bool is_new_image, State& state, int64_t sample) {
     for (size_t i = 0; i < values_.size(); ++i) {
       const Node& node = network_.nodes[i];
-      if (node.is_still && !is_new_image) continue;
+      if (!node.has_time && !is_new_image) continue;
       const Values& first = value(node.inputs[0]);
       switch (node.kind) {
         case Kind::kSynapse: synapse(node, first, values_[i]); break;

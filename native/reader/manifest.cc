@@ -15,7 +15,7 @@ constexpr int64_t kFarthest = int64_t{1} << 62;  // offset
 // In the order of Kind.
 const char* const kKinds[] = {"synapse", "shortcut", "merge", "pool", "repeat", "integer_neuron", "readout"};
 const char* const kWeighted[] = {"weight", "bias", nullptr};
-const char* const kNeuron[] = {"ladder", "removed", nullptr};
+const char* const kNeuron[] = {"thresholds", "reset_amount", nullptr};
 const char* const kNoTensors[] = {nullptr};
 
 bool has_bound(Kind kind) { return kind != Kind::kPool && kind != Kind::kRepeat; }
@@ -42,11 +42,11 @@ int64_t optional_max_input(Value value, std::string_view path) {
 void read_synapse(Value settings, Entry& entry) {
   Node& node = entry.node;
   const std::string_view path = node.path;
-  const auto [max_input, is_still, stride, padding, dilation, groups, bits] =
-      check_keys(settings, {"max_input", "is_still", "stride", "padding", "dilation", "groups", "bits"},
+  const auto [max_input, has_time, stride, padding, dilation, groups, bits] =
+      check_keys(settings, {"max_input", "has_time", "stride", "padding", "dilation", "groups", "bits"},
                  {"settings", path});
   node.max_input = optional_max_input(max_input, path);
-  node.is_still = flag(is_still, {"is_still", path});
+  node.has_time = flag(has_time, {"has_time", path});
   pair(stride, 1, kSide, node.window.stride, {"stride", path});
   pair(padding, 0, kSide, node.window.padding, {"padding", path});
   pair(dilation, 1, kSide, node.window.dilation, {"dilation", path});
@@ -59,22 +59,22 @@ void read_synapse(Value settings, Entry& entry) {
 
 void read_shortcut(Value settings, Entry& entry) {
   const std::string_view path = entry.node.path;
-  const auto [max_input, is_still] = check_keys(settings, {"max_input", "is_still"}, {"settings", path});
+  const auto [max_input, has_time] = check_keys(settings, {"max_input", "has_time"}, {"settings", path});
   entry.node.max_input = optional_max_input(max_input, path);
-  entry.node.is_still = flag(is_still, {"is_still", path});
+  entry.node.has_time = flag(has_time, {"has_time", path});
   entry.node.weight_bits = 16;
 }
 
 void read_pool(Value settings, Entry& entry) {
   Node& node = entry.node;
   const std::string_view path = node.path;
-  const auto [kind, kernel, stride, padding, is_still] =
-      check_keys(settings, {"kind", "kernel", "stride", "padding", "is_still"}, {"settings", path});
+  const auto [kind, kernel, stride, padding, has_time] =
+      check_keys(settings, {"kind", "kernel", "stride", "padding", "has_time"}, {"settings", path});
   node.pools_max = word(kind, {"max", "sum"}, {"kind", path}) == 0;
   pair(kernel, 1, kSide, node.window.kernel, {"kernel", path});
   pair(stride, 1, kSide, node.window.stride, {"stride", path});
   pair(padding, 0, kSide, node.window.padding, {"padding", path});
-  node.is_still = flag(is_still, {"is_still", path});
+  node.has_time = flag(has_time, {"has_time", path});
 }
 
 void read_neuron(Value settings, Entry& entry) {

@@ -35,7 +35,7 @@ enum OverTime { kMean, kSum, kSequence };
 struct Entry {
   Node node;  // kind, path, settings and the claimed bound; the graph fills in the rest
   std::vector<std::string_view> reads;
-  Region tensors[2];  // weight, bias; or ladder, removed
+  Region tensors[2];  // weight, bias; or thresholds, reset_amount
   int64_t repeats = 0;
   int over_time = 0;
 };

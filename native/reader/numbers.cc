@@ -18,16 +18,16 @@ void check_bits(const Node& node) {
 }
 
 void check_neuron(const Node& node) {
-  const int32_t* ladder = static_cast<const int32_t*>(node.ladder.data);
-  const int32_t* removed = static_cast<const int32_t*>(node.removed.data);
-  const int64_t columns = node.ladder.count / node.max_level;
-  for (int64_t i = 0; i < node.ladder.count; ++i) {
-    require(ladder[i] > 0 || i >= columns, LBQ_RULE_LADDER, "%s has a threshold at or below zero",
+  const int32_t* thresholds = static_cast<const int32_t*>(node.thresholds.data);
+  const int32_t* reset_amount = static_cast<const int32_t*>(node.reset_amount.data);
+  const int64_t columns = node.thresholds.count / node.max_level;
+  for (int64_t i = 0; i < node.thresholds.count; ++i) {
+    require(thresholds[i] > 0 || i >= columns, LBQ_RULE_THRESHOLDS, "%s has a threshold at or below zero",
             node.path.c_str());
-    require(i < columns || ladder[i] >= ladder[i - columns], LBQ_RULE_LADDER, "the thresholds of %s fall",
+    require(i < columns || thresholds[i] >= thresholds[i - columns], LBQ_RULE_THRESHOLDS, "the thresholds of %s fall",
             node.path.c_str());
   }
-  const bool removes = std::all_of(removed, removed + node.removed.count, [](int32_t r) { return r >= 0; });
+  const bool removes = std::all_of(reset_amount, reset_amount + node.reset_amount.count, [](int32_t r) { return r >= 0; });
   require(removes, LBQ_RULE_RESET, "%s adds where it should remove", node.path.c_str());
 }
 

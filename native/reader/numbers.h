@@ -24,8 +24,8 @@ inline int64_t of_channel(const Integers& integers, int64_t channel) {
 
 // The threshold of level `rung` + 1.
 inline int64_t threshold(const Node& neuron, int64_t rung, int64_t channel) {
-  const int64_t columns = neuron.ladder.count / neuron.max_level;
-  return number_at(neuron.ladder, rung * columns + (columns == 1 ? 0 : channel));
+  const int64_t columns = neuron.thresholds.count / neuron.max_level;
+  return number_at(neuron.thresholds, rung * columns + (columns == 1 ? 0 : channel));
 }
 
 // Complain about numbers that no lowered network has.

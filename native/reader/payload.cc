@@ -87,8 +87,8 @@ void attach_tensors(Manifest& manifest, const Bundle& bundle) {
   size_t used = 0;
   std::string full;
   for (Entry& entry : manifest.entries) {
-    Integers* const views[2] = {entry.node.kind == Kind::kNeuron ? &entry.node.ladder : &entry.node.weight,
-                                entry.node.kind == Kind::kNeuron ? &entry.node.removed : &entry.node.bias};
+    Integers* const views[2] = {entry.node.kind == Kind::kNeuron ? &entry.node.thresholds : &entry.node.weight,
+                                entry.node.kind == Kind::kNeuron ? &entry.node.reset_amount : &entry.node.bias};
     for (int role = 0; role < 2; ++role) {
       const Region& region = entry.tensors[role];
       if (!region.exists()) continue;

@@ -67,9 +67,9 @@ Interval weighted(const Node& node, int64_t channel, Interval& inner) {
 // One channel of a neuron: its thresholds, and how it forgets.
 class Membrane {
  public:
-  Membrane(const Node& node, int64_t channel) : node_(node), removed_(of_channel(node.removed, channel)) {
-    ladder_.reserve(node.max_level);
-    for (int64_t rung = 0; rung < node.max_level; ++rung) ladder_.push_back(threshold(node, rung, channel));
+  Membrane(const Node& node, int64_t channel) : node_(node), reset_amount_(of_channel(node.reset_amount, channel)) {
+    thresholds_.reserve(node.max_level);
+    for (int64_t rung = 0; rung < node.max_level; ++rung) thresholds_.push_back(threshold(node, rung, channel));
   }
 
   // The hull of all membranes, products of the decay and carries, and of all that is formed on the way.
@@ -98,22 +98,22 @@ class Membrane {
   Interval reset(Interval membrane, bool decays) const {
     Interval hull{kBeyond, -kBeyond};
     for (int64_t level = 0; level <= node_.max_level; ++level) {
-      Interval part{level == 0 ? membrane.low : std::max(membrane.low, ladder_[level - 1]),
-                    level == node_.max_level ? membrane.high : std::min(membrane.high, ladder_[level] - 1)};
+      Interval part{level == 0 ? membrane.low : std::max(membrane.low, thresholds_[level - 1]),
+                    level == node_.max_level ? membrane.high : std::min(membrane.high, thresholds_[level] - 1)};
       if (part.low > part.high) continue;
       if (decays) part = decayed(part);
       if (level > 0 && node_.reset == Reset::kZero) part = {0, 0};
       const int64_t units = node_.reset == Reset::kLevel   ? level
                             : node_.reset == Reset::kEvent ? std::min<int64_t>(level, 1)
                                                            : 0;
-      hull = hull.hull({part.low - units * removed_, part.high - units * removed_});
+      hull = hull.hull({part.low - units * reset_amount_, part.high - units * reset_amount_});
     }
     return hull;
   }
 
   const Node& node_;
-  int64_t removed_;
-  std::vector<int64_t> ladder_;
+  int64_t reset_amount_;
+  std::vector<int64_t> thresholds_;
 };
 
 class Proof {
@@ -139,8 +139,8 @@ class Proof {
   // In how many channels a node has something of its own to say; for a neuron, in how many it computes so.
   int64_t differing(const Node& node) const {
     if (node.kind == Kind::kSynapse) return node.to.channels;
-    int64_t channels = std::max<int64_t>({1, node.weight.count, node.bias.count, node.removed.count});
-    if (node.kind == Kind::kNeuron) channels = std::max(channels, node.ladder.count / node.max_level);
+    int64_t channels = std::max<int64_t>({1, node.weight.count, node.bias.count, node.reset_amount.count});
+    if (node.kind == Kind::kNeuron) channels = std::max(channels, node.thresholds.count / node.max_level);
     if (node.kind == Kind::kShortcut) return channels;
     for (int32_t input : node.inputs)
       if (input != kInput && network_.nodes[input].kind != Kind::kNeuron)

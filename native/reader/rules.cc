@@ -15,7 +15,7 @@ const char* const kRules[] = {
     "manifest-size", "table-size", "json",    "keys",      "value",     "count",      "name",
     "kind",          "order",      "unread",  "timesteps", "max-level", "contiguous", "tensors",
     "dtype",         "shape",      "size",    "signal",    "max-input", "finite",     "bits",
-    "ladder",        "decay",      "reset"};
+    "thresholds",        "decay",      "reset"};
 constexpr int kNumOthers = sizeof kOthers / sizeof *kOthers;
 constexpr int kNumRules = sizeof kRules / sizeof *kRules;
 static_assert(kNumOthers == LBQ_MODEL_FAILED + 1, "every status has a name");

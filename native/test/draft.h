@@ -18,7 +18,7 @@ inline std::string read_whole(const std::string& path) {
 }
 
 // A header of any kind, with the digest that belongs to it.
-inline std::string seal(std::string manifest, const std::string& payload, uint32_t version = 1,
+inline std::string seal(std::string manifest, const std::string& payload, uint32_t version = 2,
                         uint64_t reserved = 0) {
   manifest.append((64 - manifest.size() % 64) % 64, ' ');
   std::string start("\x89LBQ\r\n\x1a\n", 8);

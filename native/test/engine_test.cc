@@ -107,22 +107,22 @@ struct Oracle {
 
   Longs neuron(const Node& node, const Longs& x) {
     const int64_t size = static_cast<int64_t>(x.size()) / c.net.timesteps;
-    const int64_t pixels = node.from.height * node.from.width, rungs = node.ladder.count / node.max_level;
+    const int64_t pixels = node.from.height * node.from.width, rungs = node.thresholds.count / node.max_level;
     Longs levels(x.size());
     for (int64_t i = 0; i < size; ++i) {
-      const int64_t channel = i / pixels % node.from.channels, removed = per_channel(node.removed, channel);
+      const int64_t channel = i / pixels % node.from.channels, reset_amount = per_channel(node.reset_amount, channel);
       int64_t carry = 0, level = 0;
       for (int64_t t = 0; t < c.net.timesteps; ++t) {
         int64_t membrane = (checked(node.multiplier * carry) >> node.shift) + x[t * size + i];
-        if (node.resets_after_decay && level > 0) membrane -= removed;
+        if (node.resets_after_decay && level > 0) membrane -= reset_amount;
         checked(membrane);
         level = 0;
-        for (int64_t n = 0; n < node.max_level; ++n) level += membrane >= at(node.ladder, n * rungs + (rungs == 1 ? 0 : channel));
+        for (int64_t n = 0; n < node.max_level; ++n) level += membrane >= at(node.thresholds, n * rungs + (rungs == 1 ? 0 : channel));
         levels[t * size + i] = level;
         carry = membrane;
         if (node.resets_after_decay || level == 0) continue;
-        if (node.reset == Reset::kEvent) carry -= removed;
-        if (node.reset == Reset::kLevel) carry -= removed * level;
+        if (node.reset == Reset::kEvent) carry -= reset_amount;
+        if (node.reset == Reset::kLevel) carry -= reset_amount * level;
         if (node.reset == Reset::kZero) carry = 0;
         checked(carry);
       }
@@ -194,8 +194,8 @@ void expect_refusal(const char* what, Report& report, Change change) {
   synapse.bound = {0, 5000, 16};
   Node neuron = c.start(Kind::kNeuron, c.add_repeat(c.add(synapse, 0)));
   neuron.max_level = 2;
-  neuron.ladder = c.keep({10, 20}, 4);
-  neuron.removed = c.keep({10}, 4);
+  neuron.thresholds = c.keep({10, 20}, 4);
+  neuron.reset_amount = c.keep({10}, 4);
   Node shortcut = c.start(Kind::kShortcut, c.add(neuron, 2));
   shortcut.max_input = 2;
   shortcut.weight = c.keep({1}, 2);
@@ -228,8 +228,8 @@ void test_refusals(Report& report) {
   expect("reads 0 inputs", [](Case&, Nodes& nodes) { nodes[1].inputs.clear(); });
   expect("reads 2 inputs", [](Case&, Nodes& nodes) { nodes[2].inputs = {1, 1}; });
   expect("a neuron reads a sequence", [](Case&, Nodes& nodes) { nodes[2].inputs = {0}; });
-  expect("a repeat reads one instant", [](Case& c, Nodes&) { c.net.takes_frames = true, c.net.nodes[0].is_still = false; });
-  expect("expected one instant", [](Case&, Nodes& nodes) { nodes[0].is_still = false; });
+  expect("a repeat reads one instant", [](Case& c, Nodes&) { c.net.takes_frames = true, c.net.nodes[0].has_time = true; });
+  expect("expected one instant", [](Case&, Nodes& nodes) { nodes[0].has_time = true; });
   expect("another shape", [](Case&, Nodes& nodes) { nodes[2].from.height = 5; });
   expect("expected 3 x 2 x 2", [](Case&, Nodes& nodes) { nodes[0].to.height = 3; });
   expect("wider than what it reads", [](Case&, Nodes& nodes) { nodes[0].window.dilation[0] = 2; });
@@ -237,9 +237,9 @@ void test_refusals(Report& report) {
   expect("1 or 2", [](Case& c, Nodes& nodes) { nodes[0].weight = c.keep(Longs(54, 1), 4); });
   expect("the bias has 2", [](Case& c, Nodes& nodes) { nodes[0].bias = c.keep({1, 2}, 4); });
   expect("levels reach 2", [](Case&, Nodes& nodes) { nodes[3].max_input = 1; });
-  expect("or fall", [](Case& c, Nodes& nodes) { nodes[2].ladder = c.keep({20, 10}, 4); });
-  expect("above zero", [](Case& c, Nodes& nodes) { nodes[2].ladder = c.keep({0, 10}, 4); });
-  expect("removes -1", [](Case& c, Nodes& nodes) { nodes[2].removed = c.keep({-1}, 4); });
+  expect("or fall", [](Case& c, Nodes& nodes) { nodes[2].thresholds = c.keep({20, 10}, 4); });
+  expect("above zero", [](Case& c, Nodes& nodes) { nodes[2].thresholds = c.keep({0, 10}, 4); });
+  expect("removes -1", [](Case& c, Nodes& nodes) { nodes[2].reset_amount = c.keep({-1}, 4); });
   expect("expected 0..1", [](Case&, Nodes& nodes) { nodes[2].multiplier = 2; });
   expect("2^24", [](Case& c, Nodes&) { c.net.input = {1, 1 << 13, 1 << 13}; });
 }

@@ -139,8 +139,8 @@ std::string wide_network(int64_t outputs, int merges) {
   draft.manifest =
       "{\"timesteps\": 1, \"input_shape\": [1], \"takes_frames\": true, \"logit_scale\": 1.0, \"origin\": "
       "{}, \"nodes\": [{\"path\": \"fc\", "
-      "\"kind\": \"synapse\", \"inputs\": [\"input\"], \"settings\": {\"max_input\": 255, \"is_still\": "
-      "false, \"stride\": [1, 1], \"padding\": [0, 0], "
+      "\"kind\": \"synapse\", \"inputs\": [\"input\"], \"settings\": {\"max_input\": 255, \"has_time\": "
+      "true, \"stride\": [1, 1], \"padding\": [0, 0], "
       "\"dilation\": [1, 1], \"groups\": 1, \"bits\": 8}, \"tensors\": {\"weight\": {\"dtype\": \"I8\", "
       "\"shape\": [" +
       std::to_string(outputs) + ", 1], \"offset\": 8}, \"bias\": null}, " + bound;

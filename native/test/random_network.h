@@ -41,14 +41,14 @@ struct Case {
   }
   lbq::Shape shape_of(int32_t node) const { return node == lbq::kInput ? net.input : net.nodes[node].to; }
   int64_t most_of(int32_t node) const { return node == lbq::kInput ? max_input : largest[node]; }
-  bool still(int32_t node) const { return node == lbq::kInput ? !net.takes_frames : net.nodes[node].is_still; }
+  bool still(int32_t node) const { return node == lbq::kInput ? !net.takes_frames : !net.nodes[node].has_time; }
 
   Node start(Kind kind, int32_t input) const {
     Node node;
     node.kind = kind;
     node.inputs = {input};
     node.from = node.to = shape_of(input);
-    node.is_still = still(input);
+    node.has_time = !still(input);
     return node;
   }
   int32_t add_synapse(int32_t input, const lbq::Shape* wanted);
@@ -61,7 +61,7 @@ struct Case {
     int64_t sum = 0;
     for (const Node& node : net.nodes)
       if (node.kind == Kind::kSynapse)
-        sum += node.to.height * node.to.width * node.weight.count * batch * (node.is_still ? 1 : net.timesteps);
+        sum += node.to.height * node.to.width * node.weight.count * batch * (node.has_time ? net.timesteps : 1);
     return sum;
   }
 };
@@ -163,7 +163,7 @@ int32_t Case::add_pool(int32_t input) {
 
 int32_t Case::add_neuron(int32_t input) {
   Node node = start(Kind::kNeuron, input);
-  node.is_still = false;
+  node.has_time = true;
   node.max_level = pick({1, 2, 5, 5, 15, 40, 255});
   node.shift = pick({0, 1, 4, 8});
   node.multiplier = static_cast<int32_t>(between(0, int64_t{1} << node.shift));
@@ -176,21 +176,21 @@ int32_t Case::add_neuron(int32_t input) {
     node.reset = Reset::kEvent;
     node.max_level = 1;
   }
-  Longs ladder(node.max_level * channels), removed(channels);
+  Longs thresholds(node.max_level * channels), reset_amount(channels);
   for (int64_t channel = 0; channel < channels; ++channel) {
     int64_t rung = between(1, step);
-    for (int32_t n = 0; n < node.max_level; ++n, rung += between(0, step)) ladder[n * channels + channel] = rung;
-    removed[channel] = between(0, step);
+    for (int32_t n = 0; n < node.max_level; ++n, rung += between(0, step)) thresholds[n * channels + channel] = rung;
+    reset_amount[channel] = between(0, step);
   }
-  node.ladder = keep(ladder, 4);
-  node.removed = keep(removed, 4);
+  node.thresholds = keep(thresholds, 4);
+  node.reset_amount = keep(reset_amount, 4);
   node.bound = {-kLargest, kLargest, 32};
   return add(node, node.max_level);
 }
 
 int32_t Case::add_repeat(int32_t input) {
   Node node = start(Kind::kRepeat, input);
-  node.is_still = false;
+  node.has_time = true;
   return add(node, most_of(input));
 }
 
@@ -264,7 +264,7 @@ Case Case::too_long_for_one_walk(int64_t batch) {
   Node neuron = c.start(Kind::kNeuron, c.add(shortcut, 0));
   neuron.max_level = 1;
   neuron.multiplier = 1;
-  neuron.ladder = neuron.removed = c.keep({300}, 4);  // one frame never reaches it
+  neuron.thresholds = neuron.reset_amount = c.keep({300}, 4);  // one frame never reaches it
   neuron.bound = {0, 1000, 16};
   Node readout = c.start(Kind::kReadout, c.add(neuron, 1));
   readout.sums_over_time = true;

@@ -134,7 +134,7 @@ const Case kCases[] = {
     {LBQ_RULE_SIGNAL, "merged levels",
      [](Draft& d) { d.edit("block.merge", "\"block.shortcut\"", "\"stem.neuron\""); }},
     {LBQ_RULE_SIGNAL, "still where time passes",
-     [](Draft& d) { d.edit("fc", "\"is_still\": false", "\"is_still\": true"); }},
+     [](Draft& d) { d.edit("fc", "\"has_time\": true", "\"has_time\": false"); }},
     {LBQ_RULE_SIGNAL, "mean of integers", [](Draft& d) { d.edit("readout", "\"sum\"", "\"mean\""); }},
     {LBQ_RULE_SIGNAL, "neuron without time",
      [](Draft& d) { d.edit("stem.neuron", "[\"stem.repeat\"]", "[\"stem.conv\"]"); }},
@@ -145,10 +145,10 @@ const Case kCases[] = {
     {LBQ_RULE_BITS, "eight in four bits", [](Draft& d) { d.set<int8_t>("block.conv.weight", 0, 8); }},
     {LBQ_RULE_BITS, "lowest byte", [](Draft& d) { d.set<int8_t>("stem.conv.weight", 71, -128); }},
     {LBQ_RULE_BITS, "lowest shortcut", [](Draft& d) { d.set<int16_t>("block.shortcut.weight", 3, -32768); }},
-    {LBQ_RULE_LADDER, "falling thresholds", [](Draft& d) { d.set<int32_t>("stem.neuron.ladder", 11, 999); }},
-    {LBQ_RULE_LADDER, "threshold of zero", [](Draft& d) { d.set<int32_t>("stem.neuron.ladder", 3, 0); }},
+    {LBQ_RULE_THRESHOLDS, "falling thresholds", [](Draft& d) { d.set<int32_t>("stem.neuron.thresholds", 11, 999); }},
+    {LBQ_RULE_THRESHOLDS, "threshold of zero", [](Draft& d) { d.set<int32_t>("stem.neuron.thresholds", 3, 0); }},
     {LBQ_RULE_DECAY, "growing carry", [](Draft& d) { d.edit("\"multiplier\": 3", "\"multiplier\": 5"); }},
-    {LBQ_RULE_RESET, "negative reset", [](Draft& d) { d.set<int32_t>("stem.neuron.removed", 2, -1); }},
+    {LBQ_RULE_RESET, "negative reset", [](Draft& d) { d.set<int32_t>("stem.neuron.reset_amount", 2, -1); }},
     {LBQ_RULE_RESET, "late reset of many levels",
      [](Draft& d) { d.edit("\"resets_after_decay\": false", "\"resets_after_decay\": true"); }},
     {LBQ_MODEL_REAL_NUMBERS, "real numbers", [](Draft& d) { d.edit("0.25", "null"); }},
@@ -171,7 +171,7 @@ void test_containers(const std::string& good, Report& report) {
   };
   refused("hello", LBQ_RULE_MAGIC, "text is no bundle");
   refused(good.substr(0, 5), LBQ_RULE_MAGIC, "half a magic is none");
-  refused(seal(draft.manifest, draft.payload(), 2), LBQ_RULE_VERSION, "version from the future");
+  refused(seal(draft.manifest, draft.payload(), 3), LBQ_RULE_VERSION, "version from the future");
   refused(seal("{}", "", 1, 1), LBQ_RULE_RESERVED, "reserved bytes used");
   refused(good.substr(0, good.size() - 1), LBQ_RULE_LENGTH, "cut");
   refused(good + "x", LBQ_RULE_LENGTH, "extended");

@@ -40,7 +40,7 @@ def one_layer(seed, *, timesteps, inputs=2, outputs=3):
         int32([[k * gamma for gamma in step] for k in range(1, num + 1)]),
         multiplier=dice.randint(0, 2**shift),
         shift=shift,
-        removed=int32([dice.randint(0, gamma) for gamma in step]),
+        reset_amount=int32([dice.randint(0, gamma) for gamma in step]),
         reset=dice.choice(["event", "level", "none", "zero"]),
         resets_after_decay=num == 1 and dice.random() < 0.3,
     )
@@ -128,8 +128,8 @@ def test_later_bounds_are_reached_where_every_current_is_possible(seed):
     net = one_layer(seed, timesteps=3, inputs=2, outputs=1)
     net.get_submodule("synapse").weight.copy_(torch.tensor([[1, -1]], dtype=torch.int8))
     neuron = net.get_submodule("neuron")
-    neuron.ladder.copy_(neuron.ladder // dice.choice([1, 3]))
-    neuron.removed.copy_(torch.minimum(neuron.removed, neuron.ladder[0]))
+    neuron.thresholds.copy_(neuron.thresholds // dice.choice([1, 3]))
+    neuron.reset_amount.copy_(torch.minimum(neuron.reset_amount, neuron.thresholds[0]))
     low, high = (int(side[0]) for side in membrane_intervals(net)["neuron"][0])
     reached, all_currents = {0}, np.arange(low, high + 1)
     for proven in membrane_intervals(net)["neuron"]:
@@ -144,7 +144,11 @@ def test_later_bounds_are_reached_where_every_current_is_possible(seed):
             reached = seen
         else:
             still = IntegerNeuron(
-                neuron.ladder, multiplier=0, shift=0, removed=neuron.removed, reset=neuron.reset
+                neuron.thresholds,
+                multiplier=0,
+                shift=0,
+                reset_amount=neuron.reset_amount,
+                reset=neuron.reset,
             )
             _, after = still.instant(torch.zeros_like(membrane), membrane)
             reached = set(after.flatten().tolist())

@@ -9,7 +9,7 @@ def test_a_neuron_counts_the_thresholds_it_has_reached():
     neuron = LevelNeuron(
         torch.tensor([[0.5], [1.0], [4.0]]),
         decay=torch.zeros(1),
-        removed=torch.ones(1),
+        reset_amount=torch.ones(1),
         reset="none",
     )
     currents = torch.tensor([-1.0, 0.49, 0.5, 3.9, 4.0, 99.0]).reshape(1, 6, 1)
@@ -18,7 +18,7 @@ def test_a_neuron_counts_the_thresholds_it_has_reached():
 
 def integer_neuron(**changes):
     options = {
-        "multiplier": 1, "shift": 1, "removed": torch.tensor([10], dtype=torch.int32),
+        "multiplier": 1, "shift": 1, "reset_amount": torch.tensor([10], dtype=torch.int32),
         "reset": "event",
     } | changes  # fmt: skip
     return IntegerNeuron(torch.tensor([[10], [20]], dtype=torch.int32), **options)
@@ -35,8 +35,8 @@ def test_an_integer_neuron_decays_by_multiplying_and_shifting_down():  # S8
 
 def test_an_integer_neuron_removes_what_its_reset_says():
     current = torch.tensor([[25]], dtype=torch.int32)
-    removed = {"event": 10, "level": 20, "none": 0, "zero": 25}
-    for reset, amount in removed.items():
+    reset_amount = {"event": 10, "level": 20, "none": 0, "zero": 25}
+    for reset, amount in reset_amount.items():
         _, carry = integer_neuron(reset=reset).instant(torch.zeros_like(current), current)
         assert carry.item() == 25 - amount
 

@@ -16,7 +16,7 @@ def test_an_integer_synapse_is_exact_where_float32_would_round():
 
 def test_a_bias_may_differ_at_every_position():
     bias = torch.arange(8.0).reshape(2, 2, 2)
-    synapse = Synapse(torch.zeros(2, 1, 1, 1), bias, max_input=1, is_still=True)
+    synapse = Synapse(torch.zeros(2, 1, 1, 1), bias, max_input=1, has_time=False)
     out = synapse(torch.zeros(3, 1, 2, 2))
     assert torch.equal(out, bias.expand(3, 2, 2, 2))
 

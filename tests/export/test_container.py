@@ -25,7 +25,7 @@ def test_the_header_is_laid_out_as_the_page_says():
     data = pack(b"{}", b"payload")
     assert data[:8] == bytes.fromhex("894C42510D0A1A0A")
     numbers = [int.from_bytes(data[a:b], "little") for a, b in ((8, 12), (12, 16), (16, 24))]
-    assert numbers == [1, 64, 7]
+    assert numbers == [2, 64, 7]
     assert data[24:32] == bytes(8)
     assert data[32:64] == hashlib.sha256(data[:32] + data[64:]).digest()
 

@@ -41,6 +41,6 @@ def test_a_bound_that_no_integer_holds_is_refused():
 
 def test_the_decay_of_integers_is_not_a_tensor():
     names = named_tensors(tiny_network())
-    assert "stem.neuron.ladder" in names
+    assert "stem.neuron.thresholds" in names
     assert "stem.neuron.decay" not in names
     assert names["fc.weight"].dtype == torch.int16

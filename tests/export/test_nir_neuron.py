@@ -8,12 +8,12 @@ from lbq.deploy.nodes import LevelNeuron
 from lbq.errors import FormatError, LoweringError
 from lbq.export.nir_neuron import neuron_graph, read_neuron
 
-CALM = {"decay": torch.tensor([0.5]).double(), "removed": torch.tensor([0.5]).double()}
+CALM = {"decay": torch.tensor([0.5]).double(), "reset_amount": torch.tensor([0.5]).double()}
 
 
 def neuron(**changes):
-    ladder = torch.tensor([[0.5], [1.0], [1.5]], dtype=torch.float64)
-    return LevelNeuron(ladder, **(CALM | {"reset": "event"} | changes))
+    thresholds = torch.tensor([[0.5], [1.0], [1.5]], dtype=torch.float64)
+    return LevelNeuron(thresholds, **(CALM | {"reset": "event"} | changes))
 
 
 def graph_of(node, *, timesteps=4):
@@ -48,7 +48,7 @@ def test_an_integrator_without_leak_has_its_own_node():
     ("changes", "why"),
     [
         ({"is_signed": True}, "negative levels"),
-        ({"is_split": True}, "membrane of its own"),
+        ({"per_threshold_state": True}, "membrane of its own"),
         ({"mixture": torch.eye(4).double()}, "mixes timesteps"),
         ({"reset": "zero"}, "forgets"),
         ({"decay": torch.tensor([1.25]).double()}, "not in 0..1"),
@@ -62,31 +62,37 @@ def test_what_nir_cannot_say_is_refused_by_name(changes, why):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("after", [False, True])
 def test_every_number_comes_back_hinted_or_not(dtype, after):
-    ladder = torch.tensor([[0.3]]) if after else torch.tensor([[0.3, 0.4, 0.5], [0.6, 0.8, 1.1]])
-    removed = torch.tensor([0.3]) if after else torch.tensor([0.3, 0.4, 0.5])
+    thresholds = (
+        torch.tensor([[0.3]]) if after else torch.tensor([[0.3, 0.4, 0.5], [0.6, 0.8, 1.1]])
+    )
+    reset_amount = torch.tensor([0.3]) if after else torch.tensor([0.3, 0.4, 0.5])
     node = LevelNeuron(
-        ladder, decay=torch.tensor([0.7]), removed=removed, reset="event", resets_after_decay=after
+        thresholds,
+        decay=torch.tensor([0.7]),
+        reset_amount=reset_amount,
+        reset="event",
+        resets_after_decay=after,
     ).to(dtype)
     graph = graph_of(node)
     again = read_neuron(nir, graph, path="x")
-    for name in ("ladder", "decay", "removed"):
+    for name in ("thresholds", "decay", "reset_amount"):
         assert torch.equal(getattr(again, name), getattr(node, name)), name
     assert (again.reset, again.resets_after_decay) == (node.reset, after)
     graph.metadata.clear()
     guessed = read_neuron(nir, graph, path="x")
     torch.testing.assert_close(guessed.decay, node.decay)
-    assert torch.equal(guessed.ladder, node.ladder)
+    assert torch.equal(guessed.thresholds, node.thresholds)
     assert not guessed.resets_after_decay
     torch.testing.assert_close(
-        guessed.removed * guessed.decay, removed.to(dtype) * (1 if after else node.decay)
+        guessed.reset_amount * guessed.decay, reset_amount.to(dtype) * (1 if after else node.decay)
     )
 
 
 def test_hints_that_the_nodes_contradict_do_not_count():
     graph = graph_of(neuron())
-    graph.metadata.update(decay=np.array([0.9]), removed=np.array([7.0]))
+    graph.metadata.update(decay=np.array([0.9]), reset_amount=np.array([7.0]))
     again = read_neuron(nir, graph, path="x")
-    assert (again.decay.item(), again.removed.item()) == (0.5, 0.5)
+    assert (again.decay.item(), again.reset_amount.item()) == (0.5, 0.5)
 
 
 def varied(values):

@@ -28,19 +28,19 @@ def test_one_bad_float_is_found_anywhere(role, value):
 def test_integer_thresholds_may_be_equal_real_ones_not():
     integer, real = (tiny_network(is_integer=kind) for kind in (True, False))
     neuron = integer.get_submodule("stem.neuron")
-    neuron.ladder[1] = neuron.ladder[0]
+    neuron.thresholds[1] = neuron.thresholds[0]
     check_numbers("stem.neuron", neuron)
     neuron = real.get_submodule("stem.neuron")
-    neuron.ladder[1] = neuron.ladder[0]
+    neuron.thresholds[1] = neuron.thresholds[0]
     with pytest.raises(BundleError) as caught:
         check_numbers("stem.neuron", neuron)
-    assert caught.value.rule == "ladder"
+    assert caught.value.rule == "thresholds"
 
 
 @pytest.mark.parametrize(("decay", "is_sound"), [(0, True), (1.4, True), (2.5, False)])
 def test_a_real_decay_may_grow_a_little(decay, is_sound):  # LM-HT learns 0.5 .. 1.5
     one = torch.ones(1)
-    neuron = LevelNeuron(one[None], decay=one * decay, removed=one, reset="level")
+    neuron = LevelNeuron(one[None], decay=one * decay, reset_amount=one, reset="level")
     if is_sound:
         check_numbers("neuron", neuron)
     else:

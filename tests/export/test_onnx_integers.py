@@ -27,23 +27,23 @@ def wide(high, *, limit=32767):
     torch.manual_seed(high)
     weight = torch.randint(-limit, limit + 1, (4, 2, 3, 3), dtype=torch.int16)
     bias = torch.randint(-(2**20), 2**20, (4, 6, 6), dtype=torch.int32)
-    return Synapse(weight, bias, max_input=high, is_still=True, padding=(1, 1), bits=16)
+    return Synapse(weight, bias, max_input=high, has_time=False, padding=(1, 1), bits=16)
 
 
 def neuron(**changes):
     fields = {
         "multiplier": 5,
         "shift": 3,
-        "removed": torch.tensor([3_000_001], dtype=torch.int32),
+        "reset_amount": torch.tensor([3_000_001], dtype=torch.int32),
         "reset": "event",
     }
-    ladder = torch.tensor([[1_000_003], [18_000_001], [22_000_007]], dtype=torch.int32)
-    return IntegerNeuron(ladder, **(fields | changes))
+    thresholds = torch.tensor([[1_000_003], [18_000_001], [22_000_007]], dtype=torch.int32)
+    return IntegerNeuron(thresholds, **(fields | changes))
 
 
-def head(*, max_input, is_still=False, area=36):
+def head(*, max_input, has_time=True, area=36):
     weight = torch.randint(-127, 128, (3, 4 * area), dtype=torch.int8)
-    return Synapse(weight, max_input=max_input, is_still=is_still, bits=8)
+    return Synapse(weight, max_input=max_input, has_time=has_time, bits=8)
 
 
 def raw(shape=(2, 6, 6)):
@@ -83,9 +83,9 @@ def test_wide_membranes_of_both_signs_are_exact(changes):
 @pytest.mark.parametrize(
     "pool",
     [
-        Pool("max", kernel=(3, 3), stride=(2, 2), padding=(1, 1), is_still=True),
-        Pool("sum", kernel=(2, 3), stride=(2, 1), padding=(1, 0), is_still=True),
-        Pool("sum", kernel=(6, 6), is_still=True),
+        Pool("max", kernel=(3, 3), stride=(2, 2), padding=(1, 1), has_time=False),
+        Pool("sum", kernel=(2, 3), stride=(2, 1), padding=(1, 0), has_time=False),
+        Pool("sum", kernel=(6, 6), has_time=False),
     ],
     ids=str,
 )
@@ -106,23 +106,23 @@ def test_levels_are_pooled_exactly(kind):
 
 def test_many_levels_times_wide_weights_are_exact():
     """A sum pool gives more than a byte, and its products more than float32 holds."""
-    pool = Pool("sum", kernel=(6, 6), is_still=True)
+    pool = Pool("sum", kernel=(6, 6), has_time=False)
     weight = torch.full((3, 2), 32767, dtype=torch.int16)
     weight[1] = -weight[1]
-    node = Synapse(weight, max_input=255 * 36, is_still=True, bits=16)
+    node = Synapse(weight, max_input=255 * 36, has_time=False, bits=16)
     check(integers(pool, node, Repeat(1), Readout("sum")), raw())
 
 
 def test_a_shortcut_of_16_bits_is_exact():
-    node = Shortcut(torch.tensor([32767, -32767], dtype=torch.int16), max_input=255, is_still=True)
+    node = Shortcut(torch.tensor([32767, -32767], dtype=torch.int16), max_input=255, has_time=False)
     check(integers(node, Repeat(2), Readout("sum"), timesteps=2), raw())
 
 
 def test_a_sum_whose_digits_could_overflow_is_refused_by_its_path(tmp_path):
     weight = torch.full((1, 2, 16, 16), 8191, dtype=torch.int16)
     weight[:, 1] = -8192  # their sum fits 32 bits, that of their sizes does not
-    node = Synapse(weight, max_input=1020, is_still=True, bits=16)
-    pool = Pool("sum", kernel=(2, 2), is_still=True)
+    node = Synapse(weight, max_input=1020, has_time=False, bits=16)
+    pool = Pool("sum", kernel=(2, 2), has_time=False)
     net = integers(pool, node, Repeat(1), Readout("sum"), shape=(2, 17, 17))
     with pytest.raises(LoweringError, match="synapse1 cannot be exported: its sums"):
         export_onnx(net, tmp_path / "net.onnx")

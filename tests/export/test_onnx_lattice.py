@@ -5,9 +5,9 @@ import torch
 from lbq.export.onnx_lattice import fit_lattice
 
 
-def counted(ladder, currents):
+def counted(thresholds, currents):
     """Count rungs: what a lattice must give."""
-    return sum((currents >= rung).astype(int) for rung in ladder)
+    return sum((currents >= rung).astype(int) for rung in thresholds)
 
 
 def levels_of(lattice, currents, inputs, *, max_level, gain=1):
@@ -20,14 +20,14 @@ def levels_of(lattice, currents, inputs, *, max_level, gain=1):
 
 def test_a_shortcut_of_whole_points_loses_nothing():
     steps = np.array([105, 735, 1505])
-    ladder = np.arange(1, 6)[:, None] * steps
+    thresholds = np.arange(1, 6)[:, None] * steps
     shortcut = steps * 3 // 5
-    lattice = fit_lattice(torch.tensor(ladder), torch.tensor(shortcut), max_input=5, gain=1)
+    lattice = fit_lattice(torch.tensor(thresholds), torch.tensor(shortcut), max_input=5, gain=1)
     assert lattice is not None
     assert lattice.is_exact.all()
     currents = np.arange(-9000, 9000)[:, None]
     for level in range(6):
-        expected = counted(ladder, currents + level * shortcut)
+        expected = counted(thresholds, currents + level * shortcut)
         got = levels_of(lattice, currents, level, max_level=5)
         np.testing.assert_array_equal(got, expected)
 
@@ -37,22 +37,24 @@ def test_thresholds_move_by_no_more_than_is_told(gain):
     generator = np.random.default_rng(gain)
     for _ in range(20):
         steps = generator.uniform(300, 2000, 3)
-        ladder = np.ceil(np.arange(1, 6)[:, None] * steps)
+        thresholds = np.ceil(np.arange(1, 6)[:, None] * steps)
         shortcut = np.rint(steps * generator.uniform(0.4, 1.3))
-        lattice = fit_lattice(torch.tensor(ladder), torch.tensor(shortcut), max_input=5, gain=gain)
+        lattice = fit_lattice(
+            torch.tensor(thresholds), torch.tensor(shortcut), max_input=5, gain=gain
+        )
         assert lattice is not None
         assert lattice.error < 1 / 16
         currents = np.arange(-13000, 13000)[:, None]
         for level in range(6):
             total = currents + level * shortcut
             got = levels_of(lattice, currents, level, max_level=5, gain=gain)
-            room = lattice.error * ladder[-1] / 5 + 1
-            is_near = (np.abs(total[None] - ladder[:, None]) <= room).any(0)
-            is_moved = got != counted(ladder, total)
+            room = lattice.error * thresholds[-1] / 5 + 1
+            is_near = (np.abs(total[None] - thresholds[:, None]) <= room).any(0)
+            is_moved = got != counted(thresholds, total)
             assert not (is_moved & ~is_near).any()
             assert not is_moved[:, lattice.is_exact].any()
 
 
 def test_levels_that_fill_the_byte_have_no_lattice():
-    ladder = 100 * torch.arange(1, 6).reshape(-1, 1)
-    assert fit_lattice(ladder, torch.tensor([100]), max_input=255, gain=1) is None
+    thresholds = 100 * torch.arange(1, 6).reshape(-1, 1)
+    assert fit_lattice(thresholds, torch.tensor([100]), max_input=255, gain=1) is None

@@ -9,33 +9,33 @@ import lbq
 from lbq.errors import ParameterError
 from lbq.export.onnx import export_onnx
 from lbq.export.onnx_graph import read_onnx_facts
-from lbq.export.onnx_qdq import fit_ladder
+from lbq.export.onnx_qdq import fit_affine
 from lbq.neurons import IntegerLIF
 
 pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
 
 
-def counted(ladder, currents):
+def counted(thresholds, currents):
     """Count rungs: what the line must give."""
-    return sum((currents[:, None] >= rung).astype(int) for rung in ladder.numpy())
+    return sum((currents[:, None] >= rung).astype(int) for rung in thresholds.numpy())
 
 
 def test_a_fitted_line_rounds_to_the_level_of_every_current():
-    ladder = torch.tensor([[64, 700], [127, 1400], [190, 2100]], dtype=torch.int32)
-    line = fit_ladder(ladder, gain=18)
+    thresholds = torch.tensor([[64, 700], [127, 1400], [190, 2100]], dtype=torch.int32)
+    line = fit_affine(thresholds, gain=18)
     assert line.is_exact.all()
     currents = np.arange(-500, 3000)
     rounded = np.rint((18 * currents[:, None] + line.offset) * line.scale).clip(0, 3)
-    np.testing.assert_array_equal(rounded, counted(ladder, currents))
+    np.testing.assert_array_equal(rounded, counted(thresholds, currents))
 
 
 def test_a_crooked_ladder_is_told():
     straight, crooked = [100, 200, 300], [100, 250, 300]
-    ladder = torch.tensor([straight, crooked], dtype=torch.int32).T
-    line = fit_ladder(ladder, gain=1)
+    thresholds = torch.tensor([straight, crooked], dtype=torch.int32).T
+    line = fit_affine(thresholds, gain=1)
     assert line.is_exact.tolist() == [True, False]
     assert line.error > 1 / 8  # of a step
-    assert fit_ladder(ladder[:, :1], gain=1).error == 0
+    assert fit_affine(thresholds[:, :1], gain=1).error == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -67,7 +67,7 @@ def test_ladders_that_begin_at_half_a_step_are_lines_too():
 def test_a_crooked_neuron_keeps_its_bits(tmp_path):
     net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=4)
     path, neuron = next((p, n) for p, n in net.neurons() if p.endswith("neuron1"))
-    neuron.ladder[1] += (neuron.ladder[2] - neuron.ladder[1]) // 2
+    neuron.thresholds[1] += (neuron.thresholds[2] - neuron.thresholds[1]) // 2
     got = exported_answers(net, raw, engine="onnxruntime", style="int8")
     assert not num_different(got, answers(net, raw)), path
     export_onnx(net, tmp_path / "net.onnx", style="int8")
@@ -86,7 +86,7 @@ def test_lossy_sums_move_few_levels_of_a_block(engine):
     net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
     for path, neuron in net.neurons():  # steps as training leaves them: no two alike
         if path.endswith("neuron2"):
-            neuron.ladder.copy_((neuron.ladder * (0.6 + 0.07 * int(path[-9]))).ceil().int())
+            neuron.thresholds.copy_((neuron.thresholds * (0.6 + 0.07 * int(path[-9]))).ceil().int())
     expected = answers(net, raw)
     got = exported_answers(net, raw, engine=engine, style="int8-lossy")
     first = "stages.0.0.neuron2"  # behind it, moved levels move others

@@ -40,7 +40,7 @@ def nothing(draft):
 
 @breaks("version")
 def version_from_the_future(draft):
-    draft.version = 2
+    draft.version = 3
 
 
 @breaks("reserved")
@@ -254,12 +254,12 @@ def repeats_another_number(draft):
 
 @breaks("max-level")
 def too_many_levels(draft):
-    draft.node("stem.neuron")["tensors"]["ladder"]["shape"][0] = 256
+    draft.node("stem.neuron")["tensors"]["thresholds"]["shape"][0] = 256
 
 
 @breaks("max-level", is_integer=False)
 def too_many_levels_with_a_sign(draft):
-    draft.node("stem.neuron")["tensors"]["ladder"]["shape"][0] = 128
+    draft.node("stem.neuron")["tensors"]["thresholds"]["shape"][0] = 128
     draft.node("stem.neuron")["settings"]["is_signed"] = True
 
 
@@ -272,7 +272,7 @@ def hole(draft):
 
 @breaks("contiguous")
 def overlap(draft):
-    first, second = (draft.table[f"{path}.neuron.ladder"] for path in ("stem", "block"))
+    first, second = (draft.table[f"{path}.neuron.thresholds"] for path in ("stem", "block"))
     first["data_offsets"] = second["data_offsets"]
 
 
@@ -313,7 +313,7 @@ def tensor_left_out(draft):
 @breaks("tensors")
 def tensor_used_twice(draft):
     stem, block = (draft.node(f"{path}.neuron")["tensors"] for path in ("stem", "block"))
-    stem["ladder"] = dict(block["ladder"])
+    stem["thresholds"] = dict(block["thresholds"])
 
 
 @breaks("dtype")
@@ -379,7 +379,7 @@ def sum_of_the_same_thing_over_and_over(draft):
     bound = {"low": 0, "high": 0, "bits": 16}
     window = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
     nodes = [
-        ("synapse", ["input"], {"max_input": 255, "is_still": False, "bits": 8, **window}),
+        ("synapse", ["input"], {"max_input": 255, "has_time": True, "bits": 8, **window}),
         ("merge", ["synapse"] * 5000, {}),
         ("readout", ["merge"], {"over_time": "sum"}),
     ]
@@ -404,7 +404,7 @@ def merged_levels(draft):
 
 @breaks("signal")
 def still_where_time_passes(draft):
-    draft.node("fc")["settings"]["is_still"] = True
+    draft.node("fc")["settings"]["has_time"] = False
 
 
 @breaks("signal")
@@ -455,20 +455,20 @@ def lowest_shortcut(draft):
     draft.numbers[place : place + 2] = b"\x00\x80"
 
 
-@breaks("ladder")
+@breaks("thresholds")
 def falling_thresholds(draft):
-    place = draft.region("stem.neuron.ladder")
+    place = draft.region("stem.neuron.thresholds")
     draft.numbers[place] = struct.pack("<12i", *range(12, 0, -1))
 
 
-@breaks("ladder", is_integer=False)
+@breaks("thresholds", is_integer=False)
 def equal_thresholds(draft):
-    draft.numbers[draft.region("stem.neuron.ladder")] = struct.pack("<3f", 1, 1, 2)
+    draft.numbers[draft.region("stem.neuron.thresholds")] = struct.pack("<3f", 1, 1, 2)
 
 
-@breaks("ladder")
+@breaks("thresholds")
 def threshold_of_zero(draft):
-    place = draft.region("stem.neuron.ladder").start
+    place = draft.region("stem.neuron.thresholds").start
     draft.numbers[place : place + 4] = bytes(4)
 
 
@@ -484,7 +484,7 @@ def negative_decay(draft):
 
 @breaks("reset")
 def negative_reset(draft):
-    place = draft.region("stem.neuron.removed").start
+    place = draft.region("stem.neuron.reset_amount").start
     draft.numbers[place : place + 4] = struct.pack("<i", -1)
 
 
@@ -495,7 +495,7 @@ def late_reset_of_many_levels(draft):
 
 @breaks("reset", is_integer=False)
 def split_membranes_that_subtract(draft):
-    draft.node("stem.neuron")["settings"]["is_split"] = True
+    draft.node("stem.neuron")["settings"]["per_threshold_state"] = True
 
 
 @pytest.fixture(scope="module")

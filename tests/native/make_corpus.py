@@ -38,9 +38,11 @@ def frames():
     skip = net.add("pairs", Pool("sum", kernel=(1, 2)), at)
     at = net.add("largest", Pool("max", kernel=(1, 2)), at)
     at = net.add("merge", Merge(), at, skip, at)
-    ladder = torch.tensor([[2000], [2000], [30000]], dtype=torch.int32)
-    removed = torch.tensor([3000], dtype=torch.int32)
-    neuron = IntegerNeuron(ladder, multiplier=7, shift=3, removed=removed, reset="level")
+    thresholds = torch.tensor([[2000], [2000], [30000]], dtype=torch.int32)
+    reset_amount = torch.tensor([3000], dtype=torch.int32)
+    neuron = IntegerNeuron(
+        thresholds, multiplier=7, shift=3, reset_amount=reset_amount, reset="level"
+    )
     at = net.add("neuron", neuron, at)
     one = torch.tensor([-321], dtype=torch.int16)
     at = net.add("shortcut", Shortcut(one, one.int() * 50, max_input=3), at)
@@ -53,8 +55,10 @@ def features():
     weight = torch.arange(-12, 12).reshape(4, 6).to(torch.int8)
     net = LoweredNetwork(timesteps=2, input_shape=(6,), takes_frames=True, logit_scale=1.0)
     at = net.add("fc", Synapse(weight, max_input=255, bits=8), INPUT)
-    ladder = torch.tensor([[700, 900, 2500, 4000]], dtype=torch.int32)
-    neuron = IntegerNeuron(ladder, multiplier=1, shift=0, removed=ladder[0].clone(), reset="event")
+    thresholds = torch.tensor([[700, 900, 2500, 4000]], dtype=torch.int32)
+    neuron = IntegerNeuron(
+        thresholds, multiplier=1, shift=0, reset_amount=thresholds[0].clone(), reset="event"
+    )
     at = net.add("neuron", neuron, at)
     at = net.add("fc.out", Synapse(weight[:3, :4].contiguous(), max_input=1, bits=8), at)
     net.add("readout", Readout("sum"), at)

@@ -66,7 +66,7 @@ CHANGES = {
     "which is not before it": lambda struct, nodes: nodes["Synapse"].inputs.__setitem__(0, 5),
     "reads another shape": set_in("Synapse", "from_", 1, 3),
     "it gives": set_in("Synapse", "to", 2, 1000),
-    "expected a sequence": set_to("IntegerNeuron", "is_still", 1),
+    "expected a sequence": set_to("IntegerNeuron", "has_time", 0),
     "one instant to a sequence": lambda struct, nodes: nodes["Merge"].inputs.__setitem__(0, -1),
     "the kind of a node": set_to("Pool", "kind", 256 + 3),
     "a reset is": set_to("IntegerNeuron", "reset", 256),

@@ -184,16 +184,18 @@ class _Parts:
     """The membranes of a neuron, split by the level they emit: arrays ``[N + 1, C]``."""
 
     def __init__(self, node: IntegerNeuron, *, channels: int) -> None:
-        ladder, removed = (t.cpu().numpy().astype(int) for t in (node.ladder, node.removed))
-        self.channels = max(channels, ladder.shape[1], len(removed))
-        ladder = np.broadcast_to(ladder, (len(ladder), self.channels))
+        thresholds, reset_amount = (
+            t.cpu().numpy().astype(int) for t in (node.thresholds, node.reset_amount)
+        )
+        self.channels = max(channels, thresholds.shape[1], len(reset_amount))
+        thresholds = np.broadcast_to(thresholds, (len(thresholds), self.channels))
         beyond = np.full((1, self.channels), _BEYOND)
-        self._low = np.concatenate([-beyond, ladder])
-        self._high = np.concatenate([ladder - 1, beyond])
-        level = np.arange(len(ladder) + 1)[:, None]
+        self._low = np.concatenate([-beyond, thresholds])
+        self._high = np.concatenate([thresholds - 1, beyond])
+        level = np.arange(len(thresholds) + 1)[:, None]
         reset = "event" if node.resets_after_decay else node.reset
         units = {"event": np.minimum(level, 1), "level": level}.get(reset, 0 * level)
-        self._removed = units * removed  # [N + 1, C]
+        self._reset_amount = units * reset_amount  # [N + 1, C]
         self._is_kept = (level == 0) | (reset != "zero")
 
     def reset(self, membrane: Interval, node: IntegerNeuron | None = None) -> Interval:
@@ -202,7 +204,7 @@ class _Parts:
         high = np.minimum(membrane.high, self._high)
         is_there = low <= high  # some level always is
         part = Interval(low, high) if node is None else _decayed(node, Interval(low, high))[1]
-        low, high = (side * self._is_kept - self._removed for side in part)
+        low, high = (side * self._is_kept - self._reset_amount for side in part)
         return Interval(
             np.where(is_there, low, _BEYOND).min(0), np.where(is_there, high, -_BEYOND).max(0)
         )

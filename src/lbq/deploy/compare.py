@@ -106,7 +106,7 @@ def _width(network: LoweredNetwork, path: str) -> tuple[float, float]:
     """Return the smallest and the largest noise for a neuron: all of its levels, and silence."""
     node = network.get_submodule(path)
     assert isinstance(node, LevelNeuron)
-    top = 1.2 * float(node.ladder.max())
+    top = 1.2 * float(node.thresholds.max())
     return (-top, top) if node.is_signed else (-0.2 * top, top)
 
 

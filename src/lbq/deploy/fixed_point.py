@@ -282,16 +282,16 @@ def _response(weight: Tensor, mean: Tensor, groups: int) -> Tensor:
 def _shortcut(node: Shortcut, unit: Tensor) -> Shortcut:
     weight = (node.weight.double() / unit).round().to(torch.int16)
     bias = None if node.bias is None else (node.bias.double() / unit).round().to(torch.int32)
-    return Shortcut(weight, bias, max_input=node.max_input, is_still=node.is_still)
+    return Shortcut(weight, bias, max_input=node.max_input, has_time=node.has_time)
 
 
 def _neuron(node: LevelNeuron, unit: Tensor) -> IntegerNeuron:
     multiplier, shift = as_fraction(float(node.decay), max_shift=MAX_SHIFT)
     return IntegerNeuron(
-        (node.ladder.double() / unit).ceil().clamp(max=2**30).to(torch.int32),
+        (node.thresholds.double() / unit).ceil().clamp(max=2**30).to(torch.int32),
         multiplier=multiplier,
         shift=shift,
-        removed=(node.removed.double() / unit).round().clamp(max=2**30).to(torch.int32),
+        reset_amount=(node.reset_amount.double() / unit).round().clamp(max=2**30).to(torch.int32),
         reset=node.reset,
         resets_after_decay=node.resets_after_decay,
     )
@@ -361,7 +361,7 @@ def _check_node(place: Place, node: torch.nn.Module) -> None:
     elif isinstance(node, LevelNeuron):
         if node.is_signed:
             why = "it emits negative levels"
-        elif node.is_split:
+        elif node.per_threshold_state:
             why = "every level has a membrane of its own"
         elif node.mixture is not None:
             why = "it mixes timesteps"

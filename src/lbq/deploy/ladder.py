@@ -1,4 +1,4 @@
-"""Turning trained neurons into ladders of thresholds that give the same levels."""
+"""Turning trained neurons into thresholds that give the same levels."""
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         node = LevelNeuron(
             threshold_ladder(step, max_level=neuron.max_level),
             decay=neuron.decay().to(dtype),
-            removed=neuron.reset.to(dtype) * step,
+            reset_amount=neuron.reset.to(dtype) * step,
             reset=neuron.options.reset_mode,
         )
     elif isinstance(neuron, TernaryLIF):
@@ -47,7 +47,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         node = LevelNeuron(
             threshold_ladder(step, max_level=1),
             decay=neuron.decay().to(dtype),
-            removed=neuron.reset.to(dtype) * step,
+            reset_amount=neuron.reset.to(dtype) * step,
             reset=neuron.reset_mode,
             is_signed=True,
         )
@@ -56,7 +56,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         node = LevelNeuron(
             threshold_ladder(one * neuron.THRESHOLD, max_level=1),
             decay=neuron.decay().to(dtype),
-            removed=one,
+            reset_amount=one,
             reset="zero",
             is_signed=True,
         )
@@ -65,7 +65,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         node = LevelNeuron(
             _above(threshold).unsqueeze(0),
             decay=neuron.decay().to(dtype),
-            removed=neuron.reset.to(dtype) * threshold,
+            reset_amount=neuron.reset.to(dtype) * threshold,
             reset="event",
             resets_after_decay=True,
         )
@@ -74,7 +74,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         node = LevelNeuron(
             _rounding_ladder(neuron.max_level, dtype),
             decay=neuron.decay().to(dtype),
-            removed=one,
+            reset_amount=one,
             reset="level",
         )
     elif isinstance(neuron, MultiLevelLIF):
@@ -82,9 +82,9 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         node = LevelNeuron(
             _above(neuron.thresholds.to(dtype)).unsqueeze(1),
             decay=neuron.decay().to(dtype),
-            removed=one,
+            reset_amount=one,
             reset="zero",
-            is_split=True,
+            per_threshold_state=True,
         )
     elif isinstance(neuron, LMHT):
         step = neuron.step.to(dtype)
@@ -92,13 +92,13 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         node = LevelNeuron(
             threshold_ladder(step, max_level=neuron.max_level),
             decay=torch.sigmoid(neuron.raw_leak.to(dtype)) + 0.5,
-            removed=step,
+            reset_amount=step,
             reset="level",
             mixture=mixture,
         )
     else:
         raise LoweringError(
-            f"{path} is a {type(neuron).__name__}, whose levels have no ladder here"
+            f"{path} is a {type(neuron).__name__}, whose levels have no thresholds here"
         )
     return node.to(dtype), step.double()
 

@@ -1,4 +1,4 @@
-"""Neurons behind synapses that absorbed their steps: ladders of thresholds, real or integer."""
+"""Neurons behind synapses that absorbed their steps: thresholds, real or integer."""
 
 from typing import Literal
 
@@ -17,45 +17,45 @@ NodeReset = Literal["event", "level", "none", "zero"]
 class LevelNeuron(Neuron):
     """Any neuron of this library with its step absorbed: currents in, integer levels out.
 
-    A level is the number of thresholds that the membrane has reached (Eq. 3). The ladder holds the
-    smallest membranes at which the trained neuron's own formula reaches each level, so that both
-    agree on every float.
+    A level is the number of thresholds that the membrane has reached (Eq. 3). They are
+    the smallest membranes at which the trained neuron's own formula reaches each level, so that
+    both agree on every float.
 
     Args:
-        ladder: thresholds, rising, ``[N, 1]`` or ``[N, C]``; for a signed neuron, of its size.
+        thresholds: thresholds, rising, ``[N, 1]`` or ``[N, C]``; for a signed neuron, of its size.
         decay: share of the carry that survives a timestep, ``[1]``.
-        removed: what one unit of reset takes from the membrane, ``[1]`` or ``[C]``.
+        reset_amount: what one unit of reset takes from the membrane, ``[1]`` or ``[C]``.
         reset: whether emission removes that once, once per level, never, or forgets everything.
         is_signed: whether the level has the membrane's sign.
         resets_after_decay: whether the reset escapes the decay of the next timestep (Eq. 1).
-        is_split: whether every threshold has a membrane of its own.
+        per_threshold_state: whether every threshold has a membrane of its own.
         mixture: ``[T, T]`` that mixes the currents of all timesteps first; None for none.
     """
 
     def __init__(
         self,
-        ladder: Tensor,
+        thresholds: Tensor,
         *,
         decay: Tensor,
-        removed: Tensor,
+        reset_amount: Tensor,
         reset: NodeReset,
         is_signed: bool = False,
         resets_after_decay: bool = False,
-        is_split: bool = False,
+        per_threshold_state: bool = False,
         mixture: Tensor | None = None,
     ) -> None:
-        super().__init__(max_level=len(ladder))
-        self.ladder: Tensor
+        super().__init__(max_level=len(thresholds))
+        self.thresholds: Tensor
         self.decay: Tensor
-        self.removed: Tensor
+        self.reset_amount: Tensor
         self.mixture: Tensor | None
-        self.register_buffer("ladder", ladder)
+        self.register_buffer("thresholds", thresholds)
         self.register_buffer("decay", decay)
-        self.register_buffer("removed", removed)
+        self.register_buffer("reset_amount", reset_amount)
         self.register_buffer("mixture", mixture)
         self.reset: NodeReset = reset
         self.is_signed = is_signed
-        self.resets_after_decay, self.is_split = resets_after_decay, is_split
+        self.resets_after_decay, self.per_threshold_state = resets_after_decay, per_threshold_state
 
     def forward(self, currents: Tensor) -> Tensor:
         """Answer a whole sequence with its levels, from rest."""
@@ -70,7 +70,7 @@ class LevelNeuron(Neuron):
             currents = torch.stack([(row * currents).sum(0) for row in shaped.unbind(0)])
         if carry is None:
             rest = torch.zeros_like(currents[0])
-            carry = torch.stack([rest] * self.max_level) if self.is_split else rest
+            carry = torch.stack([rest] * self.max_level) if self.per_threshold_state else rest
         levels: list[Tensor] = []
         for current in currents.unbind(0):
             level, carry = self.instant(carry, current)
@@ -82,13 +82,15 @@ class LevelNeuron(Neuron):
     def instant(self, carry: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
         """Integrate, count thresholds and reset: one timestep."""
         membrane = self.integrate(carry, current.expand_as(carry))  # [N, B, *n] if it is split
-        if self.is_split:
-            ladder = self.ladder.reshape(-1, *[1] * current.dim())  # [N, 1, ...]
-            spikes = (membrane >= ladder).to(torch.uint8)
+        if self.per_threshold_state:
+            thresholds = self.thresholds.reshape(-1, *[1] * current.dim())  # [N, 1, ...]
+            spikes = (membrane >= thresholds).to(torch.uint8)
             return spikes.sum(0, dtype=torch.uint8), torch.where(spikes > 0, 0, membrane)
-        ladder = torch.stack([per_channel(rung, current[:1])[0] for rung in self.ladder.unbind(0)])
+        thresholds = torch.stack(
+            [per_channel(rung, current[:1])[0] for rung in self.thresholds.unbind(0)]
+        )
         size = membrane.abs() if self.is_signed else membrane
-        level = count_thresholds(size, ladder).to(torch.uint8)
+        level = count_thresholds(size, thresholds).to(torch.uint8)
         if self.is_signed:
             level = level.to(torch.int8) * membrane.sign().to(torch.int8)
         return level, self._after(membrane, level)
@@ -96,9 +98,14 @@ class LevelNeuron(Neuron):
     def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
         """Decay what was carried over and add the current."""
         if self.resets_after_decay:  # the carry is the last membrane
-            spike = count_thresholds(carry, self.ladder)
+            spike = count_thresholds(carry, self.thresholds)
             return lif_membrane(
-                carry, current, spike=spike, decay=self.decay, threshold=self.removed, reset=1.0
+                carry,
+                current,
+                spike=spike,
+                decay=self.decay,
+                threshold=self.reset_amount,
+                reset=1.0,
             )
         return integrate(carry, current, decay=self.decay)
 
@@ -108,7 +115,7 @@ class LevelNeuron(Neuron):
         if self.reset == "zero":
             return torch.where(level != 0, torch.zeros_like(membrane), membrane)
         units = steps_removed(level, mode=self.reset).to(membrane.dtype)
-        return membrane - per_channel(self.removed, membrane) * units
+        return membrane - per_channel(self.reset_amount, membrane) * units
 
     def extra_repr(self) -> str:
         """Show the range of levels."""
@@ -123,28 +130,28 @@ class IntegerNeuron(LevelNeuron):
     down, negative carries too.
 
     Args:
-        ladder: thresholds, rising, ``[N, C]`` int32.
+        thresholds: thresholds, rising, ``[N, C]`` int32.
         multiplier: of the carry.
         shift: bits that the product is shifted by.
-        removed: what one unit of reset takes from the membrane, ``[C]`` int32.
+        reset_amount: what one unit of reset takes from the membrane, ``[C]`` int32.
         reset: whether emission removes that once, once per level, never, or forgets everything.
         resets_after_decay: whether the reset escapes the decay of the next timestep (Eq. 1).
     """
 
     def __init__(
         self,
-        ladder: Tensor,
+        thresholds: Tensor,
         *,
         multiplier: int,
         shift: int,
-        removed: Tensor,
+        reset_amount: Tensor,
         reset: NodeReset,
         resets_after_decay: bool = False,
     ) -> None:
         super().__init__(
-            ladder,
+            thresholds,
             decay=torch.tensor([multiplier / 2**shift], dtype=torch.float32),
-            removed=removed,
+            reset_amount=reset_amount,
             reset=reset,
             resets_after_decay=resets_after_decay,
         )
@@ -155,8 +162,8 @@ class IntegerNeuron(LevelNeuron):
         membrane = ((carry * self.multiplier) >> self.shift) + current
         if not self.resets_after_decay:
             return membrane
-        reached = carry >= per_channel(self.ladder[0], carry)
-        return membrane - per_channel(self.removed, carry) * reached
+        reached = carry >= per_channel(self.thresholds[0], carry)
+        return membrane - per_channel(self.reset_amount, carry) * reached
 
 
 def per_channel(values: Tensor, like: Tensor) -> Tensor:

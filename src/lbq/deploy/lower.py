@@ -240,7 +240,7 @@ class _Lowering:
                 self._wiring.stored(term.scale * gain),
                 self._wiring.stored(offset),
                 max_input=term.max_size,
-                is_still=signal.axes == "still",
+                has_time=signal.axes != "still",
             ),
             term.source,
         )
@@ -256,7 +256,9 @@ class _Lowering:
         currents = self._wiring.as_currents(signal, call.path)
         node, step = as_level_neuron(neuron, path=call.path, dtype=self._dtype)
         assert call.shape is not None
-        if currents.positions > 1 and (node.ladder.shape[1] > 1 or node.removed.numel() > 1):
+        if currents.positions > 1 and (
+            node.thresholds.shape[1] > 1 or node.reset_amount.numel() > 1
+        ):
             self._refuse(call, "it has a step for every flattened feature; flatten behind it")
         path = self.network.add(call.path, node, currents.source)
         self._neurons[path] = neuron

@@ -31,18 +31,18 @@ class Weighted(nn.Module):
         weight: integers in an integer network.
         bias: None for none.
         max_input: largest size of what enters (levels or pixels); None if that is a real number.
-        is_still: what enters has no time axis.
+        has_time: whether what enters has a time axis.
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, *, max_input: int | None, is_still: bool
+        self, weight: Tensor, bias: Tensor | None, *, max_input: int | None, has_time: bool
     ) -> None:
         super().__init__()
         self.weight: Tensor
         self.bias: Tensor | None
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
-        self.max_input, self.is_still = max_input, is_still
+        self.max_input, self.has_time = max_input, has_time
 
     @property
     def is_integer(self) -> bool:
@@ -51,12 +51,12 @@ class Weighted(nn.Module):
 
     def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
         """Return the currents of all instants; ``multiply`` says how, densely unless told."""
-        folded = inputs if self.is_still else fold(inputs)
+        folded = fold(inputs) if self.has_time else inputs
         currents = self.multiply(folded) if multiply is None else multiply(self, folded)
         if self.bias is not None:
             is_map = self.bias.dim() == 3
             currents = currents + (self.bias if is_map else per_channel(self.bias, currents))
-        return currents if self.is_still else unfold(currents, like=inputs)
+        return unfold(currents, like=inputs) if self.has_time else currents
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply by the weights, without bias; exact in an integer network."""
@@ -70,7 +70,7 @@ class Synapse(Weighted):
         weight: ``[out, in / groups, kh, kw]`` or ``[out, in]``; integers in an integer network.
         bias: ``[out]``, or ``[out, H, W]`` where borders differ; None for none.
         max_input: largest size of what enters (levels or pixels); None if that is a real number.
-        is_still: what enters has no time axis.
+        has_time: whether what enters has a time axis.
         stride: of a convolution, per axis.
         padding: zeros on both sides, per axis.
         dilation: distance of the taps, per axis.
@@ -84,14 +84,14 @@ class Synapse(Weighted):
         bias: Tensor | None = None,
         *,
         max_input: int | None,
-        is_still: bool = False,
+        has_time: bool = True,
         stride: tuple[int, ...] = (1, 1),
         padding: tuple[int, ...] = (0, 0),
         dilation: tuple[int, ...] = (1, 1),
         groups: int = 1,
         bits: int | None = None,
     ) -> None:
-        super().__init__(weight, bias, max_input=max_input, is_still=is_still)
+        super().__init__(weight, bias, max_input=max_input, has_time=has_time)
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.groups, self.bits = groups, bits
 
@@ -108,7 +108,7 @@ class Synapse(Weighted):
             weight,
             bias,
             max_input=max_input,
-            is_still=self.is_still,
+            has_time=self.has_time,
             stride=self.stride,
             padding=self.padding,
             dilation=self.dilation,
@@ -145,7 +145,7 @@ class Shortcut(Weighted):
         weight: ``[C]``, or ``[1]`` for one weight for all.
         bias: ``[C]`` or None.
         max_input: largest size of what enters; None if that is a real number.
-        is_still: what enters has no time axis.
+        has_time: whether what enters has a time axis.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class Shortcut(Weighted):
         bias: Tensor | None = None,
         *,
         max_input: int | None,
-        is_still: bool = False,
+        has_time: bool = True,
     ) -> None:
-        super().__init__(weight, bias, max_input=max_input, is_still=is_still)
+        super().__init__(weight, bias, max_input=max_input, has_time=has_time)
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply every channel by its weight."""
@@ -183,7 +183,7 @@ class Pool(nn.Module):
         kernel: size of the window.
         stride: step of the window.
         padding: positions added on both sides.
-        is_still: what enters has no time axis.
+        has_time: whether what enters has a time axis.
     """
 
     def __init__(
@@ -193,18 +193,18 @@ class Pool(nn.Module):
         kernel: tuple[int, int],
         stride: tuple[int, int] = (1, 1),
         padding: tuple[int, int] = (0, 0),
-        is_still: bool = False,
+        has_time: bool = True,
     ) -> None:
         super().__init__()
         if kind not in ("max", "sum"):
             raise ParameterError(f'a pool takes the "max" or the "sum" of levels, got {kind!r}')
         self.kind: PoolKind = kind
         self.kernel, self.stride, self.padding = kernel, stride, padding
-        self.is_still = is_still
+        self.has_time = has_time
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Pool every instant; levels stay small integers, sums become int32."""
-        folded = inputs if self.is_still else fold(inputs)
+        folded = fold(inputs) if self.has_time else inputs
         is_real, is_byte = folded.is_floating_point(), folded.dtype in (torch.uint8, torch.int8)
         exact = torch.float32 if is_byte and self.kind == "max" else torch.float64
         floats = folded if is_real else folded.to(exact)
@@ -215,7 +215,7 @@ class Pool(nn.Module):
                 floats, self.kernel, self.stride, self.padding, divisor_override=1
             )
             pooled = pooled if is_real else pooled.to(torch.int32)
-        return pooled if self.is_still else unfold(pooled, like=inputs)
+        return unfold(pooled, like=inputs) if self.has_time else pooled
 
     def extra_repr(self) -> str:
         """Show what is taken of which window."""

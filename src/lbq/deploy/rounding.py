@@ -52,7 +52,7 @@ def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
 
     def look(path: str, node: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(node, Synapse)
-        seen = args[0].double().flatten(0, 0 if node.is_still else 1)  # [instants, C, *space]
+        seen = args[0].double().flatten(0, 1 if node.has_time else 0)  # [instants, C, *space]
         if node.is_linear:
             means[path] = seen.flatten(1).mean(0)
         else:

@@ -79,7 +79,7 @@ def _smallest_unit(nodes: list[torch.nn.Module]) -> Tensor:
             largest = node.bias.double().abs().reshape(len(node.bias), -1).amax(1)
             floor = torch.maximum(floor, largest / _FINE)
         if isinstance(node, LevelNeuron):
-            floor = torch.maximum(floor, node.ladder[0].double() / _FINE)
+            floor = torch.maximum(floor, node.thresholds[0].double() / _FINE)
     return floor
 
 

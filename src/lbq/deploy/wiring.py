@@ -44,7 +44,7 @@ class Wiring:
                 self.stored(absorb(draft.weight, term, channels=signal.channels, groups=groups)),
                 bias,
                 max_input=term.max_size,
-                is_still=signal.axes == "still",
+                has_time=signal.axes != "still",
                 **draft.geometry,
             )
             paths.append(self._network.add(draft.path, node, term.source))
@@ -65,7 +65,7 @@ class Wiring:
             kernel=window.kernel,
             stride=window.stride,
             padding=window.padding,
-            is_still=signal.axes == "still",
+            has_time=signal.axes != "still",
         )
         return self._network.add(path, node, source)
 
@@ -108,7 +108,7 @@ class Wiring:
             return term
         given: dict[str, Any] = {
             "max_input": term.max_size,
-            "is_still": signal.axes == "still",
+            "has_time": signal.axes != "still",
         }
         if flatten:  # a linear layer: one weight per channel, on its diagonal
             diagonal = torch.diag(term.scale.expand(term.channels))

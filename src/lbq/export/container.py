@@ -11,7 +11,7 @@ from lbq.export.rules import MAX_MANIFEST, require
 
 MAGIC = b"\x89LBQ\r\n\x1a\n"
 """Not text, and broken by whoever changes line ends."""
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 64
 """The payload begins at a multiple of it; spaces behind the manifest fill up."""
 

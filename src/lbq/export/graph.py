@@ -55,9 +55,9 @@ def check_graph(manifest: Manifest) -> dict[str, Flow]:
 
 def _flow(entry: Entry, entering: list[Flow], manifest: Manifest) -> Flow:
     first, path, settings = entering[0], entry.path, entry.settings
-    if "is_still" in settings:
-        matches = settings["is_still"] != first.has_time
-        require(matches, "signal", f"is_still of {path} contradicts what it reads")
+    if "has_time" in settings:
+        matches = settings["has_time"] == first.has_time
+        require(matches, "signal", f"has_time of {path} contradicts what it reads")
     if entry.kind in ("synapse", "shortcut"):
         _check_max_input(entry, first)
         shape = _synapse(entry, first) if entry.kind == "synapse" else _shortcut(entry, first)
@@ -162,18 +162,18 @@ def _slide(entry: Entry, space: tuple[int, ...], reach: list[int] | tuple[int, .
 
 def _neuron(entry: Entry, entering: Flow, manifest: Manifest) -> Flow:
     path, channels, settings = entry.path, entering.shape[:1], entry.settings
-    ladder, removed = entry.shape("ladder"), entry.shape("removed")
+    thresholds, reset_amount = entry.shape("thresholds"), entry.shape("reset_amount")
     is_signed = settings.get("is_signed", False)
     require(
-        ladder is not None and len(ladder) == 2 and ladder[1:] in ((1,), channels),
+        thresholds is not None and len(thresholds) == 2 and thresholds[1:] in ((1,), channels),
         "shape",
-        f"ladder {ladder} of {path} for {channels} channels",
+        f"thresholds {thresholds} of {path} for {channels} channels",
     )
-    assert ladder is not None
+    assert thresholds is not None
     largest = _MAX_SIGNED if is_signed else MAX_LEVEL
-    require(ladder[0] <= largest, "max-level", f"{path} has {ladder[0]} levels")
-    fits = removed in ((1,), channels)
-    require(fits, "shape", f"removed {removed} of {path} for {channels} channels")
+    require(thresholds[0] <= largest, "max-level", f"{path} has {thresholds[0]} levels")
+    fits = reset_amount in ((1,), channels)
+    require(fits, "shape", f"reset_amount {reset_amount} of {path} for {channels} channels")
     if entry.kind == "level_neuron":
         require(entry.shape("decay") == (1,), "shape", f"decay {entry.shape('decay')} of {path}")
         mixture, square = entry.shape("mixture"), (manifest.timesteps,) * 2
@@ -181,16 +181,19 @@ def _neuron(entry: Entry, entering: Flow, manifest: Manifest) -> Flow:
     else:
         small = settings["multiplier"] <= 2 ** settings["shift"]
         require(small, "decay", f"{path} multiplies its carry by more than one")
-    is_late, is_split = settings["resets_after_decay"], settings.get("is_split", False)
-    per_channel = entry.kind == "level_neuron" and (ladder[1], removed) != (1, (1,))
+    is_late, per_threshold_state = (
+        settings["resets_after_decay"],
+        settings.get("per_threshold_state", False),
+    )
+    per_channel = entry.kind == "level_neuron" and (thresholds[1], reset_amount) != (1, (1,))
     if is_late:
-        sound = ladder[0] == 1 and not (is_signed or is_split or per_channel)
+        sound = thresholds[0] == 1 and not (is_signed or per_threshold_state or per_channel)
         sound &= settings["reset"] == "event"
         require(sound, "reset", f"{path} resets after its decay: one threshold, one event, no sign")
-    if is_split:
-        sound = settings["reset"] == "zero" and ladder[1] == 1 and not is_signed
+    if per_threshold_state:
+        sound = settings["reset"] == "zero" and thresholds[1] == 1 and not is_signed
         require(sound, "reset", f"{path} is split: it resets to zero, all channels alike")
-    return replace(entering, max_level=ladder[0])
+    return replace(entering, max_level=thresholds[0])
 
 
 def _check_size(shape: tuple[int, ...], path: str) -> None:
@@ -203,9 +206,9 @@ def _check_proof(manifest: Manifest, flows: dict[str, Flow]) -> None:
     for entry in manifest.nodes:
         visits = len(entry.inputs)
         if entry.kind == "integer_neuron":
-            ladder = entry.shape("ladder")
-            assert ladder is not None
-            visits = ladder[0] * manifest.timesteps
+            thresholds = entry.shape("thresholds")
+            assert thresholds is not None
+            visits = thresholds[0] * manifest.timesteps
         work += visits * flows[entry.path].shape[0]
     require(work <= MAX_PROOF, "size", f"{work:,} inputs, thresholds and timesteps to prove")
 

@@ -216,7 +216,7 @@ class _Reading:
         self._paths: dict[str, str] = {}
         self._largest: dict[str, int | None] = {}
         """Largest level or sum of levels at a path; None for real numbers."""
-        self._is_still: dict[str, bool] = {}
+        self._has_time: dict[str, bool] = {}
         try:
             order = list(graphlib.TopologicalSorter(self._into).static_order())
         except graphlib.CycleError as error:
@@ -228,15 +228,15 @@ class _Reading:
     def _read(self, name: str, node: Any) -> None:
         nir = self._nir
         if isinstance(node, nir.Input):
-            self._know(name, INPUT, None, is_still=not self.network.takes_frames)
+            self._know(name, INPUT, None, has_time=self.network.takes_frames)
             return
         before = self._joined(name)
-        largest, is_still = self._largest[before], self._is_still[before]
-        reads: dict[str, Any] = {"max_input": largest, "is_still": is_still}
+        largest, has_time = self._largest[before], self._has_time[before]
+        reads: dict[str, Any] = {"max_input": largest, "has_time": has_time}
         if isinstance(node, nir.Flatten):
-            self._know(name, before, largest, is_still=is_still)
+            self._know(name, before, largest, has_time=has_time)
             return
-        if isinstance(node, nir.NIRGraph | nir.Output) and is_still:
+        if isinstance(node, nir.NIRGraph | nir.Output) and not has_time:
             before = self._add(f"{name}_repeat", Repeat(self.network.timesteps), before)
         if isinstance(node, nir.NIRGraph):
             neuron = read_neuron(nir, node, path=name)
@@ -247,13 +247,13 @@ class _Reading:
             kernel = _pair(node.kernel_size)
             sums = None if largest is None else largest * kernel[0] * kernel[1]
             stride, padding = _pair(node.stride), _pair(node.padding)
-            pool = Pool("sum", kernel=kernel, stride=stride, padding=padding, is_still=is_still)
-            self._add(name, pool, before, largest=sums, is_still=is_still)
+            pool = Pool("sum", kernel=kernel, stride=stride, padding=padding, has_time=has_time)
+            self._add(name, pool, before, largest=sums, has_time=has_time)
         elif isinstance(node, nir.Scale):
             weight = _by_channel(node.scale, f"{name} in {self._source}")
-            self._add(name, Shortcut(weight, **reads), before, is_still=is_still)
+            self._add(name, Shortcut(weight, **reads), before, has_time=has_time)
         else:
-            self._add(name, self._synapse(name, node, reads), before, is_still=is_still)
+            self._add(name, self._synapse(name, node, reads), before, has_time=has_time)
 
     def _synapse(self, name: str, node: Any, reads: dict[str, Any]) -> Synapse:
         nir = self._nir
@@ -283,14 +283,14 @@ class _Reading:
             raise FormatError(f"nothing enters {name} in {self._source}")
         if len(paths) == 1:
             return paths[0]
-        if not all(self._is_still[path] for path in paths):
+        if any(self._has_time[path] for path in paths):
             paths = [
                 self._add(f"{path}_repeat", Repeat(self.network.timesteps), path)
-                if self._is_still[path]
+                if not self._has_time[path]
                 else path
                 for path in paths
             ]
-        return self._add(f"{name}_merge", Merge(), *paths, is_still=self._is_still[paths[0]])
+        return self._add(f"{name}_merge", Merge(), *paths, has_time=self._has_time[paths[0]])
 
     def _add(
         self,
@@ -298,15 +298,15 @@ class _Reading:
         node: nn.Module,
         *inputs: str,
         largest: int | None = None,
-        is_still: bool = False,
+        has_time: bool = True,
     ) -> str:
         path = self.network.add(name, node, *inputs)
-        self._know(name, path, largest, is_still=is_still)
+        self._know(name, path, largest, has_time=has_time)
         return path
 
-    def _know(self, name: str, path: str, largest: int | None, *, is_still: bool) -> None:
+    def _know(self, name: str, path: str, largest: int | None, *, has_time: bool) -> None:
         self._paths[name] = path
-        self._largest[path], self._is_still[path] = largest, is_still
+        self._largest[path], self._has_time[path] = largest, has_time
 
 
 def _pair(values: Any) -> tuple[int, int]:

@@ -5,10 +5,10 @@ plain ones, with dt = 1 and forward Euler::
 
     input -> LI(tau=1/(1-decay), r=1/(1-decay)) -> Threshold 1 -+-> output    (edges are summed)
               ^                                 -> Threshold 2 -+
-              +-- Delay(1) <- Scale(-decay * removed) <- Threshold 1 (or all of them)
+              +-- Delay(1) <- Scale(-decay * reset_amount) <- Threshold 1 (or all of them)
 
 An integrator that never leaks is ``I(r=1)``; a neuron that remembers nothing is its thresholds.
-NIR compares with ``>`` and a ladder with ``>=``: the file holds the next smaller floats. The
+NIR compares with ``>`` and lbq with ``>=``: the file holds the next smaller floats. The
 equations are the neuron's own; an engine that computes them as written rounds in other places,
 which a membrane notices only within a rounding of its threshold.
 """
@@ -37,7 +37,7 @@ def neuron_graph(
     """Return the sub-graph of a neuron whose currents have this shape."""
     _check(node, path)
     rungs = [f"threshold_{level}" for level in range(1, node.max_level + 1)]
-    below = torch.nextafter(node.ladder, torch.full_like(node.ladder, -torch.inf))
+    below = torch.nextafter(node.thresholds, torch.full_like(node.thresholds, -torch.inf))
     nodes: dict[str, Any] = {
         "input": nir.Input({"input": np.array(shape)}),
         "output": nir.Output({"output": np.array(shape)}),
@@ -60,7 +60,7 @@ def neuron_graph(
     hints = {
         "dt": DT,
         "decay": node.decay.numpy(),
-        "removed": node.removed.numpy(),
+        "reset_amount": node.reset_amount.numpy(),
         "resets_after_decay": int(node.resets_after_decay),
     }
     return nir.NIRGraph(nodes, edges, metadata=hints)
@@ -76,28 +76,30 @@ def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> LevelNeuron:
     if not rungs or any(not isinstance(graph.nodes[name], nir.Threshold) for name in rungs):
         raise FormatError(f"{path} is not one of lbq's neurons: thresholds must make its output")
     steps = np.stack([graph.nodes[name].threshold for name in rungs])
-    ladder = np.nextafter(steps, steps.dtype.type(np.inf))
-    order = np.argsort(ladder.reshape(len(ladder), -1)[:, 0])
-    ladder = torch.from_numpy(_per_channel(ladder[order], path))
-    ladder = ladder[:, :1].clone() if bool((ladder == ladder[:, :1]).all()) else ladder
+    thresholds = np.nextafter(steps, steps.dtype.type(np.inf))
+    order = np.argsort(thresholds.reshape(len(thresholds), -1)[:, 0])
+    thresholds = torch.from_numpy(_per_channel(thresholds[order], path))
+    thresholds = (
+        thresholds[:, :1].clone() if bool((thresholds == thresholds[:, :1]).all()) else thresholds
+    )
     read = {name for rung in rungs for name in into[rung]}
     if read == set(_named(graph, nir.Input, path)):
-        still = ladder.new_zeros(1)
-        return LevelNeuron(ladder, decay=still, removed=still.clone(), reset="none")
+        still = thresholds.new_zeros(1)
+        return LevelNeuron(thresholds, decay=still, reset_amount=still.clone(), reset="none")
     (membrane,) = read
     decay = _read_decay(nir, graph, membrane, path)
     feedback = [name for name in into[membrane] if isinstance(graph.nodes[name], nir.Delay)]
     if not feedback:
-        return LevelNeuron(ladder, decay=decay, removed=decay.new_zeros(1), reset="none")
+        return LevelNeuron(thresholds, decay=decay, reset_amount=decay.new_zeros(1), reset="none")
     (scale,) = into[feedback[0]]
-    taken = _read_removed(graph, scale, decay, path)
+    taken = _read_reset_amount(graph, scale, decay, path)
     fed_back = set(into[scale])
     if fed_back not in ({rungs[order[0]]}, set(rungs)):
         raise FormatError(f"{path}: the first threshold is fed back, or all are")
     return LevelNeuron(
-        ladder,
+        thresholds,
         decay=decay,
-        removed=taken[0],
+        reset_amount=taken[0],
         reset="event" if len(fed_back) == 1 else "level",
         resets_after_decay=taken[1],
     )
@@ -107,7 +109,7 @@ def _check(node: LevelNeuron, path: str) -> None:
     why = None
     if node.is_signed:
         why = "it emits negative levels"
-    elif node.is_split:
+    elif node.per_threshold_state:
         why = "every level has a membrane of its own"
     elif node.mixture is not None:
         why = "it mixes timesteps"
@@ -135,7 +137,7 @@ def _integrator(nir: ModuleType, node: LevelNeuron, shape: Sequence[int]) -> Any
 
 
 def _feedback(node: LevelNeuron) -> Tensor:
-    return -node.removed if node.resets_after_decay else -(node.decay * node.removed)
+    return -node.reset_amount if node.resets_after_decay else -(node.decay * node.reset_amount)
 
 
 def _read_decay(nir: ModuleType, graph: Any, name: str, path: str) -> Tensor:
@@ -154,13 +156,13 @@ def _read_decay(nir: ModuleType, graph: Any, name: str, path: str) -> Tensor:
     return decay
 
 
-def _read_removed(graph: Any, name: str, decay: Tensor, path: str) -> tuple[Tensor, bool]:
+def _read_reset_amount(graph: Any, name: str, decay: Tensor, path: str) -> tuple[Tensor, bool]:
     """Return what a reset removes, and whether it escapes the decay."""
     fed_back = torch.from_numpy(_per_channel(-graph.nodes[name].scale[None], path))[0]
     fed_back = fed_back[:1].clone() if bool((fed_back == fed_back[0]).all()) else fed_back
     if fed_back.numel() == 1 and bool(graph.metadata.get("resets_after_decay", False)):
         return fed_back, True
-    hint = torch.as_tensor(np.asarray(graph.metadata.get("removed", np.nan))).to(decay.dtype)
+    hint = torch.as_tensor(np.asarray(graph.metadata.get("reset_amount", np.nan))).to(decay.dtype)
     if bool((decay * hint == fed_back).all()):
         return hint.reshape(-1), False
     return fed_back / decay, False

@@ -41,12 +41,16 @@ def _check_bits(path: str, weight: Tensor, bits: int) -> None:
 
 
 def _check_neuron(path: str, node: LevelNeuron) -> None:
-    ladder = node.ladder
-    require(bool((ladder[0] > 0).all()), "ladder", f"{path} has a threshold at or below zero")
-    rises = (
-        ladder[1:] >= ladder[:-1] if isinstance(node, IntegerNeuron) else ladder[1:] > ladder[:-1]
+    thresholds = node.thresholds
+    require(
+        bool((thresholds[0] > 0).all()), "thresholds", f"{path} has a threshold at or below zero"
     )
-    require(bool(rises.all()), "ladder", f"the thresholds of {path} do not rise")
-    require(bool((node.removed >= 0).all()), "reset", f"{path} adds where it should remove")
+    rises = (
+        thresholds[1:] >= thresholds[:-1]
+        if isinstance(node, IntegerNeuron)
+        else thresholds[1:] > thresholds[:-1]
+    )
+    require(bool(rises.all()), "thresholds", f"the thresholds of {path} do not rise")
+    require(bool((node.reset_amount >= 0).all()), "reset", f"{path} adds where it should remove")
     low, high = _DECAYS
     require(low <= float(node.decay) <= high, "decay", f"{path} has decay {float(node.decay):g}")

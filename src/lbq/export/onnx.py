@@ -261,7 +261,7 @@ def _check_node(place: Place, node: nn.Module) -> None:
     elif (
         isinstance(node, LevelNeuron)
         and node.resets_after_decay
-        and bool((node.ladder[0] <= 0).any())
+        and bool((node.thresholds[0] <= 0).any())
     ):
         why = "it emits from rest, so its first reset has no timestep before it"
     if why is not None:

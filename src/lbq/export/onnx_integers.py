@@ -207,12 +207,14 @@ class _Unrolled:
         self._graph, self._node = graph, node
         low, high = reach
         self._is_wide = max(-low, high) >= EXACT_FLOAT32
-        ladder = node.ladder.clamp(max=min(high + 1, INT32_MAX))  # rungs beyond are never reached
-        self._rungs = [self._constant(per_channel(r, currents.shape)) for r in ladder.unbind(0)]
+        thresholds = node.thresholds.clamp(
+            max=min(high + 1, INT32_MAX)
+        )  # rungs beyond are never reached
+        self._rungs = [self._constant(per_channel(r, currents.shape)) for r in thresholds.unbind(0)]
         self._search = None
-        if len(ladder) > UNROLLED:
-            self._search = ThresholdSearch(graph, ladder, shape=currents.shape, dtype=np.int32)
-        self._removed = self._constant(per_channel(node.removed, currents.shape))
+        if len(thresholds) > UNROLLED:
+            self._search = ThresholdSearch(graph, thresholds, shape=currents.shape, dtype=np.int32)
+        self._reset_amount = self._constant(per_channel(node.reset_amount, currents.shape))
         self._zero = self._constant(0)
         self.levels: list[str] = []
         instants = currents.by_instant(graph)
@@ -236,11 +238,11 @@ class _Unrolled:
         node, graph = self._node, self._graph
         if node.resets_after_decay:
             added = graph.op("Add", self._decayed(membrane), current)
-            return graph.op("Sub", added, graph.op("Mul", self._removed, spike))
+            return graph.op("Sub", added, graph.op("Mul", self._reset_amount, spike))
         if node.reset == "zero":
             membrane = graph.op("Where", first, self._zero, membrane)
         elif node.reset != "none":
-            membrane = graph.op("Sub", membrane, graph.op("Mul", self._removed, spike))
+            membrane = graph.op("Sub", membrane, graph.op("Mul", self._reset_amount, spike))
         return graph.op("Add", self._decayed(membrane), current)
 
     def _decayed(self, carry: str) -> str:

@@ -54,7 +54,7 @@ def find_joints(network: LoweredNetwork) -> dict[str, Joint]:
         if nodes is None or any(readers[node] > 1 for node in nodes):
             continue
         joint = _joint(network, inputs, neuron, nodes)
-        if joint is not None and int(neuron.ladder.max()) < EXACT_FLOAT32:
+        if joint is not None and int(neuron.thresholds.max()) < EXACT_FLOAT32:
             joints[path] = joint
     return joints
 

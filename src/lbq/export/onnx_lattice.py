@@ -36,16 +36,18 @@ class Lattice(NamedTuple):
     """The largest distance of a threshold from its place, in steps."""
 
 
-def fit_lattice(ladder: Tensor, shortcut: Tensor, *, max_input: int, gain: int) -> Lattice | None:
+def fit_lattice(
+    thresholds: Tensor, shortcut: Tensor, *, max_input: int, gain: int
+) -> Lattice | None:
     """Find the lattice that moves thresholds least; None if no lattice fits a byte.
 
     Args:
-        ladder: thresholds ``[N, C]``, integers.
+        thresholds: thresholds ``[N, C]``, integers.
         shortcut: its weights, ``[C]`` or ``[1]``, integers.
         max_input: the largest level that the shortcut carries.
         gain: by how much the convolution's weights were multiplied.
     """
-    rungs = ladder.to(torch.float64).numpy()  # [N, C]
+    rungs = thresholds.to(torch.float64).numpy()  # [N, C]
     step = rungs[-1] / len(rungs)
     ratio = float(np.median(shortcut.numpy() / step))
     found: list[Lattice] = []

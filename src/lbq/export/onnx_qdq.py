@@ -33,7 +33,7 @@ _END = 2**31 - 1
 
 
 class Line(NamedTuple):
-    """A ladder as a straight line: ``level = round(scale * (current + offset))``, per channel."""
+    """Thresholds as a straight line: ``level = round(scale * (current + offset))``, per channel."""
 
     scale: np.ndarray
     offset: np.ndarray
@@ -173,15 +173,15 @@ class Int8Joints:
 
 
 def _fit(joint: Joint, *, is_lossy: bool) -> Line | Lattice | None:
-    """Fit a neuron's ladder; None where a shortcut needs more bits than a byte, or all of them."""
-    ladder, shortcut = joint.neuron.ladder, joint.shortcut
+    """Fit a neuron's thresholds; None where a shortcut needs all bits of a byte or more."""
+    thresholds, shortcut = joint.neuron.thresholds, joint.shortcut
     gain = _gain(joint.synapse, joint.neuron)
     if shortcut is None:
-        return fit_ladder(ladder, gain=gain)
+        return fit_affine(thresholds, gain=gain)
     assert shortcut.max_input is not None
     if not is_lossy:
         return None
-    return fit_lattice(ladder, shortcut.weight, max_input=shortcut.max_input, gain=gain)
+    return fit_lattice(thresholds, shortcut.weight, max_input=shortcut.max_input, gain=gain)
 
 
 def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
@@ -189,21 +189,23 @@ def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
     assert synapse.max_input is not None
     largest = int(synapse.weight.long().abs().flatten(1).sum(1).max()) * synapse.max_input
     largest += 0 if synapse.bias is None else int(synapse.bias.long().abs().max())
-    room = (EXACT_FLOAT32 - 1) // max(largest, int(neuron.ladder.max()))
+    room = (EXACT_FLOAT32 - 1) // max(largest, int(neuron.thresholds.max()))
     return max(1, min(WEIGHT_MAX // max(int(synapse.weight.int().abs().max()), 1), room))
 
 
-def fit_ladder(ladder: Tensor, *, gain: int) -> Line:
+def fit_affine(thresholds: Tensor, *, gain: int) -> Line:
     """Find the line that rounds to the level of as many integer currents as can be.
 
     Rung k must lie between the largest current that rounds to k - 1 and the smallest that rounds to
     k. Among a few offsets the one that leaves the scale most room is taken, per channel.
 
     Args:
-        ladder: thresholds ``[N, C]``, integers.
+        thresholds: thresholds ``[N, C]``, integers.
         gain: by how much weights were multiplied, so that currents come in multiples of it.
     """
-    reached = ladder.to(torch.float64).numpy() * gain  # [N, C], the smallest current of each level
+    reached = (
+        thresholds.to(torch.float64).numpy() * gain
+    )  # [N, C], the smallest current of each level
     missed = reached - gain
     levels = np.arange(1, len(reached) + 1).reshape(-1, 1)
     start = np.round(_straight_offset(reached - gain / 2, levels - 0.5))

@@ -99,7 +99,7 @@ class RealNodes:
             if node.reset == "level":
                 check_exact(reach[0] - reach[1], reach[1] - reach[0])
             elif node.reset == "event":
-                check_exact(0, int(node.removed.max()))
+                check_exact(0, int(node.reset_amount.max()))
         return _Unrolled(self.graph, node, currents).levels
 
     def readout(self, node: Readout, currents: Signal) -> str:
@@ -125,18 +125,20 @@ class _Unrolled:
         self._graph, self._node = graph, node
         self._rungs = [
             graph.constant(per_channel(rung, currents.shape), _VALUE)
-            for rung in node.ladder.unbind(0)
+            for rung in node.thresholds.unbind(0)
         ]
         self._search = None
-        if len(node.ladder) > UNROLLED and not node.is_split:
-            self._search = ThresholdSearch(graph, node.ladder, shape=currents.shape, dtype=_VALUE)
-        self._removed = graph.constant(per_channel(node.removed, currents.shape), _VALUE)
+        if len(node.thresholds) > UNROLLED and not node.per_threshold_state:
+            self._search = ThresholdSearch(
+                graph, node.thresholds, shape=currents.shape, dtype=_VALUE
+            )
+        self._reset_amount = graph.constant(per_channel(node.reset_amount, currents.shape), _VALUE)
         self._zero = graph.constant(0, _VALUE)
         self._spike = ""  # whether the last instant emitted, or how much, where a reset needs it
         instants = currents.by_instant(graph)
         if node.mixture is not None:
             instants = self._mixed(instants, node.mixture)
-        run = self._split if node.is_split else self._whole
+        run = self._split if node.per_threshold_state else self._whole
         self.levels = run(instants)
 
     def _whole(self, currents: list[str]) -> list[str]:
@@ -154,8 +156,8 @@ class _Unrolled:
         membrane = self._graph.op("Add", self._decayed(carry), current)
         if not self._node.resets_after_decay:
             return membrane
-        removed = self._graph.op("Mul", self._removed, self._spike)
-        return self._graph.op("Sub", membrane, removed)
+        reset_amount = self._graph.op("Mul", self._reset_amount, self._spike)
+        return self._graph.op("Sub", membrane, reset_amount)
 
     def _decayed(self, carry: str) -> str:
         node, graph = self._node, self._graph
@@ -191,7 +193,7 @@ class _Unrolled:
             return membrane
         if node.reset == "zero":
             return graph.op("Where", first, self._zero, membrane)
-        return graph.op("Sub", membrane, graph.op("Mul", self._removed, self._spike))
+        return graph.op("Sub", membrane, graph.op("Mul", self._reset_amount, self._spike))
 
     def _split(self, currents: list[str]) -> list[str]:
         """Give every threshold a membrane of its own, which forgets when it is reached."""

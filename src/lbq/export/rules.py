@@ -46,7 +46,7 @@ RULES = {
     "max-input": "no more can enter a synapse than it says",
     "finite": "real numbers are finite",
     "bits": "integer weights lie within their bits",
-    "ladder": "thresholds are positive and rise (those of integers never fall)",
+    "thresholds": "thresholds are positive and rise (those of integers never fall)",
     "decay": "a decay is 0 to 1 in integers, 0 to 2 in real numbers",
     "reset": "what is removed is not negative, and the ways to reset fit together",
 }

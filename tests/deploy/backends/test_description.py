@@ -27,7 +27,7 @@ def test_shapes_are_those_that_torch_gives(seed):
     for hook in hooks:
         hook.remove()
     for path, out in given.items():
-        leading = 1 if described.is_still[path] else 2
+        leading = 2 if described.has_time[path] else 1
         assert out.shape[leading:] == described.torch_shape(path), path
 
 
@@ -67,8 +67,10 @@ def linear(inputs, outputs, *, max_input=255, **options):
 
 
 def neuron(channels=1):
-    ladder, removed = torch.ones(2, channels).int(), torch.ones(channels).int()
-    return IntegerNeuron(ladder, multiplier=1, shift=1, removed=removed, reset="event")
+    thresholds, reset_amount = torch.ones(2, channels).int(), torch.ones(channels).int()
+    return IntegerNeuron(
+        thresholds, multiplier=1, shift=1, reset_amount=reset_amount, reset="event"
+    )
 
 
 def two_means(net):
@@ -121,7 +123,7 @@ def repeated_frames(net):
 
 
 def still(net):
-    net.add("a", linear(4, 3, is_still=True), INPUT)
+    net.add("a", linear(4, 3, has_time=False), INPUT)
     net.add("end", Readout("sum"), "a")
 
 
@@ -141,7 +143,7 @@ def wide_shortcut(net):
         (wide_thresholds, "n: .* 5 numbers for its channels"),
         (wide_weights, r"a: .* weights of \(3, 7\)"),
         (repeated_frames, "again: it repeats what has time already"),
-        (still, "a: is_still contradicts"),
+        (still, "a: has_time contradicts"),
         (wide_shortcut, "a: .* 9 numbers"),
     ],
 )

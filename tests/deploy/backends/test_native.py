@@ -83,7 +83,7 @@ def test_numbers_that_change_are_seen():
     net, inputs = integer_network(2)
     run(net, inputs, backend="native")
     for _, neuron in net.neurons():
-        neuron.ladder += 1
+        neuron.thresholds += 1
     assert torch.equal(run(net, inputs, backend="native"), run(net, inputs, backend="dense"))
 
 
@@ -91,7 +91,7 @@ def test_numbers_that_are_replaced_are_seen():
     net, inputs = integer_network(2)
     for _ in range(3):
         for _, neuron in net.neurons():
-            neuron.ladder = neuron.ladder + 1
+            neuron.thresholds = neuron.thresholds + 1
         assert torch.equal(run(net, inputs, backend="native"), run(net, inputs, backend="dense"))
 
 

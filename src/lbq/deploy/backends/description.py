@@ -36,13 +36,13 @@ class _Node(ctypes.Structure):
         ("num_inputs", ctypes.c_int64),
         ("inputs", ctypes.POINTER(ctypes.c_int32)),
         *((name, ctypes.c_int64 * 3) for name in ("from_", "to")),
-        *((name, ctypes.c_int64) for name in ("is_still", "low", "high", "bits")),
+        *((name, ctypes.c_int64) for name in ("has_time", "low", "high", "bits")),
         *((name, ctypes.c_int64 * 2) for name in _PAIRS),
         *(
             (name, ctypes.c_int64)
             for name in ("is_linear", "groups", "weight_bits", "max_input", "pools_max")
         ),
-        *((name, _Integers) for name in ("weight", "bias", "ladder", "removed")),
+        *((name, _Integers) for name in ("weight", "bias", "thresholds", "reset_amount")),
         *(
             (name, ctypes.c_int64)
             for name in ("max_level", "multiplier", "shift", "reset", "resets_after_decay")
@@ -80,7 +80,7 @@ class Described:
         self._numbers = {INPUT: -1} | {place.path: i for i, place in enumerate(network.plan)}
         self.shapes: dict[str, Shape] = {INPUT: _three(network.input_shape)}
         self.has_places = {INPUT: len(network.input_shape) == 3}
-        self.is_still = {INPUT: not network.takes_frames}
+        self.has_time = {INPUT: network.takes_frames}
         self._are_currents = {INPUT: False}
         for place, node in network.nodes():
             first = place.inputs[0]
@@ -89,7 +89,7 @@ class Described:
                 raise LoweringError(f"the native engine does not run {place.path}: {why}")
             self.shapes[place.path] = shape_behind(node, self.shapes[first])
             self.has_places[place.path] = _has_places(node, self.has_places[first])
-            self.is_still[place.path] = _gives_still(node, self.is_still[first])
+            self.has_time[place.path] = _gives_time(node, self.has_time[first])
             gives_levels = isinstance(node, IntegerNeuron) or (
                 isinstance(node, Pool) and not self._are_currents[first]
             )
@@ -119,17 +119,17 @@ class Described:
         if not is_last and not any(place.path in other.inputs for other in network.plan):
             return "nothing reads it"
         shapes = {self.shapes[name] for name in place.inputs}
-        times = {self.is_still[name] for name in place.inputs}
+        times = {self.has_time[name] for name in place.inputs}
         if not place.inputs or len(shapes) > 1 or len(times) > 1:
             return f"it reads shapes {sorted(shapes)}, or mixes still and moving inputs"
-        (is_still,), (shape,) = times, shapes
+        (has_time,), (shape,) = times, shapes
         if isinstance(node, Merge | Repeat | IntegerNeuron | Readout):
             if not all(self._are_currents[name] for name in place.inputs):
                 return "it takes currents, and reads levels or the input"
-            if not isinstance(node, Merge) and is_still != isinstance(node, Repeat):
-                return "it reads a still input" if is_still else "it repeats what has time already"
-        elif is_still != node.is_still:  # pyright: ignore[reportAttributeAccessIssue]
-            return "is_still contradicts what it reads"
+            if not isinstance(node, Merge) and has_time == isinstance(node, Repeat):
+                return "it repeats what has time already" if has_time else "it reads a still input"
+        elif has_time != node.has_time:  # pyright: ignore[reportAttributeAccessIssue]
+            return "has_time contradicts what it reads"
         if isinstance(node, Repeat) and node.timesteps != network.timesteps:
             return f"it repeats {node.timesteps} times in a network of {network.timesteps}"
         return _why_no_shape(node, shape)
@@ -145,7 +145,7 @@ class Described:
         self._alive.append(numbers)
         made = _Node(kind=KINDS.index(type(node)), num_inputs=len(inputs), inputs=numbers, groups=1)
         made.from_[:], made.to[:] = self.shapes[inputs[0]], self.shapes[path]
-        made.is_still = self.is_still[path]
+        made.has_time = self.has_time[path]
         for name in _PAIRS:
             getattr(made, name)[:] = (0, 0) if name == "padding" else (1, 1)
         if bound is not None:
@@ -155,7 +155,7 @@ class Described:
                 setattr(made, name, value)
             else:
                 getattr(made, name)[:] = value
-        for name in ("weight", "bias", "ladder", "removed"):
+        for name in ("weight", "bias", "thresholds", "reset_amount"):
             if isinstance(getattr(node, name, None), Tensor):
                 setattr(made, name, self._integers(getattr(node, name)))
         return made
@@ -191,7 +191,7 @@ def _why_no_shape(node: nn.Module, shape: Shape) -> str | None:
             return f"{where} with weights of {tuple(node.weight.shape)} in {node.groups} groups"
     elif isinstance(node, Shortcut | IntegerNeuron):
         per_channel = (
-            [node.weight] if isinstance(node, Shortcut) else [node.ladder[0], node.removed]
+            [node.weight] if isinstance(node, Shortcut) else [node.thresholds[0], node.reset_amount]
         )
         sizes = [values.numel() for values in per_channel]
         if not set(sizes) <= {1, channels}:
@@ -256,10 +256,10 @@ def _has_places(node: nn.Module, before: bool) -> bool:
     return not node.is_linear if isinstance(node, Synapse) else before
 
 
-def _gives_still(node: nn.Module, is_still: bool) -> bool:
+def _gives_time(node: nn.Module, has_time: bool) -> bool:
     if isinstance(node, Repeat | IntegerNeuron):
-        return False
-    return is_still or (isinstance(node, Readout) and node.over_time == "sum")
+        return True
+    return has_time and not (isinstance(node, Readout) and node.over_time == "sum")
 
 
 def _three(shape: Sequence[int]) -> Shape:

@@ -96,7 +96,7 @@ def products_of_steps(network: LoweredNetwork, steps: Iterable[str]) -> dict[str
         if not isinstance(node, Synapse):
             continue
         _, height, width = described.shapes[place.path]
-        instants = 1 if described.is_still[place.path] else network.timesteps
+        instants = network.timesteps if described.has_time[place.path] else 1
         step = place.path
         while step not in counts:
             step = reader[step]
@@ -125,7 +125,7 @@ def ideal_network() -> LoweredNetwork:
     few = torch.ones(IDEAL_CHANNELS, 1, 1, 1, dtype=torch.int8)
     many = torch.ones(IDEAL_CHANNELS, IDEAL_CHANNELS, 3, 3, dtype=torch.int8)
     one = torch.ones(1, 1, dtype=torch.int32)
-    neuron = IntegerNeuron(one, multiplier=0, shift=0, removed=one[0], reset="event")
+    neuron = IntegerNeuron(one, multiplier=0, shift=0, reset_amount=one[0], reset="event")
     network.add("stem", Synapse(few, max_input=255, bits=8), "input")
     network.add("neuron", neuron, "stem")
     network.add("ideal", Synapse(many, max_input=1, padding=(1, 1), bits=8), "neuron")
