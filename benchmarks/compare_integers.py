@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trained_network import open_trained
 
 import lbq
-from lbq.cli.samples import pieces
+from lbq.cli.samples import sample_batches
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     correct = dict.fromkeys(["float32, trained", *forms], 0)
     moved, alone, agree = (dict.fromkeys(forms, 0) for _ in range(3))
     total = count = 0
-    for images, raw, target in pieces(data, limit=arguments.images, batch=100):
+    for images, raw, target in sample_batches(data, limit=arguments.images, batch=100):
         trained, answer = _levels_of(model, images)
         correct["float32, trained"] += int((answer == target).sum())
         for name, net in forms.items():

@@ -18,7 +18,7 @@ from torch import Tensor
 from trained_network import open_trained
 
 import lbq
-from lbq.cli.samples import pieces
+from lbq.cli.samples import sample_batches
 from lbq.export import OnnxRunner, export_onnx
 from lbq.export.onnx_run import Engine
 
@@ -36,7 +36,7 @@ def main() -> None:
     _, data, lowered, pixels, calibration = open_trained(
         arguments.name, arguments.data, timesteps=1
     )
-    batches = list(pieces(data, limit=arguments.images, batch=250))
+    batches = list(sample_batches(data, limit=arguments.images, batch=250))
     record: dict[str, dict[str, float]] = {}
     print(f"{'':32}{'moved':>9}{'same answer':>13}{'accuracy':>10}{'lbq.run':>9}")
     for bits in (8, 4):

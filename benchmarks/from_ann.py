@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lbq
-from lbq.cli.samples import count_answers, open_samples, pieces
+from lbq.cli.samples import count_answers, open_samples, sample_batches
 from lbq.data import Data, steps_per_epoch, train_batches
 from lbq.train import Recipe, build_network
 from lbq.train.document import from_document
@@ -58,7 +58,7 @@ def main() -> None:
     data = open_samples(recipe, source=arguments.data, cache=Path("~/.cache/lbq"))
     ann = build_network(recipe.model, num_classes=data.num_classes).eval()
     ann.load_state_dict(load_file(arguments.run.with_suffix(".safetensors")))
-    samples = next(pieces(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
+    samples = next(sample_batches(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
     record: dict[str, object] = {
         "network": recipe.name,
         "weights_sha256": document["weights_sha256"],

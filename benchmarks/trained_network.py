@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import lbq
-from lbq.cli.samples import open_samples, pieces
+from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data
 from lbq.deploy import LoweredNetwork
 from lbq.models import SpikingResNet
@@ -42,7 +42,7 @@ def open_trained(
         weights, model = model.state_dict(), build_network(other, num_classes=data.num_classes)
         model.load_state_dict(weights)
     norm = recipe.data.augment.normalization
-    images = next(pieces(data, split="train", limit=calibration, batch=calibration)).real
+    images = next(sample_batches(data, split="train", limit=calibration, batch=calibration)).real
     lowered = lbq.lower(model.eval(), images[:1])
     return Trained(model, data, lowered, lbq.Pixels(mean=norm.mean, std=norm.std), images)
 
@@ -51,4 +51,4 @@ def pocket_integers(source: str, *, batch: int) -> tuple[LoweredNetwork, torch.T
     """Return the pocket network in 8 bits and CIFAR-10 test images that it never saw."""
     known = open_trained(POCKET, source, calibration=256)
     net = lbq.to_fixed_point(known.lowered, pixels=known.pixels, calibration=known.calibration)
-    return net, next(pieces(known.data, limit=batch, batch=batch)).raw
+    return net, next(sample_batches(known.data, limit=batch, batch=batch)).raw

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import lbq
-from lbq.data import open_data, test_batches
+from lbq.data import eval_batches, open_data
 from lbq.shelf import recipe_of
 
 NAME = "pocket-cifar10"
@@ -28,7 +28,7 @@ def main() -> None:
     if arguments.data:
         config = replace(recipe_of(NAME).data, source=arguments.data)
         data = open_data(config, Path("~/.cache/lbq").expanduser())
-        images, target, _ = next(test_batches(data, batch=arguments.images))
+        images, target, _ = next(eval_batches(data, batch=arguments.images))
     else:
         images, target = torch.randn(arguments.images, 3, 32, 32), None
 

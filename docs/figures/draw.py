@@ -85,7 +85,7 @@ def draw_levels(cifar10: Path) -> Figure:
     """Draw how often the neurons of the trained pocket network emit each level."""
     config = data.DataConfig(source=str(cifar10), limit=10, limit_test=500)
     with tempfile.TemporaryDirectory() as cache:
-        images = next(iter(data.test_batches(data.open_data(config, Path(cache)), batch=500))).x
+        images = next(iter(data.eval_batches(data.open_data(config, Path(cache)), batch=500))).x
     model = lbq.pretrained("pocket-cifar10")
     counts: dict[str, torch.Tensor] = {}
 

@@ -11,7 +11,7 @@ from copy import deepcopy
 import torch
 
 from lbq.cost import OpCounter
-from lbq.data import Data, test_batches
+from lbq.data import Data, eval_batches
 from lbq.errors import ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import watch_levels
@@ -31,7 +31,7 @@ def count_exactly(model: SpikingResNet, data: Data, *, milestones: tuple[int, ..
             f"milestones are multiples of {BATCH} up to {data.num_test}, got {milestones}"
         )
     model = deepcopy(model).double()
-    batches = test_batches(data, batch=BATCH)
+    batches = eval_batches(data, batch=BATCH)
     counter: OpCounter | None = None
     correct, found = 0, list[Document]()
     for index, batch in enumerate(batches, 1):

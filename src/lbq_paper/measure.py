@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lbq.analysis.levels import LayerLevels, LevelCounts
 from lbq.cost import OpCounter, Padding, count_macs
-from lbq.data import Data, open_data, test_batches
+from lbq.data import Data, eval_batches, open_data
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import Neuron, NeuronStep, Surrogate, named_neurons, watch_levels
 from lbq.train import Recipe, load_trained
@@ -98,7 +98,7 @@ def levels_of(layer: LayerLevels) -> Document:
 def _answer(model: nn.Module, data: Data, recipe: Recipe, device: torch.device) -> int:
     """Count the right answers over the test set."""
     correct, precision = 0, Precision(recipe.precision, device)
-    batches = test_batches(data, batch=recipe.test_batch)
+    batches = eval_batches(data, batch=recipe.test_batch)
     for x, target, _ in feed(batches, device, channels_last=recipe.channels_last):
         with precision.autocast():
             logits = model(x)
@@ -108,7 +108,7 @@ def _answer(model: nn.Module, data: Data, recipe: Recipe, device: torch.device) 
 
 def _example(data: Data) -> Tensor:
     """Return one test sample with a batch axis."""
-    return next(test_batches(data, batch=1)).x
+    return next(eval_batches(data, batch=1)).x
 
 
 def _settings(neuron: Neuron) -> Document:

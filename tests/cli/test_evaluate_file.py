@@ -8,7 +8,7 @@ from PIL import Image
 
 import lbq
 from lbq.cli.main import main
-from lbq.cli.samples import open_samples, pieces
+from lbq.cli.samples import open_samples, sample_batches
 from lbq.kernels.native import isa
 from lbq.shelf import recipe_of
 
@@ -47,10 +47,10 @@ def test_a_network_of_the_shelf_goes_by_its_name(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     recipe = recipe_of("pocket-cifar10")
     data = open_samples(recipe, source="synthetic", cache=tmp_path)
-    (piece,) = pieces(data, limit=30, batch=30)
+    (samples,) = sample_batches(data, limit=30, batch=30)
     with torch.no_grad():
-        answers = lbq.pretrained("pocket-cifar10")(piece.real).argmax(1)
-    assert (found["correct"], found["count"]) == (int((answers == piece.target).sum()), 30)
+        answers = lbq.pretrained("pocket-cifar10")(samples.real).argmax(1)
+    assert (found["correct"], found["count"]) == (int((answers == samples.target).sum()), 30)
     assert main([*words, "--backend", "planes"]) == 1
     assert "--backend is for .lbq files, not pocket-cifar10" in capsys.readouterr().err
 

@@ -5,7 +5,7 @@ import torch
 
 from lbq.cli.lower import LoweringOptions, lower_run
 from lbq.cli.main import main
-from lbq.cli.samples import open_samples, pieces
+from lbq.cli.samples import open_samples, sample_batches
 from lbq.deploy import prove, run
 from lbq.deploy.nodes import Synapse
 from lbq.export.bundle import digest, load
@@ -38,9 +38,9 @@ def levels_moved(folder, network, *, limit):
     data = open_samples(recipe, source=None, cache=folder.parent)
     real = lower_run(folder, LoweringOptions(bits="float")).network
     seen = {"real": [], "integer": []}
-    for piece in pieces(data, limit=limit, batch=limit):
-        run(real, piece.real, watch=lambda *at: seen["real"].append(at[2].flatten()))
-        run(network, piece.raw, watch=lambda *at: seen["integer"].append(at[2].flatten()))
+    for samples in sample_batches(data, limit=limit, batch=limit):
+        run(real, samples.real, watch=lambda *at: seen["real"].append(at[2].flatten()))
+        run(network, samples.raw, watch=lambda *at: seen["integer"].append(at[2].flatten()))
     one, other = (torch.cat(levels) for levels in seen.values())
     return (one != other).double().mean().item()
 
@@ -66,9 +66,9 @@ def test_calibration_looks_at_training_samples_only(trained, tmp_path, monkeypat
 
     def spying(data, **options):
         asked.append(options.get("split", "test"))
-        return pieces(data, **options)
+        return sample_batches(data, **options)
 
-    monkeypatch.setattr("lbq.cli.lower.pieces", spying)
+    monkeypatch.setattr("lbq.cli.lower.sample_batches", spying)
     assert main(["lower", str(trained), "--out", str(tmp_path / "net.lbq")]) == 0
     assert asked == ["train"]
 

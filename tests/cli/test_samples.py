@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lbq import data as data_room
-from lbq.cli.samples import count_answers, open_samples, pieces, recipe_of
+from lbq.cli.samples import count_answers, open_samples, recipe_of, sample_batches
 from lbq.data import DataConfig, open_data
 from lbq.errors import FormatError
 from lbq.train.document import to_document
@@ -18,11 +18,11 @@ CLIPS = DataConfig(source="synthetic", kind="nmnist", size=8, timesteps=3, limit
 @pytest.mark.parametrize("config", [IMAGES, CLIPS], ids=["images", "clips"])
 def test_real_samples_are_those_that_training_evaluates_on(config):
     data = open_data(config, CACHE)
-    for piece, batch in zip(
-        pieces(data, batch=16), data_room.test_batches(data, batch=16), strict=True
+    for samples, batch in zip(
+        sample_batches(data, batch=16), data_room.eval_batches(data, batch=16), strict=True
     ):
-        assert torch.equal(piece.real, batch.x)
-        assert torch.equal(piece.target, batch.target)
+        assert torch.equal(samples.real, batch.x)
+        assert torch.equal(samples.target, batch.target)
 
 
 def test_raw_samples_are_the_bytes_behind_them():
@@ -32,9 +32,9 @@ def test_raw_samples_are_the_bytes_behind_them():
         torch.tensor(v, dtype=torch.float64).reshape(3, 1, 1)
         for v in (normalization.mean, normalization.std)
     )
-    for piece in pieces(data, batch=16):
-        assert torch.equal(((piece.real * std + mean) * 255).round().to(torch.uint8), piece.raw)
-    clips = next(iter(pieces(open_data(CLIPS, CACHE), batch=4)))
+    for samples in sample_batches(data, batch=16):
+        assert torch.equal(((samples.real * std + mean) * 255).round().to(torch.uint8), samples.raw)
+    clips = next(iter(sample_batches(open_data(CLIPS, CACHE), batch=4)))
     assert clips.raw.shape == clips.real.shape == (3, 4, 2, 8, 8)
     assert torch.equal(clips.raw.float(), clips.real.clamp(max=255))
 

@@ -19,7 +19,7 @@ MIXED = AugmentConfig(mix=MixConfig(mixup=1.0, cutmix=1.0))
 PLAIN = AugmentConfig()
 
 
-def task(config=PLAIN, *, samples=SAMPLES, global_batch=16, rank=0, world=1):
+def task(config=PLAIN, *, samples=SAMPLES, global_batch=16, rank=0, world_size=1):
     return TrainTask(
         split=InMemory(samples, LABELS),
         order=ORDER,
@@ -29,14 +29,14 @@ def task(config=PLAIN, *, samples=SAMPLES, global_batch=16, rank=0, world=1):
         epoch=2,
         global_batch=global_batch,
         rank=rank,
-        world=world,
+        world_size=world_size,
     )
 
 
 def test_a_plain_batch_is_the_normalised_samples_in_the_order_of_the_epoch():
     batch = task()(2).batch
     index = ORDER[32:48]
-    assert np.array_equal(batch.index.numpy(), index)
+    assert np.array_equal(batch.sample_ids.numpy(), index)
     assert np.array_equal(batch.target.numpy(), LABELS[index])
     expected = augment.normalize(SAMPLES[index], augment.CIFAR10)
     assert np.array_equal(batch.x.numpy(), expected)
@@ -52,8 +52,11 @@ def test_clips_have_time_first_and_keep_their_counts():
 def test_ranks_see_parts_of_the_same_mixed_batch():
     for step in range(6):
         whole = task(MIXED)(step).batch
-        for world in (2, 4, 8, 16):  # parts of one sample have their partner elsewhere
-            parts = [task(MIXED, rank=rank, world=world)(step).batch for rank in range(world)]
+        for world_size in (2, 4, 8, 16):  # parts of one sample have their partner elsewhere
+            parts = [
+                task(MIXED, rank=rank, world_size=world_size)(step).batch
+                for rank in range(world_size)
+            ]
             for field in range(3):
                 assert torch.equal(torch.cat([part[field] for part in parts]), whole[field])
 
@@ -80,7 +83,7 @@ def test_test_batches_are_plain_and_complete():
         split=InMemory(SAMPLES, LABELS), augment=config, positions=range(3, 20), batch=8
     )
     batches = [evaluate(step).batch for step in range(3)]
-    assert [len(batch.index) for batch in batches] == [8, 8, 1]
+    assert [len(batch.sample_ids) for batch in batches] == [8, 8, 1]
     x = torch.cat([batch.x for batch in batches])
     assert np.array_equal(x.numpy(), augment.normalize(SAMPLES[3:20], augment.CIFAR10))
     assert np.array_equal(torch.cat([batch.target for batch in batches]).numpy(), LABELS[3:20])

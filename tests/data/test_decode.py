@@ -9,7 +9,7 @@ from PIL import Image
 
 from lbq.data import decode, sampler
 from lbq.data.decode import CROP_DRAWS
-from lbq.data.sampler import Stage
+from lbq.data.sampler import RandomStream
 from lbq.errors import CorruptSample, MissingExtraError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
@@ -21,9 +21,9 @@ def encode(format_, image=None, **options):
     return buffer.getvalue()
 
 
-def draws(count):
-    return sampler.draws(
-        Stage.RESIZED_CROP, seed=0, epoch=0, start=0, count=count, width=CROP_DRAWS
+def random_bits(count):
+    return sampler.random_bits(
+        RandomStream.RESIZED_CROP, seed=0, epoch=0, start=0, count=count, width=CROP_DRAWS
     )
 
 
@@ -106,20 +106,20 @@ def test_random_damage_gives_an_image_or_a_corrupt_sample(format_):
 
 def test_a_central_view_is_resized_and_cropped_as_in_the_recipe():
     image = Image.fromarray(PIXELS)
-    ours = decode.centre_view(image, 28, 32)
+    ours = decode.resize_and_center_crop(image, 28, 32)
     theirs = image.resize((48, 32), Image.Resampling.BILINEAR).crop((10, 2, 38, 30))
     assert np.array_equal(np.asarray(ours), np.asarray(theirs))
-    tall = decode.centre_view(image.transpose(Image.Transpose.TRANSPOSE), 28, 32)
+    tall = decode.resize_and_center_crop(image.transpose(Image.Transpose.TRANSPOSE), 28, 32)
     assert tall.size == (28, 28)
 
 
 def test_an_image_of_the_right_size_stays_as_it_is():
     image = Image.fromarray(PIXELS[:, :40])
-    assert decode.centre_view(image, 40, 40) is image
+    assert decode.resize_and_center_crop(image, 40, 40) is image
 
 
 def test_random_boxes_lie_inside_and_have_the_asked_areas_and_shapes():
-    boxes = [decode.random_box(500, 375, (0.08, 1.0), bits) for bits in draws(2000)]
+    boxes = [decode.random_crop_box(500, 375, (0.08, 1.0), bits) for bits in random_bits(2000)]
     left, top, width, height = np.array(boxes).T
     assert left.min() >= 0
     assert (left + width).max() <= 500
@@ -139,16 +139,16 @@ def test_random_boxes_lie_inside_and_have_the_asked_areas_and_shapes():
     ("width", "height", "box"), [(1000, 10, (493, 0, 13, 10)), (10, 1000, (0, 493, 10, 13))]
 )
 def test_an_image_too_thin_for_any_box_gives_its_centre(width, height, box):
-    assert decode.random_box(width, height, (1.0, 1.0), draws(1)[0]) == box
+    assert decode.random_crop_box(width, height, (1.0, 1.0), random_bits(1)[0]) == box
 
 
 def test_a_random_view_is_a_resized_crop():
-    image, bits = Image.fromarray(PIXELS), draws(1)[0]
-    left, top, width, height = decode.random_box(60, 40, (0.3, 0.5), bits)
+    image, bits = Image.fromarray(PIXELS), random_bits(1)[0]
+    left, top, width, height = decode.random_crop_box(60, 40, (0.3, 0.5), bits)
     crop = image.crop((left, top, left + width, top + height))
     theirs = crop.resize((16, 16), Image.Resampling.BILINEAR)
     assert np.array_equal(
-        np.asarray(decode.random_view(image, 16, (0.3, 0.5), bits)), np.asarray(theirs)
+        np.asarray(decode.random_resized_crop(image, 16, (0.3, 0.5), bits)), np.asarray(theirs)
     )
 
 

@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from lbq.data import sampler
-from lbq.data.decode import CROP_DRAWS, decode_image, random_view, to_bytes
-from lbq.data.encoded import DecodedOnRead, EncodedSet, Rows, image_contents
-from lbq.data.sampler import Stage
+from lbq.data.decode import CROP_DRAWS, decode_image, random_resized_crop, to_bytes
+from lbq.data.encoded import DecodedOnRead, EncodedSet, EncodedSplit, image_contents
+from lbq.data.sampler import RandomStream
 from lbq.errors import CorruptSample, FormatError
 
 AREA = (0.2, 1.0)
@@ -33,12 +33,12 @@ def png(seed, width=24, height=20):
 
 
 def rows(*files):
-    return Rows(np.arange(len(files)), InMemoryFiles(files))
+    return EncodedSplit(np.arange(len(files)), InMemoryFiles(files))
 
 
-def draws(count):
-    return sampler.draws(
-        Stage.RESIZED_CROP, seed=0, epoch=0, start=0, count=count, width=CROP_DRAWS
+def random_bits(count):
+    return sampler.random_bits(
+        RandomStream.RESIZED_CROP, seed=0, epoch=0, start=0, count=count, width=CROP_DRAWS
     )
 
 
@@ -63,10 +63,10 @@ def test_images_of_many_sizes_need_a_size():
 
 def test_reading_boxes_gives_each_image_its_own_box():
     split = DecodedOnRead(rows(*FILES), 8)
-    index, bits = np.array([4, 1]), draws(2)
-    boxes, read, complaints = split.read_boxes(index, AREA, bits)
+    index, bits = np.array([4, 1]), random_bits(2)
+    boxes, read, complaints = split.read_random_crops(index, AREA, bits)
     for box, i, mine in zip(boxes, index, bits, strict=True):
-        expected = random_view(decode_image(FILES[i], ""), 8, AREA, mine)
+        expected = random_resized_crop(decode_image(FILES[i], ""), 8, AREA, mine)
         assert np.array_equal(box, to_bytes(expected))
     assert read.tolist() == [4, 1]
     assert complaints == {}
@@ -75,19 +75,19 @@ def test_reading_boxes_gives_each_image_its_own_box():
 def test_a_corrupt_training_image_is_replaced_by_the_next_good_one_and_named():
     split = DecodedOnRead(rows(*BROKEN), 8, replaces_corrupt=True)
     index = np.array([1, 2, 5])
-    boxes, read, complaints = split.read_boxes(index, AREA, draws(3))
+    boxes, read, complaints = split.read_random_crops(index, AREA, random_bits(3))
     assert read.tolist() == [1, 4, 5]
     assert index.tolist() == [1, 2, 5]  # untouched
     assert set(complaints) == {2, 3}
     assert "file 2" in complaints[2]
-    expected = random_view(decode_image(FILES[4], ""), 8, AREA, draws(3)[1])
+    expected = random_resized_crop(decode_image(FILES[4], ""), 8, AREA, random_bits(3)[1])
     assert np.array_equal(boxes[1], to_bytes(expected))
 
 
 def test_a_corrupt_image_is_an_error_where_none_is_allowed():
     split = DecodedOnRead(rows(*BROKEN), 8)
     with pytest.raises(CorruptSample, match="file 2"):
-        split.read_boxes(np.array([1, 2]), AREA, draws(2))
+        split.read_random_crops(np.array([1, 2]), AREA, random_bits(2))
     with pytest.raises(CorruptSample, match="file 3"):
         split.read(np.array([3]))
     with pytest.raises(CorruptSample, match="file 2"):
@@ -97,7 +97,7 @@ def test_a_corrupt_image_is_an_error_where_none_is_allowed():
 def test_a_set_of_corrupt_images_is_given_up():
     split = DecodedOnRead(rows(*[b"nothing"] * 12), 8, replaces_corrupt=True)
     with pytest.raises(CorruptSample, match="in a row"):
-        split.read_boxes(np.array([0]), AREA, draws(1))
+        split.read_random_crops(np.array([0]), AREA, random_bits(1))
 
 
 def test_the_digest_sees_labels_and_lengths():

@@ -46,9 +46,9 @@ def join(by_rank):
     ]
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_ranks_together_see_the_bits_that_one_sees(synthetic, world):  # D1
-    ranks = [epoch(synthetic, rank=rank, world=world) for rank in range(world)]
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_together_see_the_bits_that_one_sees(synthetic, world_size):  # D1
+    ranks = [epoch(synthetic, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert sha(join(ranks)) == sha(epoch(synthetic))
 
 
@@ -82,24 +82,28 @@ def test_the_last_incomplete_batch_is_dropped(synthetic):
     assert data.steps_per_epoch(synthetic, 16) == 12
     batches = epoch(synthetic)
     assert len(batches) == 12
-    index = torch.cat([batch.index for batch in batches])
+    index = torch.cat([batch.sample_ids for batch in batches])
     assert len(index.unique()) == len(index) == 192
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_evaluation_counts_every_sample_once(tmp_path, world, num_workers):  # D6
+def test_evaluation_counts_every_sample_once(tmp_path, world_size, num_workers):  # D6
     config = DataConfig(source="synthetic", size=4, limit=16, limit_test=10_007)
     opened = data.open_data(config, tmp_path)
     ranks = [
-        list(data.test_batches(opened, batch=64, rank=r, world=world, num_workers=num_workers))
-        for r in range(world)
+        list(
+            data.eval_batches(
+                opened, batch=64, rank=r, world_size=world_size, num_workers=num_workers
+            )
+        )
+        for r in range(world_size)
     ]
-    index = torch.cat([batch.index for batches in ranks for batch in batches])
+    index = torch.cat([batch.sample_ids for batches in ranks for batch in batches])
     assert torch.equal(index, torch.arange(10_007))
     target = torch.cat([batch.target for batches in ranks for batch in batches])
     assert np.array_equal(target.numpy(), opened.splits.test.labels)
-    assert max(len(batch.index) for batches in ranks for batch in batches) == 64
+    assert max(len(batch.sample_ids) for batches in ranks for batch in batches) == 64
 
 
 def test_a_set_says_what_it_is(synthetic, tmp_path):
@@ -114,7 +118,7 @@ def test_a_set_says_what_it_is(synthetic, tmp_path):
 
 def test_targets_are_soft_where_samples_are_mixed(synthetic):
     assert epoch(synthetic)[0].target.shape == (16, 10)
-    (first, *_) = data.test_batches(synthetic, batch=8)
+    (first, *_) = data.eval_batches(synthetic, batch=8)
     assert first.target.dtype == torch.int64
 
 
@@ -158,11 +162,11 @@ def test_contradictions_are_refused(match, config):
 
 def test_bad_batches_are_refused_when_they_are_asked_for(synthetic):
     with pytest.raises(ParameterError, match="multiple of 3"):
-        data.train_batches(synthetic, seed=0, epoch=0, global_batch=16, rank=0, world=3)
+        data.train_batches(synthetic, seed=0, epoch=0, global_batch=16, rank=0, world_size=3)
     with pytest.raises(ParameterError, match="between 1 and all 203"):
         data.train_batches(synthetic, seed=0, epoch=0, global_batch=204)
     with pytest.raises(ParameterError, match="at least 1"):
-        data.test_batches(synthetic, batch=0)
+        data.eval_batches(synthetic, batch=0)
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +191,9 @@ def test_images_that_are_decoded_every_time_keep_all_promises(encoded):
     assert encoded.num_classes == 1000
     whole = epoch(encoded)
     assert sha(epoch(encoded, num_workers=2)) == sha(whole)
-    assert sha(join([epoch(encoded, rank=rank, world=2) for rank in (0, 1)])) == sha(whole)
+    assert sha(join([epoch(encoded, rank=rank, world_size=2) for rank in (0, 1)])) == sha(whole)
     assert sha(epoch(encoded, epoch=1)) != sha(whole)
-    index = torch.cat([batch.index for batch in data.test_batches(encoded, batch=16)])
+    index = torch.cat([batch.sample_ids for batch in data.eval_batches(encoded, batch=16)])
     assert torch.equal(index, torch.arange(40))
 
 
@@ -222,7 +226,7 @@ def test_a_corrupt_training_image_is_replaced_and_counted(files, num_workers):  
     with pytest.warns(UserWarning, match=r"06\.png.*1 of at most 2"):
         batches = epoch(opened, global_batch=20, num_workers=num_workers)
     assert len(opened.corrupt) == 1
-    index = batches[0].index
+    index = batches[0].sample_ids
     assert len(index) == 20
     assert len(index.unique()) == 19
     assert epoch(opened, global_batch=20, epoch=1)  # known by now
@@ -243,7 +247,7 @@ def test_a_corrupt_test_image_is_never_replaced(files):
     tear(files / "test", "03.png")
     opened = open_files(files, max_corrupt=1.0)
     with pytest.raises(CorruptSample, match=r"03\.png"):
-        list(data.test_batches(opened, batch=4))
+        list(data.eval_batches(opened, batch=4))
 
 
 def test_a_packed_set_allows_no_corrupt_image(files):
@@ -281,5 +285,5 @@ def test_real_recordings_come_as_sequences(real_data, cache):
     batches = epoch(opened)
     assert batches[0].x.shape == (3, 16, 2, 34, 34)
     assert sha(epoch(opened, num_workers=1)) == sha(batches)
-    (first, *_) = data.test_batches(opened, batch=20)
+    (first, *_) = data.eval_batches(opened, batch=20)
     assert (first.x == first.x.round()).all()

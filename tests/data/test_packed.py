@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from lbq.data.packed import Contents, open_packed
+from lbq.data.packed import SplitContents, open_packed
 from lbq.errors import CorruptSample, FormatError
 
 SAMPLES = np.random.default_rng(0).integers(0, 256, (12, 3, 4, 5), dtype=np.uint8)
@@ -16,8 +16,8 @@ LABELS = np.arange(12) % 3
 
 def contents(samples=SAMPLES):
     return {
-        "train": Contents(LABELS[:8], samples.shape[1:], np.uint8, iter(samples[:8])),
-        "test": Contents(LABELS[8:], samples.shape[1:], np.uint8, iter(samples[8:])),
+        "train": SplitContents(LABELS[:8], samples.shape[1:], np.uint8, iter(samples[:8])),
+        "test": SplitContents(LABELS[8:], samples.shape[1:], np.uint8, iter(samples[8:])),
     }
 
 
@@ -86,14 +86,14 @@ def test_a_set_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
         yield SAMPLES[0]
         raise CorruptSample("cat.jpg")
 
-    broken = Contents(LABELS[:8], (3, 4, 5), np.uint8, samples())
+    broken = SplitContents(LABELS[:8], (3, 4, 5), np.uint8, samples())
     with pytest.raises(CorruptSample, match=r"cat\.jpg"):
         pack(tmp_path, make=lambda: {"train": broken})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path):
-    huge = Contents(LABELS, (1 << 50,), np.uint8, iter(()))
+    huge = SplitContents(LABELS, (1 << 50,), np.uint8, iter(()))
     with pytest.raises(FormatError, match="MiB left"):
         pack(tmp_path, make=lambda: {"train": huge})
 

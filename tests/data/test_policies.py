@@ -4,18 +4,20 @@ from PIL import Image
 
 from lbq.data import policies, sampler
 from lbq.data.policies import AROUND_ONE, NUM_DRAWS, POLICIES, RANGES, ROWS, SIGNED
-from lbq.data.sampler import Stage
+from lbq.data.sampler import RandomStream
 
 
-def draws(count, seed=0):
-    return sampler.draws(Stage.IMAGE, seed=seed, epoch=0, start=0, count=count, width=NUM_DRAWS)
+def random_bits(count, seed=0):
+    return sampler.random_bits(
+        RandomStream.IMAGE, seed=seed, epoch=0, start=0, count=count, width=NUM_DRAWS
+    )
 
 
 def one_by_one(by_pillow, image, row, bits):
     """Apply a row with Pillow, choosing as the recipe does: if at all, and with which sign."""
     picture = Image.fromarray(image.transpose(1, 2, 0))
     for turn, (probability, operation, index) in enumerate(row):
-        chance = sampler.uniform(bits)[1 + 2 * turn]
+        chance = sampler.to_uniform(bits)[1 + 2 * turn]
         sign = 1 if bits[2 + 2 * turn] % 2 else -1
         magnitude = RANGES[operation][index]
         if operation in SIGNED:
@@ -30,7 +32,7 @@ def one_by_one(by_pillow, image, row, bits):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_policy_is_that_of_the_recipe_image_by_image(by_pillow, name):
     images = np.random.default_rng(0).integers(0, 256, (300, 3, 32, 32), dtype=np.uint8)
-    bits = draws(300)
+    bits = random_bits(300)
     ours = POLICIES[name].apply(images, bits)
     for image, our, mine in zip(images, ours, bits, strict=True):
         row = ROWS[name][int(mine[0] % len(ROWS[name]))]
@@ -51,13 +53,13 @@ def test_every_operation_of_a_row_has_magnitudes():
 
 
 def test_every_row_is_chosen_equally_often():
-    rows = sampler.below(draws(25_000)[:, 0], 25)
+    rows = sampler.to_integers(random_bits(25_000)[:, 0], 25)
     assert abs(np.bincount(rows) - 1000).max() < 5 * np.sqrt(1000)
 
 
 def test_an_image_gets_the_same_whatever_batch_it_is_in():
     images = np.random.default_rng(1).integers(0, 256, (64, 3, 32, 32), dtype=np.uint8)
-    bits = draws(64)
+    bits = random_bits(64)
     together = policies.POLICIES["cifar10"].apply(images, bits)
     apart = [policies.POLICIES["cifar10"].apply(images[i::4], bits[i::4]) for i in range(4)]
     for i, part in enumerate(apart):

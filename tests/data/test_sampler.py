@@ -2,15 +2,17 @@ import numpy as np
 import pytest
 
 from lbq.data import sampler
-from lbq.data.sampler import Stage
+from lbq.data.sampler import RandomStream
 from lbq.errors import ParameterError
 
 PINNED_BITS = [1031809391948817763, 759043188509246646]
 PINNED_ORDER = [1, 9, 5, 0, 8, 2, 4, 6, 7, 3]
 
 
-def bits(stage=Stage.IMAGE, *, seed=0, epoch=0, start=0, count=64, width=10):
-    return sampler.draws(stage, seed=seed, epoch=epoch, start=start, count=count, width=width)
+def bits(stream=RandomStream.IMAGE, *, seed=0, epoch=0, start=0, count=64, width=10):
+    return sampler.random_bits(
+        stream, seed=seed, epoch=epoch, start=start, count=count, width=width
+    )
 
 
 def test_the_bits_of_a_position_do_not_depend_on_where_a_batch_starts():
@@ -21,7 +23,7 @@ def test_the_bits_of_a_position_do_not_depend_on_where_a_batch_starts():
 
 def test_seed_epoch_and_stage_each_change_all_bits():
     first = bits()
-    for other in [bits(seed=1), bits(epoch=1), bits(Stage.EVENTS), bits(start=64)]:
+    for other in [bits(seed=1), bits(epoch=1), bits(RandomStream.EVENTS), bits(start=64)]:
         assert not (first == other).any()
 
 
@@ -42,7 +44,7 @@ def test_the_stream_is_pinned():
 
 
 def test_uniform_numbers_fill_the_unit_interval_evenly():
-    numbers = sampler.uniform(bits(count=100_000, width=4))
+    numbers = sampler.to_uniform(bits(count=100_000, width=4))
     assert numbers.min() >= 0
     assert numbers.max() < 1
     counts = np.histogram(numbers, bins=256, range=(0, 1))[0]
@@ -52,10 +54,10 @@ def test_uniform_numbers_fill_the_unit_interval_evenly():
 
 
 def test_columns_neighbours_epochs_and_seeds_are_uncorrelated():
-    columns = [sampler.uniform(bits(count=50_000, width=8))]
+    columns = [sampler.to_uniform(bits(count=50_000, width=8))]
     columns += [
-        sampler.uniform(bits(**other, count=50_000, width=1))
-        for other in ({"start": 1}, {"epoch": 1}, {"seed": 1}, {"stage": Stage.EVENTS})
+        sampler.to_uniform(bits(**other, count=50_000, width=1))
+        for other in ({"start": 1}, {"epoch": 1}, {"seed": 1}, {"stream": RandomStream.EVENTS})
     ]
     correlation = np.corrcoef(np.concatenate(columns, axis=1).T)
     np.fill_diagonal(correlation, 0)
@@ -63,7 +65,7 @@ def test_columns_neighbours_epochs_and_seeds_are_uncorrelated():
 
 
 def test_every_integer_below_a_bound_is_equally_likely():
-    numbers = sampler.below(bits(count=90_000, width=1), 9)
+    numbers = sampler.to_integers(bits(count=90_000, width=1), 9)
     counts = np.bincount(numbers[:, 0], minlength=9)
     assert len(counts) == 9
     assert abs(counts - 10_000).max() < 5 * np.sqrt(10_000)
@@ -81,27 +83,30 @@ def test_every_sample_is_equally_likely_to_come_first():
     assert abs(np.bincount(first, minlength=5) - 1000).max() < 5 * np.sqrt(1000)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_ranks_share_a_global_batch_in_contiguous_parts(world):
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_share_a_global_batch_in_contiguous_parts(world_size):
     shares = [
-        sampler.rank_positions(3, global_batch=64, rank=rank, world=world) for rank in range(world)
+        sampler.rank_positions(3, global_batch=64, rank=rank, world_size=world_size)
+        for rank in range(world_size)
     ]
     assert [position for share in shares for position in share] == list(range(192, 256))
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_every_test_sample_belongs_to_one_rank(world):
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_test_sample_belongs_to_one_rank(world_size):
     shares = [
-        sampler.test_positions(10_007, rank=rank, world=world, batch=1) for rank in range(world)
+        sampler.eval_positions(10_007, rank=rank, world_size=world_size, batch=1)
+        for rank in range(world_size)
     ]
     assert [position for share in shares for position in share] == list(range(10_007))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4, 200])
-def test_ranks_share_whole_batches_of_test_samples(world):
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 200])
+def test_ranks_share_whole_batches_of_test_samples(world_size):
     shares = [
-        sampler.test_positions(10_007, rank=rank, world=world, batch=64) for rank in range(world)
+        sampler.eval_positions(10_007, rank=rank, world_size=world_size, batch=64)
+        for rank in range(world_size)
     ]
     assert [position for share in shares for position in share] == list(range(10_007))
     assert all(share.start % 64 == 0 for share in shares if share)
@@ -109,9 +114,9 @@ def test_ranks_share_whole_batches_of_test_samples(world):
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(ParameterError, match="multiple of 3"):
-        sampler.rank_positions(0, global_batch=64, rank=0, world=3)
+        sampler.rank_positions(0, global_batch=64, rank=0, world_size=3)
     with pytest.raises(ParameterError, match="rank"):
-        sampler.test_positions(10, rank=2, world=2, batch=1)
+        sampler.eval_positions(10, rank=2, world_size=2, batch=1)
     with pytest.raises(ParameterError, match="seed"):
         bits(seed=-1)
     with pytest.raises(ParameterError, match="epoch"):

@@ -1,12 +1,12 @@
 import numpy as np
 
-from lbq.data.splits import InMemory, Split, spread
+from lbq.data.splits import InMemory, Split, evenly_spaced
 
 
 def test_a_subset_is_spread_evenly_over_the_set():
-    assert spread(10, 5).tolist() == [0, 2, 4, 6, 8]
-    assert spread(10_007, 3).tolist() == [0, 3335, 6671]
-    assert spread(4, None).tolist() == spread(4, 9).tolist() == [0, 1, 2, 3]
+    assert evenly_spaced(10, 5).tolist() == [0, 2, 4, 6, 8]
+    assert evenly_spaced(10_007, 3).tolist() == [0, 3335, 6671]
+    assert evenly_spaced(4, None).tolist() == evenly_spaced(4, 9).tolist() == [0, 1, 2, 3]
 
 
 def test_samples_in_memory_are_a_split():

@@ -8,7 +8,7 @@ from integer_oracle import run_oracle
 from random_networks import to_proven_integers
 
 import lbq
-from lbq.cli.samples import open_samples, pieces
+from lbq.cli.samples import open_samples, sample_batches
 from lbq.deploy.run import BACKENDS
 from lbq.export import OnnxRunner, export_onnx
 from lbq.kernels import native as kernels
@@ -67,5 +67,5 @@ def integer_network(model, inputs, *, bits, calibrate=False):
 def cifar10_bytes(data, count, recipe):
     """Return images of the test set as bytes, and normalised."""
     opened = open_samples(recipe, source=str(data), cache=Path("~/.cache/lbq"))
-    piece = next(pieces(opened, limit=count, batch=count))
-    return piece.raw, piece.real
+    samples = next(sample_batches(opened, limit=count, batch=count))
+    return samples.raw, samples.real

@@ -26,7 +26,7 @@ def measured(tiny, tmp_path):
 
 def test_counts_and_levels_are_those_of_all_test_samples(measured):
     model, data, found = measured(NeuronConfig(max_level=3, step=0.25))
-    images = torch.cat([batch.x for batch in lbq.data.test_batches(data, batch=30)])
+    images = torch.cat([batch.x for batch in lbq.data.eval_batches(data, batch=30)])
     seen = {}
     counter = lbq.OpCounter(model, images[:1])
     with (

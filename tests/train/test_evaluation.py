@@ -38,12 +38,12 @@ class Parity(torch.nn.Module):
 
 
 def batches(counts):
-    def test_batches(data, *, batch, rank, world, num_workers):
+    def eval_batches(data, *, batch, rank, world_size, num_workers):
         for count in counts:
             target = torch.arange(count) % 4
             yield Batch(target.float().reshape(-1, 1, 1, 1), target, target)
 
-    return test_batches
+    return eval_batches
 
 
 class Data:
@@ -51,7 +51,7 @@ class Data:
 
 
 def count(monkeypatch, counts, should_stop=lambda: False):
-    monkeypatch.setattr(evaluation, "test_batches", batches(counts))
+    monkeypatch.setattr(evaluation, "eval_batches", batches(counts))
     model = Parity().train()
     raw = evaluation.count_correct.__wrapped__  # without inference mode: plain arithmetic
     precision = Precision("fp32", CPU)

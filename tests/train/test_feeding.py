@@ -22,7 +22,7 @@ def test_batches_arrive_in_order_and_in_the_memory_order_asked_for():
         assert [batch.x[0, 0, 0, 0].item() for batch in found] == [0, 1, 2, 3, 4]
         is_last = found[0].x.is_contiguous(memory_format=torch.channels_last)
         assert is_last == channels_last
-        assert torch.equal(found[3].index, torch.arange(4) + 3)
+        assert torch.equal(found[3].sample_ids, torch.arange(4) + 3)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lbq.cli.evaluate_file import load_bundle
 from lbq.cli.reading import UsageError, check_count, read
-from lbq.cli.samples import open_samples, pieces, recipe_of
+from lbq.cli.samples import open_samples, recipe_of, sample_batches
 from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
 from lbq.deploy.backends.native import MOST_TIMED, Choice
@@ -106,7 +106,7 @@ def choose_inputs(network: LoweredNetwork, arguments: BenchArguments) -> tuple[T
         example = network.example(batch)
         noise = torch.randint(0, 256, example.shape, dtype=torch.uint8, generator=generator)
         return noise, "noise (real images: --inputs images.npy)"
-    return next(iter(pieces(data, limit=batch, batch=batch))).raw, f"{recipe.data.source}"
+    return next(iter(sample_batches(data, limit=batch, batch=batch))).raw, f"{recipe.data.source}"
 
 
 def _read_inputs(path: Path, batch: int, *, takes_frames: bool) -> tuple[Tensor, str]:

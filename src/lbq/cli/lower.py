@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lbq.cli.following import waiting
 from lbq.cli.reading import check_count, read
-from lbq.cli.samples import open_samples, pieces
+from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.data import Data
 from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
@@ -165,13 +165,13 @@ def compare(
     """Count right answers of both networks, and the levels that differ between them."""
     correct = {"real": 0, "integer": 0}
     count = moved = emitted = 0
-    for piece in pieces(data, limit=limit, batch=BATCH):
-        seen = piece.raw if integers.is_integer else piece.real
-        answer, levels = _watched(real, piece.real)
+    for samples in sample_batches(data, limit=limit, batch=BATCH):
+        seen = samples.raw if integers.is_integer else samples.real
+        answer, levels = _watched(real, samples.real)
         other, other_levels = _watched(integers, seen)
         for name, logits in (("real", answer), ("integer", other)):
-            correct[name] += int((logits.argmax(1) == piece.target).sum())
-        count += len(piece.target)
+            correct[name] += int((logits.argmax(1) == samples.target).sum())
+        count += len(samples.target)
         moved += sum(int((other_levels[at] != level).sum()) for at, level in levels.items())
         emitted += sum(level.numel() for level in levels.values())
     return {
@@ -208,7 +208,7 @@ def _example(recipe: Recipe, data: Data | None, options: LoweringOptions) -> Ten
 
 
 def _calibration(data: Data, limit: int) -> Tensor:
-    read = pieces(data, split="train", limit=limit, batch=limit)
+    read = sample_batches(data, split="train", limit=limit, batch=limit)
     return next(iter(read)).real
 
 

@@ -18,7 +18,7 @@ from lbq.cli.evaluate_file import SUFFIXES
 from lbq.cli.following import waiting
 from lbq.cli.lower import check_out
 from lbq.cli.reading import UsageError, check_count, read
-from lbq.cli.samples import open_samples, pieces
+from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.cost import EnergyModel, EnergyReport, OpCounter
 from lbq.cost.count_table import CountTable
@@ -248,11 +248,11 @@ def measure(model: SpikingResNet, data: Data, *, limit: int) -> Measured:
     """Watch a network, in float32, while it answers test samples."""
     levels = LevelCounts({layer: neuron.max_level for layer, neuron in named_neurons(model)})
     membranes, counter = MembraneCounts(model), None
-    for piece in pieces(data, limit=limit, batch=min(BATCH, limit)):
+    for samples in sample_batches(data, limit=limit, batch=min(BATCH, limit)):
         if counter is None:
-            counter = OpCounter(model, _first(piece.real))
+            counter = OpCounter(model, _first(samples.real))
         with watch_levels(model, levels), watch_levels(model, counter), membranes.watching():
-            model(piece.real)
+            model(samples.real)
     assert counter is not None  # a test set has samples
     return Measured(levels=levels.profile(), membranes=membranes.layers(), table=counter.table())
 

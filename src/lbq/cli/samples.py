@@ -13,7 +13,7 @@ from torch import Tensor
 from lbq.cli.following import follow, waiting
 from lbq.data import Data, DataConfig, open_data
 from lbq.data.augment import normalize
-from lbq.data.splits import spread
+from lbq.data.splits import evenly_spaced
 from lbq.errors import FormatError
 from lbq.train.document import from_document
 from lbq.train.recipe import Recipe
@@ -22,7 +22,7 @@ LARGEST = 255
 """Event counts above it saturate where a network takes bytes."""
 
 
-class Piece(NamedTuple):
+class SampleBatch(NamedTuple):
     """Some samples, twice, and their classes."""
 
     real: Tensor
@@ -48,12 +48,12 @@ class Count:
         return self.correct / self.count
 
 
-def pieces(
+def sample_batches(
     data: Data, *, split: Literal["train", "test"] = "test", limit: int | None = None, batch: int
-) -> Iterator[Piece]:
+) -> Iterator[SampleBatch]:
     """Yield the samples of a split as they are, spread evenly over it if they are limited."""
     chosen = data.splits.train if split == "train" else data.splits.test
-    order = spread(len(chosen.labels), limit)
+    order = evenly_spaced(len(chosen.labels), limit)
     starts = range(0, len(order), batch)
     for start in follow(starts, total=len(starts), what=f"{split} batches of {batch}"):
         index = order[start : start + batch]
@@ -64,7 +64,7 @@ def pieces(
             real = normalize(samples, data.config.augment.normalization)
         raw = np.minimum(samples, LARGEST).astype(np.uint8)
         target = torch.from_numpy(chosen.labels[index])
-        yield Piece(_time_first(real), _time_first(raw), target)
+        yield SampleBatch(_time_first(real), _time_first(raw), target)
 
 
 def count_answers(
@@ -77,10 +77,10 @@ def count_answers(
 ) -> Count:
     """Count the right answers over the test set, or over ``limit`` samples of it."""
     correct = count = 0
-    for piece in pieces(data, limit=limit, batch=batch):
-        logits = answer(piece.raw if is_integer else piece.real)
-        correct += int((logits.argmax(1) == piece.target).sum())
-        count += len(piece.target)
+    for batch_ in sample_batches(data, limit=limit, batch=batch):
+        logits = answer(batch_.raw if is_integer else batch_.real)
+        correct += int((logits.argmax(1) == batch_.target).sum())
+        count += len(batch_.target)
     return Count(correct=correct, count=count)
 
 

@@ -6,9 +6,9 @@ from lbq.data.loaders import (
     SYNTHETIC,
     Data,
     DataConfig,
+    eval_batches,
     open_data,
     steps_per_epoch,
-    test_batches,
     train_batches,
 )
 from lbq.data.mixing import MixConfig
@@ -25,8 +25,8 @@ __all__ = [
     "DataConfig",
     "MixConfig",
     "Normalization",
+    "eval_batches",
     "open_data",
     "steps_per_epoch",
-    "test_batches",
     "train_batches",
 ]

@@ -15,7 +15,7 @@ from lbq.data.mixing import MixConfig
 from lbq.data.pixels import Bytes
 from lbq.data.policies import NUM_DRAWS as POLICY_DRAWS
 from lbq.data.policies import POLICIES, PolicyName
-from lbq.data.sampler import Stage, below, draws, uniform
+from lbq.data.sampler import RandomStream, random_bits, to_integers, to_uniform
 from lbq.errors import ParameterError
 from lbq.ranges import Range, check_ranges
 
@@ -91,8 +91,8 @@ def augment_images(
     images: Bytes, config: AugmentConfig, *, seed: int, epoch: int, start: int
 ) -> Floats:
     """Vary and normalise the images of the positions from ``start`` on: ``[B, 3, H, W]``."""
-    bits = draws(
-        Stage.IMAGE, seed=seed, epoch=epoch, start=start, count=len(images), width=_NUM_DRAWS
+    bits = random_bits(
+        RandomStream.IMAGE, seed=seed, epoch=epoch, start=start, count=len(images), width=_NUM_DRAWS
     )
     pad = config.pad if config.crop == "pad" else 0
     if pad or config.flip:
@@ -102,7 +102,7 @@ def augment_images(
     values = normalize(images, config.normalization)
     if config.cutout:
         height, width = images.shape[2:]
-        y, x = below(bits[:, _CUTOUT], height), below(bits[:, _CUTOUT + 1], width)
+        y, x = to_integers(bits[:, _CUTOUT], height), to_integers(bits[:, _CUTOUT + 1], width)
         _cut_out(values, y, x, config.cutout // 2)
     return values
 
@@ -121,8 +121,8 @@ def _crop_and_flip(images: Bytes, bits: NDArray[np.uint64], *, pad: int, flip: b
     height, width = images.shape[2:]
     wide = np.zeros((*images.shape[:2], height + 2 * pad, width + 2 * pad), np.uint8)
     wide[:, :, pad : pad + height, pad : pad + width] = images
-    y, x = below(bits[:, _CROP], 2 * pad + 1), below(bits[:, _CROP + 1], 2 * pad + 1)
-    is_flipped = (uniform(bits[:, _FLIP]) < 0.5) & flip
+    y, x = to_integers(bits[:, _CROP], 2 * pad + 1), to_integers(bits[:, _CROP + 1], 2 * pad + 1)
+    is_flipped = (to_uniform(bits[:, _FLIP]) < 0.5) & flip
     cropped = np.empty_like(images)
     places = zip(y.tolist(), x.tolist(), is_flipped.tolist(), strict=True)
     for image, out, (top, left, mirror) in zip(wide, cropped, places, strict=True):

@@ -13,7 +13,7 @@ from lbq.data.decode import CROP_DRAWS
 from lbq.data.encoded import DecodedOnRead
 from lbq.data.event_augment import augment_clips
 from lbq.data.mixing import choose_mix, mix_pairs, soft_targets
-from lbq.data.sampler import Stage, draws, rank_positions
+from lbq.data.sampler import RandomStream, random_bits, rank_positions
 from lbq.data.splits import Split
 
 
@@ -24,12 +24,12 @@ class Batch(NamedTuple):
     """Images ``[B, C, H, W]``, or frames of events ``[T, B, 2, H, W]``; float32."""
     target: Tensor
     """Classes ``[B]``, or the share of every class ``[B, classes]`` where samples are mixed."""
-    index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride]
+    sample_ids: Tensor
     """Which samples of the data set these are, ``[B]``."""
 
 
 @dataclass(frozen=True)
-class Made:
+class LoadedBatch:
     """A batch, and what went wrong with samples that were replaced in it, by index."""
 
     batch: Batch
@@ -48,17 +48,19 @@ class TrainTask:
     epoch: int
     global_batch: int
     rank: int
-    world: int
+    world_size: int
 
-    def __call__(self, step: int) -> Made:
+    def __call__(self, step: int) -> LoadedBatch:
         """Make the batch of a step."""
         mine = rank_positions(
-            step, global_batch=self.global_batch, rank=self.rank, world=self.world
+            step, global_batch=self.global_batch, rank=self.rank, world_size=self.world_size
         )
         if not self.augment.mix.is_on:
             values, index, complaints = self._read(mine)
             target = torch.from_numpy(self.split.labels[index])
-            return Made(Batch(_to_tensor(values), target, torch.from_numpy(index)), complaints)
+            return LoadedBatch(
+                Batch(_to_tensor(values), target, torch.from_numpy(index)), complaints
+            )
         # partners are neighbours, so whole pairs are read; the last sample may have none
         pairs = range(mine.start & ~1, min((mine.stop + 1) & ~1, len(self.order)))
         values, index, complaints = self._read(pairs)
@@ -71,7 +73,7 @@ class TrainTask:
         own = slice(mine.start - pairs.start, mine.stop - pairs.start)
         x, target, index = _to_tensor(values[own]), target[own], index[own]
         batch = Batch(x, torch.from_numpy(target), torch.from_numpy(index))
-        return Made(batch, complaints)
+        return LoadedBatch(batch, complaints)
 
     def _read(self, positions: range) -> tuple[Floats, NDArray[np.int64], dict[int, str]]:
         """Read and vary the samples of some positions; return which ones were read, too."""
@@ -84,8 +86,12 @@ class TrainTask:
         }
         samples: NDArray[Any]
         if isinstance(self.split, DecodedOnRead):
-            bits = draws(Stage.RESIZED_CROP, **place, count=len(index), width=CROP_DRAWS)
-            samples, index, complaints = self.split.read_boxes(index, self.augment.area, bits)
+            bits = random_bits(
+                RandomStream.RESIZED_CROP, **place, count=len(index), width=CROP_DRAWS
+            )
+            samples, index, complaints = self.split.read_random_crops(
+                index, self.augment.area, bits
+            )
         else:
             samples = self.split.read(index)
         if samples.ndim == 5:
@@ -102,7 +108,7 @@ class EvalTask:
     positions: range
     batch: int
 
-    def __call__(self, step: int) -> Made:
+    def __call__(self, step: int) -> LoadedBatch:
         """Make the batch of a step; the last one may be smaller."""
         mine = self.positions[step * self.batch : (step + 1) * self.batch]
         index = np.arange(mine.start, mine.stop)
@@ -112,7 +118,7 @@ class EvalTask:
         else:
             values = normalize(samples, self.augment.normalization)
         target = torch.from_numpy(self.split.labels[index])
-        return Made(Batch(_to_tensor(values), target, torch.from_numpy(index)))
+        return LoadedBatch(Batch(_to_tensor(values), target, torch.from_numpy(index)))
 
 
 def _to_tensor(values: Floats) -> Tensor:

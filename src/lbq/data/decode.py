@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbq.data.pixels import Bytes
-from lbq.data.sampler import below, uniform
+from lbq.data.sampler import to_integers, to_uniform
 from lbq.errors import CorruptSample, MissingExtraError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def to_bytes(image: Image) -> Bytes:
     return np.asarray(image).transpose(2, 0, 1)
 
 
-def centre_view(image: Image, size: int, short_side: int) -> Image:
+def resize_and_center_crop(image: Image, size: int, short_side: int) -> Image:
     """Scale the short side, then cut a square from the centre; what has the size stays as it is."""
     width, height = image.size
     if width == height == short_side == size:
@@ -70,31 +70,31 @@ def centre_view(image: Image, size: int, short_side: int) -> Image:
     return image.crop((left, top, left + size, top + size))
 
 
-def random_view(
+def random_resized_crop(
     image: Image, size: int, area: tuple[float, float], bits: NDArray[np.uint64]
 ) -> Image:
     """Scale a random box of the image to a square: ``bits`` are ``[CROP_DRAWS]``."""
-    left, top, width, height = random_box(*image.size, area, bits)
+    left, top, width, height = random_crop_box(*image.size, area, bits)
     image = image.crop((left, top, left + width, top + height))
     return image.resize((size, size), _pillow().Resampling.BILINEAR)
 
 
-def random_box(
+def random_crop_box(
     width: int, height: int, area: tuple[float, float], bits: NDArray[np.uint64]
 ) -> tuple[int, int, int, int]:
     """Choose left, top, width and height of a box with a share of the area and some shape.
 
     After ten boxes that do not fit, the largest central one of an allowed shape is taken.
     """
-    chance = uniform(bits)
+    chance = to_uniform(bits)
     low, high = math.log(_SHAPES[0]), math.log(_SHAPES[1])
     for i in range(_TRIES):
         pixels = width * height * (area[0] + (area[1] - area[0]) * chance[2 * i])
         shape = math.exp(low + (high - low) * chance[2 * i + 1])
         w, h = round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))
         if 0 < w <= width and 0 < h <= height:
-            left = int(below(bits[-2:-1], width - w + 1)[0])
-            top = int(below(bits[-1:], height - h + 1)[0])
+            left = int(to_integers(bits[-2:-1], width - w + 1)[0])
+            top = int(to_integers(bits[-1:], height - h + 1)[0])
             return left, top, w, h
     w = min(width, round(height * _SHAPES[1]))
     h = min(height, round(width / _SHAPES[0]))

@@ -8,10 +8,16 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.decode import Image, centre_view, decode_image, random_view, to_bytes
-from lbq.data.packed import Contents
+from lbq.data.decode import (
+    Image,
+    decode_image,
+    random_resized_crop,
+    resize_and_center_crop,
+    to_bytes,
+)
+from lbq.data.packed import SplitContents
 from lbq.data.pixels import Bytes
-from lbq.data.splits import spread
+from lbq.data.splits import evenly_spaced
 from lbq.errors import CorruptSample, FormatError
 
 _HASHED_WHOLE = 64
@@ -22,7 +28,7 @@ _NEIGHBOURS = 10
 
 
 @runtime_checkable
-class Encoded(Protocol):
+class EncodedImages(Protocol):
     """Where encoded images lie."""
 
     def fetch(self, i: int) -> tuple[str, bytes]:
@@ -35,11 +41,11 @@ class Encoded(Protocol):
 
 
 @dataclass(frozen=True)
-class Rows:
+class EncodedSplit:
     """One split: a label for every encoded image."""
 
     labels: NDArray[np.int64]
-    encoded: Encoded
+    encoded: EncodedImages
     shards: NDArray[np.int64] | None = None
     """Which large file an image lies in, where an epoch shall go from file to file."""
 
@@ -56,8 +62,8 @@ class Rows:
 class EncodedSet:
     """Both splits, and what tells this set from others."""
 
-    train: Rows
-    test: Rows
+    train: EncodedSplit
+    test: EncodedSplit
     num_classes: int
     identity: dict[str, Any]
 
@@ -70,12 +76,14 @@ class EncodedSet:
         for rows in (self.train, self.test):
             sha.update(rows.labels.tobytes())
             sha.update(rows.encoded.lengths().tobytes())
-            for i in spread(len(rows), _HASHED_WHOLE).tolist():
+            for i in evenly_spaced(len(rows), _HASHED_WHOLE).tolist():
                 sha.update(rows.encoded.fetch(i)[1])
         return sha.hexdigest()
 
 
-def count_classes(train: Rows, test: Rows, source: str, *, declared: int = 0) -> int:
+def count_classes(
+    train: EncodedSplit, test: EncodedSplit, source: str, *, declared: int = 0
+) -> int:
     """Return the number of classes: as many as are declared, or as the training labels show.
 
     Raises:
@@ -103,7 +111,7 @@ def count_classes(train: Rows, test: Rows, source: str, *, declared: int = 0) ->
 class DecodedOnRead:
     """Images that are decoded whenever they are read, to squares of one size."""
 
-    rows: Rows
+    rows: EncodedSplit
     size: int
     replaces_corrupt: bool = False
     """Take the next image in the set for one that cannot be decoded, when reading boxes."""
@@ -123,10 +131,10 @@ class DecodedOnRead:
         images = np.empty((len(index), *self.shape), np.uint8)
         short_side = round(self.size * 8 / 7)  # 256 for 224
         for out, i in zip(images, index.tolist(), strict=True):
-            out[...] = to_bytes(centre_view(self.rows.decode(i), self.size, short_side))
+            out[...] = to_bytes(resize_and_center_crop(self.rows.decode(i), self.size, short_side))
         return images
 
-    def read_boxes(
+    def read_random_crops(
         self, index: NDArray[np.int64], area: tuple[float, float], bits: NDArray[np.uint64]
     ) -> tuple[Bytes, NDArray[np.int64], dict[int, str]]:
         """Decode one random box of every image: ``[B, 3, size, size]``.
@@ -138,7 +146,7 @@ class DecodedOnRead:
         index, complaints = index.copy(), dict[int, str]()
         for row, (out, mine) in enumerate(zip(images, bits, strict=True)):
             image = self._decode_or_next(row, index, complaints)
-            out[...] = to_bytes(random_view(image, self.size, area, mine))
+            out[...] = to_bytes(random_resized_crop(image, self.size, area, mine))
         return images, index, complaints
 
     def _decode_or_next(
@@ -158,7 +166,7 @@ class DecodedOnRead:
         )
 
 
-def image_contents(rows: Rows, size: int | None) -> Contents:
+def image_contents(rows: EncodedSplit, size: int | None) -> SplitContents:
     """Describe decoded images for packing; all must have one size unless ``size`` is given."""
     width, height = rows.decode(0).size
     shape = (3, height, width) if size is None else (3, size, size)
@@ -167,7 +175,7 @@ def image_contents(rows: Rows, size: int | None) -> Contents:
         for i in range(len(rows)):
             image = rows.decode(i)
             if size is not None:
-                image = centre_view(image, size, size)
+                image = resize_and_center_crop(image, size, size)
             elif image.size != (width, height):
                 raise FormatError(
                     f"image {i} has {image.width} x {image.height} pixels, the first one "
@@ -175,4 +183,4 @@ def image_contents(rows: Rows, size: int | None) -> Contents:
                 )
             yield to_bytes(image)
 
-    return Contents(rows.labels, shape, np.uint8, samples())
+    return SplitContents(rows.labels, shape, np.uint8, samples())

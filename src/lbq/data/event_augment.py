@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lbq.data.augment import AugmentConfig, Floats
 from lbq.data.pixels import nearest_source, rotation
-from lbq.data.sampler import Stage, below, draws, uniform
+from lbq.data.sampler import RandomStream, random_bits, to_integers, to_uniform
 
 Counts = NDArray[np.uint16]
 """Frames of a clip, ``[T, 2, H, W]``."""
@@ -27,12 +27,12 @@ def augment_clips(
     clips: NDArray[np.uint16], config: AugmentConfig, *, seed: int, epoch: int, start: int
 ) -> Floats:
     """Vary the clips of the positions from ``start`` on: ``[B, T, 2, H, W]``."""
-    bits = draws(
-        Stage.EVENTS, seed=seed, epoch=epoch, start=start, count=len(clips), width=_NUM_DRAWS
+    bits = random_bits(
+        RandomStream.EVENTS, seed=seed, epoch=epoch, start=start, count=len(clips), width=_NUM_DRAWS
     )
     varied = np.empty(clips.shape, np.float32)
     for clip, mine, out in zip(clips, bits, varied, strict=True):
-        is_flipped = config.flip and uniform(mine)[_FLIP] < 0.5
+        is_flipped = config.flip and to_uniform(mine)[_FLIP] < 0.5
         out[...] = _vary(clip[..., ::-1] if is_flipped else clip, config, mine)
     return varied
 
@@ -53,8 +53,8 @@ def _vary(clip: Counts, config: AugmentConfig, bits: Bits) -> Counts:
 def _wide(clip: Counts, bits: Bits) -> Counts:
     """Apply one of six geometric operations, as Spikformer does."""
     height, width = clip.shape[2:]
-    strength = 2 * int(below(bits, _STRENGTHS)[1]) / (_STRENGTHS - 1) - 1  # -1 .. 1
-    match int(below(bits, 6)[0]):
+    strength = 2 * int(to_integers(bits, _STRENGTHS)[1]) / (_STRENGTHS - 1) - 1  # -1 .. 1
+    match int(to_integers(bits, 6)[0]):
         case 0:
             return clip
         case 1:
@@ -67,29 +67,32 @@ def _wide(clip: Counts, bits: Bits) -> Counts:
         case 4:
             return _take(clip, rotation(height, width, 30 * strength))
         case _:
-            share = 0.001 + (0.11 - 0.001) * float(uniform(bits)[1])
+            share = 0.001 + (0.11 - 0.001) * float(to_uniform(bits)[1])
             side = round(sqrt(share * height * width))
-            top, left = below(bits[2:3], height - side + 1), below(bits[3:], width - side + 1)
+            top, left = (
+                to_integers(bits[2:3], height - side + 1),
+                to_integers(bits[3:], width - side + 1),
+            )
             return _cover(clip, int(top[0]), int(left[0]), side, side)
 
 
 def _nda(clip: Counts, bits: Bits) -> Counts:
     """Roll, rotate or cover, as LM-HT does with the neuromorphic augmentation of that name."""
     height, width = clip.shape[2:]
-    match int(below(bits, 3)[0]):
+    match int(to_integers(bits, 3)[0]):
         case 0:
             return _roll(clip, bits, 7)
         case 1:
-            return _take(clip, rotation(height, width, 90 * float(uniform(bits)[1]) - 45))
+            return _take(clip, rotation(height, width, 90 * float(to_uniform(bits)[1]) - 45))
         case _:
             tall, wide = height // 2, width // 2
-            y, x = int(below(bits[2:3], height)[0]), int(below(bits[3:], width)[0])
+            y, x = int(to_integers(bits[2:3], height)[0]), int(to_integers(bits[3:], width)[0])
             return _cover(clip, y - tall // 2, x - wide // 2, 2 * (tall // 2), 2 * (wide // 2))
 
 
 def _roll(clip: Counts, bits: Bits, furthest: int) -> Counts:
     """Shift around the border, up to ``furthest`` pixels both ways."""
-    shifts = below(bits[2:], 2 * furthest + 1) - furthest
+    shifts = to_integers(bits[2:], 2 * furthest + 1) - furthest
     return np.roll(clip, (int(shifts[0]), int(shifts[1])), axis=(2, 3))
 
 

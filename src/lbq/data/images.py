@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.encoded import EncodedSet, Rows, count_classes
-from lbq.data.splits import spread
+from lbq.data.encoded import EncodedSet, EncodedSplit, count_classes
+from lbq.data.splits import evenly_spaced
 from lbq.errors import FormatError, MissingExtraError
 
 _LABELS = ("label", "fine_label")
@@ -56,7 +56,9 @@ def open_images(
         for name in (train_split, test_split)
     ]
     train, test = (
-        rows if limit is None or limit >= len(rows) else _select(rows, spread(len(rows), limit))
+        rows
+        if limit is None or limit >= len(rows)
+        else _select(rows, evenly_spaced(len(rows), limit))
         for rows, limit in zip(whole, limits, strict=True)
     )
     declared = getattr(columns[label], "num_classes", None) or 0
@@ -95,19 +97,19 @@ class _Column:
         return np.concatenate([_cell_lengths(table.column(self.column)) for table in slices])
 
 
-def _open_split(split: Any, name: str, *, label: str, source: str) -> Rows:
+def _open_split(split: Any, name: str, *, label: str, source: str) -> EncodedSplit:
     image_type = _datasets().Image
     images = [key for key, feature in split.features.items() if isinstance(feature, image_type)]
     if not images:
         raise FormatError(f"{source} has no column of images, it has {', '.join(split.features)}")
     image = images[0]
     split = split.select_columns([image, label]).cast_column(image, image_type(decode=False))
-    return Rows(_read_labels(split, label), _Column(split, image, name))
+    return EncodedSplit(_read_labels(split, label), _Column(split, image, name))
 
 
-def _select(rows: Rows, chosen: NDArray[np.int64]) -> Rows:
+def _select(rows: EncodedSplit, chosen: NDArray[np.int64]) -> EncodedSplit:
     column = cast(_Column, rows.encoded)
-    return Rows(rows.labels[chosen], replace(column, split=column.split.select(chosen)))
+    return EncodedSplit(rows.labels[chosen], replace(column, split=column.split.select(chosen)))
 
 
 def _is_labelled(split: Any, label: str) -> bool:

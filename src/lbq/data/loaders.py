@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from lbq.data.augment import AugmentConfig
-from lbq.data.batches import Batch, EvalTask, Made, TrainTask
+from lbq.data.batches import Batch, EvalTask, LoadedBatch, TrainTask
 from lbq.data.encoded import DecodedOnRead, EncodedSet, image_contents
 from lbq.data.images import open_images
 from lbq.data.packed import open_packed
 from lbq.data.recordings import open_recordings
-from lbq.data.sampler import epoch_order, num_steps, rank_positions, test_positions
+from lbq.data.sampler import epoch_order, eval_positions, num_steps, rank_positions
 from lbq.data.shards import open_shards
 from lbq.data.splits import Splits
 from lbq.data.synthetic import open_synthetic
@@ -150,14 +150,14 @@ def train_batches(
     epoch: int,
     global_batch: int,
     rank: int = 0,
-    world: int = 1,
+    world_size: int = 1,
     start_step: int = 0,
     num_workers: int = 0,
     timeout: float = TIMEOUT,
 ) -> Iterator[Batch]:
     """Yield a rank's part of every global batch of an epoch, from ``start_step`` on.
 
-    The last incomplete global batch is dropped. Rank r gets the r-th of ``world`` equal parts.
+    The last incomplete global batch is dropped. Rank r gets the r-th of ``world_size`` equal parts.
 
     Args:
         data: an open data set.
@@ -165,13 +165,15 @@ def train_batches(
         epoch: counted from zero.
         global_batch: number of samples of all ranks together.
         rank: this process.
-        world: number of processes.
+        world_size: number of processes.
         start_step: where to begin, to resume an epoch.
         num_workers: number of processes that prepare batches; 0 prepares them here.
         timeout: seconds to wait for a worker.
     """
     steps = range(start_step, steps_per_epoch(data, global_batch))
-    rank_positions(0, global_batch=global_batch, rank=rank, world=world)  # refuses bad ones early
+    rank_positions(
+        0, global_batch=global_batch, rank=rank, world_size=world_size
+    )  # refuses bad ones early
     split = data.splits.train
     shards = split.rows.shards if isinstance(split, DecodedOnRead) else None
     task = TrainTask(
@@ -183,17 +185,17 @@ def train_batches(
         epoch=epoch,
         global_batch=global_batch,
         rank=rank,
-        world=world,
+        world_size=world_size,
     )
     return _batches(data, map_in_order(task, steps, num_workers=num_workers, timeout=timeout))
 
 
-def test_batches(
+def eval_batches(
     data: Data,
     *,
     batch: int,
     rank: int = 0,
-    world: int = 1,
+    world_size: int = 1,
     num_workers: int = 0,
     timeout: float = TIMEOUT,
 ) -> Iterator[Batch]:
@@ -203,7 +205,7 @@ def test_batches(
     """
     if batch < 1:
         raise ParameterError(f"a batch must hold at least 1 sample, got {batch}")
-    positions = test_positions(data.num_test, rank=rank, world=world, batch=batch)
+    positions = eval_positions(data.num_test, rank=rank, world_size=world_size, batch=batch)
     task = EvalTask(
         split=data.splits.test, augment=data.config.augment, positions=positions, batch=batch
     )
@@ -211,7 +213,7 @@ def test_batches(
     return _batches(data, map_in_order(task, steps, num_workers=num_workers, timeout=timeout))
 
 
-def _batches(data: Data, results: Iterator[Made]) -> Iterator[Batch]:
+def _batches(data: Data, results: Iterator[LoadedBatch]) -> Iterator[Batch]:
     for made in results:
         _count_corrupt(data, made.complaints)
         yield made.batch

@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.sampler import Stage, below, draws, uniform
+from lbq.data.sampler import RandomStream, random_bits, to_integers, to_uniform
 from lbq.errors import ParameterError
 from lbq.ranges import Range, check_ranges
 
@@ -61,8 +61,8 @@ def choose_mix(
     config: MixConfig, *, seed: int, epoch: int, step: int, size: tuple[int, int]
 ) -> Mix:
     """Choose how the global batch of a step is mixed; ``size`` is height and width."""
-    bits = draws(Stage.MIXING, seed=seed, epoch=epoch, start=step, count=1, width=8)[0]
-    chance, switch = uniform(bits[:2])
+    bits = random_bits(RandomStream.MIXING, seed=seed, epoch=epoch, start=step, count=1, width=8)[0]
+    chance, switch = to_uniform(bits[:2])
     if not config.is_on or chance >= config.prob:
         return Mix(1.0)
     by_box = config.cutmix > 0 and (config.mixup == 0 or switch < config.switch)
@@ -72,8 +72,8 @@ def choose_mix(
         return Mix(kept)
     height, width = size
     box = (
-        _side(height, kept, int(below(bits[2:3], height)[0])),
-        _side(width, kept, int(below(bits[3:4], width)[0])),
+        _side(height, kept, int(to_integers(bits[2:3], height)[0])),
+        _side(width, kept, int(to_integers(bits[3:4], width)[0])),
     )
     pasted = (box[0].stop - box[0].start) * (box[1].stop - box[1].start)
     return Mix(1 - pasted / (height * width), box)

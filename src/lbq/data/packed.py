@@ -32,7 +32,7 @@ _CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
-class Contents:
+class SplitContents:
     """What shall be packed for one split: labels, and samples in the same order."""
 
     labels: NDArray[np.int64]
@@ -71,7 +71,7 @@ def open_packed(
     *,
     identity: Mapping[str, object],
     num_classes: int | None,
-    contents: Callable[[], Mapping[str, Contents]],
+    contents: Callable[[], Mapping[str, SplitContents]],
 ) -> Splits:
     """Open a packed data set, or pack it first.
 
@@ -100,7 +100,7 @@ def _pack(
     folder: Path,
     identity: Mapping[str, object],
     num_classes: int | None,
-    contents: Mapping[str, Contents],
+    contents: Mapping[str, SplitContents],
 ) -> None:
     if num_classes is None:
         num_classes = 1 + max(int(content.labels.max()) for content in contents.values())
@@ -132,7 +132,7 @@ def _pack(
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(folder: Path, name: str, content: Contents) -> dict[str, Any]:
+def _write(folder: Path, name: str, content: SplitContents) -> dict[str, Any]:
     """Write the arrays of a split and return their part of the manifest.
 
     Written, not mapped: a disk that runs full is an error then, and not a signal.
@@ -199,7 +199,7 @@ def _digest(contents: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
-def _num_bytes(content: Contents) -> int:
+def _num_bytes(content: SplitContents) -> int:
     return len(content.labels) * int(np.prod(content.shape)) * np.dtype(content.dtype).itemsize
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbq.data.pixels import OPERATIONS, Bytes
-from lbq.data.sampler import below, uniform
+from lbq.data.sampler import to_integers, to_uniform
 
 Turn = tuple[float, str, int]
 """Probability, operation, index of the magnitude."""
@@ -122,10 +122,10 @@ class Policy:
         """
         operations, probabilities, magnitudes = self._tables
         images = images.copy()
-        row = below(bits[:, 0], len(self.rows))
+        row = to_integers(bits[:, 0], len(self.rows))
         for turn in (0, 1):
-            happens = uniform(bits[:, 1 + 2 * turn]) < probabilities[row, turn]
-            magnitude = magnitudes[row, turn, below(bits[:, 2 + 2 * turn], 2)]
+            happens = to_uniform(bits[:, 1 + 2 * turn]) < probabilities[row, turn]
+            magnitude = magnitudes[row, turn, to_integers(bits[:, 2 + 2 * turn], 2)]
             operation = np.where(happens, operations[row, turn], -1)
             for code, operate in enumerate(OPERATIONS.values()):
                 chosen = np.flatnonzero(operation == code)

@@ -10,8 +10,8 @@ from lbq.data.archive import Archive, open_archive
 from lbq.data.events import read_events
 from lbq.data.frames import Slicing, count_frames
 from lbq.data.layouts import LAYOUTS, SUFFIXES, Layout, Recording
-from lbq.data.packed import Contents, open_packed
-from lbq.data.splits import Splits, spread
+from lbq.data.packed import SplitContents, open_packed
+from lbq.data.splits import Splits, evenly_spaced
 from lbq.errors import CorruptSample, FormatError
 
 
@@ -43,14 +43,14 @@ def open_recordings(
     archive, layout = open_archive(source), LAYOUTS[kind]
     size = layout.sensor if size is None else size
 
-    def contents() -> dict[str, Contents]:
+    def contents() -> dict[str, SplitContents]:
         found = zip(("train", "test"), layout.find(archive), limits, strict=True)
-        packed: dict[str, Contents] = {}
+        packed: dict[str, SplitContents] = {}
         for split, recordings, limit in found:
             if not recordings:
                 raise FormatError(f"{source} has no {split} recordings in the layout of {kind}")
-            chosen = [recordings[i] for i in spread(len(recordings), limit).tolist()]
-            packed[split] = Contents(
+            chosen = [recordings[i] for i in evenly_spaced(len(recordings), limit).tolist()]
+            packed[split] = SplitContents(
                 labels=np.array([recording.label for recording in chosen], np.int64),
                 shape=(timesteps, 2, size, size),
                 dtype=np.uint16,

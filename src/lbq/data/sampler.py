@@ -20,7 +20,7 @@ _WORDS = 4
 _SHARDS_AT_ONCE = 16
 
 
-class Stage(IntEnum):
+class RandomStream(IntEnum):
     """What random bits are for; bits of two stages have nothing to do with each other.
 
     The numbers are part of what a seed means: never reuse one.
@@ -35,30 +35,30 @@ class Stage(IntEnum):
     SHARDS = 6
 
 
-def draws(
-    stage: Stage, *, seed: int, epoch: int, start: int, count: int, width: int
+def random_bits(
+    stream: RandomStream, *, seed: int, epoch: int, start: int, count: int, width: int
 ) -> NDArray[np.uint64]:
     """Return the random bits of ``count`` positions from ``start`` on: ``[count, width]``.
 
     Args:
-        stage: what the bits are for.
+        stream: what the bits are for.
         seed: of the run.
         epoch: counted from zero.
         start: the first position in the epoch.
         count: number of positions.
-        width: numbers of 64 bits per position; a stage always asks for the same width.
+        width: numbers of 64 bits per position; a stream always asks for the same width.
     """
     blocks = -(-width // _WORDS)
-    words = _raw(stage, seed=seed, epoch=epoch, counter=start * blocks, count=count * blocks)
+    words = _raw(stream, seed=seed, epoch=epoch, counter=start * blocks, count=count * blocks)
     return words.reshape(count, blocks * _WORDS)[:, :width]
 
 
-def uniform(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+def to_uniform(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Turn bits into numbers in [0, 1), evenly spaced as far as float64 tells them apart."""
     return np.multiply(bits >> np.uint64(11), 2.0**-53, dtype=np.float64)
 
 
-def below(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
+def to_integers(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
     """Turn bits into integers in 0..bound-1; the bias is below ``bound / 2**64``."""
     return (bits % np.uint64(bound)).astype(np.int64)
 
@@ -71,10 +71,10 @@ def epoch_order(
     Where samples lie in large files (``shards`` says in which), the files are visited in random
     order, sixteen at a time, and the samples of these are mixed: storage sees few files at once.
     """
-    keys = _keys(Stage.ORDER, num_samples, seed=seed, epoch=epoch)
+    keys = _keys(RandomStream.ORDER, num_samples, seed=seed, epoch=epoch)
     if shards is None:
         return np.argsort(keys, kind="stable")
-    turn = np.argsort(_keys(Stage.SHARDS, 1 + int(shards.max()), seed=seed, epoch=epoch))
+    turn = np.argsort(_keys(RandomStream.SHARDS, 1 + int(shards.max()), seed=seed, epoch=epoch))
     group = np.empty_like(turn)
     group[turn] = np.arange(len(turn)) // _SHARDS_AT_ONCE
     return np.lexsort((keys, group[shards]))
@@ -90,46 +90,48 @@ def num_steps(num_samples: int, global_batch: int) -> int:
     return num_samples // global_batch
 
 
-def rank_positions(step: int, *, global_batch: int, rank: int, world: int) -> range:
+def rank_positions(step: int, *, global_batch: int, rank: int, world_size: int) -> range:
     """Return the positions that a rank trains on in a step: its contiguous part of the batch."""
-    _check_rank(rank, world)
-    if global_batch % world:
+    _check_rank(rank, world_size)
+    if global_batch % world_size:
         raise ParameterError(
-            f"{world} ranks must share a global batch evenly, got {global_batch} samples; "
-            f"choose a multiple of {world}"
+            f"{world_size} ranks must share a global batch evenly, got {global_batch} samples; "
+            f"choose a multiple of {world_size}"
         )
-    share = global_batch // world
+    share = global_batch // world_size
     start = step * global_batch + rank * share
     return range(start, start + share)
 
 
-def test_positions(num_samples: int, *, rank: int, world: int, batch: int) -> range:
+def eval_positions(num_samples: int, *, rank: int, world_size: int, batch: int) -> range:
     """Return the test samples of a rank: over all ranks, each exactly once.
 
     Ranks share whole batches, so that a sample always meets the same companions: the last bits of
     an answer can depend on the shape of its batch, and a level can hang on them.
     """
-    _check_rank(rank, world)
+    _check_rank(rank, world_size)
     batches = -(-num_samples // batch)
-    first, last = (r * batches // world * batch for r in (rank, rank + 1))
+    first, last = (r * batches // world_size * batch for r in (rank, rank + 1))
     return range(min(first, num_samples), min(last, num_samples))
 
 
-def _keys(stage: Stage, count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:
+def _keys(stream: RandomStream, count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:
     blocks = -(-count // _WORDS)
-    return _raw(stage, seed=seed, epoch=epoch, counter=0, count=blocks)[:count]
+    return _raw(stream, seed=seed, epoch=epoch, counter=0, count=blocks)[:count]
 
 
-def _raw(stage: Stage, *, seed: int, epoch: int, counter: int, count: int) -> NDArray[np.uint64]:
+def _raw(
+    stream: RandomStream, *, seed: int, epoch: int, counter: int, count: int
+) -> NDArray[np.uint64]:
     if not 0 <= seed < 2**64:
         raise ParameterError(f"a seed must lie in 0..2**64-1, got {seed}")
     if not 0 <= epoch < 2**32:
         raise ParameterError(f"an epoch must lie in 0..2**32-1, got {epoch}")
-    start = np.array([counter, epoch, stage, 0], np.uint64)
+    start = np.array([counter, epoch, stream, 0], np.uint64)
     key = np.array([seed, 0], np.uint64)
     return np.random.Philox(key=key, counter=start).random_raw(count * _WORDS)
 
 
-def _check_rank(rank: int, world: int) -> None:
-    if not 0 <= rank < world:
-        raise ParameterError(f"a rank must lie in 0..{world - 1}, got {rank}")
+def _check_rank(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise ParameterError(f"a rank must lie in 0..{world_size - 1}, got {rank}")

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.encoded import EncodedSet, Rows, count_classes
-from lbq.data.packed import Contents, open_packed
-from lbq.data.splits import Split, spread
+from lbq.data.encoded import EncodedSet, EncodedSplit, count_classes
+from lbq.data.packed import SplitContents, open_packed
+from lbq.data.splits import Split, evenly_spaced
 from lbq.errors import CorruptSample, FormatError
 
 SUFFIXES = ("jpg", "jpeg", "png", "webp")
@@ -143,21 +143,21 @@ def _of_split(wanted: tuple[str, ...], paths: list[str], source: str) -> tuple[s
     )
 
 
-def _rows(folder: Path, names: tuple[str, ...], listed: Split, limit: int | None) -> Rows:
-    chosen = spread(len(listed.labels), limit)
+def _rows(folder: Path, names: tuple[str, ...], listed: Split, limit: int | None) -> EncodedSplit:
+    chosen = evenly_spaced(len(listed.labels), limit)
     places = listed.read(chosen)
     paths = tuple(folder / name for name in names)
-    return Rows(listed.labels[chosen], _Shards(paths, places), places[:, 0])
+    return EncodedSplit(listed.labels[chosen], _Shards(paths, places), places[:, 0])
 
 
-def _list(folder: Path, names: tuple[str, ...]) -> Contents:
+def _list(folder: Path, names: tuple[str, ...]) -> SplitContents:
     members = [
         member for shard, name in enumerate(names) for member in _members(folder / name, shard)
     ]
     if not members:
         raise FormatError(f"{folder / names[0]} and its like hold no images with a .cls file")
     table = np.array(members, np.int64)  # [N, 4]
-    return Contents(table[:, 3].copy(), (3,), np.int64, table[:, :3])
+    return SplitContents(table[:, 3].copy(), (3,), np.int64, table[:, :3])
 
 
 def _members(path: Path, shard: int) -> Iterator[_Member]:

@@ -54,7 +54,7 @@ class InMemory:
         return self.samples[index]
 
 
-def spread(num_samples: int, limit: int | None) -> NDArray[np.int64]:
+def evenly_spaced(num_samples: int, limit: int | None) -> NDArray[np.int64]:
     """Return the indices of ``limit`` samples, spread evenly over all; all if None."""
     if limit is None or limit >= num_samples:
         return np.arange(num_samples)

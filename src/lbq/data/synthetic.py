@@ -9,7 +9,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.sampler import Stage, draws, uniform
+from lbq.data.sampler import RandomStream, random_bits, to_uniform
 from lbq.data.splits import InMemory, Splits
 
 NUM_CLASSES = 10
@@ -85,4 +85,6 @@ def _patterns(channels: int, size: int) -> NDArray[np.float64]:
 
 
 def _noise(count: int, width: int, part: int) -> NDArray[np.float64]:
-    return uniform(draws(Stage.SYNTHETIC, seed=0, epoch=part, start=0, count=count, width=width))
+    return to_uniform(
+        random_bits(RandomStream.SYNTHETIC, seed=0, epoch=part, start=0, count=count, width=width)
+    )

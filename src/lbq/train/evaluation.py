@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lbq.data import Data, test_batches
+from lbq.data import Data, eval_batches
 from lbq.errors import RunError
 from lbq.train.feeding import feed
 from lbq.train.precision import Precision
@@ -58,8 +58,8 @@ def count_correct(
     model.eval()
     correct = torch.zeros((), dtype=torch.int64, device=world.device)
     count, loss, stopped = 0, torch.zeros((), dtype=torch.float64, device=world.device), False
-    batches = test_batches(
-        data, batch=batch, rank=world.rank, world=world.size, num_workers=num_workers
+    batches = eval_batches(
+        data, batch=batch, rank=world.rank, world_size=world.size, num_workers=num_workers
     )
     for x, target, _ in feed(batches, world.device, channels_last=channels_last):
         if stopped := should_stop():

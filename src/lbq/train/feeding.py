@@ -31,7 +31,7 @@ def feed(batches: Iterable[Batch], device: torch.device, *, channels_last: bool)
     copying = torch.cuda.Stream(device)
 
     def copy(batch: Batch) -> tuple[Batch, Any]:
-        pinned = Batch(batch.x.pin_memory(), batch.target.pin_memory(), batch.index)
+        pinned = Batch(batch.x.pin_memory(), batch.target.pin_memory(), batch.sample_ids)
         with torch.cuda.stream(copying):
             return _moved(pinned, device, channels_last), copying.record_event()
 
@@ -94,4 +94,4 @@ def ahead(items: Iterable[Item], prepare: Callable[[Item], Result]) -> Iterator[
 
 def _moved(batch: Batch, device: torch.device, channels_last: bool) -> Batch:
     x = to_device(batch.x, device, channels_last=channels_last)
-    return Batch(x, batch.target.to(device, non_blocking=True), batch.index)
+    return Batch(x, batch.target.to(device, non_blocking=True), batch.sample_ids)

@@ -136,7 +136,7 @@ class Learner:
         """Name the samples of the processes whose own loss is not finite; a collective."""
         device = self._world.device
         losses = self._world.gather(self._gradients.local_loss.to(device)).tolist()
-        samples = self._world.gather(batch.index.to(device)).tolist()
+        samples = self._world.gather(batch.sample_ids.to(device)).tolist()
         found = [
             f"process {rank}, samples {', '.join(map(str, indices))}"
             for rank, (loss, indices) in enumerate(zip(losses, samples, strict=True))

@@ -78,7 +78,7 @@ class Loop:
             epoch=epoch,
             global_batch=self.recipe.batch,
             rank=self.world.rank,
-            world=self.world.size,
+            world_size=self.world.size,
             start_step=start_step,
             num_workers=self.num_workers,
         )
