@@ -75,12 +75,12 @@ def test_costs_and_energy_are_those_handed_in(invented):
 
 def test_the_headline_says_when_a_better_epoch_was_seen_on_the_test_set(invented):
     names = [name for name, _, _ in sections.headline_of(invented.run())]
-    assert "Best on the way" not in names
+    assert "Best epoch" not in names
     early = {
         name: (value, more) for name, value, more in sections.headline_of(invented.run(step=15))
     }
     assert early["Test accuracy"][0].value == 100 * 61 / 80
-    assert early["Best on the way"][1] == "epoch 2, chosen on the test set"
+    assert early["Best epoch"][1] == "epoch 2, chosen on the test set"
 
 
 def with_memory(invented, burst_mj):

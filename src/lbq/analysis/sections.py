@@ -21,7 +21,7 @@ def headline_of(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
         best = last.get("best_on_test_set")
         if best and best["epoch"] != last["epoch"]:
             words = f"epoch {best['epoch']}, chosen on the test set"
-            yield "Best on the way", number(100 * best["accuracy"], ".2f", " %"), words
+            yield "Best epoch", number(100 * best["accuracy"], ".2f", " %"), words
     start = next((r for r in run.journal if "parameters" in r), None)
     if start:
         yield "Parameters", number(start["parameters"], ",d"), f"on {start.get('device', '?')}"
