@@ -1,4 +1,4 @@
-"""What the processes of ``tests/crew.py`` do: each function is one job, called on every rank."""
+"""Jobs for ``tests/crew.py``: each function is called on every rank."""
 
 import hashlib
 import os

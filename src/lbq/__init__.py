@@ -1,9 +1,10 @@
-"""Spiking networks that speak in bursts: learnable burst quantization, from training to integers.
+"""Spiking networks with integer levels: learnable burst quantization, from training to integers.
 
-The names below are the promise; everything else may move. ``lbq.functional`` holds the paper's
-equations, ``lbq.neurons`` every neuron, step and surrogate, ``lbq.data`` the way in, ``lbq.models``
-the blocks, ``lbq.deploy`` the way out, ``lbq.export`` its doors, ``lbq.shelf`` trained networks,
-``lbq.cost`` and ``lbq.analysis`` the meters, ``lbq.adapters`` what stands beside other tools.
+The names below are the public API. ``lbq.functional`` holds the paper's equations, ``lbq.neurons``
+neurons, steps and surrogates, ``lbq.data`` data sets, ``lbq.models`` networks, ``lbq.train``
+training, ``lbq.deploy`` lowering and integer inference, ``lbq.export`` file formats,
+``lbq.shelf`` trained networks, ``lbq.cost`` operation counts, ``lbq.analysis`` plots and
+reports, ``lbq.adapters`` other libraries.
 """
 
 from importlib import import_module
@@ -86,7 +87,7 @@ _PACKAGES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``lbq.pretrained`` and the packages that ``import lbq`` leaves out on first use."""
+    """Import on first use what would make ``import lbq`` slow."""
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     if name != "pretrained":

@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "export": (export.run, "write it for other engines: ONNX, torch alone, NIR"),
     "bench": (bench.run, "time every layer of an integer network on this machine"),
     "report": (report.run, "write what runs came to as one HTML page"),
-    "doctor": (doctor.run, "look at this machine: what was found, what to do about the rest"),
+    "doctor": (doctor.run, "check this machine: what was found, how to fix the rest"),
     "completion": (completion.run, "print a script that lets the shell finish words"),
 }
 
