@@ -2,7 +2,7 @@
 
     python benchmarks/compare_onnx.py pocket-cifar10 --data $LBQ_DATA/cifar10
 
-takes a network off the shelf, lets it run for one timestep (it was trained with more), and compares
+takes a pretrained network, lets it run for one timestep (it was trained with more), and compares
 ONNX Runtime and OpenVINO with ``lbq.run`` of the same integers on test images.
 """
 
@@ -28,7 +28,7 @@ STYLES: tuple[Literal["int8", "int8-lossy"], ...] = ("int8", "int8-lossy")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", help="of a network on the shelf")
+    parser.add_argument("name", help="of a pretrained network")
     parser.add_argument("--data", required=True)
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--out", type=Path, help="write the record there as JSON")

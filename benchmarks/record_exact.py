@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from lbq.data import open_data
-from lbq.shelf import pretrained, recipe_of, record_of
-from lbq.shelf.card import CARD
-from lbq.shelf.pretrained import SHELF, card_of
+from lbq.pretrained import load_pretrained, pretrained_recipe, pretrained_record
+from lbq.pretrained.loading import FOLDER, pretrained_card
+from lbq.pretrained.model_card import CARD
 from lbq_paper.exact import count_exactly
 
 FEW = 2_000
@@ -27,13 +27,13 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/lbq"))
     arguments = parser.parse_args()
-    config = replace(recipe_of(arguments.name).data, source=arguments.data)
+    config = replace(pretrained_recipe(arguments.name).data, source=arguments.data)
     data = open_data(config, arguments.cache.expanduser())
-    model, record = pretrained(arguments.name), record_of(arguments.name)
+    model, record = load_pretrained(arguments.name), pretrained_record(arguments.name)
     record["exact"] = count_exactly(model, data, milestones=(FEW, data.num_test))
-    folder = SHELF / arguments.name
+    folder = FOLDER / arguments.name
     (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
-    (folder / CARD).write_text(card_of(arguments.name))
+    (folder / CARD).write_text(pretrained_card(arguments.name))
     for counts in record["exact"]["after"]:
         right = f"{counts['correct']:,} of {counts['num_images']:,} right"
         print(f"{right}, {counts['unary_acs']:,} unary ACs")

@@ -1,4 +1,4 @@
-"""Networks of the shelf, which were really trained, with real images: lowered, and as integers."""
+"""Pretrained networks with real images: lowered, and as integers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data
 from lbq.deploy import LoweredNetwork
 from lbq.models import SpikingResNet
-from lbq.shelf import recipe_of
+from lbq.pretrained import pretrained_recipe
 from lbq.train import build_network
 
 POCKET = "pocket-cifar10"
@@ -34,8 +34,8 @@ class Trained(NamedTuple):
 def open_trained(
     name: str, source: str, *, calibration: int = 512, timesteps: int | None = None
 ) -> Trained:
-    """Open a network of the shelf and its data set; with other timesteps if that is asked."""
-    recipe, model = recipe_of(name), lbq.pretrained(name)
+    """Open a pretrained network and its data set; with other timesteps if that is asked."""
+    recipe, model = pretrained_recipe(name), lbq.load_pretrained(name)
     data = open_samples(recipe, source=source, cache=Path("~/.cache/lbq"))
     if timesteps is not None:
         other = replace(recipe.model, timesteps=timesteps)

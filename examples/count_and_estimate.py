@@ -12,7 +12,7 @@ import torch
 
 import lbq
 from lbq.data import eval_batches, open_data
-from lbq.shelf import recipe_of
+from lbq.pretrained import pretrained_recipe
 
 NAME = "pocket-cifar10"
 
@@ -24,9 +24,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=16)
     arguments = parser.parse_args()
 
-    model = lbq.pretrained(NAME)
+    model = lbq.load_pretrained(NAME)
     if arguments.data:
-        config = replace(recipe_of(NAME).data, source=arguments.data)
+        config = replace(pretrained_recipe(NAME).data, source=arguments.data)
         data = open_data(config, Path("~/.cache/lbq").expanduser())
         images, target, _ = next(eval_batches(data, batch=arguments.images))
     else:

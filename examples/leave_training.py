@@ -22,7 +22,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 def main() -> None:
     """Walk the corridor from a model to numpy."""
     torch.manual_seed(0)
-    model = lbq.pretrained("pocket-cifar10")
+    model = lbq.load_pretrained("pocket-cifar10")
     pixels = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)  # stand in for images
     given = lbq.Pixels(mean=MEAN, std=STD)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))

@@ -1,4 +1,4 @@
-"""What many tests share: every neuron of the library, built fresh; a crew of processes."""
+"""What many tests share: every neuron of the library, built fresh; a pool of processes."""
 
 import importlib.util
 from pathlib import Path
@@ -50,11 +50,11 @@ def currents() -> torch.Tensor:
 
 
 @pytest.fixture(scope="session")
-def crew():
-    """A warm process that forks the ranks of a job (tests/crew.py)."""
-    crew = _module("crew").Crew()
-    yield crew
-    crew.close()
+def pool():
+    """A warm process that forks the ranks of a job (tests/worker_pool.py)."""
+    pool = _module("worker_pool").WorkerPool()
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Jobs for ``tests/crew.py``: each function is called on every rank."""
+"""Jobs for ``tests/worker_pool.py``: each function is called on every rank."""
 
 import hashlib
 import os

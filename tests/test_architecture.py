@@ -17,7 +17,7 @@ FLOORS = [
     {"neurons", "data"},
     {"models"},
     {"train", "deploy"},
-    {"export", "shelf"},
+    {"export", "pretrained"},
     {"cost", "analysis"},
     {"adapters"},
     {"cli"},

@@ -126,7 +126,7 @@ os.open = open_no_folder
 import shutil
 shutil.disk_usage = lambda path: shutil._ntuple_diskusage(2**40, 0, 2**40)
 import lbq
-network = lbq.lower(lbq.pretrained("pocket-cifar10"), torch.zeros(1, 3, 32, 32))
+network = lbq.lower(lbq.load_pretrained("pocket-cifar10"), torch.zeros(1, 3, 32, 32))
 import lbq.durable
 lbq.durable.os = type(sys)("os")  # os.name decides much in Python's own library
 lbq.durable.os.__dict__.update({**os.__dict__, "name": "nt"})

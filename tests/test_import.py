@@ -49,7 +49,7 @@ def test_import_takes_less_than_one_and_a_half_times_torch():
 def test_import_leaves_the_workshop_alone_until_a_pretrained_network_is_asked_for():
     run(
         "import sys, lbq; assert 'lbq.train' not in sys.modules; "
-        "lbq.pretrained; assert 'lbq.train' in sys.modules"
+        "lbq.load_pretrained; assert 'lbq.train' in sys.modules"
     )
 
 

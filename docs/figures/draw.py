@@ -86,7 +86,7 @@ def draw_levels(cifar10: Path) -> Figure:
     config = data.DataConfig(source=str(cifar10), limit=10, limit_test=500)
     with tempfile.TemporaryDirectory() as cache:
         images = next(iter(data.eval_batches(data.open_data(config, Path(cache)), batch=500))).x
-    model = lbq.pretrained("pocket-cifar10")
+    model = lbq.load_pretrained("pocket-cifar10")
     counts: dict[str, torch.Tensor] = {}
 
     def count(layer: str, t: int, level: torch.Tensor) -> None:

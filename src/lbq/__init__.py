@@ -3,7 +3,7 @@
 The names below are the public API. ``lbq.functional`` holds the paper's equations, ``lbq.neurons``
 neurons, steps and surrogates, ``lbq.data`` data sets, ``lbq.models`` networks, ``lbq.train``
 training, ``lbq.deploy`` lowering and integer inference, ``lbq.export`` file formats,
-``lbq.shelf`` trained networks, ``lbq.cost`` operation counts, ``lbq.analysis`` plots and
+``lbq.pretrained`` trained networks, ``lbq.cost`` operation counts, ``lbq.analysis`` plots and
 reports, ``lbq.adapters`` other libraries.
 """
 
@@ -33,7 +33,7 @@ from lbq.neurons import (
 )
 
 if TYPE_CHECKING:
-    from lbq.shelf import pretrained
+    from lbq.pretrained import load_pretrained
 
 __version__ = "0.1.0"
 
@@ -55,8 +55,8 @@ __all__ = [
     "count_macs",
     "from_ann",
     "load",
+    "load_pretrained",
     "lower",
-    "pretrained",
     "resnet18",
     "resnet19",
     "resnet20",
@@ -80,7 +80,7 @@ _PACKAGES = (
     "kernels",
     "models",
     "neurons",
-    "shelf",
+    "pretrained",
     "train",
 )
 """What docs/api documents besides the names above; imported when first used."""
@@ -90,12 +90,12 @@ def __getattr__(name: str) -> Any:
     """Import on first use what would make ``import lbq`` slow."""
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
-    if name != "pretrained":
+    if name != "load_pretrained":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from lbq.shelf import pretrained  # noqa: PLC0415
+    from lbq.pretrained import load_pretrained  # noqa: PLC0415
 
-    globals()[name] = pretrained
-    return pretrained
+    globals()[name] = load_pretrained
+    return load_pretrained
 
 
 def __dir__() -> list[str]:

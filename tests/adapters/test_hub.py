@@ -12,7 +12,7 @@ import lbq
 from lbq.adapters.hub import CONFIG, WEIGHTS, from_pretrained, pretrained_recipe, save_pretrained
 from lbq.adapters.record import record_run
 from lbq.errors import FormatError, MissingExtraError
-from lbq.shelf.card import CARD
+from lbq.pretrained.model_card import CARD
 from lbq.train import build_network, load_trained, train
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -113,7 +113,7 @@ def test_a_model_that_its_record_does_not_describe_is_not_saved(run, tmp_path, t
     assert not (tmp_path / "net").exists()
 
 
-def test_the_card_is_that_of_the_shelf_behind_what_the_hub_reads(run, saved):
+def test_the_card_is_that_of_pretrained_networks_behind_what_the_hub_reads(run, saved):
     hub, record = pytest.importorskip("huggingface_hub"), record_run(run)
     card = hub.ModelCard((saved / CARD).read_text())
     assert card.data.library_name == "lbq"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lbq.cli import lower
+from lbq.cli import lower_command
 from lbq.cli.main import main
 from lbq.errors import FormatError
 from lbq.train.recipe import write_recipe
@@ -49,4 +49,4 @@ def without_data(monkeypatch):
     def gone(*arguments, **options):
         raise FormatError("there is no folder data/x")
 
-    monkeypatch.setattr(lower, "open_samples", gone)
+    monkeypatch.setattr(lower_command, "open_samples", gone)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lbq import data as data_room
-from lbq.cli.samples import count_answers, open_samples, recipe_of, sample_batches
+from lbq.cli.samples import count_answers, open_samples, origin_recipe, sample_batches
 from lbq.data import DataConfig, open_data
 from lbq.errors import FormatError
 from lbq.train.document import to_document
@@ -55,9 +55,9 @@ def test_right_answers_are_counted_over_all_samples_or_some():
 
 def test_the_recipe_is_found_in_the_origin_or_missed_by_name(tiny):
     recipe = tiny.tiny_recipe()
-    assert recipe_of({"recipe": to_document(recipe)}, source=Path("net.lbq")) == recipe
+    assert origin_recipe({"recipe": to_document(recipe)}, source=Path("net.lbq")) == recipe
     with pytest.raises(FormatError, match=r"net\.lbq does not say by which recipe"):
-        recipe_of({}, source=Path("net.lbq"))
+        origin_recipe({}, source=Path("net.lbq"))
 
 
 def test_the_same_data_may_lie_elsewhere(tiny):

@@ -30,7 +30,7 @@ from random_networks import RandomNetwork  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
-from lbq.shelf import recipe_of  # noqa: E402
+from lbq.pretrained import pretrained_recipe  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
 
 NEURONS = {
@@ -83,7 +83,7 @@ def differing(model, net, images, batch=50):
 
 
 def lowering(scale):
-    recipe = recipe_of("pocket-cifar10")
+    recipe = pretrained_recipe("pocket-cifar10")
     count = max(4, round(1000 * scale))
     _, images = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
     images = images.double()
@@ -139,7 +139,7 @@ def _integers(model, inputs, *, bits, calibrate):
 
 
 def images(scale):
-    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
+    model, recipe = lbq.load_pretrained("pocket-cifar10"), pretrained_recipe("pocket-cifar10")
     count = max(4, round(1000 * scale))
     pixels, inputs = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
     normalization = recipe.data.augment.normalization

@@ -6,7 +6,7 @@ from equivalence import engines
 from random_networks import RandomNetwork
 
 import lbq
-from lbq.shelf import recipe_of
+from lbq.pretrained import pretrained_recipe
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 
@@ -23,7 +23,7 @@ def test_every_engine_gives_the_same_integers(seed, tmp_path):
 
 @pytest.mark.skipif("LBQ_DATA" not in os.environ, reason="real images: set LBQ_DATA")
 def test_the_trained_network_gives_the_same_integers_on_real_images(tmp_path):
-    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
+    model, recipe = lbq.load_pretrained("pocket-cifar10"), pretrained_recipe("pocket-cifar10")
     data = Path(os.environ["LBQ_DATA"]) / "cifar10"
     pixels, images = engines.cifar10_bytes(data, 20, recipe)
     normalization = recipe.data.augment.normalization

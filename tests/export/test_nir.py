@@ -7,7 +7,7 @@ import nir
 import numpy as np
 import pytest
 import torch
-from nir_literal import Literal
+from nir_reference import Literal
 
 import lbq
 from lbq import neurons

@@ -2,7 +2,7 @@ import nir
 import numpy as np
 import pytest
 import torch
-from nir_literal import Literal
+from nir_reference import Literal
 
 from lbq.deploy.nodes import LevelNeuron
 from lbq.errors import FormatError, LoweringError

@@ -4,7 +4,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from exported import (
+from onnx_networks import (
     ENGINES,
     RESNETS,
     answers,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from exported import ENGINES, answers, exported_answers, num_different
+from onnx_networks import ENGINES, answers, exported_answers, num_different
 
 from lbq.deploy.network import LoweredNetwork
 from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Repeat, Shortcut, Synapse

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from exported import integer_resnet
+from onnx_networks import integer_resnet
 
 import lbq
 from lbq.deploy.nodes import Shortcut, Synapse

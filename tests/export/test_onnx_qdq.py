@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from exported import ENGINES, answers, exported_answers, integer_resnet, num_different
+from onnx_networks import ENGINES, answers, exported_answers, integer_resnet, num_different
 
 import lbq
 from lbq.errors import ParameterError

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from exported import ENGINES, answers, exported_answers, num_different
+from onnx_networks import ENGINES, answers, exported_answers, num_different
 from random_networks import RandomNetwork
 
 from lbq.deploy.ladder import as_level_neuron

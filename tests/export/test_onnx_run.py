@@ -2,7 +2,7 @@ import sys
 
 import numpy as np
 import pytest
-from exported import ENGINES, integer_resnet
+from onnx_networks import ENGINES, integer_resnet
 
 import lbq
 from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError

@@ -29,7 +29,7 @@ from bundles import tiny_network
 from equivalence import engines
 
 import lbq
-from lbq.shelf import recipe_of
+from lbq.pretrained import pretrained_recipe
 from lbq.train.provenance import git_commit
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def trial(program, network, images, place, *, shards, kills, repeats=1, workers=
 
 def pocket():
     """Return the trained pocket network in integers, and real images."""
-    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
+    model, recipe = lbq.load_pretrained("pocket-cifar10"), pretrained_recipe("pocket-cifar10")
     data = Path(os.environ["LBQ_DATA"]) / "cifar10"
     pixels, images = engines.cifar10_bytes(data, 10_000, recipe)
     normalization = recipe.data.augment.normalization

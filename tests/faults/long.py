@@ -58,13 +58,13 @@ def repeat(count, trial):
     return seen, failures
 
 
-def p1(crew, folder, scale, start):
-    recipe, expected = trials.reference(crew, tiny, folder, epochs=25)
+def p1(pool, folder, scale, start):
+    recipe, expected = trials.reference(pool, tiny, folder, epochs=25)
     chains = max(1, round(10 * scale))
 
     def chain(number):
         out, dice = folder / f"run{number}", trials.roll(start + number)
-        return trials.kill_chain(crew, tiny, out, recipe, expected, kills=20, interval=3, dice=dice)
+        return trials.kill_chain(pool, tiny, out, recipe, expected, kills=20, interval=3, dice=dice)
 
     seen, failures = repeat(chains, chain)
     return {
@@ -75,9 +75,9 @@ def p1(crew, folder, scale, start):
     }
 
 
-def p2(crew, folder, scale, start):
+def p2(pool, folder, scale, start):
     recipe = tiny.tiny_recipe(epochs=40)
-    _, expected = trials.reference(crew, tiny, folder, world=2, epochs=40)
+    _, expected = trials.reference(pool, tiny, folder, world=2, epochs=40)
     count = max(1, round(50 * scale))
 
     def one(number):
@@ -97,17 +97,17 @@ def p2(crew, folder, scale, start):
     }
 
 
-def p3(crew, folder, scale, start):
+def p3(pool, folder, scale, start):
     count = max(2, round(100 * scale))
     references = {}
     for world in (1, 2):
         place = folder / f"world{world}"
-        references[world] = trials.reference(crew, tiny, place, world=world, epochs=15)
+        references[world] = trials.reference(pool, tiny, place, world=world, epochs=15)
 
     def one(number):
         world = 1 + number % 2
         out, dice = folder / f"run{number}", trials.roll(start + number)
-        return trials.terminate(crew, tiny, out, *references[world], world=world, dice=dice)
+        return trials.terminate(pool, tiny, out, *references[world], world=world, dice=dice)
 
     seen, failures = repeat(count, one)
     return {
@@ -119,7 +119,7 @@ def p3(crew, folder, scale, start):
     }
 
 
-def p6(crew, folder, scale, start):
+def p6(pool, folder, scale, start):
     count = max(1, round(100 * scale))
     command = ["unshare", "-Urm", sys.executable, HERE / "full_disk.py", folder]
     done = subprocess.run(
@@ -134,10 +134,10 @@ def p6(crew, folder, scale, start):
     }
 
 
-def p8(crew, folder, scale, start):
+def p8(pool, folder, scale, start):
     out, options = folder / "run", {"save_every_steps": 6, "save_every_s": 1e9}
     recipe = to_document(tiny.tiny_recipe())
-    crew.run("train_run", out=str(out), recipe=recipe, options=options)
+    pool.run("train_run", out=str(out), recipe=recipe, options=options)
     flips, cuts, dice = round(1000 * scale), round(200 * scale), trials.roll(0)
     logging.disable(logging.ERROR)
 
@@ -156,7 +156,7 @@ def p8(crew, folder, scale, start):
     }
 
 
-def d1(crew, folder, scale, start):
+def d1(pool, folder, scale, start):
     forms = [{}, {"precision": "bf16", "channels_last": True}, {"precision": "fp16", "seed": 4}]
 
     def one(number):
@@ -165,10 +165,10 @@ def d1(crew, folder, scale, start):
         )
         place = folder / str(number)
         for world in (1, 2, 4):
-            crew.run("train_run", world=world, out=str(place / str(world)), recipe=recipe)
+            pool.run("train_run", world=world, out=str(place / str(world)), recipe=recipe)
         for world, stop_at in ((1, 5), (4, 14), (2, None)):
             out, options = str(place / "moving"), {"stop_at": stop_at}
-            crew.run("train_run", world=world, out=out, recipe=recipe, options=options)
+            pool.run("train_run", world=world, out=out, recipe=recipe, options=options)
         found = [tiny.final_hashes(place / name) for name in ("1", "2", "4", "moving")]
         assert all(each == found[0] for each in found), found
         return found[0]
@@ -197,12 +197,12 @@ def main():
     failed = 0
     for name in arguments.faults:
         folder = Path(tempfile.mkdtemp(prefix=f"lbq-{name}-"))
-        crew = load(HERE.parent / "crew.py").Crew()
+        pool = load(HERE.parent / "worker_pool.py").WorkerPool()
         start = time.time()
         try:
-            found = FAULTS[name](crew, folder, arguments.scale, arguments.start)
+            found = FAULTS[name](pool, folder, arguments.scale, arguments.start)
         finally:
-            crew.close()
+            pool.close()
             shutil.rmtree(folder, ignore_errors=True)
         record = {
             "fault": name,

@@ -14,19 +14,19 @@ from lbq.train.checkpoint import CheckpointFolder
 pytestmark = pytest.mark.multi
 
 
-def test_p6_a_disk_that_fills_up_costs_no_checkpoint(crew, tiny, trials, tmp_path):
-    recipe, expected = trials.reference(crew, tiny, tmp_path, epochs=4)
+def test_p6_a_disk_that_fills_up_costs_no_checkpoint(pool, tiny, trials, tmp_path):
+    recipe, expected = trials.reference(pool, tiny, tmp_path, epochs=4)
     for seed in range(4):
         out = tmp_path / str(seed)
-        trials.fill_the_disk(crew, tiny, out, recipe, expected, dice=trials.roll(seed))
+        trials.fill_the_disk(pool, tiny, out, recipe, expected, dice=trials.roll(seed))
 
 
-def test_p8_damage_is_noticed_wherever_it_is(crew, tiny, trials, tmp_path):
-    trials.reference(crew, tiny, tmp_path)
+def test_p8_damage_is_noticed_wherever_it_is(pool, tiny, trials, tmp_path):
+    trials.reference(pool, tiny, tmp_path)
     out = tmp_path / "run"
     options = {"save_every_steps": 6, "save_every_s": 1e9}
     recipe = trials.to_document(tiny.tiny_recipe())
-    crew.run("train_run", out=str(out), recipe=recipe, options=options)
+    pool.run("train_run", out=str(out), recipe=recipe, options=options)
     dice, seen = trials.roll(0), set()
     logging.disable(logging.ERROR)
     for trial in range(120):
@@ -36,17 +36,17 @@ def test_p8_damage_is_noticed_wherever_it_is(crew, tiny, trials, tmp_path):
     assert len(seen) == 3  # model, training and manifest were all hit
 
 
-def test_p8_a_run_resumes_bit_for_bit_from_the_older_checkpoint(crew, tiny, trials, tmp_path):
-    recipe, expected = trials.reference(crew, tiny, tmp_path)
+def test_p8_a_run_resumes_bit_for_bit_from_the_older_checkpoint(pool, tiny, trials, tmp_path):
+    recipe, expected = trials.reference(pool, tiny, tmp_path)
     out = tmp_path / "run"
     options = {"save_every_steps": 4, "save_every_s": 1e9, "stop_at": 8}
-    crew.run("train_run", out=str(out), recipe=recipe, options=options)
+    pool.run("train_run", out=str(out), recipe=recipe, options=options)
     assert CheckpointFolder(out / "checkpoints").steps() == [4, 8]
     path = out / "checkpoints" / "000000008.training.safetensors"
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
-    job = crew.start("train_run", out=str(out), recipe=recipe)
+    job = pool.start("train_run", out=str(out), recipe=recipe)
     assert job.wait() == [0], job.log()
     assert "step 8 is damaged, falling back" in job.log()
     assert trials.records(out, "resume")[0]["step"] == 4
@@ -55,27 +55,27 @@ def test_p8_a_run_resumes_bit_for_bit_from_the_older_checkpoint(crew, tiny, tria
 
 
 def test_p4_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(
-    crew, tiny, trials, tmp_path
+    pool, tiny, trials, tmp_path
 ):
-    recipe, _ = trials.reference(crew, tiny, tmp_path)
+    recipe, _ = trials.reference(pool, tiny, tmp_path)
     out = tmp_path / "reference"
     for path in (out / "checkpoints").glob("*.safetensors"):
         path.write_bytes(b"")
-    job = crew.start("train_run", out=str(out), recipe=recipe)
+    job = pool.start("train_run", out=str(out), recipe=recipe)
     assert job.wait() == [70]
     assert "start again from nothing" in job.log()
 
 
-def test_p7_a_kill_inside_a_save_leaves_the_one_before(crew, tiny, trials, tmp_path):
+def test_p7_a_kill_inside_a_save_leaves_the_one_before(pool, tiny, trials, tmp_path):
     """The file is whole before it has its name: whatever is torn has another one."""
-    recipe, expected = trials.reference(crew, tiny, tmp_path)
+    recipe, expected = trials.reference(pool, tiny, tmp_path)
     out = tmp_path / "run"
-    crew.run("train_run", out=str(out), recipe=recipe, options={"stop_at": 6})
+    pool.run("train_run", out=str(out), recipe=recipe, options={"stop_at": 6})
     folder = out / "checkpoints"
     shutil.copy(folder / "000000006.model.safetensors", folder / "000000009.model.safetensors")
     half = (folder / "000000006.training.safetensors").read_bytes()[:1000]
     (folder / ".000000009.training.safetensors.tmp").write_bytes(half)
-    crew.run("train_run", out=str(out), recipe=recipe)
+    pool.run("train_run", out=str(out), recipe=recipe)
     assert tiny.final_hashes(out) == expected
     assert not list(folder.glob(".*"))
     assert not list(folder.glob("000000009*"))

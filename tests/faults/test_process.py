@@ -11,10 +11,10 @@ from lbq.train.document import to_document
 pytestmark = pytest.mark.multi
 
 
-def test_p1_twenty_kills_at_random_moments_change_no_bit(crew, tiny, trials, tmp_path):
-    recipe, expected = trials.reference(crew, tiny, tmp_path, epochs=25)
+def test_p1_twenty_kills_at_random_moments_change_no_bit(pool, tiny, trials, tmp_path):
+    recipe, expected = trials.reference(pool, tiny, tmp_path, epochs=25)
     found = trials.kill_chain(
-        crew,
+        pool,
         tiny,
         tmp_path / "run",
         recipe,
@@ -27,50 +27,50 @@ def test_p1_twenty_kills_at_random_moments_change_no_bit(crew, tiny, trials, tmp
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_p3_a_terminated_run_has_lost_no_step(crew, tiny, trials, tmp_path, world):
-    recipe, expected = trials.reference(crew, tiny, tmp_path, world=world, epochs=15)
+def test_p3_a_terminated_run_has_lost_no_step(pool, tiny, trials, tmp_path, world):
+    recipe, expected = trials.reference(pool, tiny, tmp_path, world=world, epochs=15)
     for seed in range(3):
         out = tmp_path / str(seed)
-        trials.terminate(crew, tiny, out, recipe, expected, world=world, dice=trials.roll(seed))
+        trials.terminate(pool, tiny, out, recipe, expected, world=world, dice=trials.roll(seed))
 
 
-def test_p3_a_signal_to_every_process_of_a_job_loses_no_step_either(crew, tiny, trials, tmp_path):
+def test_p3_a_signal_to_every_process_of_a_job_loses_no_step_either(pool, tiny, trials, tmp_path):
     """As a scheduler sends it: to the trainer and to the workers that prepare its batches."""
-    recipe, expected = trials.reference(crew, tiny, tmp_path, epochs=15)
+    recipe, expected = trials.reference(pool, tiny, tmp_path, epochs=15)
     out = tmp_path / "run"
     options = {"log_every": 1, "save_every_s": 1e9, "workers": 2}
     start = {"out": str(out), "recipe": recipe, "options": options}
-    job = crew.start("train_run", has_own_group=True, **start)
+    job = pool.start("train_run", has_own_group=True, **start)
     trials.wait_for(lambda: trials.lines(out) > 2)
     os.killpg(job.pids[0], signal.SIGTERM)
     assert job.wait(30) == [143], job.log()
     assert trials.records(out, "checkpoint")[-1]["step"] == trials.last_step(out)
-    crew.run("train_run", **start)
+    pool.run("train_run", **start)
     assert tiny.final_hashes(out) == expected
 
 
-def test_p2_a_killed_rank_comes_back_through_the_supervisor(crew, tiny, trials, tmp_path):
+def test_p2_a_killed_rank_comes_back_through_the_supervisor(pool, tiny, trials, tmp_path):
     recipe = tiny.tiny_recipe(epochs=30)
-    _, expected = trials.reference(crew, tiny, tmp_path, world=2, epochs=30)
+    _, expected = trials.reference(pool, tiny, tmp_path, world=2, epochs=30)
     found = trials.kill_a_rank(tiny, tmp_path / "run", recipe, expected, dice=trials.roll(0))
     assert found["was_hit"]
 
 
-def test_d3_a_rank_that_raises_takes_the_others_along(crew, tiny, tmp_path):
+def test_d3_a_rank_that_raises_takes_the_others_along(pool, tiny, tmp_path):
     recipe = to_document(tiny.tiny_recipe())
     fault = {"kind": "crash", "rank": 1, "step": 7}
-    job = crew.start("train_run", world=2, out=str(tmp_path / "run"), recipe=recipe, fault=fault)
+    job = pool.start("train_run", world=2, out=str(tmp_path / "run"), recipe=recipe, fault=fault)
     assert job.wait(30) == [70, 70]
     assert "a fault of our own" in job.log()
 
 
 @pytest.mark.parametrize("step", [1, 7, 12])
 @pytest.mark.parametrize("mode", ["averaged", "canonical"])
-def test_p11_a_nan_on_one_rank_stops_all_of_them(crew, tiny, trials, tmp_path, step, mode):
+def test_p11_a_nan_on_one_rank_stops_all_of_them(pool, tiny, trials, tmp_path, step, mode):
     changes = {"deterministic": "canonical", "shards": 4} if mode == "canonical" else {}
     recipe = to_document(tiny.tiny_recipe(**changes))
     out = tmp_path / "run"
-    job = crew.start(
+    job = pool.start(
         "train_run",
         world=2,
         out=str(out),
@@ -86,10 +86,10 @@ def test_p11_a_nan_on_one_rank_stops_all_of_them(crew, tiny, trials, tmp_path, s
 
 
 @pytest.mark.parametrize("step", [1, 7, 12])
-def test_p11_a_nan_on_one_rank_can_be_skipped_by_all_of_them(crew, tiny, trials, tmp_path, step):
+def test_p11_a_nan_on_one_rank_can_be_skipped_by_all_of_them(pool, tiny, trials, tmp_path, step):
     recipe = to_document(tiny.tiny_recipe(on_nonfinite="skip"))
     out = tmp_path / "run"
-    one, other = crew.run(
+    one, other = pool.run(
         "train_run",
         world=2,
         out=str(out),
@@ -102,20 +102,20 @@ def test_p11_a_nan_on_one_rank_can_be_skipped_by_all_of_them(crew, tiny, trials,
     assert [record["step"] for record in trials.records(out, "skip")] == expected
 
 
-def test_d5_running_statistics_are_the_same_on_every_rank(crew, tiny, tmp_path):
+def test_d5_running_statistics_are_the_same_on_every_rank(pool, tiny, tmp_path):
     for epochs in (1, 2):
         recipe = to_document(tiny.tiny_recipe(epochs=epochs))
-        answers = crew.run("train_run", world=4, out=str(tmp_path / str(epochs)), recipe=recipe)
+        answers = pool.run("train_run", world=4, out=str(tmp_path / str(epochs)), recipe=recipe)
         assert len({answer["buffers"] for answer in answers}) == 1
         assert len({tuple(answer["accuracy"]) for answer in answers}) == 1
 
 
-def test_an_orphan_stops_and_saves(crew, tiny, trials, tmp_path, monkeypatch, caplog):
+def test_an_orphan_stops_and_saves(pool, tiny, trials, tmp_path, monkeypatch, caplog):
     """A worker whose launcher was killed must not train on unseen."""
     recipe = to_document(tiny.tiny_recipe(epochs=200))
     out = tmp_path / "run"
     with caplog.at_level(logging.ERROR):
-        job = crew.start("orphan", out=str(out), recipe=recipe)
+        job = pool.start("orphan", out=str(out), recipe=recipe)
         assert job.wait(60) == [0]
     trials.wait_for(lambda: trials.records(out, "stop"), 60)
     assert trials.last_step(out) < 800

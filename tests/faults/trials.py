@@ -41,20 +41,20 @@ def wait_for(condition, timeout=60):
         time.sleep(0.002)
 
 
-def reference(crew, tiny, folder, *, world=1, **changes):
+def reference(pool, tiny, folder, *, world=1, **changes):
     """Run without a fault; return recipe and hashes of the final state."""
     recipe = to_document(tiny.tiny_recipe(**changes))
     out = folder / "reference"
-    crew.run("train_run", world=world, out=str(out), recipe=recipe, options={"save_every_s": 1e9})
+    pool.run("train_run", world=world, out=str(out), recipe=recipe, options={"save_every_s": 1e9})
     return recipe, tiny.final_hashes(out)
 
 
-def kill_chain(crew, tiny, out, recipe, expected, *, kills, interval, dice):
+def kill_chain(pool, tiny, out, recipe, expected, *, kills, interval, dice):
     """P1: kill a run ``kills`` times at random moments, then let it finish: bit-exact."""
     done = worst = 0
     options = {"log_every": 1, "save_every_steps": interval, "save_every_s": 1e9}
     while done < kills:
-        job = crew.start("train_run", out=str(out), recipe=recipe, options=options)
+        job = pool.start("train_run", out=str(out), recipe=recipe, options=options)
         before = lines(out)
         wait_for(lambda job=job, before=before: lines(out) > before or job.poll())
         time.sleep(dice.uniform(0, 0.4))
@@ -70,16 +70,16 @@ def kill_chain(crew, tiny, out, recipe, expected, *, kills, interval, dice):
         kept = max(CheckpointFolder(out / "checkpoints").steps(), default=0)
         worst = max(worst, last_step(out) - kept)
         assert last_step(out) - kept <= interval, (reached, kept)
-    job = crew.start("train_run", out=str(out), recipe=recipe, options=options)
+    job = pool.start("train_run", out=str(out), recipe=recipe, options=options)
     assert job.wait() == [0], job.log()
     assert tiny.final_hashes(out) == expected
     return {"kills": done, "most_steps_lost": worst}
 
 
-def terminate(crew, tiny, out, recipe, expected, *, world, dice):
+def terminate(pool, tiny, out, recipe, expected, *, world, dice):
     """P3: SIGTERM at a random moment, to a random rank: current step saved, exit 143."""
     options = {"log_every": 1, "save_every_s": 1e9}
-    job = crew.start("train_run", world=world, out=str(out), recipe=recipe, options=options)
+    job = pool.start("train_run", world=world, out=str(out), recipe=recipe, options=options)
     wait_for(lambda: lines(out) > 0)
     time.sleep(dice.uniform(0, 1.0))
     start = time.monotonic()
@@ -92,7 +92,7 @@ def terminate(crew, tiny, out, recipe, expected, *, world, dice):
         assert seconds < 30
         saved = max(CheckpointFolder(out / "checkpoints").steps())
         assert saved == last_step(out) == records(out, "stop")[-1]["step"]
-        job = crew.start("train_run", world=world, out=str(out), recipe=recipe, options=options)
+        job = pool.start("train_run", world=world, out=str(out), recipe=recipe, options=options)
         assert job.wait() == [0] * world, job.log()
     assert tiny.final_hashes(out) == expected
     return {"seconds_to_exit": round(seconds, 3), "was_finished": finished}
@@ -158,13 +158,13 @@ def kill_a_rank(tiny, out, recipe, expected, *, dice):
     return {"was_hit": was_hit, "recovery_s": round(recovery, 2)}
 
 
-def fill_the_disk(crew, tiny, out, recipe, expected, *, dice):
+def fill_the_disk(pool, tiny, out, recipe, expected, *, dice):
     """P6: saves fail for want of room: the last good one loads, and the run goes on."""
     first = dice.randrange(1, 5)
     options = {"log_every": 1, "save_every_steps": 2, "save_every_s": 1e9}
     forever = dice.random() < 0.5
     fault = {"kind": "full disk", "first_save": first, "last_save": 10**6 if forever else first + 1}
-    job = crew.start("train_run", out=str(out), recipe=recipe, options=options, fault=fault)
+    job = pool.start("train_run", out=str(out), recipe=recipe, options=options, fault=fault)
     code = job.wait()[0]
     folder = CheckpointFolder(out / "checkpoints")
     assert not list(out.rglob("*.tmp"))
@@ -174,7 +174,7 @@ def fill_the_disk(crew, tiny, out, recipe, expected, *, dice):
         assert code == 70
         assert f"could not be saved: [Errno 27] File too large: '{out}" in job.log()
         assert (found.step if found else 0) == 2 * (first - 1)
-        assert crew.start("train_run", out=str(out), recipe=recipe, options=options).wait() == [0]
+        assert pool.start("train_run", out=str(out), recipe=recipe, options=options).wait() == [0]
     else:
         assert code == 0, job.log()
     assert tiny.final_hashes(out) == expected

@@ -13,7 +13,7 @@ from equivalence import engines
 from random_networks import RandomNetwork
 
 import lbq
-from lbq.shelf import recipe_of
+from lbq.pretrained import pretrained_recipe
 
 
 def with_classes(logits):
@@ -85,7 +85,7 @@ def test_random_networks_give_the_same_integers(seed, lbq_run, tmp_path):
 
 @pytest.mark.as_shipped
 def test_the_trained_network_gives_the_same_integers(lbq_run, tmp_path):
-    model, recipe = lbq.pretrained("pocket-cifar10"), recipe_of("pocket-cifar10")
+    model, recipe = lbq.load_pretrained("pocket-cifar10"), pretrained_recipe("pocket-cifar10")
     if "LBQ_DATA" in os.environ:
         data = Path(os.environ["LBQ_DATA"]) / "cifar10"
         pixels, images = engines.cifar10_bytes(data, 8, recipe)

@@ -8,7 +8,7 @@ import torch
 import lbq
 from lbq.data import open_data
 from lbq.errors import ParameterError
-from lbq.shelf import recipe_of, record_of
+from lbq.pretrained import pretrained_recipe, pretrained_record
 from lbq.train import build_network
 from lbq_paper.exact import count_exactly
 
@@ -18,21 +18,21 @@ NAME = "pocket-cifar10"
 @pytest.mark.skipif("LBQ_DATA" not in os.environ, reason="real images: set LBQ_DATA")
 def test_the_stored_network_counts_what_its_record_says_to_the_last_digit():
     # The first 2,000 of 10,000: all of them take four minutes (benchmarks/record_exact.py).
-    recorded = record_of(NAME)["exact"]
+    recorded = pretrained_record(NAME)["exact"]
     few = recorded["after"][0]
     source = str(Path(os.environ["LBQ_DATA"]) / "cifar10")
-    config = replace(recipe_of(NAME).data, source=source)
+    config = replace(pretrained_recipe(NAME).data, source=source)
     data = open_data(config, Path("~/.cache/lbq").expanduser())
-    found = count_exactly(lbq.pretrained(NAME), data, milestones=(few["num_images"],))
-    assert found["data_sha256"] == recorded["data_sha256"] == record_of(NAME)["data_sha256"]
+    found = count_exactly(lbq.load_pretrained(NAME), data, milestones=(few["num_images"],))
+    assert found["data_sha256"] == recorded["data_sha256"] == pretrained_record(NAME)["data_sha256"]
     assert found["after"] == [few]
 
 
 def test_the_record_covers_the_whole_test_set():
-    few, whole = record_of(NAME)["exact"]["after"]
+    few, whole = pretrained_record(NAME)["exact"]["after"]
     assert (few["num_images"], whole["num_images"]) == (2_000, 10_000)
     assert few["correct"] < whole["correct"]
-    assert abs(whole["correct"] - record_of(NAME)["correct"]) < 50  # bf16
+    assert abs(whole["correct"] - pretrained_record(NAME)["correct"]) < 50  # bf16
     assert whole["untracked"] == whole["uncounted"] == []
 
 

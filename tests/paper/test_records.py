@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lbq.shelf import pretrained_names, record_of
+from lbq.pretrained import pretrained_names, pretrained_record
 from lbq_paper.records import read_records
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -38,7 +38,7 @@ def test_every_record_says_how_it_came_about(path):
 
 @pytest.mark.parametrize("name", pretrained_names())
 def test_records_of_shipped_networks_say_so_too(name):
-    check(record_of(name))
+    check(pretrained_record(name))
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)

@@ -136,27 +136,27 @@ def test_calibrated_steps_come_from_the_data_and_leave_the_statistics_alone(tiny
 
 
 @pytest.mark.multi
-def test_two_processes_hold_the_same_after_every_run(crew, tiny, tmp_path):
+def test_two_processes_hold_the_same_after_every_run(pool, tiny, tmp_path):
     recipe = to_document(tiny.tiny_recipe(ema_decay=0.9))
-    one, other = crew.run("train_run", world=2, out=str(tmp_path / "two"), recipe=recipe)
+    one, other = pool.run("train_run", world=2, out=str(tmp_path / "two"), recipe=recipe)
     assert one == other
-    alone = crew.run("train_run", out=str(tmp_path / "one"), recipe=recipe)[0]
+    alone = pool.run("train_run", out=str(tmp_path / "one"), recipe=recipe)[0]
     assert alone["step"] == one["step"] == 12
     assert alone["tensors"] != one["tensors"]  # other batch norms
 
 
 @pytest.mark.multi
-def test_canonical_runs_have_the_same_bits_for_any_number_of_processes(crew, tiny, tmp_path):
+def test_canonical_runs_have_the_same_bits_for_any_number_of_processes(pool, tiny, tmp_path):
     canonical = to_document(tiny.tiny_recipe(deterministic="canonical", shards=4))
     found = set()
     for world in (1, 2, 4):
         out = tmp_path / str(world)
-        answers = crew.run("train_run", world=world, out=str(out), recipe=canonical)
+        answers = pool.run("train_run", world=world, out=str(out), recipe=canonical)
         found |= {answer["tensors"] for answer in answers}
     out = str(tmp_path / "moving")
     for world, stop_at in ((1, 3), (4, 9), (2, None)):
         options = {"stop_at": stop_at}
-        answers = crew.run("train_run", world=world, out=out, recipe=canonical, options=options)
+        answers = pool.run("train_run", world=world, out=out, recipe=canonical, options=options)
     found |= {answer["tensors"] for answer in answers}
     assert len(found) == 1
     hashes = [tiny.final_hashes(tmp_path / name) for name in ("1", "2", "4", "moving")]

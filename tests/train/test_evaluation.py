@@ -13,13 +13,13 @@ ALONE = World(0, 1, CPU)
 
 
 @pytest.mark.multi
-def test_every_sample_is_counted_once_by_any_number_of_processes(crew, tiny):  # 10,007 is prime
+def test_every_sample_is_counted_once_by_any_number_of_processes(pool, tiny):  # 10,007 is prime
     data = DataConfig(source="synthetic", size=8, limit=64, limit_test=10_007)
     recipe = to_document(tiny.tiny_recipe(data=data))
     found = [
         answer
         for world in (1, 2, 3, 4)
-        for answer in crew.run("count", world=world, recipe=recipe, num_test=10_007, batch=64)
+        for answer in pool.run("count", world=world, recipe=recipe, num_test=10_007, batch=64)
     ]
     assert {(correct, count) for correct, count, _ in found} == {(found[0][0], 10_007)}
     losses = [loss for _, _, loss in found]

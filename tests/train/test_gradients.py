@@ -14,10 +14,10 @@ def test_a_batch_is_cut_along_its_batch_axis():
 
 
 @pytest.mark.multi
-def test_averaged_gradients_and_statistics_are_the_same_on_every_process(crew):
-    alone = crew.run("gradients_of_one_batch", mode="averaged")[0]
+def test_averaged_gradients_and_statistics_are_the_same_on_every_process(pool):
+    alone = pool.run("gradients_of_one_batch", mode="averaged")[0]
     for world in (2, 4):
-        answers = crew.run("gradients_of_one_batch", mode="averaged", world=world, stopping_rank=1)
+        answers = pool.run("gradients_of_one_batch", mode="averaged", world=world, stopping_rank=1)
         assert all(answer == answers[0] for answer in answers)
         assert answers[0]["stop"] == 1
         assert alone["stop"] == 0
@@ -26,20 +26,20 @@ def test_averaged_gradients_and_statistics_are_the_same_on_every_process(crew):
 
 @pytest.mark.multi
 @pytest.mark.parametrize("kind", ["fp32", "bf16"])
-def test_canonical_gradients_do_not_depend_on_the_number_of_processes(crew, kind):
+def test_canonical_gradients_do_not_depend_on_the_number_of_processes(pool, kind):
     found = [
         answer
         for world in (1, 2, 4)
-        for answer in crew.run("gradients_of_one_batch", mode="canonical", world=world, kind=kind)
+        for answer in pool.run("gradients_of_one_batch", mode="canonical", world=world, kind=kind)
     ]
     assert all(answer == found[0] for answer in found)
 
 
 @pytest.mark.multi
-def test_canonical_shards_are_what_averaging_processes_compute(crew):  # up to rounding
-    canonical = crew.run("gradients_of_one_batch", mode="canonical", shards=4)[0]
-    averaged = crew.run("gradients_of_one_batch", mode="averaged", world=4)[0]
-    accumulated = crew.run("gradients_of_one_batch", mode="averaged", accumulate=4)[0]
+def test_canonical_shards_are_what_averaging_processes_compute(pool):  # up to rounding
+    canonical = pool.run("gradients_of_one_batch", mode="canonical", shards=4)[0]
+    averaged = pool.run("gradients_of_one_batch", mode="averaged", world=4)[0]
+    accumulated = pool.run("gradients_of_one_batch", mode="averaged", accumulate=4)[0]
     for other in (averaged, accumulated):
         assert canonical["norm"] == pytest.approx(other["norm"], rel=1e-5)
         assert canonical["loss"] == pytest.approx(other["loss"], rel=1e-6)
@@ -47,8 +47,8 @@ def test_canonical_shards_are_what_averaging_processes_compute(crew):  # up to r
 
 
 @pytest.mark.multi
-def test_accumulating_on_two_processes_is_averaging_on_four(crew):
-    two = crew.run("gradients_of_one_batch", mode="averaged", world=2, accumulate=2)[0]
-    four = crew.run("gradients_of_one_batch", mode="averaged", world=4)[0]
+def test_accumulating_on_two_processes_is_averaging_on_four(pool):
+    two = pool.run("gradients_of_one_batch", mode="averaged", world=2, accumulate=2)[0]
+    four = pool.run("gradients_of_one_batch", mode="averaged", world=4)[0]
     assert two["norm"] == pytest.approx(four["norm"], rel=1e-5)
     assert two["loss"] == pytest.approx(four["loss"], rel=1e-6)

@@ -20,8 +20,8 @@ def test_a_world_of_one_needs_nobody():
 
 
 @pytest.mark.multi
-def test_three_processes_agree(crew):
-    answers = crew.run("collectives", world=3)
+def test_three_processes_agree(pool):
+    answers = pool.run("collectives", world=3)
     lines = [[0, 1], [1, 1], [2, 1]]
     assert answers == [[[3, 3], lines, [[0, 3], [1, 4], [2, 5]], "grüß"]] * 3
 
@@ -78,9 +78,9 @@ def test_a_signal_reaches_the_workers_once_however_often_it_comes(launch, tmp_pa
 
 
 @pytest.mark.multi
-def test_a_user_may_shard_the_parameters_instead(crew):
-    (loss, weights), other = crew.run("sharded_step", world=2)
+def test_a_user_may_shard_the_parameters_instead(pool):
+    (loss, weights), other = pool.run("sharded_step", world=2)
     assert other == [loss, weights]
-    expected_loss, expected_weights = crew.run("plain_step")[0]
+    expected_loss, expected_weights = pool.run("plain_step")[0]
     assert loss == pytest.approx(expected_loss, rel=1e-6)
     assert weights == pytest.approx(expected_weights, rel=1e-4, abs=1e-5)

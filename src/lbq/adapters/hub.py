@@ -17,7 +17,7 @@ from lbq.errors import FormatError, MissingExtraError
 from lbq.export.document import check_keys, check_value, parse, text, whole
 from lbq.export.rules import BundleError
 from lbq.models.resnet import SpikingResNet
-from lbq.shelf.card import CARD, write_card
+from lbq.pretrained.model_card import CARD, write_card
 from lbq.train.checkpoint import parse_tensors
 from lbq.train.document import from_document, to_document
 from lbq.train.recipe import Recipe

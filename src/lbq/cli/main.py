@@ -12,9 +12,18 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from lbq import __version__
-from lbq.cli import bench, completion, doctor, evaluate, export, lower, report, train
-from lbq.cli.mistakes import explain
-from lbq.cli.reading import UsageError
+from lbq.cli import (
+    bench_command,
+    completion_command,
+    doctor_command,
+    eval_command,
+    export_command,
+    lower_command,
+    report_command,
+    train_command,
+)
+from lbq.cli.args import UsageError
+from lbq.cli.cli_errors import explain
 from lbq.cli.terminal import Console, printable, write_messages
 from lbq.train.world import is_first_process, is_lost_contact
 
@@ -23,14 +32,14 @@ MISTAKE, USAGE, CRASH, INTERRUPTED, UNREAD = 1, 2, 70, 130, 141
 Command = Callable[[Sequence[str]], int]
 
 COMMANDS: dict[str, tuple[Command, str]] = {
-    "train": (train.run, "train a recipe, or continue where it was left"),
-    "eval": (evaluate.run, "count the right answers of a trained, lowered or exported network"),
-    "lower": (lower.run, "take a trained network out of training: integers, in one file"),
-    "export": (export.run, "write it for other engines: ONNX, torch alone, NIR"),
-    "bench": (bench.run, "time every layer of an integer network on this machine"),
-    "report": (report.run, "write what runs came to as one HTML page"),
-    "doctor": (doctor.run, "check this machine: what was found, how to fix the rest"),
-    "completion": (completion.run, "print a script that lets the shell finish words"),
+    "train": (train_command.run, "train a recipe, or continue where it was left"),
+    "eval": (eval_command.run, "count the right answers of a trained, lowered or exported network"),
+    "lower": (lower_command.run, "take a trained network out of training: integers, in one file"),
+    "export": (export_command.run, "write it for other engines: ONNX, torch alone, NIR"),
+    "bench": (bench_command.run, "time every layer of an integer network on this machine"),
+    "report": (report_command.run, "write what runs came to as one HTML page"),
+    "doctor": (doctor_command.run, "check this machine: what was found, how to fix the rest"),
+    "completion": (completion_command.run, "print a script that lets the shell finish words"),
 }
 
 

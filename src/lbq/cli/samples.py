@@ -84,7 +84,7 @@ def count_answers(
     return Count(correct=correct, count=count)
 
 
-def recipe_of(origin: dict[str, Any], *, source: Path) -> Recipe:
+def origin_recipe(origin: dict[str, Any], *, source: Path) -> Recipe:
     """Find the recipe in what a file says about its origin."""
     if "recipe" not in origin:
         raise FormatError(

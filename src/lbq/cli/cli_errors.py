@@ -5,7 +5,7 @@ import os
 
 import torch
 
-from lbq.cli.reading import UsageError
+from lbq.cli.args import UsageError
 from lbq.errors import LBQError
 
 _MENDABLE = {

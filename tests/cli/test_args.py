@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lbq.cli.reading import UsageError, describe, in_one_line, read
+from lbq.cli.args import UsageError, describe, in_one_line, read
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 import tyro
 
-from lbq.cli.evaluate_file import load_bundle
+from lbq.cli.args import read
+from lbq.cli.eval_file import load_bundle
 from lbq.cli.following import waiting
-from lbq.cli.lower import LoweringOptions, check_out, lower_run
-from lbq.cli.reading import read
+from lbq.cli.lower_command import LoweringOptions, check_out, lower_run
 from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError, ParameterError
-from lbq.shelf import is_on_shelf
+from lbq.pretrained import is_pretrained
 
 Format = Literal["onnx", "pt2", "nir", "bundle"]
 
@@ -104,7 +104,7 @@ def write(
 def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:
     """Return the network, and what a person should know about how it was lowered."""
     options = arguments.options
-    if arguments.source.is_dir() or is_on_shelf(arguments.source):
+    if arguments.source.is_dir() or is_pretrained(arguments.source):
         if options.bits is None and arguments.to == "nir":
             options = replace(options, bits="float")
         lowered = lower_run(arguments.source, options)

@@ -4,30 +4,30 @@ import sys
 import pytest
 
 import lbq
-from lbq.cli import main as desk
+from lbq.cli import main as cli
 from lbq.errors import LBQError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def test_the_version_is_told(capsys):
-    assert desk.main(["--version"]) == 0
+    assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"{lbq.__version__}\n"
 
 
 def test_help_lists_the_commands(capsys):
-    assert desk.main(["--help"]) == 0
+    assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(f"lbq {name}" in out for name in desk.COMMANDS)
+    assert all(f"lbq {name}" in out for name in cli.COMMANDS)
 
 
 def test_no_command_shows_them_all(capsys):
-    assert desk.main([]) == 2
+    assert cli.main([]) == 2
     assert "lbq train" in capsys.readouterr().out
 
 
 def test_a_mistyped_command_is_guessed(capsys):
-    assert desk.main(["trian"]) == 2
+    assert cli.main(["trian"]) == 2
     assert "did you mean `lbq train`?" in capsys.readouterr().err
 
 
@@ -35,37 +35,37 @@ def fail_with(error, monkeypatch):
     def fail(words):
         raise error
 
-    monkeypatch.setitem(desk.COMMANDS, "train", (fail, ""))
+    monkeypatch.setitem(cli.COMMANDS, "train", (fail, ""))
 
 
 def test_a_mistake_is_explained_without_a_traceback(monkeypatch, capsys):
     fail_with(LBQError("the batch [of 3] is too small"), monkeypatch)
-    assert desk.main(["train"]) == 1
+    assert cli.main(["train"]) == 1
     assert capsys.readouterr().err == "error: the batch [of 3] is too small\n"
 
 
 def test_a_mistake_shows_its_traceback_if_asked(monkeypatch, capsys):
     fail_with(LBQError("too small"), monkeypatch)
-    assert desk.main(["train", "--debug"]) == 1
+    assert cli.main(["train", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_crash_shows_its_traceback_and_is_told_from_a_mistake(monkeypatch, capsys):
     fail_with(RuntimeError("our fault"), monkeypatch)
-    assert desk.main(["train"]) == 70
+    assert cli.main(["train"]) == 70
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_process_that_lost_the_others_says_so_in_a_line(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "3")
     fail_with(RuntimeError("[pair.cc] Connection closed by peer\nmore"), monkeypatch)
-    assert desk.main(["train"]) == 70
+    assert cli.main(["train"]) == 70
     assert capsys.readouterr().err == "process 3: [pair.cc] Connection closed by peer\n"
 
 
 def test_ctrl_c_has_the_usual_code(monkeypatch):
     fail_with(KeyboardInterrupt(), monkeypatch)
-    assert desk.main(["train"]) == 130
+    assert cli.main(["train"]) == 130
 
 
 @pytest.mark.multi

@@ -3,12 +3,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from lbq.cli import doctor
+from lbq.cli import doctor_command
 from lbq.cli.main import main
 
 
 def by_name(cache):
-    return {finding.what: finding for finding in doctor.examine(cache)}
+    return {finding.what: finding for finding in doctor_command.examine(cache)}
 
 
 def test_everything_is_looked_at(tmp_path):
@@ -21,11 +21,11 @@ def test_everything_is_looked_at(tmp_path):
 
 
 def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(doctor.native, "isa", lambda: None)
-    monkeypatch.setattr(doctor.native, "why_missing", lambda: "is not built")
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    monkeypatch.setattr(doctor.torch, "get_num_threads", lambda: 0)
+    monkeypatch.setattr(doctor_command.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor_command.native, "isa", lambda: None)
+    monkeypatch.setattr(doctor_command.native, "why_missing", lambda: "is not built")
+    monkeypatch.setattr(doctor_command.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor_command.torch, "get_num_threads", lambda: 0)
     found = by_name(tmp_path)
     ill = {what for what, finding in found.items() if not finding.is_well}
     assert {"native kernels", "C++ compiler", "threads", "extra datasets"} <= ill
@@ -42,7 +42,9 @@ def test_a_cache_that_does_not_exist_yet_is_judged_by_its_disk(tmp_path):
 
 
 def test_a_full_disk_is_told_with_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=0.9e9))
+    monkeypatch.setattr(
+        doctor_command.shutil, "disk_usage", lambda path: SimpleNamespace(free=0.9e9)
+    )
     finding = by_name(tmp_path)["data cache"]
     assert "0.9 GB free" in finding.found
     assert not finding.is_well
@@ -65,5 +67,5 @@ def test_help_is_no_error(capsys):
 def test_a_module_that_no_package_owns_is_found_all_the_same(tmp_path, monkeypatch):
     (tmp_path / "somebodys_folder").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = doctor._extra("somebodys_folder", "data", "nothing")
+    found = doctor_command._extra("somebodys_folder", "data", "nothing")
     assert (found.found, found.is_well) == ("there, of unknown version", True)

@@ -30,8 +30,8 @@ TIMEOUT_S = 120
 class Job:
     """Processes that were started together, one per rank."""
 
-    def __init__(self, crew, pids, folder):
-        self.crew, self.pids, self.folder = crew, pids, folder
+    def __init__(self, pool, pids, folder):
+        self.pool, self.pids, self.folder = pool, pids, folder
         self.ended = {}
 
     def kill(self, rank=0, number=signal.SIGKILL):
@@ -51,7 +51,7 @@ class Job:
         return [self.ended[pid] for pid in self.pids]
 
     def poll(self):
-        self.ended |= self.crew.ended(self.pids)
+        self.ended |= self.pool.ended(self.pids)
         return self.ended
 
     def answers(self, timeout=TIMEOUT_S):
@@ -65,7 +65,7 @@ class Job:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("log-*")))
 
 
-class Crew:
+class WorkerPool:
     """The client of a warm process."""
 
     def __init__(self):

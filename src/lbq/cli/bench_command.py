@@ -12,9 +12,9 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
-from lbq.cli.evaluate_file import load_bundle
-from lbq.cli.reading import UsageError, check_count, read
-from lbq.cli.samples import open_samples, recipe_of, sample_batches
+from lbq.cli.args import UsageError, check_count, read
+from lbq.cli.eval_file import load_bundle
+from lbq.cli.samples import open_samples, origin_recipe, sample_batches
 from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
 from lbq.deploy.backends.native import MOST_TIMED, Choice
@@ -97,7 +97,7 @@ def choose_inputs(network: LoweredNetwork, arguments: BenchArguments) -> tuple[T
     if arguments.inputs is not None:
         return _read_inputs(arguments.inputs, batch, takes_frames=network.takes_frames)
     try:
-        recipe = recipe_of(network.origin, source=arguments.file)
+        recipe = origin_recipe(network.origin, source=arguments.file)
         data = open_samples(recipe, source=arguments.data, cache=arguments.cache)
     except LBQError:
         if arguments.data is not None:

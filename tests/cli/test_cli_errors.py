@@ -3,8 +3,8 @@ import errno
 import pytest
 import torch
 
-from lbq.cli.mistakes import explain, is_out_of_memory
-from lbq.cli.reading import UsageError
+from lbq.cli.args import UsageError
+from lbq.cli.cli_errors import explain, is_out_of_memory
 from lbq.errors import LBQError
 
 

@@ -14,10 +14,10 @@ from lbq.analysis.levels import LevelCounts, LevelProfile
 from lbq.analysis.membranes import LayerMembranes, MembraneCounts
 from lbq.analysis.run_summary import Costs, EdgeCost, Price, RunSummary
 from lbq.analysis.steps import read_steps
-from lbq.cli.evaluate_file import SUFFIXES
+from lbq.cli.args import UsageError, check_count, read
+from lbq.cli.eval_file import SUFFIXES
 from lbq.cli.following import waiting
-from lbq.cli.lower import check_out
-from lbq.cli.reading import UsageError, check_count, read
+from lbq.cli.lower_command import check_out
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.cost import EnergyModel, EnergyReport, OpCounter
@@ -27,7 +27,7 @@ from lbq.durable import write_durably
 from lbq.errors import CountError, LBQError, MissingExtraError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons.watch import named_neurons, watch_levels
-from lbq.shelf import is_on_shelf, pretrained, recipe_of, record_of
+from lbq.pretrained import is_pretrained, load_pretrained, pretrained_recipe, pretrained_record
 from lbq.train.document import to_document
 from lbq.train.journal import read_journal
 from lbq.train.recipe import Recipe
@@ -124,7 +124,7 @@ def check_is_no_file(path: Path) -> None:
 
 def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunSummary:
     """Read a run's folder, and measure its network if its data can be opened."""
-    if is_on_shelf(out):
+    if is_pretrained(out):
         return gather_pretrained(str(out), arguments=arguments)
     model, recipe, step = load_trained(out, step=arguments.step)
     folder = RunFolder(out)
@@ -145,7 +145,7 @@ def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunSummary:
     """Read the record of a network that comes with the library, and measure it likewise."""
     if arguments.step is not None:
         raise ParameterError(f"{name} comes with the library and has no checkpoints: no --step")
-    model, record = pretrained(name), record_of(name)
+    model, record = load_pretrained(name), pretrained_record(name)
     count = record["count"]
     last = {
         "event": "finish",
@@ -164,7 +164,7 @@ def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunSummary:
     )
     training = ({"event": "train", **line} for line in record["curve"])
     provenance = {key: record[key] for key in ("commit", "versions", "machine", "minutes")}
-    recipe = recipe_of(name)
+    recipe = pretrained_recipe(name)
     found = measure_if_possible(model, recipe, name, record["data_sha256"], arguments)
     return RunSummary(
         name=name,

@@ -38,7 +38,7 @@ def test_a_run_is_lowered_on_the_way(trained, tmp_path):
     assert load(out).get_submodule("stages.0.0.synapse1.0").bits == 16
 
 
-def test_so_is_a_network_of_the_shelf(without_data, tmp_path):
+def test_so_is_a_pretrained_network(without_data, tmp_path):
     out = tmp_path / "net.lbq"
     words = ["export", "pocket-cifar10", "--to", "bundle", "--out", str(out)]
     assert main(words) == 0

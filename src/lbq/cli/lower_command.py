@@ -11,8 +11,8 @@ import torch
 import tyro
 from torch import Tensor
 
+from lbq.cli.args import check_count, read
 from lbq.cli.following import waiting
-from lbq.cli.reading import check_count, read
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.data import Data
@@ -20,7 +20,7 @@ from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
 from lbq.deploy import run as run_lowered
 from lbq.errors import LBQError, ParameterError
 from lbq.models.resnet import SpikingResNet
-from lbq.shelf import SIDE, is_on_shelf, pretrained, recipe_of
+from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
 from lbq.train.document import Document, to_document
 from lbq.train.recipe import Recipe
 from lbq.train.trained import load_trained
@@ -113,8 +113,8 @@ def run(words: Sequence[str]) -> int:
 def lower_run(run: Path, options: LoweringOptions) -> Lowered:
     """Lower the network of a run, to fixed point unless real numbers were asked for."""
     check_count("--calibrate", options.calibrate)
-    if is_on_shelf(run):
-        options = replace(options, size=options.size or SIDE)
+    if is_pretrained(run):
+        options = replace(options, size=options.size or IMAGE_SIZE)
     model, recipe, origin = _open_run(run, step=options.step)
     notes: list[str] = []
     data = None
@@ -144,13 +144,13 @@ def lower_run(run: Path, options: LoweringOptions) -> Lowered:
 
 
 def _open_run(run: Path, *, step: int | None) -> tuple[SpikingResNet, Recipe, Document]:
-    """Load the network of a run, or one of the shelf by its name; say where it came from."""
-    if not is_on_shelf(run):
+    """Load the network of a run, or a pretrained one; say where it came from."""
+    if not is_pretrained(run):
         model, recipe, step = load_trained(run, step=step)
         return model, recipe, {"step": step}
     if step is not None:
         raise ParameterError(f"{run} comes with the library and has no checkpoints: no --step here")
-    return pretrained(str(run)), recipe_of(str(run)), {"pretrained": str(run)}
+    return load_pretrained(str(run)), pretrained_recipe(str(run)), {"pretrained": str(run)}
 
 
 def check_out(out: Path) -> None:

@@ -13,22 +13,22 @@ from safetensors.torch import load
 
 from lbq.errors import FormatError, ParameterError
 from lbq.models.resnet import SpikingResNet
-from lbq.shelf.card import write_card
+from lbq.pretrained.model_card import write_card
 from lbq.train.document import Document, from_document
 from lbq.train.network import build_network
 from lbq.train.recipe import Recipe
 from lbq.train.state import copy_tensors
 
-SHELF = Path(__file__).parent
-SIDE = 32
-"""Pixels of a side of the images that every network of the shelf takes."""
+FOLDER = Path(__file__).parent
+IMAGE_SIZE = 32
+"""Pixels of a side of the images that every pretrained network takes."""
 
 _OPENING = """
 A trained network that comes with lbq, for examples, tests and documents that need real weights,
 offline. It is small on purpose: the paper's has about {times:.0f} times its weights.
 
 ```python
-model = lbq.pretrained("{name}")
+model = lbq.load_pretrained("{name}")
 logits = model(images)  # [B, 3, {side}, {side}], normalised as below
 ```
 
@@ -38,18 +38,18 @@ seeds differ for a smaller network.
 """
 
 
-def pretrained(name: str) -> SpikingResNet:
+def load_pretrained(name: str) -> SpikingResNet:
     """Return a trained network in eval mode; nothing is downloaded.
 
     Example:
-        >>> model = lbq.pretrained("pocket-cifar10")
+        >>> model = lbq.load_pretrained("pocket-cifar10")
         >>> model(torch.randn(4, 3, 32, 32)).shape  # normalised as its card says
         torch.Size([4, 10])
 
     Args:
         name: which one; :func:`pretrained_names` lists them.
     """
-    record, path = record_of(name), SHELF / name / "model.safetensors"
+    record, path = pretrained_record(name), FOLDER / name / "model.safetensors"
     data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
     if found != record["weights_sha256"]:
@@ -57,37 +57,41 @@ def pretrained(name: str) -> SpikingResNet:
             f"{path} is damaged: its SHA-256 is {found[:12]}.., its record says "
             f"{record['weights_sha256'][:12]}..; install lbq again"
         )
-    model = build_network(recipe_of(name).model, num_classes=len(record["classes"]))
+    model = build_network(pretrained_recipe(name).model, num_classes=len(record["classes"]))
     copy_tensors(load(data), model.state_dict(), what=str(path))
     return model.eval()
 
 
 @cache
 def pretrained_names() -> tuple[str, ...]:
-    """List the networks on the shelf."""
-    return tuple(sorted(path.parent.name for path in SHELF.glob("*/record.json")))
+    """List the pretrained networks."""
+    return tuple(sorted(path.parent.name for path in FOLDER.glob("*/record.json")))
 
 
-def is_on_shelf(name: str | Path) -> bool:
-    """Say whether this names a network of the shelf, and no file or folder here."""
+def is_pretrained(name: str | Path) -> bool:
+    """Say whether this names a pretrained network, and no file or folder here."""
     return not Path(name).exists() and str(name) in pretrained_names()
 
 
-def record_of(name: str) -> Document:
+def pretrained_record(name: str) -> Document:
     """Return what a network was trained by and what it came to: the record of its run."""
     if name not in pretrained_names():
         names = ", ".join(map(repr, pretrained_names()))
         raise ParameterError(f"there is no pretrained network {name!r}; there is {names}")
-    return json.loads((SHELF / name / "record.json").read_bytes())
+    return json.loads((FOLDER / name / "record.json").read_bytes())
 
 
-def recipe_of(name: str) -> Recipe:
+def pretrained_recipe(name: str) -> Recipe:
     """Return the recipe that a network was trained by, with its data and their normalisation."""
-    return from_document(Recipe, record_of(name)["recipe"])
+    return from_document(Recipe, pretrained_record(name)["recipe"])
 
 
-def card_of(name: str) -> str:
+def pretrained_card(name: str) -> str:
     """Write the card of a network: what lies beside its record as ``README.md``."""
-    opening = _OPENING.format(name=name, side=SIDE, times=recipe_of(name).model.width ** -2)
-    num_parameters = sum(parameter.numel() for parameter in pretrained(name).parameters())
-    return write_card(record_of(name), name=name, opening=opening, num_parameters=num_parameters)
+    opening = _OPENING.format(
+        name=name, side=IMAGE_SIZE, times=pretrained_recipe(name).model.width ** -2
+    )
+    num_parameters = sum(parameter.numel() for parameter in load_pretrained(name).parameters())
+    return write_card(
+        pretrained_record(name), name=name, opening=opening, num_parameters=num_parameters
+    )

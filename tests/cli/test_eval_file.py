@@ -10,7 +10,7 @@ import lbq
 from lbq.cli.main import main
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.kernels.native import isa
-from lbq.shelf import recipe_of
+from lbq.pretrained import pretrained_recipe
 
 pytestmark = [
     pytest.mark.as_shipped,  # torch.fx and torch.export cannot trace the annotation checks
@@ -41,15 +41,15 @@ def test_the_fastest_backend_runs_by_default_and_is_named(bundle, capsys):
     assert "backend native" in capsys.readouterr().out
 
 
-def test_a_network_of_the_shelf_goes_by_its_name(tmp_path, capsys):
+def test_a_pretrained_network_goes_by_its_name(tmp_path, capsys):
     words = ["eval", "pocket-cifar10", "--data", "synthetic", "--cache", str(tmp_path), "--json"]
     assert main([*words, "--limit", "30"]) == 0
     found = json.loads(capsys.readouterr().out)
-    recipe = recipe_of("pocket-cifar10")
+    recipe = pretrained_recipe("pocket-cifar10")
     data = open_samples(recipe, source="synthetic", cache=tmp_path)
     (samples,) = sample_batches(data, limit=30, batch=30)
     with torch.no_grad():
-        answers = lbq.pretrained("pocket-cifar10")(samples.real).argmax(1)
+        answers = lbq.load_pretrained("pocket-cifar10")(samples.real).argmax(1)
     assert (found["correct"], found["count"]) == (int((answers == samples.target).sum()), 30)
     assert main([*words, "--backend", "planes"]) == 1
     assert "--backend is for .lbq files, not pocket-cifar10" in capsys.readouterr().err

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import tyro
 
+from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.progress import Display, headline, summary
-from lbq.cli.reading import UsageError, check_count, read
 from lbq.cli.terminal import Console
 from lbq.data import open_data
 from lbq.errors import LBQError, RecipeError, RunError

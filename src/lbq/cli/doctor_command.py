@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 
 from lbq import __version__
-from lbq.cli.reading import read
+from lbq.cli.args import read
 from lbq.cli.terminal import Console
 from lbq.deploy.backends.native import NativeEngine
 from lbq.deploy.backends.timing import ideal_network

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from lbq.cli.evaluate_file import SUFFIXES, ImageOptions, evaluate_file
+from lbq.cli.args import check_count, read
+from lbq.cli.eval_file import SUFFIXES, ImageOptions, evaluate_file
 from lbq.cli.following import counting
-from lbq.cli.reading import check_count, read
 from lbq.cli.samples import Count
 from lbq.cli.terminal import Console
 from lbq.errors import ParameterError
-from lbq.shelf import is_on_shelf
+from lbq.pretrained import is_pretrained
 from lbq.train.evaluation import Evaluation
 from lbq.train.trained import evaluate_run
 from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
@@ -69,7 +69,7 @@ def run(words: Sequence[str]) -> int:
     check_count("--limit", arguments.limit, at_least=1)
     check_count("--size", arguments.images.size, at_least=1)
     is_file = arguments.run.suffix in SUFFIXES and not arguments.run.is_dir()
-    if is_file or is_on_shelf(arguments.run):
+    if is_file or is_pretrained(arguments.run):
         return _evaluate_file(arguments)
     is_own = arguments.images != ImageOptions()
     if arguments.limit or arguments.engine or arguments.backend or is_own:

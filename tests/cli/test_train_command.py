@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lbq.cli import train as command
+from lbq.cli import train_command as command
+from lbq.cli.args import UsageError
 from lbq.cli.main import main
-from lbq.cli.reading import UsageError
 from lbq.errors import RecipeError
 from lbq.train.recipe import write_recipe
 from lbq.train.recipes import RECIPES

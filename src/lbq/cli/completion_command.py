@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import subcommand
 
-from lbq.cli.bench import BenchArguments
-from lbq.cli.doctor import DoctorArguments
-from lbq.cli.evaluate import EvalArguments
-from lbq.cli.export import ExportArguments
-from lbq.cli.lower import LowerArguments
-from lbq.cli.reading import read
-from lbq.cli.report import ReportArguments
-from lbq.cli.train import TrainArguments
+from lbq.cli.args import read
+from lbq.cli.bench_command import BenchArguments
+from lbq.cli.doctor_command import DoctorArguments
+from lbq.cli.eval_command import EvalArguments
+from lbq.cli.export_command import ExportArguments
+from lbq.cli.lower_command import LowerArguments
+from lbq.cli.report_command import ReportArguments
+from lbq.cli.train_command import TrainArguments
 from lbq.train.recipes import RECIPES
 
 EXAMPLES = {

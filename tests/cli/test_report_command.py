@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from lbq.cli.main import main
-from lbq.cli.report import costs_of, measure, prices_of, run_names
+from lbq.cli.report_command import costs_of, measure, prices_of, run_names
 from lbq.cli.samples import open_samples
 from lbq.cost import EnergyModel, OpCounter
 from lbq.data import DataConfig
 from lbq.neurons.watch import watch_levels
-from lbq.shelf import record_of
+from lbq.pretrained import pretrained_record
 from lbq.train.journal import read_journal
 from lbq.train.network import ModelConfig, NeuronConfig
 from lbq.train.recipe import write_recipe
@@ -120,7 +120,7 @@ def test_several_runs_are_compared(trained, tmp_path):
 
 
 def test_data_that_are_gone_are_said_and_worked_around(trained, tmp_path, monkeypatch, capsys):
-    from lbq.cli import report as command  # noqa: PLC0415
+    from lbq.cli import report_command as command  # noqa: PLC0415
     from lbq.errors import FormatError  # noqa: PLC0415
 
     def gone(*arguments, **options):
@@ -185,7 +185,7 @@ def test_the_data_of_a_run_may_lie_elsewhere_but_not_have_changed(
 
 
 def test_a_network_that_comes_with_the_library_is_reported_by_its_record(tmp_path, capsys):
-    out, record = tmp_path / "a.html", record_of("pocket-cifar10")
+    out, record = tmp_path / "a.html", pretrained_record("pocket-cifar10")
     words = ["report", "pocket-cifar10", "--out", str(out), "--cache", str(tmp_path)]
     assert main([*words, "--limit", "0"]) == 0
     html = out.read_text()
@@ -211,7 +211,7 @@ def test_a_file_is_told_what_a_report_needs_and_what_comes_nearest(tmp_path, cap
 
 
 def test_advice_and_names_of_notes_fit(trained, tmp_path, monkeypatch, capsys):
-    from lbq.cli import report as command  # noqa: PLC0415
+    from lbq.cli import report_command as command  # noqa: PLC0415
     from lbq.errors import MissingExtraError  # noqa: PLC0415
 
     def missing(*arguments, **options):

@@ -4,16 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from lbq.shelf import pretrained_names, record_of
-from lbq.shelf.card import CARD, write_card
-from lbq.shelf.pretrained import SHELF, card_of
+from lbq.pretrained import pretrained_names, pretrained_record
+from lbq.pretrained.loading import FOLDER, pretrained_card
+from lbq.pretrained.model_card import CARD, write_card
 
 RESULTS = Path(__file__).parents[2] / "results" / "training"
 
 
 def read_record(name):
     is_ours = name in pretrained_names()
-    return record_of(name) if is_ours else json.loads((RESULTS / f"{name}.json").read_text())
+    return (
+        pretrained_record(name) if is_ours else json.loads((RESULTS / f"{name}.json").read_text())
+    )
 
 
 def write(record):
@@ -22,7 +24,7 @@ def write(record):
 
 @pytest.mark.parametrize("name", pretrained_names())
 def test_the_card_is_what_the_record_generates(name):
-    assert (SHELF / name / CARD).read_text() == card_of(name), (
+    assert (FOLDER / name / CARD).read_text() == pretrained_card(name), (
         "write it again: python benchmarks/record_exact.py NAME --data DATA"
     )
 
@@ -47,7 +49,7 @@ def test_frames_of_events_are_not_said_to_be_normalised():
 
 
 def test_another_record_gives_another_card():
-    record = record_of("pocket-cifar10")
+    record = pretrained_record("pocket-cifar10")
     other = copy.deepcopy(record)
     other["correct"] += 1
     other["exact"]["after"][-1]["unary_acs"] *= 2

@@ -1,4 +1,4 @@
-"""``lbq eval FILE``, or the name of a network of the shelf: run by whoever takes it."""
+"""``lbq eval FILE``, or the name of a pretrained network: run by whoever takes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lbq.cli.samples import Count, count_answers, open_config, recipe_of
+from lbq.cli.samples import Count, count_answers, open_config, origin_recipe
 from lbq.data import UNIT, AugmentConfig, Data, DataConfig, Normalization
 from lbq.deploy import LoweredNetwork, Pixels, choose_backend, run
 from lbq.deploy.run import Backend
 from lbq.errors import FormatError, ParameterError
-from lbq.shelf import SIDE, is_on_shelf, pretrained, record_of
+from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_record
 
 SUFFIXES = (".lbq", ".onnx", ".pt2", ".nir")
 """Files that hold a network."""
@@ -66,7 +66,7 @@ def evaluate_file(
     """Count the right answers of a file's network over the test set of its recipe, or over images.
 
     Args:
-        path: a file that ends in one of ``SUFFIXES``, or a name of the shelf.
+        path: a file that ends in one of ``SUFFIXES``, or a name of a pretrained network.
         cache: where data sets are kept once they are decoded.
         source: where the data lie, if not where the recipe says.
         limit: ask so many samples only, spread over the test set.
@@ -83,7 +83,7 @@ def evaluate_file(
                 f"--size, --mean, --std and --split are for files without a recipe; {path} carries "
                 f"one, which says all of this"
             )
-        recipe = recipe_of(opened.origin, source=path)
+        recipe = origin_recipe(opened.origin, source=path)
         config, own_batch = recipe.data, recipe.test_batch
         if source is not None:
             config = replace(config, source=source)
@@ -158,14 +158,14 @@ def _check_images(path: Path, opened: Opened, data: Data) -> None:
 
 
 def open_network(path: Path, *, engine: str | None = None, backend: str | None = None) -> Opened:
-    """Open a network by its name on the shelf, or by the ending of its file."""
-    if not path.is_file() and not is_on_shelf(path):
+    """Open a network by its pretrained name, or by the ending of its file."""
+    if not path.is_file() and not is_pretrained(path):
         raise FormatError(f"there is no file {path}")
     if engine is not None and path.suffix != ".onnx":
         raise ParameterError(f"--engine runs .onnx files, not {path.name}")
     if backend is not None and path.suffix not in (".lbq", ".nir"):
         raise ParameterError(f"--backend is for .lbq files, not {path.name}")
-    if is_on_shelf(path):
+    if is_pretrained(path):
         return _open_pretrained(str(path))
     if path.suffix == ".onnx":
         return _open_onnx(path, engine or "onnxruntime")
@@ -208,7 +208,7 @@ def _lowered(network: LoweredNetwork, backend: str) -> Opened:
 
 
 def _open_pretrained(name: str) -> Opened:
-    model = pretrained(name)
+    model = load_pretrained(name)
 
     @torch.no_grad()
     def answer(inputs: Tensor) -> Tensor:
@@ -217,8 +217,8 @@ def _open_pretrained(name: str) -> Opened:
     return Opened(
         answer=answer,
         is_integer=False,
-        origin={"recipe": record_of(name)["recipe"]},
-        input_shape=(3, SIDE, SIDE),
+        origin={"recipe": pretrained_record(name)["recipe"]},
+        input_shape=(3, IMAGE_SIZE, IMAGE_SIZE),
         takes_frames=False,
     )
 

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from lbq.cli.lower import LoweringOptions, lower_run
+from lbq.cli.lower_command import LoweringOptions, lower_run
 from lbq.cli.main import main
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.deploy import prove, run
@@ -68,12 +68,12 @@ def test_calibration_looks_at_training_samples_only(trained, tmp_path, monkeypat
         asked.append(options.get("split", "test"))
         return sample_batches(data, **options)
 
-    monkeypatch.setattr("lbq.cli.lower.sample_batches", spying)
+    monkeypatch.setattr("lbq.cli.lower_command.sample_batches", spying)
     assert main(["lower", str(trained), "--out", str(tmp_path / "net.lbq")]) == 0
     assert asked == ["train"]
 
 
-def test_a_network_of_the_shelf_goes_by_its_name(without_data, tmp_path, capsys):
+def test_a_pretrained_network_goes_by_its_name(without_data, tmp_path, capsys):
     out = tmp_path / "net.lbq"
     assert main(["lower", "pocket-cifar10", "--out", str(out)]) == 0
     network = load(out)
