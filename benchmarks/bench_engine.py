@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from whole_loop import compare_loop, compare_processes
 
 import lbq
-from lbq.kernels import forcing, native, triton
+from lbq.kernels import force_implementation, native_scan, triton_scan
 
 
 class Network(NamedTuple):
@@ -45,12 +45,12 @@ def networks(width: float, timesteps: int, device: str) -> dict[str, Network]:
     ann = partial(resnet, neuron=lambda channels: nn.ReLU())
     found = {"ANN": Network(ann)}
     found["ANN, expand"] = Network(lambda: with_torchs_expand(ann()))
-    if device == "cpu" and native.isa():
+    if device == "cpu" and native_scan.isa():
         found["LBQ, native"] = Network(resnet, "native")
         residues = partial(resnet, neuron=lambda channels: lbq.BurstLIF(keep="residues"))
         found["LBQ, residues"] = Network(residues, "native")
         found["LBQ, fused"] = Network(partial(resnet, fused=True), "native")
-    if device == "cuda" and triton.kernels():
+    if device == "cuda" and triton_scan.kernels():
         found["LBQ, triton"] = Network(resnet, "triton")
     found["LBQ, plain torch"] = Network(resnet, "plain")
     found["binary"] = Network(partial(resnet, neuron=lambda channels: lbq.neurons.BinaryLIF()))
@@ -92,7 +92,9 @@ def step_of(network: Network, *, batch: int, device: str, half: bool) -> Run:
     device_type = torch.device(device).type
 
     def step() -> None:
-        kernels = nullcontext() if network.kernels is None else forcing(network.kernels)
+        kernels = (
+            nullcontext() if network.kernels is None else force_implementation(network.kernels)
+        )
         with kernels, torch.autocast(device_type, dtype=torch.bfloat16, enabled=half):
             loss = F.cross_entropy(model(images).float(), target)
         loss.backward()

@@ -46,7 +46,7 @@ from sparse_networks import (
 from sparse_sweep import sweep
 
 from lbq.deploy import LoweredNetwork, run
-from lbq.deploy.backends.native import NativeEngine
+from lbq.deploy.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
 
 ONEDNN_CAPS = {

@@ -27,7 +27,14 @@ from measure import Run, bytes_kept, interleaved
 from other_neurons import other_neurons
 from torch import Tensor
 
-from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference, forcing, native, triton
+from lbq.kernels import (
+    ScanOptions,
+    burst_scan,
+    burst_scan_reference,
+    force_implementation,
+    native_scan,
+    triton_scan,
+)
 
 OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
 DECAY, RESET = 0.5, 1.0
@@ -62,14 +69,14 @@ def scan(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
 
 def residues(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
     options = dataclasses.replace(OPTIONS, keep="residues")
-    with forcing("native"):
+    with force_implementation("native"):
         out = burst_scan(currents, step, tail=tail, decay=DECAY, reset=RESET, options=options)
     return out.bursts
 
 
 def forced(name: str, call: Scan = scan) -> Scan:
     def run(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
-        with forcing(name):
+        with force_implementation(name):
             return call(currents, step, tail)
 
     return run
@@ -78,10 +85,10 @@ def forced(name: str, call: Scan = scan) -> Scan:
 def burst_neurons(device: str, compiled: bool) -> dict[str, Scan]:
     """Return every way to run the burst neuron here."""
     scans = {"naive loop": naive, "reference loop": reference, "plain torch": forced("plain")}
-    if device == "cpu" and native.isa():
-        scans[f"native, {native.isa()}"] = forced("native")
+    if device == "cpu" and native_scan.isa():
+        scans[f"native, {native_scan.isa()}"] = forced("native")
         scans["native, residues"] = residues
-    if device == "cuda" and triton.kernels():
+    if device == "cuda" and triton_scan.kernels():
         scans["triton"] = forced("triton")
     if compiled:
         scans["plain, compiled"] = forced("plain", torch.compile(scan, fullgraph=True))

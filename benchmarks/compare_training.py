@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lbq
-from lbq.kernels import forcing, native
+from lbq.kernels import force_implementation, native_scan
 from lbq.models.resnet import ResNetShape
 
 TOLERANCES = (1e-6, 1e-3)
@@ -145,7 +145,7 @@ def finish(path: Path, data: Data, settings: Settings, *, implementation: str, s
             )
         return run
     start = time.perf_counter()
-    with forcing(implementation):
+    with force_implementation(implementation):
         run = {"settings": made_with} | train(data, settings, seed=seed)
     print(
         f"{path.stem}: accuracy {run['test_accuracy']:.4f}, {time.perf_counter() - start:.0f} s",
@@ -255,7 +255,11 @@ def main() -> None:
     print(json.dumps({key: value for key, value in found.items() if key != "runs"}, indent=1))
     if arguments.out:
         record = {"command": "compare_training", "machine": platform.machine()}
-        record |= {"torch": torch.__version__, "isa": native.isa(), "settings": asdict(settings)}
+        record |= {
+            "torch": torch.__version__,
+            "isa": native_scan.isa(),
+            "settings": asdict(settings),
+        }
         write(arguments.out, record | found)
 
 

@@ -14,7 +14,7 @@ from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_of
 from measure import Run, interleaved
 from sparse_networks import LEVEL_LAW, UNIFORM, build, by_stage, make_sparse
 
-from lbq.deploy.backends.native import NativeEngine
+from lbq.deploy.native_engine import NativeEngine
 
 TIMESTEPS, MAX_LEVELS = (1, 2, 4, 8), (1, 2, 5, 10, 20)
 WIDTHS, BATCHES = (0.125, 0.25, 0.5, 1.0), (1, 4, 16, 64)

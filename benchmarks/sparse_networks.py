@@ -67,7 +67,7 @@ def make_sparse(net: LoweredNetwork, images: Tensor, reached: Reached) -> None:
             membranes, carry = [], torch.zeros_like(currents[0])
             for current in currents:
                 membranes.append(neuron.integrate(carry, current))
-                _, carry = neuron.instant(carry, current)
+                _, carry = neuron.update(carry, current)
             rows = torch.stack(membranes).movedim(2, 0).flatten(1).float()
 
     hooks = [neuron.register_forward_pre_hook(adapt) for _, neuron in net.neurons()]  # pyright: ignore[reportArgumentType]

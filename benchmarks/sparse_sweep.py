@@ -8,7 +8,7 @@ from measure import interleaved
 from sparse_networks import LEVEL_LAW
 
 from lbq.deploy import LoweredNetwork
-from lbq.deploy.backends.native import NativeEngine
+from lbq.deploy.native_engine import NativeEngine
 from lbq.deploy.nodes import IntegerNeuron, Readout, Shortcut, Synapse
 
 LAYERS = {"128 at 32x32": (128, 32), "256 at 16x16": (256, 16), "512 at 8x8": (512, 8)}
@@ -23,13 +23,17 @@ def one_layer(channels: int, size: int) -> LoweredNetwork:
     shape = (channels, size, size)
     net = LoweredNetwork(timesteps=TIMESTEPS, input_shape=shape, takes_frames=True, logit_scale=1.0)
     largest = len(LEVEL_LAW)
-    one, rungs = torch.ones(1), torch.arange(1, largest + 1, dtype=torch.int32).reshape(-1, 1)
+    one, thresholds = torch.ones(1), torch.arange(1, largest + 1, dtype=torch.int32).reshape(-1, 1)
     told = net.add("told", Shortcut(one.to(torch.int16), max_input=255), "input")
-    again = IntegerNeuron(rungs, multiplier=0, shift=0, reset_amount=0 * one.int(), reset="none")
+    again = IntegerNeuron(
+        thresholds, multiplier=0, shift=0, reset_amount=0 * one.int(), reset="none"
+    )
     levels = net.add("again", again, told)
     synapse = Synapse(weight, max_input=largest, padding=(1, 1), bits=8)
     step = torch.tensor([3000], dtype=torch.int32)
-    neuron = IntegerNeuron(step * rungs, multiplier=1, shift=1, reset_amount=step, reset="event")
+    neuron = IntegerNeuron(
+        step * thresholds, multiplier=1, shift=1, reset_amount=step, reset="event"
+    )
     made = net.add(LAYER, neuron, net.add("synapse", synapse, levels))
     out = Synapse(torch.ones(1, channels, 1, 1, dtype=torch.int8), max_input=largest, bits=8)
     net.add("readout", Readout("sum"), net.add("out", out, made))

@@ -7,7 +7,7 @@ import torch
 
 import lbq
 from lbq.deploy import Pixels, lower, to_fixed_point
-from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import (
     IntegerNeuron,
     LevelNeuron,

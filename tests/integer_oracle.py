@@ -73,7 +73,10 @@ def _neuron(node, currents):
             membrane = membrane - _channels(reset_amount, carry) * (
                 carry >= _channels(thresholds[0], carry)
             )
-        level = sum((membrane >= _channels(rung, membrane)).astype(np.int64) for rung in thresholds)
+        level = sum(
+            (membrane >= _channels(threshold, membrane)).astype(np.int64)
+            for threshold in thresholds
+        )
         levels.append(level)
         units = {"event": level > 0, "level": level}.get(node.reset, 0 * level)
         carry = membrane

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # before torch is imported
-from lbq import waiting as _waiting  # noqa: F401 # pyright: ignore[reportUnusedImport]
+from lbq import omp_wait_policy as _waiting  # noqa: F401 # pyright: ignore[reportUnusedImport]
 
 # isort: split
 

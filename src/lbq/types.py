@@ -27,7 +27,7 @@ Current = Float[Tensor, "*n"]
 """W S_fwd[t]: what arrives at the neurons at one instant."""
 Currents = Float[Tensor, "T B *n"]
 """The currents of a whole sequence."""
-StillCurrent = Float[Tensor, "B *n"]
+StaticCurrent = Float[Tensor, "B *n"]
 """The current of a still input, the same at every instant."""
 Membrane = Num[Tensor, "*n"]
 """U[t]: the potential before emission and reset; an integer in an integer network."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from lbq.durable import write_durably
 from lbq.errors import FormatError, LBQError
-from lbq.kernels.native import isa
+from lbq.kernels.native_scan import isa
 from lbq.train import Recipe, read_journal
 from lbq.train.document import Document, from_document
 from lbq.train.provenance import git_commit

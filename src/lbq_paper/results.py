@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lbq.functional.cost import arithmetic_energy_pj
+from lbq.functional.op_costs import arithmetic_energy_pj
 from lbq.train.document import Document
 from lbq_paper.cells import Cell, Size, Table, table_of
 from lbq_paper.full_size import full_size_cells

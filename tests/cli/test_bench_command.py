@@ -6,7 +6,7 @@ from bundles import tiny_network
 
 import lbq
 from lbq.cli.main import main
-from lbq.kernels import native as kernels
+from lbq.kernels import native_scan as kernels
 
 pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built")
 

@@ -22,8 +22,8 @@ def test_everything_is_looked_at(tmp_path):
 
 def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor_command.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(doctor_command.native, "isa", lambda: None)
-    monkeypatch.setattr(doctor_command.native, "why_missing", lambda: "is not built")
+    monkeypatch.setattr(doctor_command.native_scan, "isa", lambda: None)
+    monkeypatch.setattr(doctor_command.native_scan, "load_error", lambda: "is not built")
     monkeypatch.setattr(doctor_command.shutil, "which", lambda name: None)
     monkeypatch.setattr(doctor_command.torch, "get_num_threads", lambda: 0)
     found = by_name(tmp_path)

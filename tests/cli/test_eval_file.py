@@ -9,7 +9,7 @@ from PIL import Image
 import lbq
 from lbq.cli.main import main
 from lbq.cli.samples import open_samples, sample_batches
-from lbq.kernels.native import isa
+from lbq.kernels.native_scan import isa
 from lbq.pretrained import pretrained_recipe
 
 pytestmark = [

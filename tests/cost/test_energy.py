@@ -15,7 +15,7 @@ from lbq.cost import (
     LayerCounts,
     SynapseSize,
 )
-from lbq.functional.cost import AC_PJ, FORMATION_PJ, MAC_PJ
+from lbq.functional.op_costs import AC_PJ, FORMATION_PJ, MAC_PJ
 from lbq.neurons import BinaryLIF, TernaryLIF
 from lbq_paper.tables_as_printed import ENERGIES
 

@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lbq.deploy.absorb import Signal, Term, absorb
+from lbq.deploy.absorb import ScaledInput, SymbolicValue, absorb
 
 
 def term(scale, channels, **more):
-    return Term(
+    return ScaledInput(
         source="n", scale=torch.as_tensor(scale).double(), max_size=5, channels=channels, **more
     )
 
@@ -35,6 +35,6 @@ def test_a_concatenated_part_reads_its_own_weights():
 
 
 def test_terms_of_one_node_become_one():
-    one = Signal(terms=(term([1.0], 2),), axes="time")
+    one = SymbolicValue(terms=(term([1.0], 2),), axes="time")
     assert one.added(one).terms[0].scale.item() == 2.0
     assert len(one.added(one).terms) == 1

@@ -11,7 +11,7 @@ import lbq
 from lbq.deploy.bounds import membrane_intervals, prove
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Synapse
 from lbq.errors import BoundError
 
@@ -55,7 +55,7 @@ def membranes(net, frames):
     carry, seen = torch.zeros_like(currents[0]), []
     for current in currents:
         seen.append(neuron.integrate(carry, current))
-        _, carry = neuron.instant(carry, current)
+        _, carry = neuron.update(carry, current)
     return torch.stack(seen).numpy()
 
 
@@ -97,7 +97,7 @@ def test_no_partial_sum_of_a_membrane_leaves_the_bounds(seed):
         for partial in (product, decayed, decayed + current, decayed - taken, membrane):
             assert bound.low <= int(partial.min())
             assert int(partial.max()) <= bound.high
-        _, carry = neuron.instant(carry, current)
+        _, carry = neuron.update(carry, current)
 
 
 def test_a_padded_window_holds_less():
@@ -150,7 +150,7 @@ def test_later_bounds_are_reached_where_every_current_is_possible(seed):
                 reset_amount=neuron.reset_amount,
                 reset=neuron.reset,
             )
-            _, after = still.instant(torch.zeros_like(membrane), membrane)
+            _, after = still.update(torch.zeros_like(membrane), membrane)
             reached = set(after.flatten().tolist())
         if len(reached) > 3000:
             break

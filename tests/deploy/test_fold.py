@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lbq.deploy.fold import fold_affine, norm_as_affine
+from lbq.deploy.fold import batch_norm_affine, fold_batch_norm
 from lbq.errors import LoweringError
 
 
@@ -17,8 +17,8 @@ def test_a_folded_synapse_does_what_both_did(has_bias, affine):
     if affine:
         norm.weight.data.normal_()
         norm.bias.data.normal_()
-    gain, offset = norm_as_affine(norm, path="norm")
-    weight, bias = fold_affine(conv.weight, conv.bias, gain, offset)
+    gain, offset = batch_norm_affine(norm, path="norm")
+    weight, bias = fold_batch_norm(conv.weight, conv.bias, gain, offset)
     images = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     torch.testing.assert_close(
         nn.functional.conv2d(images, weight, bias), norm(conv(images)), rtol=1e-12, atol=1e-12
@@ -27,4 +27,4 @@ def test_a_folded_synapse_does_what_both_did(has_bias, affine):
 
 def test_a_norm_without_running_statistics_is_refused_by_name():
     with pytest.raises(LoweringError, match=r"stages\.0\.norm"):
-        norm_as_affine(nn.BatchNorm2d(3, track_running_stats=False), path="stages.0.norm")
+        batch_norm_affine(nn.BatchNorm2d(3, track_running_stats=False), path="stages.0.norm")

@@ -37,7 +37,7 @@ def test_an_integer_neuron_removes_what_its_reset_says():
     current = torch.tensor([[25]], dtype=torch.int32)
     reset_amount = {"event": 10, "level": 20, "none": 0, "zero": 25}
     for reset, amount in reset_amount.items():
-        _, carry = integer_neuron(reset=reset).instant(torch.zeros_like(current), current)
+        _, carry = integer_neuron(reset=reset).update(torch.zeros_like(current), current)
         assert carry.item() == 25 - amount
 
 

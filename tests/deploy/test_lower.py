@@ -236,7 +236,7 @@ def test_a_lowered_network_compiles_to_equal_levels():
     torch.testing.assert_close(exported.module()(images), run(net, images))
 
 
-def test_every_neuron_of_a_lowered_network_is_a_ladder():
+def test_every_neuron_of_a_lowered_network_counts_thresholds():
     net = lower(RandomNetwork(3), RandomNetwork(3).inputs().float())
     assert all(isinstance(neuron, LevelNeuron) for _, neuron in net.neurons())
 

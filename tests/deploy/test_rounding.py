@@ -3,19 +3,19 @@ import torch
 
 import lbq
 from lbq.deploy.lower import lower
-from lbq.deploy.rounding import as_fraction, best_unit, mean_inputs, rounded
+from lbq.deploy.rounding import best_unit, decay_as_fraction, mean_inputs, rounded
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 
 
 @pytest.mark.parametrize(("decay", "expected"), [(0.5, (1, 1)), (0.0, (0, 0)), (1.0, (1, 0))])
 def test_simple_decays_are_exact(decay, expected):
-    assert as_fraction(decay, max_shift=8) == expected
+    assert decay_as_fraction(decay, max_shift=8) == expected
 
 
 def test_other_decays_are_near():
     for decay in torch.rand(100).tolist():
-        multiplier, shift = as_fraction(decay, max_shift=8)
+        multiplier, shift = decay_as_fraction(decay, max_shift=8)
         assert abs(multiplier / 2**shift - decay) <= 2**-9
 
 

@@ -13,7 +13,7 @@ from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Shortcut, Synapse
 from lbq.deploy.run import BACKENDS, choose_backend, run
 from lbq.errors import LoweringError, ParameterError, ShapeError
-from lbq.kernels.native import isa
+from lbq.kernels.native_scan import isa
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 
@@ -225,7 +225,7 @@ def test_networks_that_the_engine_does_not_take_run_densely(wide_sums, monkeypat
     def refuse(network):
         raise LoweringError("the engine does not take this network")
 
-    monkeypatch.setattr("lbq.deploy.backends.native.engine_of", refuse)
+    monkeypatch.setattr("lbq.deploy.native_engine.engine_of", refuse)
     with caplog.at_level("INFO", logger="lbq.deploy.run"):
         assert choose_backend(net) == "dense"
     assert "does not take this network" in caplog.text

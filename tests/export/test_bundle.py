@@ -17,7 +17,7 @@ from bundles import MEAN, STD, Draft, lowered, tiny_network
 import lbq
 from lbq import neurons
 from lbq.deploy import Pixels, lower, prove, run, to_fixed_point
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Readout, Synapse
 from lbq.errors import LBQError
 from lbq.export import BundleError, digest, load, save

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.export.facts import empty_network, facts_of, read_facts, write_facts
 

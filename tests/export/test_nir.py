@@ -12,7 +12,7 @@ from nir_reference import Literal
 import lbq
 from lbq import neurons
 from lbq.deploy import Pixels, lower, run, to_fixed_point
-from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import Merge, Pool, Readout, Synapse
 from lbq.errors import FormatError, LoweringError
 from lbq.export import nir as door

@@ -18,7 +18,7 @@ from onnx_networks import (
 from torch import nn
 
 import lbq
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Readout, Synapse
 from lbq.errors import LoweringError, ParameterError
 from lbq.export.onnx import export_onnx

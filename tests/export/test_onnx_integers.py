@@ -3,7 +3,7 @@ import pytest
 import torch
 from onnx_networks import ENGINES, answers, exported_answers, num_different
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.errors import LoweringError
 from lbq.export.onnx import export_onnx

@@ -4,9 +4,9 @@ import torch
 from onnx_networks import ENGINES, answers, exported_answers, num_different
 from random_networks import RandomNetwork
 
-from lbq.deploy.ladder import as_level_neuron
 from lbq.deploy.lower import lower
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.neuron_thresholds import as_level_neuron
 from lbq.deploy.nodes import Readout, Shortcut
 from lbq.errors import LoweringError
 from lbq.export.onnx_real import check_exact

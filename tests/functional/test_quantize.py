@@ -37,15 +37,15 @@ def test_burst_is_step_times_level(u, gamma, n):  # Eq. 5
 @given(st.integers(-30, 300), st.floats(0.001, 0.999), steps, max_levels)
 def test_counting_uniform_thresholds_agrees_with_floor(whole, part, gamma, n):  # Eq. 3 == Eq. 6
     membrane = one((whole + part) * gamma)  # away from exact multiples
-    ladder = gamma * torch.arange(1, n + 1, dtype=torch.float64)
-    by_count = lbqf.count_thresholds(membrane, ladder)
+    thresholds = gamma * torch.arange(1, n + 1, dtype=torch.float64)
+    by_count = lbqf.count_thresholds(membrane, thresholds)
     assert torch.equal(by_count, lbqf.burst_level(membrane, one(gamma), max_level=n))
 
 
 def test_thresholds_that_are_reached_exactly_count():  # Eq. 3, ">="
-    ladder = torch.tensor([0.5, 0.7, 3.0])
+    thresholds = torch.tensor([0.5, 0.7, 3.0])
     membrane = torch.tensor([0.4, 0.5, 0.7, 2.9, 3.0, 9.0])
-    assert lbqf.count_thresholds(membrane, ladder).tolist() == [0, 1, 2, 2, 3, 3]
+    assert lbqf.count_thresholds(membrane, thresholds).tolist() == [0, 1, 2, 2, 3, 3]
 
 
 @given(st.lists(membranes, min_size=2, max_size=50), steps, max_levels)
@@ -76,17 +76,17 @@ def test_levels_carry_no_gradient():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_ladder_agrees_with_the_level_formula_at_every_threshold(dtype):  # S4
+def test_thresholds_agree_with_the_level_formula_at_every_threshold(dtype):  # S4
     torch.manual_seed(0)
     steps = 10 ** torch.empty(20_000, dtype=dtype).uniform_(-4, 4)
     for max_level in (1, 2, 3, 5, 7, 15, 31, 255):
         some = steps[: 20_000 if max_level <= 7 else 1_000]
-        ladder = lbqf.threshold_ladder(some, max_level=max_level)  # [N, steps]
+        thresholds = lbqf.level_thresholds(some, max_level=max_level)  # [N, steps]
         counts = torch.arange(1, max_level + 1, dtype=dtype).unsqueeze(1)
         membrane = counts * some
         for _ in range(2):
             membrane = torch.nextafter(membrane, torch.full_like(membrane, -torch.inf))
         for _ in range(5):  # k * step, and two floats on either side of it
             expected = lbqf.burst_level(membrane, some, max_level=max_level)
-            assert torch.equal(lbqf.count_thresholds(membrane, ladder.unsqueeze(1)), expected)
+            assert torch.equal(lbqf.count_thresholds(membrane, thresholds.unsqueeze(1)), expected)
             membrane = torch.nextafter(membrane, torch.full_like(membrane, torch.inf))

@@ -5,9 +5,9 @@ import os
 import pytest
 import torch
 
-from lbq.kernels import native
+from lbq.kernels import native_scan
 
-BEST = native.isa()
+BEST = native_scan.isa()
 
 
 def _runnable():

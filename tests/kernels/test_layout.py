@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lbq.kernels.layout import layout_for, ordered
+from lbq.kernels.layout import layout_for, match_layout
 
 
 def last(sequence):
@@ -44,9 +44,9 @@ def test_what_is_not_dense_or_has_another_step_has_no_layout():
 def test_ordered_copies_only_what_lies_differently():
     like = torch.empty(2, 4, 5, 3).to(memory_format=torch.channels_last)
     values = torch.randn(2, 4, 5, 3)
-    moved = ordered(values, like)
+    moved = match_layout(values, like)
     assert moved.stride() == like.stride()
     assert torch.equal(moved, values)
-    assert ordered(moved, like) is moved
-    assert ordered(moved.bfloat16(), like).dtype == like.dtype
-    assert ordered(None, like) is None
+    assert match_layout(moved, like) is moved
+    assert match_layout(moved.bfloat16(), like).dtype == like.dtype
+    assert match_layout(None, like) is None

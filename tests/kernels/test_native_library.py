@@ -16,12 +16,12 @@ PACKAGE = Path(lbq.__file__).parent
 
 PROGRAM = """
 import torch, lbq
-from lbq.kernels import forcing, native
+from lbq.kernels import force_implementation, native_scan
 neuron, currents = lbq.BurstLIF(), torch.randn(2, 3, 4)
-print(native.isa(), torch.equal(neuron(currents), neuron(currents)))
-with forcing("plain"):
+print(native_scan.isa(), torch.equal(neuron(currents), neuron(currents)))
+with force_implementation("plain"):
     print(neuron(currents).shape)
-from lbq.deploy.backends.native import _library
+from lbq.deploy.native_engine import _library
 try:
     _library()
 except lbq.LBQError as error:

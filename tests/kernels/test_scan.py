@@ -17,7 +17,13 @@ from lbq.errors import (
     ShapeError,
     TimeError,
 )
-from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference, forcing, native
+from lbq.kernels import (
+    ScanOptions,
+    burst_scan,
+    burst_scan_reference,
+    force_implementation,
+    native_scan,
+)
 
 DRAWS_PER_SEED = 300
 SURROGATES = [
@@ -120,7 +126,7 @@ def test_far_ratios_give_no_nan_in_the_backward(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("keep", ["membranes", "residues"])
 def test_slopes_change_exactly_at_the_edges_of_the_plateau(name, dtype, keep):  # Eq. 11
-    with forcing(name):
+    with force_implementation(name):
         check_plateau_edges(keep=keep, dtype=dtype)
 
 
@@ -193,28 +199,30 @@ def leaf(*shape, dtype=torch.float32):
     return torch.randn(*shape, dtype=dtype, requires_grad=True)
 
 
-needs_native = pytest.mark.skipif(native.isa() is None, reason="the native kernels are not built")
+needs_native = pytest.mark.skipif(
+    native_scan.isa() is None, reason="the native kernels are not built"
+)
 
 
 @pytest.mark.parametrize("name", ["reference", "plain", pytest.param("native", marks=needs_native)])
 def test_a_forced_implementation_runs_and_only_inside(name):
     chosen = what_ran(simple(leaf(2, 3, 4)))
-    with forcing(name):
+    with force_implementation(name):
         assert what_ran(simple(leaf(2, 3, 4))) == name
-        with forcing("reference"):
+        with force_implementation("reference"):
             assert what_ran(simple(leaf(2, 3, 4))) == "reference"
         assert what_ran(simple(leaf(2, 3, 4))) == name
     assert what_ran(simple(leaf(2, 3, 4))) == chosen
 
 
 def test_nothing_stays_forced_behind_an_exception():
-    with pytest.raises(ZeroDivisionError), forcing("reference"):
+    with pytest.raises(ZeroDivisionError), force_implementation("reference"):
         1 / 0  # noqa: B018
     assert what_ran(simple(leaf(2, 3, 4))) != "reference"
 
 
-def test_forcing_holds_for_one_thread_and_follows_its_context():
-    with ThreadPoolExecutor(1) as other, forcing("reference"):
+def test_a_forced_implementation_holds_for_one_thread_and_follows_its_context():
+    with ThreadPoolExecutor(1) as other, force_implementation("reference"):
         unaware = other.submit(lambda: what_ran(simple(leaf(2, 3, 4)))).result()
         context = contextvars.copy_context()
         told = other.submit(context.run, lambda: what_ran(simple(leaf(2, 3, 4)))).result()
@@ -227,9 +235,9 @@ def test_a_backward_belongs_to_the_implementation_that_ran_forward(dtype):
     currents = leaf(4, 16, 33, dtype=dtype)
 
     def gradient(inside, outside):
-        with forcing(inside):
+        with force_implementation(inside):
             out = simple(currents)
-        with forcing(outside):
+        with force_implementation(outside):
             return torch.autograd.grad(out.bursts.square().sum() + out.carry.sum(), currents)[0]
 
     for name in ("reference", "plain"):
@@ -239,9 +247,9 @@ def test_a_backward_belongs_to_the_implementation_that_ran_forward(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_forced_reference_answers_in_the_dtypes_of_the_others(dtype):
     currents = leaf(4, 16, 33, dtype=dtype)
-    with forcing("reference"):
+    with force_implementation("reference"):
         expected = simple(currents)
-    with forcing("plain"):
+    with force_implementation("plain"):
         out = simple(currents)
     for got, want in zip(out, expected, strict=True):
         assert got.dtype == want.dtype
@@ -252,7 +260,7 @@ def test_the_forced_reference_answers_in_the_dtypes_of_the_others(dtype):
 def test_a_function_compiled_inside_keeps_what_was_forced():
     torch.compiler.reset()
     currents = leaf(2, 3, 4)
-    with forcing("reference"):
+    with force_implementation("reference"):
         compiled = torch.compile(lambda x: simple(x).bursts, fullgraph=True, backend="eager")
         assert compiled(currents).grad_fn.name() == "StackBackward0"
     assert compiled(currents).grad_fn.name() == "StackBackward0"
@@ -269,7 +277,7 @@ def test_an_exported_program_calls_the_native_kernels_only_if_told_to(strict):
     currents, frames = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
     shapes = ({1: torch.export.Dim("batch", min=2)},)
     for name in ("native", "plain", None):
-        with forcing(name) if name else nullcontext():
+        with force_implementation(name) if name else nullcontext():
             program = torch.export.export(
                 Neuron(), (currents,), dynamic_shapes=shapes, strict=strict
             )
@@ -278,7 +286,7 @@ def test_an_exported_program_calls_the_native_kernels_only_if_told_to(strict):
 
 
 def forced(name, *arguments, **keywords):
-    with forcing(name):
+    with force_implementation(name):
         return simple(*arguments, **keywords)
 
 
@@ -306,7 +314,7 @@ def forced(name, *arguments, **keywords):
         (ImplementationError, r"float32, bfloat16 or float16 currents on a GPU.*got torch.float64",
          lambda: forced("triton", torch.ones(2, 3, 4, dtype=torch.float64))),
         (ParameterError, r"'reference', 'plain', 'native', 'triton', got 'fast'",
-         lambda: forcing("fast").__enter__()),
+         lambda: force_implementation("fast").__enter__()),
     ],
 )  # fmt: skip
 def test_complaints_say_what_was_expected_what_came_and_what_to_do(error, message, call):

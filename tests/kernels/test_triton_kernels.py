@@ -11,7 +11,7 @@ import torch
 from kernels.cases import draw_case
 
 from lbq.kernels import ScanOptions
-from lbq.kernels import triton as binding
+from lbq.kernels import triton_scan as binding
 from lbq.kernels.layout import layout_for
 
 if util.find_spec("triton") is None:

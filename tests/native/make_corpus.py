@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bundles import tiny_network, with_reset
 
 import lbq
-from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Shortcut, Synapse
 
 CORPUS = Path(__file__).parents[2] / "native" / "fuzz" / "corpus"

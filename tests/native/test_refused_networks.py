@@ -6,12 +6,12 @@ import pytest
 from bundles import tiny_network
 
 import lbq
-from lbq.deploy.backends import native
-from lbq.deploy.backends.description import KINDS, Described
-from lbq.deploy.backends.native import Carries, NativeEngine
+from lbq.deploy import native_engine
+from lbq.deploy.backends.description import KINDS, NetworkDescription
+from lbq.deploy.native_engine import EngineState, NativeEngine
 from lbq.deploy.nodes import Merge, Readout
 from lbq.errors import ImplementationError, LBQError
-from lbq.kernels import native as kernels
+from lbq.kernels import native_scan as kernels
 
 pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built")
 
@@ -20,10 +20,10 @@ NAMES = [kind.__name__ for kind in KINDS]
 
 def refusal(change):
     """Change the description of a sound network and return what the engine says to it."""
-    described = Described(tiny_network())
+    described = NetworkDescription(tiny_network())
     struct, nodes = described.struct, described.struct.nodes
     change(struct, {NAMES[nodes[i].kind]: nodes[i] for i in reversed(range(struct.num_nodes))})
-    library = native._library()
+    library = native_engine._library()
     handle = library.lbq_engine_new(ctypes.byref(struct), None, 0)
     if handle is not None:
         library.lbq_engine_free(handle)
@@ -103,4 +103,4 @@ def test_carries_that_no_memory_holds_are_said_to_be_that():
     engine = NativeEngine(tiny_network())
     for batch in (2**40, 2**59):
         with pytest.raises(ImplementationError, match="no memory left"):
-            Carries(engine, batch)
+            EngineState(engine, batch)

@@ -3,7 +3,7 @@ import torch
 
 from lbq.errors import TimeError
 from lbq.neurons import BinaryLIF, IntegerLIF
-from lbq.neurons.sequence import Instant, run_instants
+from lbq.neurons.sequence import TimestepOutput, scan_over_time
 
 
 def test_instants_are_called_in_order_with_the_carry_of_the_one_before():
@@ -11,9 +11,9 @@ def test_instants_are_called_in_order_with_the_carry_of_the_one_before():
 
     def instant(carry, current):
         seen.append((carry.item(), current.item()))
-        return Instant(current, current, carry + current)
+        return TimestepOutput(current, current, carry + current)
 
-    bursts, levels, carry = run_instants(instant, torch.tensor([1.0, 2.0]).reshape(2, 1, 1), None)
+    bursts, levels, carry = scan_over_time(instant, torch.tensor([1.0, 2.0]).reshape(2, 1, 1), None)
     assert seen == [(0.0, 1.0), (1.0, 2.0)]
     assert bursts.flatten().tolist() == [1.0, 2.0]
     assert levels.dtype == torch.uint8

@@ -5,7 +5,7 @@ from decimal import ROUND_HALF_UP, Decimal
 import numpy as np
 import pytest
 
-from lbq.functional.cost import AC_PJ, FORMATION_PJ, MAC_PJ, arithmetic_energy_pj
+from lbq.functional.op_costs import AC_PJ, FORMATION_PJ, MAC_PJ, arithmetic_energy_pj
 from lbq_paper.claims import DIFFERENCES, DISPUTED, REPEATED, TEXT, Dispute
 from lbq_paper.tables_as_printed import (
     ABLATION,

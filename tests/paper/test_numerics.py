@@ -34,7 +34,7 @@ def test_the_digest_does_not_depend_on_where_the_files_lie(copy):
     "name",
     [
         "lbq/functional/quantize.py",
-        "lbq/kernels/plain.py",
+        "lbq/kernels/plain_scan.py",
         "lbq/neurons/burst.py",
         "lbq/models/blocks.py",
         "lbq/data/augment.py",

@@ -21,7 +21,7 @@ from lbq.errors import LoweringError, ParameterError
 from lbq.models.time import check_timesteps
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.step import LearnedStep
-from lbq.neurons.watch import named_neurons, removing
+from lbq.neurons.watch import named_neurons, removing_hooks
 from lbq.types import ResetMode
 
 _SHARES = tuple(10 ** (-k / 20) for k in range(27))
@@ -135,7 +135,7 @@ def _calibrate(spiking: nn.Module, plain: nn.Module, samples: Tensor) -> None:
     hooks = [
         neuron.register_forward_pre_hook(partial(choose, path)) for path, neuron in neurons.items()
     ]
-    with removing(hooks):
+    with removing_hooks(hooks):
         spiking(samples)
 
 
@@ -147,7 +147,7 @@ def _currents_of(plain: nn.Module, paths: list[str], samples: Tensor) -> dict[st
         found[path] = args[0][0]  # of one timestep
 
     hooks = [plain.get_submodule(p).register_forward_pre_hook(partial(keep, p)) for p in paths]
-    with removing(hooks):
+    with removing_hooks(hooks):
         plain(samples)
     return found
 

@@ -16,9 +16,9 @@ from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
-from lbq.deploy.capture import untyped
+from lbq.deploy.capture import strip_annotations
 from lbq.errors import LoweringError
-from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime, fold, unfold
+from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime, merge_time, split_time
 from lbq.neurons.neuron import Neuron
 
 _LEAVES = (Neuron, RepeatOverTime, MeanOverTime, ImagesIn)
@@ -129,7 +129,7 @@ def _check_places(graph: fx.Graph, network: nn.Module, replaced: ReplacementSpec
 
 def _traced(network: nn.Module, replaced: ReplacementSpec) -> fx.Graph:
     try:
-        return untyped(_Tracer(replaced.leaves).trace(network))
+        return strip_annotations(_Tracer(replaced.leaves).trace(network))
     except (TraceError, TypeError) as error:
         raise LoweringError(
             f"this network cannot be traced: {error}; its forward may not decide by values"
@@ -239,12 +239,12 @@ class _Rewriting:
         with self._graph.inserting_before(node):
             if source in timed:
                 assert self._like is not None
-                currents = self._graph.call_function(unfold, (source,), {"like": self._like})
+                currents = self._graph.call_function(split_time, (source,), {"like": self._like})
             else:
                 currents = self._repeat(source)
             path = self._add_neuron(node)
             bursts = self._graph.call_module(path, (currents,))
-            folded = self._graph.call_function(fold, (bursts,))
+            folded = self._graph.call_function(merge_time, (bursts,))
         node.replace_all_uses_with(folded)
         timed.add(folded)
         self._graph.erase_node(node)
@@ -252,7 +252,7 @@ class _Rewriting:
     def _folded(self, node: fx.Node, timed: set[fx.Node]) -> fx.Node:
         if node in timed or node not in self._shapes:
             return node
-        return self._graph.call_function(fold, (self._repeat(node),))
+        return self._graph.call_function(merge_time, (self._repeat(node),))
 
     def _repeat(self, node: fx.Node) -> fx.Node:
         if node not in self._repeated:
@@ -265,7 +265,7 @@ class _Rewriting:
     def _mean(self, node: fx.Node) -> fx.Node:
         assert self._like is not None
         with self._graph.inserting_before(self._graph.output_node()):
-            sequence = self._graph.call_function(unfold, (node,), {"like": self._like})
+            sequence = self._graph.call_function(split_time, (node,), {"like": self._like})
             return self._graph.call_module("mean", (sequence,))
 
     def _add_neuron(self, node: fx.Node) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lbq.functional.membrane import integrate, soft_reset
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.surrogates import BoxET
-from lbq.neurons.watch import named_neurons, removing
+from lbq.neurons.watch import named_neurons, removing_hooks
 from lbq.types import Currents, Levels
 
 BINS_PER_STEP = 10
@@ -100,7 +100,7 @@ class MembraneCounts:
                 neuron.emit.register_forward_hook(partial(self._emitted, layer)),
             )
         ]
-        with removing(hooks):
+        with removing_hooks(hooks):
             yield
 
     def layers(self) -> tuple[LayerMembranes, ...]:

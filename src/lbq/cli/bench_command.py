@@ -17,8 +17,8 @@ from lbq.cli.eval_file import load_bundle
 from lbq.cli.samples import open_samples, origin_recipe, sample_batches
 from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
-from lbq.deploy.backends.native import MOST_TIMED, Choice
 from lbq.deploy.backends.timing import NetworkTime, time_layers
+from lbq.deploy.native_engine import MAX_TIMED_IMAGES, Choice
 from lbq.errors import FormatError, LBQError, ParameterError
 
 EXAMPLES = {
@@ -62,8 +62,8 @@ def run(words: Sequence[str]) -> int:
     """Run the command with these words behind ``lbq bench``."""
     arguments = read(BenchArguments, words, command="lbq bench", examples=EXAMPLES)
     check_count("--rounds", arguments.rounds, at_least=1)
-    if not 1 <= arguments.batch <= MOST_TIMED:
-        raise UsageError(f"--batch must be in 1..{MOST_TIMED}, got {arguments.batch}")
+    if not 1 <= arguments.batch <= MAX_TIMED_IMAGES:
+        raise UsageError(f"--batch must be in 1..{MAX_TIMED_IMAGES}, got {arguments.batch}")
     if not arguments.file.is_file():
         raise FormatError(f"there is no file {arguments.file}")
     network = load_bundle(arguments.file)

@@ -15,10 +15,10 @@ from rich.table import Table
 from lbq import __version__
 from lbq.cli.args import read
 from lbq.cli.terminal import Console
-from lbq.deploy.backends.native import NativeEngine
 from lbq.deploy.backends.timing import ideal_network
+from lbq.deploy.native_engine import NativeEngine
 from lbq.errors import ImplementationError
-from lbq.kernels import native
+from lbq.kernels import native_scan
 from lbq.train.world import backends
 
 EXTRAS = {
@@ -127,10 +127,10 @@ def _threads() -> Finding:
 
 
 def _kernels() -> Finding:
-    isa = native.isa()
+    isa = native_scan.isa()
     return Finding(
         what="native kernels",
-        found=isa or f"{native.why_missing()}: neurons on CPUs run on plain torch",
+        found=isa or f"{native_scan.load_error()}: neurons on CPUs run on plain torch",
         is_well=isa is not None,
         advice="" if isa else "pip install --no-build-isolation . in an environment with torch",
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from lbq.cost.count_table import CountTable, Padding
 from lbq.cost.traffic import Traffic, ann_traffic, burst_traffic
-from lbq.functional.cost import arithmetic_energy_pj
+from lbq.functional.op_costs import arithmetic_energy_pj
 
 _PJ_PER_MJ = 1e9
 

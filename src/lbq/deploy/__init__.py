@@ -3,7 +3,7 @@
 from lbq.deploy.bounds import Bound, prove
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.run import choose_backend, run
 
 __all__ = [

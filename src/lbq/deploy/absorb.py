@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lbq.deploy.windows import Window
+from lbq.deploy.pool_args import PoolArgs
 from lbq.functional.absorb import absorb_step
 
 Axes = Literal["still", "once", "time", "folded", "mean"]
@@ -16,7 +16,7 @@ mean over time, ``[B, ...]``, of terms that are ``[T, B, ...]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term:
+class ScaledInput:
     """What one node gives, times a scale: bursts are a step times levels."""
 
     source: str
@@ -37,16 +37,16 @@ class Term:
         """Whether these are currents as they are."""
         return self.max_size is None and bool((self.scale == 1).all())
 
-    def scaled(self, factor: float) -> "Term":
+    def scaled(self, factor: float) -> "ScaledInput":
         """Return the term with another factor on its way."""
         return replace(self, scale=self.scale * factor)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signal:
+class SymbolicValue:
     """A tensor of the trained network: a sum of terms."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[ScaledInput, ...]
     axes: Axes
     is_flat: bool = False
     """Whether channels and space were flattened into features."""
@@ -56,7 +56,7 @@ class Signal:
         """Count the channels, concatenated ones included."""
         return max(term.first_channel + term.channels for term in self.terms)
 
-    def added(self, other: "Signal") -> "Signal":
+    def added(self, other: "SymbolicValue") -> "SymbolicValue":
         """Add another signal; terms of one node become one term."""
         terms = list(self.terms)
         for term in other.terms:
@@ -70,18 +70,18 @@ class Signal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class PendingSynapse:
     """A synapse that batch norms and the divisors of average pools may still be folded into."""
 
     path: str
-    inputs: Signal
+    inputs: SymbolicValue
     weight: Tensor
     bias: Tensor | None
     geometry: dict[str, Any] = field(default_factory=dict[str, Any])
     """Stride, padding, dilation and groups of a convolution; empty for a linear layer."""
     entering: tuple[int, ...] = ()
     """Height and width of what a convolution reads."""
-    pools: tuple[tuple[str, Window], ...] = ()
+    pools: tuple[tuple[str, PoolArgs], ...] = ()
     """Sums over windows of its currents, behind it: the paths of the pools and their windows."""
 
     @property
@@ -94,13 +94,13 @@ class Draft:
         """Count the currents that one sum of the pools adds up."""
         return math.prod(math.prod(window.kernel) for _, window in self.pools)
 
-    def scaled(self, factor: float) -> "Draft":
+    def scaled(self, factor: float) -> "PendingSynapse":
         """Return the draft of currents that are this many times as large."""
         bias = None if self.bias is None else self.bias * factor
         return replace(self, weight=self.weight * factor, bias=bias)
 
 
-def absorb(weight: Tensor, term: Term, *, channels: int, groups: int) -> Tensor:
+def absorb(weight: Tensor, term: ScaledInput, *, channels: int, groups: int) -> Tensor:
     """Scale the part of a synapse that reads this term by the step that comes with it.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.errors import BoundError
 

@@ -69,7 +69,7 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
             "this network was compiled by torch.compile; lower the network that was compiled, "
             "model._orig_mod"
         )
-    with evaluating(model):
+    with eval_mode(model):
         _check_untouched("", model, parts=[("", model)])
         traced = _traced(model)
         shapes = _Shapes(traced)
@@ -83,7 +83,7 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Generator[None]:
+def eval_mode(model: nn.Module) -> Generator[None]:
     """Put the model into eval mode inside the block, and every module back into its own behind."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -94,7 +94,7 @@ def evaluating(model: nn.Module) -> Generator[None]:
             module.training = training
 
 
-def changed_methods(module: nn.Module, base: type[nn.Module]) -> list[str]:
+def overridden_methods(module: nn.Module, base: type[nn.Module]) -> list[str]:
     """Name the methods of ``base``, but for extra_repr, that a subclass or the object replaces."""
     kinds = type(module).__mro__
     names = {name for kind in kinds[: kinds.index(base)] for name in vars(kind)}
@@ -117,7 +117,7 @@ def compute_weights(module: nn.Module) -> None:
 def _traced(model: nn.Module) -> fx.GraphModule:
     tracer, before = _Tracer(), set(vars(model))
     try:
-        return fx.GraphModule(model, untyped(tracer.trace(model)))
+        return fx.GraphModule(model, strip_annotations(tracer.trace(model)))
     except LBQError:
         raise
     except _FAILURES as error:
@@ -228,7 +228,7 @@ def _is_in_place(node: fx.Node) -> bool:
     return is_method or is_operator or node.kwargs.get("out") is not None
 
 
-def untyped(graph: fx.Graph) -> fx.Graph:
+def strip_annotations(graph: fx.Graph) -> fx.Graph:
     """Drop annotations from a graph: torch writes them as code, and cannot write ``Annotated``.
 
     Ours are ``Annotated`` wherever jaxtyping is not installed, that is, at our users'.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lbq.deploy.bounds import PIXEL_MAX, prove
-from lbq.deploy.network import INPUT, Agreement, LoweredNetwork, Place
+from lbq.deploy.lowered_network import INPUT, Agreement, LoweredNetwork, NodeRef
 from lbq.deploy.nodes import (
     IntegerNeuron,
     LevelNeuron,
@@ -24,7 +24,7 @@ from lbq.deploy.nodes import (
     Shortcut,
     Synapse,
 )
-from lbq.deploy.rounding import MAX_SHIFT, as_fraction, best_unit, mean_inputs, rounded
+from lbq.deploy.rounding import MAX_SHIFT, best_unit, decay_as_fraction, mean_inputs, rounded
 from lbq.deploy.run import run
 from lbq.deploy.units import Group, choose_units, group_currents
 from lbq.errors import LoweringError, ParameterError
@@ -286,7 +286,7 @@ def _shortcut(node: Shortcut, unit: Tensor) -> Shortcut:
 
 
 def _neuron(node: LevelNeuron, unit: Tensor) -> IntegerNeuron:
-    multiplier, shift = as_fraction(float(node.decay), max_shift=MAX_SHIFT)
+    multiplier, shift = decay_as_fraction(float(node.decay), max_shift=MAX_SHIFT)
     return IntegerNeuron(
         (node.thresholds.double() / unit).ceil().clamp(max=2**30).to(torch.int32),
         multiplier=multiplier,
@@ -352,7 +352,7 @@ def _check(network: LoweredNetwork) -> None:
             )
 
 
-def _check_node(place: Place, node: torch.nn.Module) -> None:
+def _check_node(place: NodeRef, node: torch.nn.Module) -> None:
     why = None
     if not all(bool(torch.isfinite(buffer).all()) for buffer in node.buffers()):
         why = "it holds a NaN or an infinity"

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from lbq.errors import LoweringError
 
 
-def norm_as_affine(norm: nn.BatchNorm1d | nn.BatchNorm2d, *, path: str) -> tuple[Tensor, Tensor]:
+def batch_norm_affine(norm: nn.BatchNorm1d | nn.BatchNorm2d, *, path: str) -> tuple[Tensor, Tensor]:
     """Return the gain and the offset per channel that a batch norm applies in eval mode."""
     if norm.running_mean is None or norm.running_var is None:
         raise LoweringError(
@@ -22,7 +22,7 @@ def norm_as_affine(norm: nn.BatchNorm1d | nn.BatchNorm2d, *, path: str) -> tuple
     return gain.detach(), offset.detach()
 
 
-def fold_affine(
+def fold_batch_norm(
     weight: Tensor, bias: Tensor | None, gain: Tensor, offset: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return weight and bias of the synapse that does what both did one after the other."""

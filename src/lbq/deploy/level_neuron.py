@@ -73,13 +73,13 @@ class LevelNeuron(Neuron):
             carry = torch.stack([rest] * self.max_level) if self.per_threshold_state else rest
         levels: list[Tensor] = []
         for current in currents.unbind(0):
-            level, carry = self.instant(carry, current)
+            level, carry = self.update(carry, current)
             levels.append(level)
         emitted = torch.stack(levels)  # [T, B, *n]
         self.emit(emitted)
         return emitted, carry
 
-    def instant(self, carry: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
+    def update(self, carry: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
         """Integrate, count thresholds and reset: one timestep."""
         membrane = self.integrate(carry, current.expand_as(carry))  # [N, B, *n] if it is split
         if self.per_threshold_state:
@@ -87,7 +87,7 @@ class LevelNeuron(Neuron):
             spikes = (membrane >= thresholds).to(torch.uint8)
             return spikes.sum(0, dtype=torch.uint8), torch.where(spikes > 0, 0, membrane)
         thresholds = torch.stack(
-            [per_channel(rung, current[:1])[0] for rung in self.thresholds.unbind(0)]
+            [per_channel(threshold, current[:1])[0] for threshold in self.thresholds.unbind(0)]
         )
         size = membrane.abs() if self.is_signed else membrane
         level = count_thresholds(size, thresholds).to(torch.uint8)

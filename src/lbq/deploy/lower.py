@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.deploy.absorb import Axes, Draft, Signal, Term
-from lbq.deploy.capture import Call, capture, changed_methods
-from lbq.deploy.compare import check_agreement
-from lbq.deploy.fold import fold_affine, norm_as_affine
-from lbq.deploy.ladder import as_level_neuron
-from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.absorb import Axes, PendingSynapse, ScaledInput, SymbolicValue
+from lbq.deploy.capture import Call, capture, overridden_methods
+from lbq.deploy.check_lowering import check_agreement
+from lbq.deploy.fold import batch_norm_affine, fold_batch_norm
+from lbq.deploy.graph_builder import GraphBuilder, one
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
+from lbq.deploy.neuron_thresholds import as_level_neuron
 from lbq.deploy.nodes import Merge, Readout, Repeat, Shortcut
-from lbq.deploy.windows import Window, everything, read_pool
-from lbq.deploy.wiring import Wiring, one
+from lbq.deploy.pool_args import PoolArgs, global_pool, read_pool
 from lbq.errors import LoweringError
 from lbq.models import time
 from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime
@@ -92,7 +92,7 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
     return torch.promote_types(floats[0] if floats else torch.float32, torch.float32)
 
 
-_Value = Signal | Draft | None
+_Value = SymbolicValue | PendingSynapse | None
 """What a call of the trained network gives; None for what is no tensor (shapes)."""
 
 
@@ -105,7 +105,7 @@ class _Lowering:
         self.network = LoweredNetwork(
             timesteps=len(example) if has_time else 0, input_shape=shape, takes_frames=has_time
         )
-        self._wiring = Wiring(self.network, self._dtype)
+        self._builder = GraphBuilder(self.network, self._dtype)
         self._values: dict[int, _Value] = {}
         self._neurons: dict[str, Neuron] = {}
         self._readers = {
@@ -151,8 +151,10 @@ class _Lowering:
         if call.shape is None:
             return None  # an argument that was not given
         shape = self.network.input_shape
-        term = Term(source=INPUT, scale=one(), max_size=None, channels=shape[0])
-        return Signal(terms=(term,), axes="time" if has_time else "still", is_flat=len(shape) < 2)
+        term = ScaledInput(source=INPUT, scale=one(), max_size=None, channels=shape[0])
+        return SymbolicValue(
+            terms=(term,), axes="time" if has_time else "still", is_flat=len(shape) < 2
+        )
 
     def _named(self, call: Call) -> Call:
         """Put arguments that were given by name in their places; refuse those that nobody knows."""
@@ -177,13 +179,13 @@ class _Lowering:
             base = next((kind for kind in _MODULES if isinstance(module, kind)), None)
             if base is None:
                 return self._refuse(call)
-            if base.__module__.startswith("torch.") or changed_methods(module, base):
+            if base.__module__.startswith("torch.") or overridden_methods(module, base):
                 kind = f"{call.target.__module__}.{call.target.__qualname__}"
                 self._refuse(call, f"a {kind} computes something else than a {base.__name__}")
             handler = _MODULES[base]
         return handler(self, call)
 
-    def convolve(self, call: Call) -> Draft:
+    def convolve(self, call: Call) -> PendingSynapse:
         """A convolution."""
         layer, signal = call.module, self._signal(call)
         assert isinstance(layer, nn.Conv2d)
@@ -192,7 +194,7 @@ class _Lowering:
         geometry = {k: getattr(layer, k) for k in ("stride", "padding", "dilation", "groups")}
         return self._draft(call, layer, signal, geometry)
 
-    def multiply(self, call: Call) -> Draft:
+    def multiply(self, call: Call) -> PendingSynapse:
         """A linear layer."""
         layer, signal = call.module, self._signal(call)
         assert isinstance(layer, nn.Linear)
@@ -206,11 +208,15 @@ class _Lowering:
         return self._draft(call, layer, signal, {})
 
     def _draft(
-        self, call: Call, layer: nn.Conv2d | nn.Linear, signal: Signal, geometry: dict[str, Any]
-    ) -> Draft:
+        self,
+        call: Call,
+        layer: nn.Conv2d | nn.Linear,
+        signal: SymbolicValue,
+        geometry: dict[str, Any],
+    ) -> PendingSynapse:
         bias = None if layer.bias is None else layer.bias.detach().double()
         weight = layer.weight.detach().double()
-        return Draft(
+        return PendingSynapse(
             path=call.path,
             inputs=signal,
             weight=weight,
@@ -223,10 +229,12 @@ class _Lowering:
         """A batch norm: folded into the synapse before it, or a weight per channel."""
         norm = call.module
         assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
-        gain, offset = norm_as_affine(norm, path=call.path)
+        gain, offset = batch_norm_affine(norm, path=call.path)
         draft = self._draft_of(call.args[0])
         if draft and not any(any(window.padding) for _, window in draft.pools):
-            weight, bias = fold_affine(draft.weight, draft.bias, gain, offset / draft.num_summed)
+            weight, bias = fold_batch_norm(
+                draft.weight, draft.bias, gain, offset / draft.num_summed
+            )
             return replace(draft, weight=weight, bias=bias)
         signal = self._signal(call)
         if len(signal.terms) != 1:
@@ -237,23 +245,23 @@ class _Lowering:
         path = self.network.add(
             call.path,
             Shortcut(
-                self._wiring.stored(term.scale * gain),
-                self._wiring.stored(offset),
+                self._builder.stored(term.scale * gain),
+                self._builder.stored(offset),
                 max_input=term.max_size,
                 has_time=signal.axes != "still",
             ),
             term.source,
         )
-        made = self._wiring.currents(path, like=signal, channels=len(gain))
+        made = self._builder.currents(path, like=signal, channels=len(gain))
         return replace(made, terms=(replace(made.terms[0], positions=term.positions),))
 
-    def _neuron(self, call: Call, neuron: Neuron) -> Signal:
+    def _neuron(self, call: Call, neuron: Neuron) -> SymbolicValue:
         signal = self._signal(call)
         if signal.axes in ("still", "once"):
             self._refuse(call, self._never_repeated())
         if signal.axes != "time":
             self._refuse(call, "a neuron takes [T, B, ...]; unflatten the time before it")
-        currents = self._wiring.as_currents(signal, call.path)
+        currents = self._builder.as_currents(signal, call.path)
         node, step = as_level_neuron(neuron, path=call.path, dtype=self._dtype)
         assert call.shape is not None
         if currents.positions > 1 and (
@@ -262,7 +270,7 @@ class _Lowering:
             self._refuse(call, "it has a step for every flattened feature; flatten behind it")
         path = self.network.add(call.path, node, currents.source)
         self._neurons[path] = neuron
-        term = Term(
+        term = ScaledInput(
             source=path,
             scale=step,
             max_size=node.max_level,
@@ -281,7 +289,7 @@ class _Lowering:
         is_last = not rest and first.source == last and first.is_current
         if is_last and isinstance(self.network.get_submodule(last), Readout):
             return
-        currents = self._wiring.as_currents(signal, "readout", flatten=True)
+        currents = self._builder.as_currents(signal, "readout", flatten=True)
         over_time = "mean" if signal.axes == "mean" else "none"
         self.network.add("readout", Readout(over_time), currents.source)
 
@@ -301,10 +309,10 @@ class _Lowering:
             return replace(signal, axes="mean")
         leading = 2 if has_time else 1
         if rank == leading + 3 and {a % rank for a in axes} == {rank - 2, rank - 1}:
-            pooled = self._pool(call, everything(self._space(call.args[0])))
+            pooled = self._pool(call, global_pool(self._space(call.args[0])))
             if keeps_axes:
                 return pooled
-            linear = self._as_linear(pooled) if isinstance(pooled, Draft) else None
+            linear = self._as_linear(pooled) if isinstance(pooled, PendingSynapse) else None
             return linear or self._flat(pooled, positions=1)
         return self._refuse(call, f"it averages over axes {axes}")
 
@@ -316,7 +324,7 @@ class _Lowering:
             return self._refuse(call, window)
         return self._pool(call, window)
 
-    def _pool(self, call: Call, window: Window) -> _Value:
+    def _pool(self, call: Call, window: PoolArgs) -> _Value:
         path = call.path if call.module else f"{call.path}.pool".lstrip(".")
         size = math.prod(window.kernel)
         draft = None if window.is_max else self._draft_of(call.args[0])
@@ -325,11 +333,11 @@ class _Lowering:
         signal = self._signal(call)
         if window.is_max and len(signal.terms) != 1:
             self._refuse(call, "the largest of a sum is no level")
-        terms: list[Term] = []
+        terms: list[ScaledInput] = []
         for term in signal.terms:
             if window.is_max and not bool((term.scale > 0).all()):
                 self._refuse(call, "the largest of negative multiples is the smallest level")
-            source = self._wiring.add_pool(path, window, term.source, signal)
+            source = self._builder.add_pool(path, window, term.source, signal)
             if window.is_max:
                 terms.append(replace(term, source=source))
             else:
@@ -337,20 +345,20 @@ class _Lowering:
                 terms.append(replace(term.scaled(1 / size), source=source, max_size=largest))
         return replace(signal, terms=tuple(terms))
 
-    def repeat(self, call: Call) -> Signal:
+    def repeat(self, call: Call) -> SymbolicValue:
         """A still current shown at every timestep, by a module of ours."""
         signal = self._signal(call)
         if signal.axes != "still":
             self._refuse(call, "what it repeats has a time axis already")
         return self._repeat(call, signal, call.says["timesteps"])
 
-    def _repeat(self, call: Call, signal: Signal, timesteps: int) -> Signal:
+    def _repeat(self, call: Call, signal: SymbolicValue, timesteps: int) -> SymbolicValue:
         if self.network.timesteps not in (0, timesteps):
             self._refuse(
                 call, f"it repeats {timesteps} times in a network of {self.network.timesteps}"
             )
         self.network.timesteps = timesteps
-        currents = self._wiring.as_currents(signal, call.path)
+        currents = self._builder.as_currents(signal, call.path)
         path = call.path if call.module else f"{call.path}.repeat".lstrip(".")
         path = self.network.add(path, Repeat(timesteps), currents.source)
         return replace(signal, terms=(replace(currents, source=path),), axes="time")
@@ -381,7 +389,7 @@ class _Lowering:
             return self._refuse(call, f"different tensors are stacked. {_REPEAT}")
         return self._repeat(call, signal, len(parts))
 
-    def _same(self, parts: Any) -> Signal | None:
+    def _same(self, parts: Any) -> SymbolicValue | None:
         """Return the signal that all parts of a list are, if they are."""
         is_same = isinstance(parts, list | tuple) and len({id(part) for part in parts}) == 1
         return self._signal_of(parts[0]) if is_same and isinstance(parts[0], Call) else None
@@ -408,12 +416,12 @@ class _Lowering:
         if all(term.max_size is not None for term in both.terms):
             return both  # bursts: they enter a synapse branch by branch
         terms = [term for signal in signals for term in signal.terms]
-        currents = self._wiring.all_currents(replace(both, terms=tuple(terms)), call.path)
+        currents = self._builder.all_currents(replace(both, terms=tuple(terms)), call.path)
         sources = [term.source for term in currents]
         path = self.network.add(f"{call.path}.merge".lstrip("."), Merge(), *sources)
         return replace(both, terms=(replace(currents[0], source=path),))
 
-    def scale(self, call: Call) -> Signal:
+    def scale(self, call: Call) -> SymbolicValue:
         """A product with, or a quotient by, a positive number."""
         left, right = call.args[:2]
         number = right if isinstance(left, Call) else left
@@ -426,7 +434,7 @@ class _Lowering:
         signal = self._raw(left if isinstance(left, Call) else right)
         return replace(signal, terms=tuple(term.scaled(number) for term in signal.terms))
 
-    def concatenate(self, call: Call) -> Signal:
+    def concatenate(self, call: Call) -> SymbolicValue:
         """Channels side by side, or one still current as often as there are timesteps."""
         parts: list[Call] = list(call.args[0])
         signals = [self._signal_of(part) for part in parts]
@@ -438,7 +446,7 @@ class _Lowering:
         axes = {signal.axes for signal in signals}
         if not is_channel or len(axes) > 1 or "once" in axes:
             self._refuse(call, "only channels are concatenated, of tensors with the same axes")
-        terms: list[Term] = []
+        terms: list[ScaledInput] = []
         first = 0
         for part, signal in zip(parts, signals, strict=True):
             assert part.shape is not None
@@ -469,13 +477,13 @@ class _Lowering:
             return linear or self._flat(self._raw(before), math.prod(self._space(before)))
         return self._refuse(call, f"it flattens axes {start}..{end} of {rank}")
 
-    def _flat(self, value: _Value, positions: int) -> Signal:
+    def _flat(self, value: _Value, positions: int) -> SymbolicValue:
         assert value is not None
-        signal = self._wiring.settle(value) if isinstance(value, Draft) else value
+        signal = self._builder.settle(value) if isinstance(value, PendingSynapse) else value
         terms = tuple(replace(term, positions=positions) for term in signal.terms)
         return replace(signal, terms=terms, is_flat=True)
 
-    def _as_linear(self, draft: Draft) -> Draft | None:
+    def _as_linear(self, draft: PendingSynapse) -> PendingSynapse | None:
         """Return the linear layer that does what a convolution and a flatten behind it do.
 
         That is one whose window is all that enters, or a 1x1 convolution whose currents are then
@@ -495,10 +503,10 @@ class _Lowering:
         if draft.geometry["stride"] != (1, 1) or window.kernel != draft.entering:
             return None
         size = math.prod(window.kernel)
-        terms: list[Term] = []
+        terms: list[ScaledInput] = []
         for term in signal.terms:
             assert term.max_size is not None
-            source = self._wiring.add_pool(path, window, term.source, signal)
+            source = self._builder.add_pool(path, window, term.source, signal)
             terms.append(replace(term, source=source, max_size=term.max_size * size))
         flat = self._flat(replace(signal, terms=tuple(terms)), 1)
         bias = None if draft.bias is None else draft.bias * size
@@ -547,39 +555,39 @@ class _Lowering:
             return replace(self._signal(call), axes="once")
         return self._refuse(call, "it takes a part of a tensor")
 
-    def _signal(self, call: Call) -> Signal:
+    def _signal(self, call: Call) -> SymbolicValue:
         if not call.args or not isinstance(call.args[0], Call):
             self._refuse(call, "it takes no tensor first")
         return self._signal_of(call.args[0])
 
-    def _signal_of(self, call: Call) -> Signal:
+    def _signal_of(self, call: Call) -> SymbolicValue:
         """Return what a call gives; a mean over time is taken here if it was not yet."""
         signal = self._raw(call)
         if signal.axes != "mean":
             return signal
-        currents = self._wiring.as_currents(signal, call.path)
+        currents = self._builder.as_currents(signal, call.path)
         path = self.network.add("readout", Readout("mean"), currents.source)
         still = replace(signal, terms=(replace(currents, source=path),), axes="still")
         self._values[id(call)] = still
         return still
 
-    def _raw(self, call: Call) -> Signal:
+    def _raw(self, call: Call) -> SymbolicValue:
         """Return what a call gives; a mean over time may still be one of terms over time."""
         value = self._values[id(call)]
         if value is None:
             return self._refuse(call, "a shape is used as a tensor")
-        return self._wiring.settle(value) if isinstance(value, Draft) else value
+        return self._builder.settle(value) if isinstance(value, PendingSynapse) else value
 
-    def _draft_of(self, call: Call) -> Draft | None:
+    def _draft_of(self, call: Call) -> PendingSynapse | None:
         """Return the draft that a call gives, if nobody else reads it."""
         value = self._values[id(call)]
-        return value if isinstance(value, Draft) and call.num_readers == 1 else None
+        return value if isinstance(value, PendingSynapse) and call.num_readers == 1 else None
 
     def _axes_of(self, call: Call) -> Axes:
         value = self._values[id(call)]
         if value is None:
             return self._refuse(call, "a shape is used as a tensor")
-        return (value.inputs if isinstance(value, Draft) else value).axes
+        return (value.inputs if isinstance(value, PendingSynapse) else value).axes
 
     def _space(self, call: Call) -> tuple[int, ...]:
         assert call.shape is not None

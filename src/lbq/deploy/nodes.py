@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lbq.deploy.level_neuron import IntegerNeuron, LevelNeuron, per_channel
 from lbq.errors import ParameterError
-from lbq.models.time import fold, unfold
+from lbq.models.time import merge_time, split_time
 
 PoolKind = Literal["max", "sum"]
 Multiply = Callable[["Weighted", Tensor], Tensor]
@@ -51,12 +51,12 @@ class Weighted(nn.Module):
 
     def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
         """Return the currents of all instants; ``multiply`` says how, densely unless told."""
-        folded = fold(inputs) if self.has_time else inputs
+        folded = merge_time(inputs) if self.has_time else inputs
         currents = self.multiply(folded) if multiply is None else multiply(self, folded)
         if self.bias is not None:
             is_map = self.bias.dim() == 3
             currents = currents + (self.bias if is_map else per_channel(self.bias, currents))
-        return unfold(currents, like=inputs) if self.has_time else currents
+        return split_time(currents, like=inputs) if self.has_time else currents
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply by the weights, without bias; exact in an integer network."""
@@ -204,7 +204,7 @@ class Pool(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Pool every instant; levels stay small integers, sums become int32."""
-        folded = fold(inputs) if self.has_time else inputs
+        folded = merge_time(inputs) if self.has_time else inputs
         is_real, is_byte = folded.is_floating_point(), folded.dtype in (torch.uint8, torch.int8)
         exact = torch.float32 if is_byte and self.kind == "max" else torch.float64
         floats = folded if is_real else folded.to(exact)
@@ -215,7 +215,7 @@ class Pool(nn.Module):
                 floats, self.kernel, self.stride, self.padding, divisor_override=1
             )
             pooled = pooled if is_real else pooled.to(torch.int32)
-        return unfold(pooled, like=inputs) if self.has_time else pooled
+        return split_time(pooled, like=inputs) if self.has_time else pooled
 
     def extra_repr(self) -> str:
         """Show what is taken of which window."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import Synapse
 
 MAX_SHIFT = 8
@@ -40,7 +40,7 @@ def best_unit(weight: Tensor, *, bits: int) -> Tensor:
     return best
 
 
-def as_fraction(decay: float, *, max_shift: int) -> tuple[int, int]:
+def decay_as_fraction(decay: float, *, max_shift: int) -> tuple[int, int]:
     """Write a decay as multiplier and shift: ``multiplier / 2**shift``, as short as possible."""
     nearest = Fraction(round(decay * 2**max_shift), 2**max_shift)
     return nearest.numerator, nearest.denominator.bit_length() - 1

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from lbq.deploy.backends import dense, native, planes, unary
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy import native_engine
+from lbq.deploy.backends import dense, planes, unary
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Multiply
 from lbq.errors import ImplementationError, LoweringError, ParameterError
 from lbq.neurons.watch import watch_levels
@@ -58,7 +59,7 @@ def run(
     if backend == "auto":
         backend = choose_backend(network) if inputs.device.type == "cpu" else "dense"
     if backend == "native":
-        return native.run(network, inputs, watch)
+        return native_engine.run(network, inputs, watch)
     with nullcontext() if watch is None else watch_levels(network, watch):
         return network(inputs, BACKENDS[backend])
 
@@ -84,7 +85,7 @@ def choose_backend(network: LoweredNetwork) -> Literal["native", "dense"]:
         why = "it has hooks, which the engine would not call"
     else:
         try:
-            native.engine_of(network)
+            native_engine.engine_of(network)
         except (ImplementationError, LoweringError) as error:
             why = str(error)
     if why is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import LevelNeuron, Merge, Readout, Repeat, Shortcut, Synapse
 
 SHORTCUT_MAX = 2**15 - 1

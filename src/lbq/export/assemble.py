@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.export import payload
 from lbq.export.manifest import Entry, Manifest
 from lbq.export.payload import Region

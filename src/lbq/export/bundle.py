@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from lbq.deploy.bounds import prove
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.durable import write_durably
 from lbq.errors import BoundError
 from lbq.export import container, manifest, payload

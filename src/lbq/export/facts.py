@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.export.rules import MAX_TIMESTEPS, MAX_VALUES
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 from lbq.deploy.bounds import PIXEL_MAX
-from lbq.deploy.network import INPUT
+from lbq.deploy.lowered_network import INPUT
 from lbq.export.manifest import Entry, Manifest
 from lbq.export.rules import MAX_LEVEL, MAX_PROOF, MAX_VALUES, require
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from lbq.deploy.bounds import Bound, prove
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.export.document import (
     check_keys,
     check_value,

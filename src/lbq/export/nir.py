@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.network import INPUT, LoweredNetwork
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.durable import write_durably
 from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError

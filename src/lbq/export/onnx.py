@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lbq.deploy.bounds import PIXEL_MAX, Bound, prove
-from lbq.deploy.network import INPUT, LoweredNetwork, Place
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork, NodeRef
 from lbq.deploy.nodes import (
     EXACT_FLOAT32,
     LevelNeuron,
@@ -142,7 +142,7 @@ class _Written:
             is_byte=True,
         )
 
-    def _write(self, place: Place, node: nn.Module) -> Signal:
+    def _write(self, place: NodeRef, node: nn.Module) -> Signal:
         inputs = [self._signals[name] for name in place.inputs]
         first, bound = inputs[0], self._bounds.get(place.path)
         if bound is not None and not self._is_exact:
@@ -178,7 +178,7 @@ class _Written:
             return self._answer(node, first)
         raise LoweringError(f"a {type(node).__name__} is no node of a lowered network")
 
-    def _levels(self, place: Place, node: LevelNeuron, bound: Bound | None) -> list[str]:
+    def _levels(self, place: NodeRef, node: LevelNeuron, bound: Bound | None) -> list[str]:
         if self._joints is not None and place.path in self._joints:
             return [self._joints.write(place.path, self._read)]
         reach = (0, 0) if bound is None else (bound.low, bound.high)
@@ -254,7 +254,7 @@ def _seen(node: Synapse, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (len(node.weight), *sizes)
 
 
-def _check_node(place: Place, node: nn.Module) -> None:
+def _check_node(place: NodeRef, node: nn.Module) -> None:
     why = None
     if any(b.dtype == torch.float64 for b in node.buffers()):
         why = "it computes in float64, which engines do not; lower the network in float32"

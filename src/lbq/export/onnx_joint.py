@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Merge, Repeat, Shortcut, Synapse
 
 WEIGHT_MAX = 127

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Synapse
 from lbq.errors import ParameterError
 from lbq.export.onnx_graph import Graph

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.durable import write_durably
 from lbq.errors import FormatError
 from lbq.export.facts import Facts, empty_network, read_facts, write_facts

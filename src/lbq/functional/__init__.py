@@ -1,7 +1,8 @@
 """The paper's equations as pure functions, one home each (docs/equations.md is the index)."""
 
 from lbq.functional.absorb import absorb_step
-from lbq.functional.cost import (
+from lbq.functional.membrane import integrate, lif_membrane, soft_reset, steps_removed
+from lbq.functional.op_costs import (
     arithmetic_energy_pj,
     bit_sparse_acs,
     explicit_shifts,
@@ -9,7 +10,6 @@ from lbq.functional.cost import (
     unary_acs,
     unit_event_acs,
 )
-from lbq.functional.membrane import integrate, lif_membrane, soft_reset, steps_removed
 from lbq.functional.planes import bit_sparse_product, from_planes, num_planes, popcount, to_planes
 from lbq.functional.quantize import (
     binary_spike,
@@ -17,8 +17,8 @@ from lbq.functional.quantize import (
     burst_level,
     count_thresholds,
     fixed_burst_level,
+    level_thresholds,
     ternary_level,
-    threshold_ladder,
 )
 from lbq.functional.surrogate import (
     arctan_soft_spike,
@@ -44,6 +44,7 @@ __all__ = [
     "fixed_burst_level",
     "from_planes",
     "integrate",
+    "level_thresholds",
     "lif_membrane",
     "num_planes",
     "plane_formations",
@@ -57,7 +58,6 @@ __all__ = [
     "straight_through",
     "tail_slope",
     "ternary_level",
-    "threshold_ladder",
     "to_planes",
     "unary_acs",
     "unit_event_acs",

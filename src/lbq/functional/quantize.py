@@ -23,14 +23,14 @@ def count_thresholds(membrane: Membrane, thresholds: Thresholds) -> Level:
     ``thresholds`` rise along their first axis; each is one number, or broadcasts against the
     membrane. No gradient.
     """
-    rungs = thresholds.unbind(0)
-    level = (membrane.detach() >= rungs[0]).to(membrane.dtype)
-    for rung in rungs[1:]:
-        level += membrane.detach() >= rung
+    thresholds = thresholds.unbind(0)
+    level = (membrane.detach() >= thresholds[0]).to(membrane.dtype)
+    for threshold in thresholds[1:]:
+        level += membrane.detach() >= threshold
     return level
 
 
-def threshold_ladder(step: Step, *, max_level: int) -> Thresholds:
+def level_thresholds(step: Step, *, max_level: int) -> Thresholds:
     """Find the smallest membranes at which :func:`burst_level` reaches 1, 2, .. ``max_level``.
 
     They are ``k * step`` up to a rounding or two: a quotient just below ``k`` may be rounded to it.
@@ -39,14 +39,14 @@ def threshold_ladder(step: Step, *, max_level: int) -> Thresholds:
     """
     counts = torch.arange(1, max_level + 1, dtype=step.dtype, device=step.device)
     counts = counts.reshape(-1, *[1] * step.dim())  # [N, 1, ...]
-    rungs = counts * step.detach()
+    thresholds = counts * step.detach()
     for _ in range(2):
-        above = torch.nextafter(rungs, torch.full_like(rungs, torch.inf))
-        rungs = torch.where(rungs / step < counts, above, rungs)
+        above = torch.nextafter(thresholds, torch.full_like(thresholds, torch.inf))
+        thresholds = torch.where(thresholds / step < counts, above, thresholds)
     for _ in range(4):
-        below = torch.nextafter(rungs, torch.full_like(rungs, -torch.inf))
-        rungs = torch.where(below / step >= counts, below, rungs)
-    return rungs
+        below = torch.nextafter(thresholds, torch.full_like(thresholds, -torch.inf))
+        thresholds = torch.where(below / step >= counts, below, thresholds)
+    return thresholds
 
 
 def fixed_burst_level(membrane: Membrane, interval: float, *, max_level: int) -> Level:

@@ -55,14 +55,14 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...], axes: Iterable[i
     return True
 
 
-def known_layout(sequence: Tensor, step: Tensor) -> Layout:
+def require_layout(sequence: Tensor, step: Tensor) -> Layout:
     """Return the layout of a sequence that ``layout_for`` was asked about before."""
     layout = layout_for(sequence, step)
     assert layout is not None  # can_run asked
     return layout
 
 
-def ordered(values: Tensor | None, like: Tensor) -> Tensor | None:
+def match_layout(values: Tensor | None, like: Tensor) -> Tensor | None:
     """Bring values into the memory order and dtype of ``like``; usually they are.
 
     A compiler does not know the order of gradients that are still to come, so it always copies, or

@@ -1,9 +1,8 @@
 """``burst_scan``: the whole multi-step neuron as one operation, the door to its implementations.
 
-``reference.py`` is the truth, a loop over the paper's equations. ``native.py`` runs on CPUs where
-it was built, ``triton.py`` on GPUs, ``plain.py`` everywhere else: on any device and dtype that
-torch knows. Which one runs is decided here and nowhere else; :func:`forcing` is how a caller has a
-say in it.
+``reference_scan.py`` is the reference, a loop over the paper's equations. ``native_scan.py`` runs
+on CPUs where it was built, ``triton_scan.py`` on GPUs, ``plain_scan.py`` on every other device and
+dtype. The choice is made here; :func:`force_implementation` overrides it.
 """
 
 from collections.abc import Generator
@@ -15,14 +14,14 @@ import torch
 from torch import Tensor
 
 from lbq.errors import ImplementationError, LevelError, ParameterError, ShapeError, TimeError
-from lbq.kernels.native import NativeBurstScan
-from lbq.kernels.native import can_run as native_can_run
-from lbq.kernels.native import run_forward as run_native_forward
-from lbq.kernels.plain import PlainBurstScan
-from lbq.kernels.reference import burst_scan_reference
+from lbq.kernels.native_scan import NativeBurstScan
+from lbq.kernels.native_scan import can_run as native_can_run
+from lbq.kernels.native_scan import run_forward as run_native_forward
+from lbq.kernels.plain_scan import PlainBurstScan
+from lbq.kernels.reference_scan import burst_scan_reference
 from lbq.kernels.signature import ScanOptions, ScanOutput
-from lbq.kernels.triton import TritonBurstScan
-from lbq.kernels.triton import can_run as triton_can_run
+from lbq.kernels.triton_scan import TritonBurstScan
+from lbq.kernels.triton_scan import can_run as triton_can_run
 from lbq.types import Carry, Currents, Scalar, Step
 
 Implementation = Literal["reference", "plain", "native", "triton"]
@@ -41,7 +40,7 @@ _forced: ContextVar[Implementation | None] = ContextVar("forced", default=None)
 
 
 @contextmanager
-def forcing(name: Implementation) -> Generator[None]:
+def force_implementation(name: Implementation) -> Generator[None]:
     """Let every ``burst_scan`` called inside run this implementation, or complain that it cannot.
 
     For benchmarks, tests and doubts: without it the fastest one that takes the arguments runs. It
@@ -149,7 +148,7 @@ def _implementation(
         forced == "triton" and not triton_can_run(*arguments, interpreted=is_on_cpu)
     ):
         raise ImplementationError(
-            f'forcing("{forced}") needs {_NEEDS[forced]}; got {currents.dtype} on '
+            f'force_implementation("{forced}") needs {_NEEDS[forced]}; got {currents.dtype} on '
             f"{currents.device}, shape {tuple(currents.shape)}, strides {currents.stride()}, a "
             f'step of shape {tuple(step.shape)}; force "plain", which takes everything, or nothing'
         )

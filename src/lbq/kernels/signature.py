@@ -87,7 +87,7 @@ class _PositionalSignature(inspect.Signature):
 F = TypeVar("F", bound=type[Function])
 
 
-def with_known_signature(function: F) -> F:
+def cache_signature(function: F) -> F:
     """Note down the signature of an autograd function's forward, called by position only.
 
     torch looks it up and binds the arguments to it at every call, which costs a small network more

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from lbq.models.fusion import fire
+from lbq.models.fused_block import fire
 from lbq.models.time import OverTime
 
 NeuronBuilder = Callable[[int], nn.Module]

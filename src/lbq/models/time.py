@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lbq.errors import ShapeError, TimeError
-from lbq.neurons.watch import named_neurons, removing
-from lbq.types import Currents, Frames, Images, Sequence, StillCurrent
+from lbq.neurons.watch import named_neurons, removing_hooks
+from lbq.types import Currents, Frames, Images, Sequence, StaticCurrent
 
 _SAME = 1e-6
 """Share of the largest answer by which float64 answers may differ and be the same."""
@@ -25,15 +25,15 @@ class OverTime(nn.Sequential):
 
     def forward(self, input: Sequence) -> Sequence:  # noqa: A002 -- torch's own name
         """Fold, apply, unfold."""
-        return unfold(super().forward(fold(input)), like=input)
+        return split_time(super().forward(merge_time(input)), like=input)
 
 
-def fold(sequence: Sequence) -> Tensor:
+def merge_time(sequence: Sequence) -> Tensor:
     """Fold T into B: ``[T, B, ...]`` to ``[T * B, ...]``."""
     return sequence.flatten(0, 1)
 
 
-def unfold(instants: Tensor, *, like: Sequence) -> Sequence:
+def split_time(instants: Tensor, *, like: Sequence) -> Sequence:
     """Unfold T from B again, as ``like`` has them."""
     return instants.unflatten(0, like.shape[:2])
 
@@ -52,7 +52,7 @@ class RepeatOverTime(nn.Module):
         super().__init__()
         self.timesteps = check_timesteps(timesteps)
 
-    def forward(self, current: StillCurrent) -> Currents:
+    def forward(self, current: StaticCurrent) -> Currents:
         """Repeat."""
         if isinstance(current, Tensor) and not torch.compiler.is_compiling():  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
             return _Repeat.apply(current, self.timesteps)
@@ -196,7 +196,7 @@ def _run(model: nn.Module, x: Tensor) -> tuple[dict[str, torch.Size], list[Tenso
         neuron.receive.register_forward_pre_hook(partial(look, path))
         for path, neuron in named_neurons(model)
     ]
-    with removing(hooks):
+    with removing_hooks(hooks):
         answer = model(x)
     return shapes, [*_tensors_in(answer)]
 

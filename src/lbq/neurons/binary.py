@@ -7,7 +7,7 @@ from lbq.functional.membrane import lif_membrane
 from lbq.functional.quantize import binary_spike
 from lbq.functional.surrogate import arctan_soft_spike, straight_through
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
-from lbq.neurons.sequence import Instant, run_instants
+from lbq.neurons.sequence import TimestepOutput, scan_over_time
 from lbq.neurons.step import check_step_value
 from lbq.types import Bursts, Carry, Currents, Levels
 
@@ -47,7 +47,7 @@ class BinaryLIF(Neuron):
         """Loop over the timesteps in plain torch."""
         decay, one = self.decay(), torch.ones_like(self.threshold)
 
-        def instant(membrane: Tensor, current: Tensor) -> Instant:
+        def instant(membrane: Tensor, current: Tensor) -> TimestepOutput:
             membrane = lif_membrane(
                 membrane,
                 current,
@@ -58,6 +58,6 @@ class BinaryLIF(Neuron):
             )
             level = binary_spike(membrane, threshold=self.threshold)
             soft = arctan_soft_spike(membrane, threshold=self.threshold, sharpness=self.sharpness)
-            return Instant(straight_through(level, soft, one), level, membrane)
+            return TimestepOutput(straight_through(level, soft, one), level, membrane)
 
-        return run_instants(instant, currents, carry)
+        return scan_over_time(instant, currents, carry)

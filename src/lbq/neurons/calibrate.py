@@ -10,7 +10,7 @@ from lbq.errors import ParameterError
 from lbq.functional.membrane import integrate
 from lbq.neurons.neuron import Decay, Neuron
 from lbq.neurons.step import NeuronStep
-from lbq.neurons.watch import named_neurons, removing
+from lbq.neurons.watch import named_neurons, removing_hooks
 
 _SMALLEST_STEP = 1e-4
 """What a silent layer gets: it still needs a positive step."""
@@ -62,7 +62,7 @@ def calibrate_steps(
         neuron.receive.register_forward_pre_hook(partial(calibrate, layer, neuron))
         for layer, neuron in neurons.items()
     ]
-    with removing(hooks):
+    with removing_hooks(hooks):
         for batch in batches:
             model(batch)
     if neurons and not estimates:

@@ -9,7 +9,7 @@ from torch import Tensor
 from lbq.functional.membrane import integrate
 from lbq.functional.surrogate import soft_level, straight_through
 from lbq.neurons.neuron import Decay, Neuron
-from lbq.neurons.sequence import Instant, run_instants
+from lbq.neurons.sequence import TimestepOutput, scan_over_time
 from lbq.types import Bursts, Carry, Currents, Levels
 
 
@@ -35,11 +35,11 @@ class IntegerLIF(Neuron):
         """Loop over the timesteps in plain torch."""
         decay = self.decay()
 
-        def instant(state: Tensor, current: Tensor) -> Instant:
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             soft = soft_level(membrane, lo=0.0, hi=float(self.max_level))
             level = soft.detach().round()
             burst = straight_through(level, soft, membrane.new_ones(1))
-            return Instant(burst, level, membrane - level)
+            return TimestepOutput(burst, level, membrane - level)
 
-        return run_instants(instant, currents, carry)
+        return scan_over_time(instant, currents, carry)

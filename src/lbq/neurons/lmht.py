@@ -11,7 +11,7 @@ from lbq.errors import TimeError
 from lbq.functional.quantize import burst_level
 from lbq.functional.surrogate import soft_level, straight_through
 from lbq.neurons.neuron import Neuron, scalar
-from lbq.neurons.sequence import Instant, run_instants
+from lbq.neurons.sequence import TimestepOutput, scan_over_time
 from lbq.types import Bursts, Carry, Currents, Levels
 
 
@@ -53,12 +53,12 @@ class LMHT(Neuron):
         mixed = torch.stack(rows).reshape(currents.shape)  # [T, B, *n]
         step, lo, hi = self.step.to(dtype), 0.5, self.max_level + 0.5
 
-        def instant(state: Tensor, current: Tensor) -> Instant:
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = leak * state.detach() + current
             level = burst_level(membrane, step, max_level=self.max_level)
             soft = soft_level(membrane / step, lo=lo, hi=hi)
             burst = straight_through(level, soft, step)
-            return Instant(burst, level, membrane - burst.detach())
+            return TimestepOutput(burst, level, membrane - burst.detach())
 
-        bursts, levels, carry = run_instants(instant, mixed, None)
+        bursts, levels, carry = scan_over_time(instant, mixed, None)
         return bursts.to(currents.dtype), levels, carry

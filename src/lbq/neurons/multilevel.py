@@ -10,7 +10,7 @@ from lbq.functional.membrane import integrate
 from lbq.functional.quantize import binary_spike
 from lbq.functional.surrogate import soft_level, straight_through
 from lbq.neurons.neuron import Decay, Neuron
-from lbq.neurons.sequence import Instant, run_instants
+from lbq.neurons.sequence import TimestepOutput, scan_over_time
 from lbq.types import Bursts, Carry, Currents, Levels
 
 
@@ -45,14 +45,14 @@ class MultiLevelLIF(Neuron):
         decay = self.decay()
         thresholds = self.thresholds.reshape(-1, *[1] * (currents.dim() - 1))  # [K, 1, ...]
 
-        def instant(state: Tensor, current: Tensor) -> Instant:
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
             membranes = integrate(state, current.expand_as(state), decay=decay)  # [K, B, *n]
             spikes = binary_spike(membranes, threshold=thresholds)
             soft = soft_level(membranes - thresholds, lo=-0.5, hi=0.5)
             bursts = straight_through(spikes, soft, membranes.new_ones(1))
             state = membranes * (1 - spikes)
-            return Instant(bursts.sum(0), spikes.sum(0), state)
+            return TimestepOutput(bursts.sum(0), spikes.sum(0), state)
 
         dtype = torch.promote_types(currents.dtype, torch.float32)
         rest = currents.new_zeros((self.max_level, *currents.shape[1:]), dtype=dtype)
-        return run_instants(instant, currents, carry, rest=rest)
+        return scan_over_time(instant, currents, carry, rest=rest)

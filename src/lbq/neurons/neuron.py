@@ -111,7 +111,7 @@ class Decay(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the decay where a person prints the model."""
-        return f"decay={shown(self())}"
+        return f"decay={format_values(self())}"
 
 
 def check_reset(reset: float) -> float:
@@ -121,7 +121,7 @@ def check_reset(reset: float) -> float:
     return reset
 
 
-def shown(values: Tensor) -> str:
+def format_values(values: Tensor) -> str:
     """Write a coefficient for people; "?" where it has no value here (meta or sharded tensors)."""
     if values.is_meta or hasattr(values, "placements") or values.numel() == 0:
         return "?"

@@ -10,7 +10,7 @@ from lbq.kernels.scan import check_currents
 from lbq.types import Bursts, Carry, Currents, Levels
 
 
-class Instant(NamedTuple):
+class TimestepOutput(NamedTuple):
     """What one timestep of a neuron gives."""
 
     burst: Tensor
@@ -18,8 +18,8 @@ class Instant(NamedTuple):
     carry: Tensor
 
 
-def run_instants(
-    instant: Callable[[Tensor, Tensor], Instant],
+def scan_over_time(
+    instant: Callable[[Tensor, Tensor], TimestepOutput],
     currents: Currents,
     carry: Carry | None,
     *,

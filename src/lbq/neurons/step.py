@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lbq.errors import ParameterError, ShapeError, StepError
-from lbq.neurons.neuron import shown
+from lbq.neurons.neuron import format_values
 from lbq.types import Currents, Step
 
 STEP_EPS = 1e-6
@@ -163,4 +163,4 @@ def _inverse_softplus(value: Tensor) -> Tensor:
 
 def _describe(step: Tensor) -> str:
     channels = "" if step.numel() == 1 else f", channels={step.numel()}"
-    return f"step={shown(step)}{channels}"
+    return f"step={format_values(step)}{channels}"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.errors import ParameterError
-from lbq.neurons.neuron import scalar, shown
+from lbq.neurons.neuron import format_values, scalar
 from lbq.types import Coefficient
 
 
@@ -51,7 +51,7 @@ class Surrogate(nn.Module):
     def extra_repr(self) -> str:
         """Show the member of the family where a person prints the model."""
         tail = self.tail()
-        strength = "none" if tail is None else shown(tail)
+        strength = "none" if tail is None else format_values(tail)
         return f"lo={self.lo}, margin={self.margin}, tail={strength}"
 
 

@@ -10,7 +10,7 @@ from lbq.functional.membrane import check_reset_mode, integrate, soft_reset
 from lbq.functional.quantize import ternary_level
 from lbq.functional.surrogate import soft_level, straight_through
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
-from lbq.neurons.sequence import Instant, run_instants
+from lbq.neurons.sequence import TimestepOutput, scan_over_time
 from lbq.neurons.step import FixedStep, NeuronStep, as_step
 from lbq.neurons.surrogates import BoxET, Surrogate
 from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
@@ -58,15 +58,15 @@ class TernaryLIF(Neuron):
         decay, tail = self.decay(), self.surrogate.tail()
         lo, hi = self.surrogate.lo, self.surrogate.hi(1)
 
-        def instant(state: Tensor, current: Tensor) -> Instant:
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             level = ternary_level(membrane, step)
             sign = membrane.detach().sign()
             soft = sign * soft_level(sign * membrane / step, lo=lo, hi=hi, tail=tail)
             state = soft_reset(membrane, level, step=step, reset=self.reset, mode=self.reset_mode)
-            return Instant(straight_through(level, soft, step), level, state)
+            return TimestepOutput(straight_through(level, soft, step), level, state)
 
-        return run_instants(instant, currents, carry, level_dtype=torch.int8)
+        return scan_over_time(instant, currents, carry, level_dtype=torch.int8)
 
 
 class OriginalTernaryLIF(Neuron):
@@ -102,10 +102,10 @@ class OriginalTernaryLIF(Neuron):
         threshold = amplitude.new_full((1,), self.THRESHOLD)
         decay, one = self.decay(), amplitude.new_ones(1)
 
-        def instant(state: Tensor, current: Tensor) -> Instant:
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             level = ternary_level(membrane, threshold)
             spike = straight_through(level, membrane.clamp(-1, 1), one)
-            return Instant(amplitude * spike, level, membrane * (1 - spike.abs()))
+            return TimestepOutput(amplitude * spike, level, membrane * (1 - spike.abs()))
 
-        return run_instants(instant, currents, carry, level_dtype=torch.int8)
+        return scan_over_time(instant, currents, carry, level_dtype=torch.int8)

@@ -38,7 +38,7 @@ def watch_levels(model: nn.Module, watch: Watch) -> Generator[None]:
         neuron.emit.register_forward_hook(partial(show, layer))
         for layer, neuron in named_neurons(model)
     ]
-    with removing(hooks):
+    with removing_hooks(hooks):
         yield
 
 
@@ -71,12 +71,12 @@ def check_currents_finite(model: nn.Module) -> Generator[None]:
         neuron.receive.register_forward_pre_hook(partial(check, layer, neuron))
         for layer, neuron in named_neurons(model)
     ]
-    with removing(hooks):
+    with removing_hooks(hooks):
         yield
 
 
 @contextmanager
-def removing(hooks: list[RemovableHandle]) -> Generator[None]:
+def removing_hooks(hooks: list[RemovableHandle]) -> Generator[None]:
     """Remove the hooks when the block ends; inside it, compiled models run uncompiled.
 
     A compiled model does not see hooks that came after its compilation.

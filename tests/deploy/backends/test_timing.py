@@ -5,12 +5,12 @@ import torch
 from random_networks import RandomNetwork
 
 from lbq.deploy.backends import timing
-from lbq.deploy.backends.native import NativeEngine
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
+from lbq.deploy.native_engine import NativeEngine
 from lbq.deploy.nodes import Synapse
 from lbq.deploy.run import run
-from lbq.kernels import native as kernels
+from lbq.kernels import native_scan as kernels
 
 pytestmark = [
     pytest.mark.as_shipped,  # the annotation checks stop tracers

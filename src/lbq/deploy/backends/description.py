@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from lbq.deploy.bounds import Bound, prove
-from lbq.deploy.network import INPUT, LoweredNetwork, Place
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork, NodeRef
 from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.errors import LoweringError
 
@@ -52,7 +52,7 @@ class _Node(ctypes.Structure):
 
 
 class Description(ctypes.Structure):
-    """A whole network; what it points at lives as long as :class:`Described`."""
+    """A whole network; what it points at lives as long as :class:`NetworkDescription`."""
 
     _fields_ = (
         ("timesteps", ctypes.c_int64),
@@ -63,7 +63,7 @@ class Description(ctypes.Structure):
     )
 
 
-class Described:
+class NetworkDescription:
     """The description of an integer network, and everything that it points at.
 
     Args:
@@ -87,7 +87,7 @@ class Described:
             why = self._why_not(place, node, network)
             if why is not None:
                 raise LoweringError(f"the native engine does not run {place.path}: {why}")
-            self.shapes[place.path] = shape_behind(node, self.shapes[first])
+            self.shapes[place.path] = output_shape(node, self.shapes[first])
             self.has_places[place.path] = _has_places(node, self.has_places[first])
             self.has_time[place.path] = _gives_time(node, self.has_time[first])
             gives_levels = isinstance(node, IntegerNeuron) or (
@@ -109,7 +109,7 @@ class Described:
             array,
         )
 
-    def _why_not(self, place: Place, node: nn.Module, network: LoweredNetwork) -> str | None:
+    def _why_not(self, place: NodeRef, node: nn.Module, network: LoweredNetwork) -> str | None:
         """Say why the engine was not made for a node where it is; None if it was."""
         if type(node) not in KINDS:
             return f"a {type(node).__name__} is none of its nodes"
@@ -166,7 +166,7 @@ class Described:
         return _Integers(array.ctypes.data, array.itemsize, array.size)
 
 
-def shape_behind(node: nn.Module, shape: Shape) -> Shape:
+def output_shape(node: nn.Module, shape: Shape) -> Shape:
     """Return the shape of what a node gives, per sample and instant."""
     if isinstance(node, Synapse):
         if node.is_linear:
@@ -200,7 +200,7 @@ def _why_no_shape(node: nn.Module, shape: Shape) -> str | None:
         2 * pad > size for pad, size in zip(node.padding, node.kernel, strict=True)
     ):
         return f"it pads {node.padding} around windows of {node.kernel}"
-    after = shape_behind(node, shape)
+    after = output_shape(node, shape)
     if min(after) < 1:
         return f"{where}, which is smaller than its window"
     bias = getattr(node, "bias", None)
@@ -267,21 +267,21 @@ def _three(shape: Sequence[int]) -> Shape:
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class BufferSnapshot:
     """The numbers of a network at some moment: the tensors themselves, and how often written."""
 
     buffers: tuple[Tensor, ...]
     versions: tuple[int, ...]
 
     @classmethod
-    def of(cls, network: LoweredNetwork) -> "Numbers":
+    def of(cls, network: LoweredNetwork) -> "BufferSnapshot":
         """Remember the numbers that a network has now."""
         found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
         return cls(found, tuple(map(_version, found)))
 
-    def are_those_of(self, network: LoweredNetwork) -> bool:
+    def matches(self, network: LoweredNetwork) -> bool:
         """Say whether nobody replaced them or wrote into them since."""
-        now = Numbers.of(network)
+        now = BufferSnapshot.of(network)
         return self.versions == now.versions and all(
             mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
         )

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lbq.deploy.backends.description import Described
-from lbq.deploy.backends.native import Choice, NativeEngine
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.backends.description import NetworkDescription
+from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.native_engine import Choice, NativeEngine
 from lbq.deploy.nodes import IntegerNeuron, Readout, Synapse
 
 IDEAL_CHANNELS, IDEAL_SIDE = 256, 14
@@ -89,7 +89,7 @@ def products_of_steps(network: LoweredNetwork, steps: Iterable[str]) -> dict[str
 
     A synapse that is no step of its own is added up where its only reader is.
     """
-    described = Described(network)
+    described = NetworkDescription(network)
     reader = {name: place.path for place in network.plan for name in place.inputs}
     counts = dict.fromkeys(steps, 0)
     for place, node in network.nodes():

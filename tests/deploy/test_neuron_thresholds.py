@@ -3,7 +3,7 @@ import torch
 
 import lbq
 from lbq import neurons
-from lbq.deploy.ladder import as_level_neuron
+from lbq.deploy.neuron_thresholds import as_level_neuron
 from lbq.errors import StepError
 
 NEURONS = {
@@ -22,7 +22,7 @@ NEURONS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NEURONS)
-def test_a_ladder_emits_the_levels_of_its_neuron_bit_for_bit(name, dtype):
+def test_thresholds_emit_the_levels_of_its_neuron_bit_for_bit(name, dtype):
     torch.manual_seed(0)
     neuron = NEURONS[name]().to(dtype)
     currents = torch.randn(4, 50, 6, 7, dtype=dtype) * 2

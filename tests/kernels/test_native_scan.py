@@ -12,9 +12,9 @@ from torch._inductor.compile_fx import compile_fx
 from torch.library import opcheck
 
 from lbq.errors import ParameterError
-from lbq.kernels import ScanOptions, burst_scan, forcing
-from lbq.kernels.native import NativeBurstScan, can_run
-from lbq.kernels.plain import PlainBurstScan
+from lbq.kernels import ScanOptions, burst_scan, force_implementation
+from lbq.kernels.native_scan import NativeBurstScan, can_run
+from lbq.kernels.plain_scan import PlainBurstScan
 
 require_native()
 
@@ -145,7 +145,7 @@ def test_large_layers_give_the_same_bits(isa, width):
     leaf = sequence(3, 1, 48, 128, width).requires_grad_()
     found = []
     for name in ("native", "plain"):
-        with forcing(name):
+        with force_implementation(name):
             out = scan(leaf, torch.tensor([0.3]))
         found.append((*out, *torch.autograd.grad(out.bursts.sum(), leaf)))
     for native_one, plain_one in zip(found[0][:3], found[1][:3], strict=True):

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from lbq.deploy.absorb import Draft, Signal, Term
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.absorb import PendingSynapse, ScaledInput, SymbolicValue
+from lbq.deploy.graph_builder import GraphBuilder, one
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Merge, Shortcut, Synapse
-from lbq.deploy.wiring import Wiring, one
 from lbq.errors import LoweringError
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
@@ -18,19 +18,23 @@ def network():
 
 @pytest.fixture
 def wiring(network):
-    return Wiring(network, torch.float32)
+    return GraphBuilder(network, torch.float32)
 
 
 def levels(source, channels=4, *, scale=0.5, first=0):
     step = torch.tensor([scale], dtype=torch.float64)
-    return Term(source=source, scale=step, max_size=5, channels=channels, first_channel=first)
+    return ScaledInput(
+        source=source, scale=step, max_size=5, channels=channels, first_channel=first
+    )
 
 
 def test_a_draft_becomes_a_synapse_for_every_term_and_their_sum_once(network, wiring):
     layer = nn.Linear(8, 3)
-    signal = Signal(terms=(levels("input"), levels("input", scale=0.25, first=4)), axes="time")
+    signal = SymbolicValue(
+        terms=(levels("input"), levels("input", scale=0.25, first=4)), axes="time"
+    )
     weight = layer.weight.detach().double()
-    draft = Draft(path="fc", inputs=signal, weight=weight, bias=torch.ones(3))
+    draft = PendingSynapse(path="fc", inputs=signal, weight=weight, bias=torch.ones(3))
     made = wiring.settle(draft)
     assert wiring.settle(draft) is made
     nodes = [node for _, node in network.nodes()]
@@ -43,8 +47,8 @@ def test_a_draft_becomes_a_synapse_for_every_term_and_their_sum_once(network, wi
 
 
 def test_levels_reach_a_sum_by_a_shortcut_and_currents_as_they_are(network, wiring):
-    current = Term(source="input", scale=one(), max_size=None, channels=4)
-    signal = Signal(terms=(current, levels("input")), axes="time")
+    current = ScaledInput(source="input", scale=one(), max_size=None, channels=4)
+    signal = SymbolicValue(terms=(current, levels("input")), axes="time")
     found = [term.source for term in wiring.all_currents(signal, "sum")]
     assert found == ["input", "sum.shortcut"]
     shortcut = network.get_submodule("sum.shortcut")
@@ -56,4 +60,4 @@ def test_levels_reach_a_sum_by_a_shortcut_and_currents_as_they_are(network, wiri
 def test_concatenated_channels_are_no_currents(wiring):
     for terms in ((levels("input"), levels("input", first=4)), (levels("input", first=4),)):
         with pytest.raises(LoweringError, match="concatenated channels enter the network itself"):
-            wiring.all_currents(Signal(terms=terms, axes="time"), "")
+            wiring.all_currents(SymbolicValue(terms=terms, axes="time"), "")

@@ -11,7 +11,7 @@ _AVG = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "d
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class PoolArgs:
     """What a pool looks at."""
 
     is_max: bool
@@ -27,7 +27,7 @@ def read_pool(
     kwargs: dict[str, Any],
     *,
     space: tuple[int, ...],
-) -> Window | str:
+) -> PoolArgs | str:
     """Read a pool; a string says why it is none that a lowered network has.
 
     Args:
@@ -59,15 +59,15 @@ def read_pool(
         return "its divisor differs at the border (count_include_pad=False)"
     if not is_max and call.get("divisor_override") is not None:
         return "it divides by a number of its own"
-    return Window(is_max=is_max, kernel=kernel, stride=stride, padding=padding)
+    return PoolArgs(is_max=is_max, kernel=kernel, stride=stride, padding=padding)
 
 
-def everything(space: tuple[int, ...]) -> Window:
+def global_pool(space: tuple[int, ...]) -> PoolArgs:
     """Return the window of a mean over all of the space."""
-    return Window(is_max=False, kernel=_pair(space))
+    return PoolArgs(is_max=False, kernel=_pair(space))
 
 
-def _cells(cells: Any, space: tuple[int, ...]) -> Window | str:
+def _cells(cells: Any, space: tuple[int, ...]) -> PoolArgs | str:
     """Read an adaptive pool: equal cells are an average pool of fixed size."""
     asked: tuple[int | None, ...] = (cells, cells) if isinstance(cells, int) else tuple(cells)
     wanted = [size if n is None else n for n, size in zip(asked, space, strict=True)]
@@ -78,7 +78,7 @@ def _cells(cells: Any, space: tuple[int, ...]) -> Window | str:
             f"number of cells that divides the size"
         )
     size = _pair([whole // n for n, whole in zip(wanted, space, strict=True)])
-    return Window(is_max=False, kernel=size, stride=size)
+    return PoolArgs(is_max=False, kernel=size, stride=size)
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lbq.kernels.layout import Layout, known_layout, layout_for, ordered
-from lbq.kernels.signature import ScanOptions, ScanOutput, with_known_signature
+from lbq.kernels.layout import Layout, layout_for, match_layout, require_layout
+from lbq.kernels.signature import ScanOptions, ScanOutput, cache_signature
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16}
 @cache
 def isa() -> str | None:
     """Load the native library once; return its instruction set, or None (and log why) without."""
-    why = why_missing()
+    why = load_error()
     if why is None:
         return torch.ops.lbq.isa()
     _log.warning(
@@ -43,7 +43,7 @@ def isa() -> str | None:
 
 
 @cache
-def why_missing() -> str | None:
+def load_error() -> str | None:
     """Load the native library once; return None, or why it cannot be used."""
     spec = util.find_spec("lbq._native")
     if spec is None or spec.origin is None:
@@ -99,7 +99,7 @@ def can_run(
     )
 
 
-@with_known_signature
+@cache_signature
 class NativeBurstScan(torch.autograd.Function):
     """``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``."""
 
@@ -140,7 +140,7 @@ class NativeBurstScan(torch.autograd.Function):
         grad_bursts, _, grad_last_carry, _ = grads
         kept, step, tail, decay, reset, carry = ctx.saved_tensors
         options: ScanOptions = ctx.options
-        layout = known_layout(kept, step)
+        layout = require_layout(kept, step)
         grad_currents = torch.empty_like(kept, dtype=ctx.dtype)
         if grad_bursts is None:
             grad_bursts = torch.zeros_like(grad_currents)
@@ -149,14 +149,14 @@ class NativeBurstScan(torch.autograd.Function):
         grad_carry = None if carry is None else state
         grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
         torch.ops.lbq.burst_backward.default(
-            ordered(grad_bursts, grad_currents),
-            ordered(grad_last_carry, state),
+            match_layout(grad_bursts, grad_currents),
+            match_layout(grad_last_carry, state),
             kept,
             step.contiguous(),
             tail,
             decay,
             reset,
-            ordered(carry, state),
+            match_layout(carry, state),
             _run_of(layout, step),
             options.max_level,
             RESET_MODES[options.reset_mode],
@@ -172,13 +172,13 @@ class NativeBurstScan(torch.autograd.Function):
         return (
             grad_currents,
             grad_step,
-            *shares_of(grad_other, ctx.needs_input_grad[2:5], tail, decay, reset),
+            *split_coefficient_grads(grad_other, ctx.needs_input_grad[2:5], tail, decay, reset),
             grad_carry,
             None,
         )
 
 
-def shares_of(
+def split_coefficient_grads(
     grad_other: Tensor, wanted: tuple[bool, ...], *coefficients: Tensor | None
 ) -> list[Tensor | None]:
     """Cut the gradients of tail, decay and reset apart; small views take time too."""
@@ -216,7 +216,7 @@ def _run(
     kept: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Allocate in the currents' memory order and call the kernel."""
-    layout = known_layout(currents, step)
+    layout = require_layout(currents, step)
 
     def sequence(dtype: torch.dtype) -> Tensor:
         return torch.empty_strided(currents.shape, layout.strides, dtype=dtype)
@@ -229,7 +229,7 @@ def _run(
         step.contiguous(),
         decay,
         reset,
-        ordered(carry, last_carry),
+        match_layout(carry, last_carry),
         _run_of(layout, step),
         options.max_level,
         RESET_MODES[options.reset_mode],

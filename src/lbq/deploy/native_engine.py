@@ -15,15 +15,15 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 from torch import Tensor
 
-from lbq.deploy.backends.description import Described, Description, Numbers
-from lbq.deploy.network import LoweredNetwork, check_bytes, check_shape
+from lbq.deploy.backends.description import BufferSnapshot, Description, NetworkDescription
+from lbq.deploy.lowered_network import LoweredNetwork, check_bytes, check_shape
 from lbq.errors import ImplementationError, LoweringError, ParameterError, TimeError
-from lbq.kernels import native as kernels
+from lbq.kernels import native_scan as kernels
 from lbq.types import Watch
 
 Choice = Literal["measured", "events", "dense"]
 CHOICES: tuple[Choice, ...] = ("measured", "events", "dense")
-MOST_TIMED = 4
+MAX_TIMED_IMAGES = 4
 """Images of one call whose steps are timed: more run in pieces."""
 
 
@@ -47,7 +47,7 @@ class _Record(ctypes.Structure):
     )
 
 
-class Carries:
+class EngineState:
     """What the neurons of an engine carry from one piece of a stream to the next; made at rest.
 
     A stream has as many timesteps as the network: that is how far its sums are proven.
@@ -78,7 +78,7 @@ class NativeEngine:
     ) -> None:
         if choice not in CHOICES:
             raise ParameterError(f"choice must be one of {', '.join(CHOICES)}, got {choice!r}")
-        self._described = described = Described(network)
+        self._described = described = NetworkDescription(network)
         self._paths = [place.path for place in network.plan]
         self._neurons = {path: self._paths.index(path) for path, _ in network.neurons()}
         self.timesteps, self.takes_frames = network.timesteps, network.takes_frames
@@ -101,7 +101,7 @@ class NativeEngine:
         self,
         inputs: Tensor,
         *,
-        carries: Carries | None = None,
+        carries: EngineState | None = None,
         timesteps: int | None = None,
         threads: int | None = None,
         watch: Watch | None = None,
@@ -135,7 +135,7 @@ class NativeEngine:
     def _run(
         self,
         inputs: Tensor,
-        carries: Carries | None,
+        carries: EngineState | None,
         timesteps: int | None,
         threads: int | None,
         watch: Watch | None,
@@ -146,12 +146,14 @@ class NativeEngine:
         inputs = inputs.cpu().contiguous()
         batch = inputs.shape[1] if self.takes_frames else inputs.shape[0]
         timesteps = self._timesteps(inputs, timesteps, carries)
-        if records is not None and batch > MOST_TIMED:
-            raise ParameterError(f"steps are timed for at most {MOST_TIMED} images, got {batch}")
+        if records is not None and batch > MAX_TIMED_IMAGES:
+            raise ParameterError(
+                f"steps are timed for at most {MAX_TIMED_IMAGES} images, got {batch}"
+            )
         if carries is not None and (carries.engine is not self or carries.batch != batch):
             raise ParameterError(
                 f"these carries are of {carries.batch} samples and maybe of another engine; "
-                f"make new ones for {batch} with Carries(engine, {batch})"
+                f"make new ones for {batch} with EngineState(engine, {batch})"
             )
         shape = (batch, *self._described.torch_shape(self._paths[-1]))
         answers = torch.empty(
@@ -187,7 +189,7 @@ class NativeEngine:
                     watch(path, t, level)
         return answers
 
-    def _timesteps(self, inputs: Tensor, asked: int | None, carries: Carries | None) -> int:
+    def _timesteps(self, inputs: Tensor, asked: int | None, carries: EngineState | None) -> int:
         """Return how many timesteps this piece has; more than are proven are refused."""
         whole = len(inputs) if self.takes_frames else self.timesteps
         timesteps = whole if asked is None else asked
@@ -199,12 +201,12 @@ class NativeEngine:
         if timesteps > left:
             raise TimeError(
                 f"{timesteps} timesteps are asked for and {left} are left of the {self.timesteps} "
-                f"that the network is proven for; begin again with new Carries"
+                f"that the network is proven for; begin again with new EngineState"
             )
         return timesteps
 
 
-_Known = tuple[Numbers, NativeEngine | ImplementationError | LoweringError]
+_Known = tuple[BufferSnapshot, NativeEngine | ImplementationError | LoweringError]
 _engines: WeakKeyDictionary[LoweredNetwork, _Known] = WeakKeyDictionary()
 
 
@@ -216,12 +218,12 @@ def run(network: LoweredNetwork, inputs: Tensor, watch: Watch | None = None) -> 
 def engine_of(network: LoweredNetwork) -> NativeEngine:
     """Return the network's engine, or raise why there is none; kept while its numbers stay."""
     known = _engines.get(network)
-    if known is None or not known[0].are_those_of(network):
+    if known is None or not known[0].matches(network):
         try:
             made = NativeEngine(network)
         except (ImplementationError, LoweringError) as error:
             made = error.with_traceback(None)
-        known = (Numbers.of(network), made)
+        known = (BufferSnapshot.of(network), made)
         _engines[network] = known
     if isinstance(known[1], Exception):
         raise known[1]
@@ -231,7 +233,7 @@ def engine_of(network: LoweredNetwork) -> NativeEngine:
 @cache
 def _library() -> Any:
     """Load the engine's door, or say what is missing."""
-    spec, why = util.find_spec("lbq._native"), kernels.why_missing()
+    spec, why = util.find_spec("lbq._native"), kernels.load_error()
     if why is not None or spec is None or spec.origin is None:
         raise ImplementationError(
             f'backend "native" needs lbq\'s native library, which {why}; build it in an '

@@ -8,7 +8,7 @@ from kernels.isas import require_native
 from torch.nn import functional as F
 
 from lbq.kernels import ScanOptions, burst_scan_reference
-from lbq.kernels.normed import MAX_TIMESTEPS, NormedBurstScan, can_run
+from lbq.kernels.norm_scan import MAX_TIMESTEPS, NormedBurstScan, can_run
 
 require_native()
 

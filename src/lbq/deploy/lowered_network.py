@@ -15,7 +15,7 @@ INPUT = "input"
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeRef:
     """A node's place in the order: its path, and the paths that it reads."""
 
     path: str
@@ -70,7 +70,7 @@ class LoweredNetwork(nn.Module):
         self.timesteps, self.input_shape = timesteps, tuple(input_shape)
         self.takes_frames, self.logit_scale = takes_frames, logit_scale
         self.origin = dict(origin or {})
-        self.plan: list[Place] = []
+        self.plan: list[NodeRef] = []
         self.agreement: Agreement | None = None
 
     @property
@@ -94,10 +94,10 @@ class LoweredNetwork(nn.Module):
                 parent.add_module(folder, nn.Module())
             parent = parent.get_submodule(folder)
         parent.add_module(name, node)
-        self.plan.append(Place(unique, inputs))
+        self.plan.append(NodeRef(unique, inputs))
         return unique
 
-    def nodes(self) -> Iterator[tuple[Place, nn.Module]]:
+    def nodes(self) -> Iterator[tuple[NodeRef, nn.Module]]:
         """Yield every node with its place, in running order."""
         for place in self.plan:
             yield place, self.get_submodule(place.path)

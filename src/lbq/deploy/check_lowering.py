@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.capture import compute_weights, evaluating
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.capture import compute_weights, eval_mode
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import LevelNeuron
 from lbq.errors import LoweringError
 from lbq.neurons.neuron import Neuron
-from lbq.neurons.watch import removing
+from lbq.neurons.watch import removing_hooks
 
 TOLERANCE = 1e-8
 """Share of the largest value by which two values may differ: float64 rounds at 1e-16."""
@@ -47,7 +47,7 @@ def check_agreement(
     inputs = _two_samples(example, has_time)
     dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
     eager = torch.compiler.set_stance("force_eager") if dynamo else nullcontext()
-    with evaluating(model), eager, in_float64(model):
+    with eval_mode(model), eager, in_float64(model):
         try:
             network, neurons = lower()
             sizes = {neuron: _width(network, path) for path, neuron in neurons.items()}
@@ -139,7 +139,7 @@ def _run(
             node.emit.register_forward_hook(partial(keep, neuron)),
         )
     ]
-    with removing(hooks):
+    with removing_hooks(hooks):
         answer = network(inputs)
     return answer, {n: list(zip(currents[n], levels[n], strict=True)) for n in seeds}
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lbq.kernels.layout import known_layout, layout_for, ordered
-from lbq.kernels.signature import ScanOptions, with_known_signature
+from lbq.kernels.layout import layout_for, match_layout, require_layout
+from lbq.kernels.signature import ScanOptions, cache_signature
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def can_run(
     )
 
 
-@with_known_signature
+@cache_signature
 class TritonBurstScan(torch.autograd.Function):
     """``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``."""
 
@@ -90,7 +90,7 @@ class TritonBurstScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Walk the sequence forward."""
         del tail  # shapes the gradient only
-        strides = known_layout(currents, step).strides
+        strides = require_layout(currents, step).strides
 
         def sequence(dtype: torch.dtype) -> Tensor:
             return torch.empty_strided(currents.shape, strides, dtype=dtype, device=currents.device)
@@ -105,7 +105,7 @@ class TritonBurstScan(torch.autograd.Function):
                 step.contiguous(),
                 decay,
                 reset,
-                ordered(carry, last_carry),
+                match_layout(carry, last_carry),
                 bursts,
                 levels,
                 membranes,
@@ -151,14 +151,14 @@ class TritonBurstScan(torch.autograd.Function):
         sums = step.new_empty(4, tiling.num_rows, step.numel())
         with torch.cuda.device_of(membranes):
             _known_kernels().burst_backward[tiling.grid](
-                ordered(grad_bursts, grad_currents),
-                ordered(grad_last_carry, membranes[0]),
+                match_layout(grad_bursts, grad_currents),
+                match_layout(grad_last_carry, membranes[0]),
                 membranes,
                 step.contiguous(),
                 tail,
                 decay,
                 reset,
-                ordered(carry, membranes[0]),
+                match_layout(carry, membranes[0]),
                 grad_currents,
                 grad_carry,
                 sums,
@@ -204,7 +204,7 @@ def _tiling(sequence: Tensor, step: Tensor) -> _Tiling:
     num_steps = step.numel()
     num_members = sequence[0].numel() // num_steps
     # where all share one step any run is right, and triton leaves out a division by 1
-    run = 1 if num_steps == 1 else known_layout(sequence, step).run
+    run = 1 if num_steps == 1 else require_layout(sequence, step).run
     if run == 1:  # neighbours in memory are channels
         channels = min(_power_of_2(num_steps), _LINE_VALUES)
         members = min(_power_of_2(num_members), _TILE_VALUES // channels)

@@ -16,7 +16,7 @@ import lbq
 from lbq import neurons
 from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
-from lbq.models.time import fold, unfold
+from lbq.models.time import merge_time, split_time
 
 pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 
@@ -136,12 +136,16 @@ EXACT = {
     ),
     "functional pools": lambda: net(
         lambda s, x: s.h(
-            s.n(unfold(s.c[0](F.avg_pool2d(F.max_pool2d(fold(y := s.s(x)), 2), 2)), like=y))
+            s.n(
+                split_time(
+                    s.c[0](F.avg_pool2d(F.max_pool2d(merge_time(y := s.s(x)), 2), 2)), like=y
+                )
+            )
         )
     ),
     "global pool by its function": lambda: net(
         lambda s, x: (
-            s.l(F.adaptive_avg_pool2d(fold(s.s(x)), output_size=1).flatten(1))
+            s.l(F.adaptive_avg_pool2d(merge_time(s.s(x)), output_size=1).flatten(1))
             .unflatten(0, (2, x.shape[0]))
             .mean(0)
         ),
@@ -675,7 +679,9 @@ REFUSED = {
     ),
     "functional convolution": (
         lambda: net(
-            lambda s, x: s.h(s.n(unfold(F.conv2d(fold(y := s.s(x)), s.c[0].weight), like=y)))
+            lambda s, x: s.h(
+                s.n(split_time(F.conv2d(merge_time(y := s.s(x)), s.c[0].weight), like=y))
+            )
         ),
         r"tensor of its own, c\.0\.weight",
     ),
@@ -725,7 +731,7 @@ REFUSED = {
     "adaptive max pool by its function": (
         lambda: net(
             lambda s, x: s.h(
-                s.n(unfold(s.c[0](F.adaptive_max_pool2d(fold(y := s.s(x)), 2)), like=y))
+                s.n(split_time(s.c[0](F.adaptive_max_pool2d(merge_time(y := s.s(x)), 2)), like=y))
             )
         ),
         "adaptive_max_pool2d in the network itself",

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lbq.deploy.absorb import Draft, Signal, Term, absorb
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.absorb import PendingSynapse, ScaledInput, SymbolicValue, absorb
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Merge, Pool, Shortcut, Synapse
-from lbq.deploy.windows import Window
+from lbq.deploy.pool_args import PoolArgs
 from lbq.errors import LoweringError
 
 
@@ -18,7 +18,7 @@ def one() -> Tensor:
     return torch.ones(1, dtype=torch.float64)
 
 
-class Wiring:
+class GraphBuilder:
     """Adds to a network the nodes that signals are carried by.
 
     Args:
@@ -28,9 +28,9 @@ class Wiring:
 
     def __init__(self, network: LoweredNetwork, dtype: torch.dtype) -> None:
         self._network, self._dtype = network, dtype
-        self._settled: dict[int, tuple[Draft, Signal]] = {}
+        self._settled: dict[int, tuple[PendingSynapse, SymbolicValue]] = {}
 
-    def settle(self, draft: Draft) -> Signal:
+    def settle(self, draft: PendingSynapse) -> SymbolicValue:
         """Make the synapses of a draft, one for each term that enters, and add them up."""
         if id(draft) in self._settled:
             return self._settled[id(draft)][1]
@@ -58,7 +58,7 @@ class Wiring:
         self._settled[id(draft)] = draft, made  # the draft is held, so its id stays its own
         return made
 
-    def add_pool(self, path: str, window: Window, source: str, signal: Signal) -> str:
+    def add_pool(self, path: str, window: PoolArgs, source: str, signal: SymbolicValue) -> str:
         """Add the node that pools one term of a signal; return its path."""
         node = Pool(
             "max" if window.is_max else "sum",
@@ -69,7 +69,9 @@ class Wiring:
         )
         return self._network.add(path, node, source)
 
-    def as_currents(self, signal: Signal, path: str, *, flatten: bool = False) -> Term:
+    def as_currents(
+        self, signal: SymbolicValue, path: str, *, flatten: bool = False
+    ) -> ScaledInput:
         """Return the signal as one term of currents, from one node.
 
         Args:
@@ -83,11 +85,13 @@ class Wiring:
         merged = self._network.add(f"{path}_merge", Merge(), *(term.source for term in terms))
         return replace(terms[0], source=merged)
 
-    def all_currents(self, signal: Signal, path: str) -> list[Term]:
+    def all_currents(self, signal: SymbolicValue, path: str) -> list[ScaledInput]:
         """Return terms of currents whose sum, inside a module, is the signal."""
         return self._currents(signal, path, f"{path}.shortcut".lstrip("."), False)
 
-    def _currents(self, signal: Signal, path: str, name: str, flatten: bool) -> list[Term]:
+    def _currents(
+        self, signal: SymbolicValue, path: str, name: str, flatten: bool
+    ) -> list[ScaledInput]:
         """Return terms of currents whose sum is the signal: all maps, or all features."""
         where = path or "the network itself"
         if any(term.first_channel or term.channels < signal.channels for term in signal.terms):
@@ -102,7 +106,9 @@ class Wiring:
         is_mixed = flatten or len(kinds) > 1
         return [self._current(term, signal, name, is_mixed) for term in signal.terms]
 
-    def _current(self, term: Term, signal: Signal, name: str, flatten: bool) -> Term:
+    def _current(
+        self, term: ScaledInput, signal: SymbolicValue, name: str, flatten: bool
+    ) -> ScaledInput:
         flatten = flatten and term.positions == 1
         if term.is_current and not flatten:
             return term
@@ -119,9 +125,9 @@ class Wiring:
         positions = 0 if flatten else term.positions
         return replace(term, source=source, scale=one(), max_size=None, positions=positions)
 
-    def currents(self, path: str, *, like: Signal, channels: int) -> Signal:
+    def currents(self, path: str, *, like: SymbolicValue, channels: int) -> SymbolicValue:
         """Return what a node gives as a signal with the axes of another."""
-        term = Term(source=path, scale=one(), max_size=None, channels=channels)
+        term = ScaledInput(source=path, scale=one(), max_size=None, channels=channels)
         return replace(like, terms=(term,))
 
     def stored(self, values: Tensor) -> Tensor:

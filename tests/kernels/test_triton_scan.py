@@ -1,7 +1,7 @@
 """The GPU kernels against the reference: on a GPU, or where there is none in Triton's interpreter.
 
-pytest tests/kernels/test_triton.py                         on a machine with a GPU
-TRITON_INTERPRET=1 pytest tests/kernels/test_triton.py      anywhere
+pytest tests/kernels/test_triton_scan.py                         on a machine with a GPU
+TRITON_INTERPRET=1 pytest tests/kernels/test_triton_scan.py      anywhere
 """
 
 import os
@@ -18,11 +18,11 @@ from kernels.cases import (
     draw_case,
 )
 
-from lbq.kernels import ScanOptions, burst_scan, forcing
-from lbq.kernels import triton as binding
+from lbq.kernels import ScanOptions, burst_scan, force_implementation
+from lbq.kernels import triton_scan as binding
 from lbq.kernels.layout import layout_for
-from lbq.kernels.plain import PlainBurstScan
-from lbq.kernels.triton import can_run
+from lbq.kernels.plain_scan import PlainBurstScan
+from lbq.kernels.triton_scan import can_run
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if IS_INTERPRETED else "cuda"
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings(
 def triton_scan(currents, step, **arguments):
     """The door, held to Triton but for draws that are empty or not dense: these run elsewhere."""
     is_taken = currents.numel() > 0 and layout_for(currents, step) is not None
-    with forcing("triton") if is_taken else nullcontext():
+    with force_implementation("triton") if is_taken else nullcontext():
         return burst_scan(currents, step, **arguments)
 
 
@@ -85,7 +85,7 @@ OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
 
 def scan(currents, step, **arguments):
     arguments = {"tail": 0.5, "decay": 0.5, "reset": 1.0, **arguments}
-    with forcing("triton"):
+    with force_implementation("triton"):
         return burst_scan(currents, step, options=OPTIONS, **arguments)
 
 

@@ -7,13 +7,13 @@ import torch
 from random_networks import RandomNetwork, to_proven_integers
 
 import lbq
-from lbq.deploy.backends import native
-from lbq.deploy.backends.native import Carries, NativeEngine
+from lbq.deploy import native_engine
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
+from lbq.deploy.native_engine import EngineState, NativeEngine
 from lbq.deploy.run import run
 from lbq.errors import ImplementationError, LoweringError, ParameterError, ShapeError, TimeError
-from lbq.kernels import native as kernels
+from lbq.kernels import native_scan as kernels
 
 pytestmark = [
     pytest.mark.as_shipped,  # the annotation checks stop tracers
@@ -44,7 +44,7 @@ def test_it_gives_the_same_levels_and_logits_as_dense(seed):
         assert torch.equal(level, known)
 
 
-@pytest.mark.parametrize("choice", native.CHOICES)
+@pytest.mark.parametrize("choice", native_engine.CHOICES)
 def test_events_and_dense_products_give_the_same_bits(choice):
     net, inputs = integer_network(7)
     assert torch.equal(
@@ -56,7 +56,7 @@ def test_events_and_dense_products_give_the_same_bits(choice):
 def test_a_stream_is_the_whole_sequence(seed):
     net, inputs = integer_network(seed)
     engine, batch = NativeEngine(net), inputs.shape[1] if net.takes_frames else len(inputs)
-    carries, total = Carries(engine, batch), 0
+    carries, total = EngineState(engine, batch), 0
     for t in range(net.timesteps):
         now = inputs[t : t + 1] if net.takes_frames else inputs
         total = total + engine.run(now, carries=carries, timesteps=1)
@@ -119,14 +119,14 @@ def test_a_network_of_real_numbers_is_refused():
 def test_carries_of_another_batch_are_refused():
     net, inputs = integer_network(2)
     engine = NativeEngine(net)
-    with pytest.raises(ParameterError, match="Carries"):
-        engine.run(inputs, carries=Carries(engine, 17))
+    with pytest.raises(ParameterError, match="EngineState"):
+        engine.run(inputs, carries=EngineState(engine, 17))
 
 
 def test_a_stream_ends_where_the_proof_does():
     net, inputs = integer_network(2)
     engine, batch = NativeEngine(net), inputs.shape[1] if net.takes_frames else len(inputs)
-    carries = Carries(engine, batch)
+    carries = EngineState(engine, batch)
     engine.run(inputs, carries=carries)
     with pytest.raises(TimeError, match="0 are left"):
         engine.run(inputs[:1] if net.takes_frames else inputs, carries=carries, timesteps=1)
@@ -136,7 +136,7 @@ def test_a_stream_ends_where_the_proof_does():
 def test_no_timestep_and_fewer_are_refused(timesteps):
     net, inputs = integer_network(2)
     engine = NativeEngine(net)
-    carries = Carries(engine, inputs.shape[1] if net.takes_frames else len(inputs))
+    carries = EngineState(engine, inputs.shape[1] if net.takes_frames else len(inputs))
     with pytest.raises(TimeError, match="at least one timestep"):
         engine.run(inputs[:0] if net.takes_frames else inputs, carries=carries, timesteps=timesteps)
     assert carries.timesteps_left == net.timesteps
@@ -180,13 +180,13 @@ def test_an_instruction_set_that_is_not_there_is_refused():
 
 def test_a_missing_library_is_named_with_the_way_to_build_it(monkeypatch):
     net, inputs = integer_network(2)
-    native._library.cache_clear()
-    monkeypatch.setattr(kernels, "why_missing", lambda: "is not built")
+    native_engine._library.cache_clear()
+    monkeypatch.setattr(kernels, "load_error", lambda: "is not built")
     try:
         with pytest.raises(ImplementationError, match="pip install --no-build-isolation"):
             NativeEngine(net).run(inputs)
     finally:
-        native._library.cache_clear()
+        native_engine._library.cache_clear()
 
 
 def test_a_residual_network_runs():

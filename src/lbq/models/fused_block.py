@@ -1,16 +1,16 @@
 """A synapse and the neuron behind it as one operation, where nobody looks between them.
 
-``fire`` runs convolution, batch norm, shortcut and neuron. Told to fuse, it runs all but the
-convolution as one native operation (:mod:`lbq.kernels.normed`); parameters, buffers and state dicts
-are those of the modules either way. Tracers, compilers and hooks get the modules one by one.
+``fire`` runs convolution, batch norm, shortcut and neuron. With ``fused=True`` all but the
+convolution runs as one native operation (:mod:`lbq.kernels.norm_scan`); parameters, buffers and
+state dicts do not change. Tracers, compilers and hooks get the modules one by one.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from lbq.kernels.normed import NormedBurstScan, can_run
-from lbq.models.time import OverTime, fold, unfold
+from lbq.kernels.norm_scan import NormedBurstScan, can_run
+from lbq.models.time import OverTime, merge_time, split_time
 from lbq.neurons.burst import BurstLIF
 from lbq.types import Sequence
 
@@ -36,11 +36,11 @@ def fire(
         conv, norm = synapse
         assert isinstance(norm, nn.BatchNorm2d)
         assert isinstance(neuron, BurstLIF)
-        before = unfold(conv(fold(bursts)), like=bursts)
+        before = split_time(conv(merge_time(bursts)), like=bursts)
         step = neuron.step.for_currents(before, max_level=neuron.max_level)
         if _fits(norm, before, shortcut, step):
             return _fire_fused(norm, neuron, before, shortcut, step)
-        currents = unfold(norm(fold(before)), like=bursts)
+        currents = split_time(norm(merge_time(before)), like=bursts)
     else:
         currents = synapse(bursts)
     return neuron(currents if shortcut is None else currents + shortcut)

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import lbq
-from lbq.kernels import native
-from lbq.kernels.normed import NormedBurstScan
-from lbq.models import BasicBlock, fusion
+from lbq.kernels import native_scan
+from lbq.kernels.norm_scan import NormedBurstScan
+from lbq.models import BasicBlock, fused_block
 
-if native.isa() is None:
+if native_scan.isa() is None:
     message = "the native kernels are not built: pip install --no-build-isolation -e ."
     if os.environ.get("LBQ_REQUIRE_NATIVE"):
         pytest.fail(message)
@@ -49,7 +49,7 @@ def fused_calls(monkeypatch):
         calls.append(arguments)
         return apply(*arguments)
 
-    monkeypatch.setattr(fusion.NormedBurstScan, "apply", count)
+    monkeypatch.setattr(fused_block.NormedBurstScan, "apply", count)
     return calls
 
 

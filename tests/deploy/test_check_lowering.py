@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import lbq
-from lbq.deploy.compare import in_float64
+from lbq.deploy.check_lowering import in_float64
 from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lbq.kernels.layout import ordered
-from lbq.kernels.native import DTYPES, RESET_MODES, isa, shares_of
-from lbq.kernels.signature import ScanOptions, with_known_signature
+from lbq.kernels.layout import match_layout
+from lbq.kernels.native_scan import DTYPES, RESET_MODES, isa, split_coefficient_grads
+from lbq.kernels.signature import ScanOptions, cache_signature
 
 MAX_TIMESTEPS = 32
 """Timesteps of which a kernel holds the membranes while it walks back."""
@@ -43,7 +43,7 @@ def can_run(currents: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
     return is_last and fits and step.shape in ((1,), (currents.shape[2], 1, 1))
 
 
-@with_known_signature
+@cache_signature
 class NormedBurstScan(torch.autograd.Function):
     """``apply(currents, shortcut, weight, bias, mean, variance, step, tail, decay, reset, ...)``.
 
@@ -78,7 +78,7 @@ class NormedBurstScan(torch.autograd.Function):
         levels = torch.empty_like(currents, dtype=torch.uint8) if wants_levels else None
         torch.ops.lbq.normed_forward.default(
             currents,
-            ordered(shortcut, currents),
+            match_layout(shortcut, currents),
             weight,
             bias,
             eps,
@@ -123,9 +123,9 @@ class NormedBurstScan(torch.autograd.Function):
         grad_norm = step.new_empty(2, currents.shape[2])
         grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
         torch.ops.lbq.normed_backward.default(
-            ordered(grad_bursts, currents),
+            match_layout(grad_bursts, currents),
             currents,
-            ordered(shortcut, currents),
+            match_layout(shortcut, currents),
             *norm,
             ctx.eps,
             ctx.is_of_batch,
@@ -154,7 +154,7 @@ class NormedBurstScan(torch.autograd.Function):
             None,
             None,
             grad_step,
-            *shares_of(grad_other, ctx.needs_input_grad[7:10], tail, decay, reset),
+            *split_coefficient_grads(grad_other, ctx.needs_input_grad[7:10], tail, decay, reset),
             None,
             None,
             None,

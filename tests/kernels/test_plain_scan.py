@@ -2,7 +2,7 @@
 
 import torch
 
-from lbq.kernels import ScanOptions, ScanOutput, plain
+from lbq.kernels import ScanOptions, ScanOutput, plain_scan
 
 OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
 
@@ -10,7 +10,7 @@ OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
 def scan(currents, step, tail):
     """Call the plain implementation itself; the door may choose another one."""
     decay, reset = torch.tensor([0.5]), torch.tensor([1.0])
-    out = plain.PlainBurstScan.apply(currents, step, tail, decay, reset, None, OPTIONS)
+    out = plain_scan.PlainBurstScan.apply(currents, step, tail, decay, reset, None, OPTIONS)
     return ScanOutput(*out[:3])
 
 
@@ -37,7 +37,7 @@ def test_slicing_the_batch_changes_no_bit_of_the_forward(monkeypatch):
     step, tail = torch.tensor([0.4], requires_grad=True), torch.tensor([0.5], requires_grad=True)
     outputs, grads = [], []
     for elements in (1, 50, 1 << 30):  # one sample at a time, a few, all at once
-        monkeypatch.setattr(plain, "_SLICE_ELEMENTS", elements)
+        monkeypatch.setattr(plain_scan, "_SLICE_ELEMENTS", elements)
         leaf = currents.clone().requires_grad_()
         out = scan(leaf, step, tail)
         outputs.append(out)

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from lbq.deploy.capture import changed_methods
+from lbq.deploy.capture import overridden_methods
 from lbq.deploy.nodes import LevelNeuron
 from lbq.errors import LoweringError, StepError
-from lbq.functional.quantize import threshold_ladder
+from lbq.functional.quantize import level_thresholds
 from lbq.neurons.binary import BinaryLIF
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.integer import IntegerLIF
@@ -37,7 +37,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
     if isinstance(neuron, BurstLIF):
         step = _step(neuron.step(), path, dtype)
         node = LevelNeuron(
-            threshold_ladder(step, max_level=neuron.max_level),
+            level_thresholds(step, max_level=neuron.max_level),
             decay=neuron.decay().to(dtype),
             reset_amount=neuron.reset.to(dtype) * step,
             reset=neuron.options.reset_mode,
@@ -45,7 +45,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
     elif isinstance(neuron, TernaryLIF):
         step = _step(neuron.step(), path, dtype)
         node = LevelNeuron(
-            threshold_ladder(step, max_level=1),
+            level_thresholds(step, max_level=1),
             decay=neuron.decay().to(dtype),
             reset_amount=neuron.reset.to(dtype) * step,
             reset=neuron.reset_mode,
@@ -54,7 +54,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
     elif isinstance(neuron, OriginalTernaryLIF):
         step = _step(neuron.step(), path, dtype)
         node = LevelNeuron(
-            threshold_ladder(one * neuron.THRESHOLD, max_level=1),
+            level_thresholds(one * neuron.THRESHOLD, max_level=1),
             decay=neuron.decay().to(dtype),
             reset_amount=one,
             reset="zero",
@@ -72,7 +72,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
     elif isinstance(neuron, IntegerLIF):
         step = one
         node = LevelNeuron(
-            _rounding_ladder(neuron.max_level, dtype),
+            _rounding_thresholds(neuron.max_level, dtype),
             decay=neuron.decay().to(dtype),
             reset_amount=one,
             reset="level",
@@ -90,7 +90,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         step = neuron.step.to(dtype)
         mixture = 2 * torch.sigmoid(neuron.raw_mixture.to(dtype)) / neuron.timesteps
         node = LevelNeuron(
-            threshold_ladder(step, max_level=neuron.max_level),
+            level_thresholds(step, max_level=neuron.max_level),
             decay=torch.sigmoid(neuron.raw_leak.to(dtype)) + 0.5,
             reset_amount=step,
             reset="level",
@@ -110,7 +110,7 @@ def _check_methods(neuron: Neuron, path: str) -> None:
         base = next((kind for kind in known if isinstance(module, kind)), None)
         if module is None or base is None:
             continue
-        changed = changed_methods(module, base)
+        changed = overridden_methods(module, base)
         if module is step:  # its forward says what it is worth, whatever that computes
             changed = [name for name in changed if name == "for_currents"]
         if changed:
@@ -136,7 +136,7 @@ def _above(threshold: Tensor) -> Tensor:
     return torch.nextafter(threshold, torch.full_like(threshold, torch.inf))
 
 
-def _rounding_ladder(max_level: int, dtype: torch.dtype) -> Tensor:
+def _rounding_thresholds(max_level: int, dtype: torch.dtype) -> Tensor:
     """Return where rounding half to even reaches each level: odd ones just above the half."""
     halves = torch.arange(max_level, dtype=dtype) + 0.5
     is_odd = torch.arange(1, max_level + 1) % 2 == 1

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lbq.deploy.network import LoweredNetwork
+from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Merge, Readout, Shortcut
 from lbq.errors import LoweringError, NonFiniteError, ShapeError, TimeError
 

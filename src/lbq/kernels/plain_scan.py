@@ -37,13 +37,13 @@ from lbq.functional.surrogate import (
     step_slope,
     tail_slope,
 )
-from lbq.kernels.signature import ScanOptions, with_known_signature
+from lbq.kernels.signature import ScanOptions, cache_signature
 
 _SLICE_ELEMENTS = 1 << 17
 """Neurons per slice: a slice's temporaries (512 KiB each in float32) stay in the L2 cache."""
 
 
-@with_known_signature
+@cache_signature
 class PlainBurstScan(torch.autograd.Function):
     """``apply(currents, step, tail, decay, reset, carry, options)``.
 
