@@ -79,7 +79,7 @@ class Pocket {
     node.multiplier = 1;
     node.shift = 1;
     std::vector<int32_t> thresholds;
-    for (int32_t rung = 1; rung <= node.max_level; ++rung) thresholds.push_back(rung * step);
+    for (int32_t threshold = 1; threshold <= node.max_level; ++threshold) thresholds.push_back(threshold * step);
     node.thresholds = keep(std::move(thresholds));
     node.reset_amount = keep(std::vector<int32_t>{step});
     return add(node);

@@ -46,7 +46,7 @@ class Checker {
 
  private:
   // What a node gives.
-  struct Signal {
+  struct OutputInfo {
     Shape shape;
     bool has_time;
     int64_t largest;  // of levels and their sums; -1: currents, or inputs, of which the caller may know more
@@ -68,17 +68,17 @@ class Checker {
   }
 
   const Node& node() const { return network_.nodes[index_]; }
-  Signal signal(int32_t from) const {
+  OutputInfo output_of(int32_t from) const {
     if (from == kInput) return {network_.input, network_.takes_frames, -1};
-    return signals_[from];
+    return outputs_[from];
   }
 
   void check_node() {
     require(node().kind <= Kind::kReadout, "no such kind, %d", static_cast<int>(node().kind));
     check_inputs();
-    const Signal first = signal(node().inputs[0]);
+    const OutputInfo first = output_of(node().inputs[0]);
     require(is_same(node().from, first.shape), "it says that it reads another shape than its input has");
-    Signal gives = first;
+    OutputInfo gives = first;
     switch (node().kind) {
       case Kind::kSynapse: gives = synapse(first); break;
       case Kind::kShortcut: gives = shortcut(first); break;
@@ -99,7 +99,7 @@ class Checker {
     const Bound& bound = node().bound;
     require((bound.bits == 0 || bound.bits == 16 || bound.bits == 32) && bound.low <= bound.high,
             "a bound of %d bits from %" PRId64 " to %" PRId64, bound.bits, bound.low, bound.high);
-    signals_.push_back(gives);
+    outputs_.push_back(gives);
   }
 
   void check_inputs() const {
@@ -108,7 +108,7 @@ class Checker {
     require(node().kind == Kind::kMerge ? count >= 1 : count == 1, "a %s reads %zu inputs", kind, count);
     for (int32_t input : node().inputs) {
       require(input >= kInput && input < index_, "it reads node %d, which is not before it", input);
-      const Signal other = signal(input), first = signal(node().inputs[0]);
+      const OutputInfo other = output_of(input), first = output_of(node().inputs[0]);
       require(is_same(other.shape, first.shape) && other.has_time == first.has_time,
               "it adds values of different shapes, or one instant to a sequence");
     }
@@ -119,7 +119,7 @@ class Checker {
             kind);
   }
 
-  void check_time(const Signal& first) const {
+  void check_time(const OutputInfo& first) const {
     const Kind kind = node().kind;
     const bool needs_time = kind == Kind::kNeuron || kind == Kind::kReadout;
     require(!needs_time || first.has_time, "a %s reads a sequence, this is one instant",
@@ -148,11 +148,11 @@ class Checker {
     return rest / window.stride[axis] + 1;
   }
 
-  void check_max_input(const Signal& first) const {
+  void check_max_input(const OutputInfo& first) const {
     require(first.largest <= node().max_input, "it says that 0..%" PRId64 " enters, but levels reach %" PRId64, node().max_input, first.largest);
   }
 
-  Signal synapse(const Signal& first) const {
+  OutputInfo synapse(const OutputInfo& first) const {
     check_max_input(first);
     const Shape& from = first.shape;
     const int64_t outputs = node().to.channels, groups = node().groups;
@@ -179,7 +179,7 @@ class Checker {
     return {to, first.has_time, -1};
   }
 
-  Signal shortcut(const Signal& first) const {
+  OutputInfo shortcut(const OutputInfo& first) const {
     check_max_input(first);
     const int64_t channels = first.shape.channels;
     check_integers(node().weight, {channels, 1}, "the weight");
@@ -187,8 +187,8 @@ class Checker {
     return {first.shape, first.has_time, -1};
   }
 
-  Signal pool(const Signal& first) const {
-    Signal gives = first;
+  OutputInfo pool(const OutputInfo& first) const {
+    OutputInfo gives = first;
     const Window& window = node().window;
     gives.shape.height = slide(0, first.shape.height, window.kernel);
     gives.shape.width = slide(1, first.shape.width, window.kernel);
@@ -201,7 +201,7 @@ class Checker {
     return gives;
   }
 
-  Signal neuron(const Signal& first) const {
+  OutputInfo neuron(const OutputInfo& first) const {
     const int64_t channels = first.shape.channels;
     const int32_t levels = node().max_level, shift = node().shift;
     require(levels >= 1 && levels <= kMaxLevel, "%d levels, expected 1..%d", levels, kMaxLevel);
@@ -222,7 +222,7 @@ class Checker {
   }
 
   const Network& network_;
-  std::vector<Signal> signals_;
+  std::vector<OutputInfo> outputs_;
   int32_t index_ = -1;  // the node at hand
 };
 

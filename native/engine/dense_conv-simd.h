@@ -54,7 +54,7 @@ inline Quads add_dots(Quads sum, Quads levels, Quads weights) {
 constexpr int64_t kQuadLanes = Lanes::kHalf, kQuadVectors = 2, kPanel = kQuadVectors * kQuadLanes;
 
 inline void finish_quads(const DenseBlock& block, int32_t* to, Quads sum) {
-  store_quads(to, block.are_fresh ? sum : add_quads(load_quads(to), sum));
+  store_quads(to, block.overwrites ? sum : add_quads(load_quads(to), sum));
 }
 
 // `kPositions` from `first` on, the panel of the b-th block that begins with `output`.
@@ -128,7 +128,7 @@ void dense_panel(const DenseBlock& block, int64_t b, int64_t first, int64_t outp
 
 // Sums of padding, from `output` on to the end of its panel.
 inline void clear_padding(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
-  if (!block.are_fresh) return;
+  if (!block.overwrites) return;
   for (; first < block.positions; ++first)
     for (int64_t lane = output; lane < (output / kPanel + 1) * kPanel; lane += kQuadLanes)
       store_quads(block.sums_of(b) + first * block.outputs + lane, Quads{});

@@ -6,42 +6,42 @@
 #include <stdexcept>
 
 #include "check_network.h"
-#include "plain_nodes.h"
+#include "generic_nodes.h"
 #include "sum_step.h"
 
 namespace lbq {
 namespace {
 
-constexpr int64_t kImages = 4;                // of one piece: they share the way of the weights through the caches
-constexpr int64_t kPieceValues = int64_t{1} << 24;  // that a node may give for one piece
+constexpr int64_t kImages = 4;                // of one chunk: they share the way of the weights through the caches
+constexpr int64_t kChunkValues = int64_t{1} << 24;  // that a node may give for one chunk
 
 // That this thread has worked: neighbours disturb it less than the time that passes.
-double seconds_of_thread() {
+double thread_cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// What neurons keep between walks; `first` is where this piece's images begin in it.
-struct PieceCarries {
+// What neurons keep between walks; `first` is where this chunk's images begin in it.
+struct ChunkCarries {
   Carries* carries;  // null: from rest, and nothing is kept
   int64_t first;
 };
 
 struct Answers {
   int32_t* to;
-  int64_t batch, first_image;  // of the whole run, and of this piece in it
+  int64_t batch, first_image;  // of the whole run, and of this chunk in it
   int64_t first_timestep;
   uint8_t* const* levels;      // see RunOptions
 };
 
 // Bytes with channels first to levels with channels last and zeros behind them.
-void take_input(const uint8_t* from, const Value& value, int64_t batch, int64_t first_image, const Piece& piece, uint8_t* to) {
+void load_input(const uint8_t* from, const Value& value, int64_t batch, int64_t first_image, const Chunk& chunk, uint8_t* to) {
   const int64_t pixels = value.shape.height * value.shape.width, channels = value.shape.channels;
-  const int64_t timesteps = value.has_time ? piece.timesteps : 1;
-  std::memset(to, 0, timesteps * piece.batch * pixels * value.stride);
+  const int64_t timesteps = value.has_time ? chunk.timesteps : 1;
+  std::memset(to, 0, timesteps * chunk.batch * pixels * value.stride);
   for (int64_t t = 0; t < timesteps; ++t)
-    for (int64_t image = 0; image < piece.batch; ++image, to += pixels * value.stride) {
+    for (int64_t image = 0; image < chunk.batch; ++image, to += pixels * value.stride) {
       const uint8_t* planes = from + (t * batch + first_image + image) * channels * pixels;
       for (int64_t channel = 0; channel < channels; ++channel)
         for (int64_t pixel = 0; pixel < pixels; ++pixel)
@@ -49,29 +49,29 @@ void take_input(const uint8_t* from, const Value& value, int64_t batch, int64_t 
     }
 }
 
-void show_levels(const Answers& answers, const Piece& piece, const Held& held, int32_t node) {
+void write_levels(const Answers& answers, const Chunk& chunk, const NodeValue& held, int32_t node) {
   uint8_t* to = answers.levels ? answers.levels[node] : nullptr;
   if (to == nullptr) return;
   const int64_t pixels = held.value.shape.height * held.value.shape.width, channels = held.value.shape.channels;
-  for (int64_t t = 0; t < piece.timesteps; ++t)
-    for (int64_t image = 0; image < piece.batch; ++image) {
+  for (int64_t t = 0; t < chunk.timesteps; ++t)
+    for (int64_t image = 0; image < chunk.batch; ++image) {
       uint8_t* planes =
           to + ((answers.first_timestep + t) * answers.batch + answers.first_image + image) * channels * pixels;
-      const int64_t from = (t * piece.batch + image) * pixels * held.value.stride;
+      const int64_t from = (t * chunk.batch + image) * pixels * held.value.stride;
       for (int64_t pixel = 0; pixel < pixels; ++pixel)
         for (int64_t channel = 0; channel < channels; ++channel)
           planes[channel * pixels + pixel] = static_cast<uint8_t>(held.at(from + pixel * held.value.stride + channel));
     }
 }
 
-// The readout adds to what earlier pieces of the sequence left.
-void read_out(const Node& node, const Held& held, const Piece& piece, const Answers& answers) {
+// The readout adds to what earlier chunks of the sequence left.
+void write_answers(const Node& node, const NodeValue& held, const Chunk& chunk, const Answers& answers) {
   const int64_t pixels = node.to.height * node.to.width, size = node.to.size();
-  for (int64_t t = 0; t < piece.timesteps; ++t)
-    for (int64_t image = 0; image < piece.batch; ++image) {
+  for (int64_t t = 0; t < chunk.timesteps; ++t)
+    for (int64_t image = 0; image < chunk.batch; ++image) {
       const int64_t row = answers.first_image + image;
       int32_t* to = answers.to + (node.sums_over_time ? row : (answers.first_timestep + t) * answers.batch + row) * size;
-      const int64_t from = ((held.value.has_time ? t * piece.batch : 0) + image) * pixels * held.value.stride;
+      const int64_t from = ((held.value.has_time ? t * chunk.batch : 0) + image) * pixels * held.value.stride;
       for (int64_t channel = 0; channel < node.to.channels; ++channel)
         for (int64_t pixel = 0; pixel < pixels; ++pixel) {
           const int32_t current = static_cast<int32_t>(held.at(from + pixel * held.value.stride + channel));
@@ -83,7 +83,7 @@ void read_out(const Node& node, const Held& held, const Piece& piece, const Answ
 
 }  // namespace
 
-struct Engine::Parts {
+struct Engine::Impl {
   const Network& network;
   const EngineKernels& kernels;
   const Choice choice;
@@ -92,17 +92,17 @@ struct Engine::Parts {
   mutable std::mutex mutex;
   mutable std::vector<std::unique_ptr<Workspace>> idle;
 
-  Parts(const Network& network, const EngineKernels& kernels, Choice choice)
+  Impl(const Network& network, const EngineKernels& kernels, Choice choice)
       : network(network), kernels(kernels), choice(choice), plan(network, kernels), largest(1) {
     for (const Value& value : plan.values)
       largest = std::max(largest, value.stride * value.shape.height * value.shape.width);
   }
 
-  std::unique_ptr<Workspace> borrow(int threads) const {
+  std::unique_ptr<Workspace> acquire(int threads) const {
     {
       std::lock_guard<std::mutex> lock(mutex);
       for (auto& space : idle)
-        if (space->crew.size() == threads) {
+        if (space->pool.size() == threads) {
           std::swap(space, idle.back());
           std::unique_ptr<Workspace> found = std::move(idle.back());
           idle.pop_back();
@@ -111,17 +111,17 @@ struct Engine::Parts {
     }
     return std::make_unique<Workspace>(threads);
   }
-  void give_back(std::unique_ptr<Workspace> space) const {
+  void release(std::unique_ptr<Workspace> space) const {
     std::lock_guard<std::mutex> lock(mutex);
     idle.push_back(std::move(space));
   }
 
-  void walk(const uint8_t* inputs, const Piece& piece, Workspace& space, const Answers& answers, PieceCarries state,
+  void run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspace& space, const Answers& answers, ChunkCarries state,
             std::vector<StepRecord>* records) const;
-  void fire(const Step& step, const SumContext& context, PieceCarries state, StepRecord* record) const;
+  void fire(const Step& step, const SumContext& context, ChunkCarries state, StepRecord* record) const;
 };
 
-void Engine::Parts::fire(const Step& step, const SumContext& context, PieceCarries state, StepRecord* record) const {
+void Engine::Impl::fire(const Step& step, const SumContext& context, ChunkCarries state, StepRecord* record) const {
   const Node& node = network.nodes[step.node];
   const Value& value = plan.values[step.node];
   const int64_t pixels = value.shape.height * value.shape.width;
@@ -142,57 +142,57 @@ void Engine::Parts::fire(const Step& step, const SumContext& context, PieceCarri
                                  node.resets_after_decay,
                                  carry ? carry + at : nullptr,
                                  levels + at,
-                                 context.piece.batch * pixels * value.stride,
+                                 context.chunk.batch * pixels * value.stride,
                                  value.stride};
         kernels.fire(block, neuron);
       },
       record);
 }
 
-void Engine::Parts::walk(const uint8_t* inputs, const Piece& piece, Workspace& space, const Answers& answers,
-                         PieceCarries state, std::vector<StepRecord>* records) const {
+void Engine::Impl::run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspace& space, const Answers& answers,
+                         ChunkCarries state, std::vector<StepRecord>* records) const {
   space.place.assign(plan.values.size(), -1);
   space.is_taken.assign(space.pages.size(), false);
   const auto bytes_of = [&](const Value& value) {
-    return piece.instants(value.has_time) * value.shape.height * value.shape.width * value.stride *
+    return chunk.instants(value.has_time) * value.shape.height * value.shape.width * value.stride *
            (value.are_levels ? 1 : 4);
   };
   const Value& input = plan.value(kInput);
-  take_input(inputs, input, answers.batch, answers.first_image, piece,
+  load_input(inputs, input, answers.batch, answers.first_image, chunk,
              reinterpret_cast<uint8_t*>(space.take(kInput, bytes_of(input))));
-  const SumContext context{plan, kernels, choice, space, piece};
+  const SumContext context{plan, kernels, choice, space, chunk};
   for (size_t index = 0; index < plan.steps.size(); ++index) {
     const Step& step = plan.steps[index];
     const Node& node = network.nodes[step.node];
     const Value& value = plan.values[step.node];
     StepRecord record;
     record.node = step.node;
-    const double begin = records ? seconds_of_thread() : 0;
-    if (step.what == Step::What::kRead) {
+    const double begin = records ? thread_cpu_seconds() : 0;
+    if (step.op == Step::Op::kReadout) {
       const int32_t from = origin_of(network, node.inputs[0]);
-      read_out(node, {plan.value(from), space.of(from)}, piece, answers);
+      write_answers(node, {plan.value(from), space.of(from)}, chunk, answers);
       continue;
     }
-    const Held made{value, space.take(step.node, bytes_of(value))};
+    const NodeValue made{value, space.take(step.node, bytes_of(value))};
     const int32_t from = origin_of(network, node.inputs[0]);
-    if (step.what == Step::What::kFire) {
+    if (step.op == Step::Op::kFire) {
       fire(step, context, state, &record);
-      show_levels(answers, piece, made, step.node);
-    } else if (step.what == Step::What::kStore) {
+      write_levels(answers, chunk, made, step.node);
+    } else if (step.op == Step::Op::kStore) {
       int32_t* to = reinterpret_cast<int32_t*>(made.data);
-      const int64_t time_stride = piece.batch * value.shape.height * value.shape.width * value.stride;
-      const Piece once{piece.batch, value.has_time ? piece.timesteps : 1};
+      const int64_t time_stride = chunk.batch * value.shape.height * value.shape.width * value.stride;
+      const Chunk once{chunk.batch, value.has_time ? chunk.timesteps : 1};
       run_sum({plan, kernels, choice, space, once}, step.sum,
               [&](const CurrentBlock& block, int64_t position, int64_t output) {
                 kernels.store(block, to + position * value.stride + output, time_stride, value.stride);
               },
               &record);
-    } else if (step.what == Step::What::kPool) {
-      pool(node, {plan.value(from), space.of(from)}, made, piece.instants(value.has_time));
+    } else if (step.op == Step::Op::kPool) {
+      pool(node, {plan.value(from), space.of(from)}, made, chunk.instants(value.has_time));
     } else {
-      multiply_plainly(node, {plan.value(from), space.of(from)}, made, piece.instants(value.has_time));
+      generic_conv(node, {plan.value(from), space.of(from)}, made, chunk.instants(value.has_time));
     }
-    record.seconds = records ? seconds_of_thread() - begin : 0;
+    record.seconds = records ? thread_cpu_seconds() - begin : 0;
     if (records) records->push_back(record);
     for (size_t i = 0; i < plan.values.size(); ++i)
       if (space.place[i] >= 0 && plan.values[i].last_use <= static_cast<int64_t>(index))
@@ -204,27 +204,27 @@ Engine::Engine(const Network& network, const EngineOptions& options) {
   const EngineKernels* kernels = engine_kernels(options.isa);
   if (kernels == nullptr) throw std::invalid_argument("lbq: no such instruction set here");
   check_network(network);
-  parts_ = std::make_unique<Parts>(network, *kernels, options.choice);
+  impl_ = std::make_unique<Impl>(network, *kernels, options.choice);
 }
 
 Engine::~Engine() = default;
-const Network& Engine::network() const { return parts_->network; }
-const char* Engine::isa() const { return parts_->kernels.isa; }
+const Network& Engine::network() const { return impl_->network; }
+const char* Engine::isa() const { return impl_->kernels.isa; }
 
 Carries Engine::at_rest(int64_t batch) const {
   if (batch < 0) throw std::invalid_argument("lbq: a batch of " + std::to_string(batch));
   if (batch > INT32_MAX) throw std::length_error("lbq: a batch of " + std::to_string(batch));
-  Carries state{batch, std::vector<std::vector<int32_t>>(parts_->network.nodes.size())};
-  for (const Step& step : parts_->plan.steps) {
-    const Value& value = parts_->plan.values[step.node];
-    if (step.what == Step::What::kFire)
+  Carries state{batch, std::vector<std::vector<int32_t>>(impl_->network.nodes.size())};
+  for (const Step& step : impl_->plan.steps) {
+    const Value& value = impl_->plan.values[step.node];
+    if (step.op == Step::Op::kFire)
       state.carries[step.node].assign(batch * value.shape.height * value.shape.width * value.stride, 0);
   }
   return state;
 }
 
 void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const RunOptions& options) const {
-  const Network& network = parts_->network;
+  const Network& network = impl_->network;
   const int64_t timesteps = options.timesteps > 0 ? options.timesteps : network.timesteps;
   if (batch < 0 || (options.state && options.state->batch != batch))
     throw std::invalid_argument("lbq: the state is of another batch");
@@ -232,35 +232,35 @@ void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const R
     throw std::invalid_argument("lbq: more timesteps than the network has");
   if (options.records && options.threads > 1) throw std::invalid_argument("lbq: steps are timed on one thread");
   const Node& readout = network.nodes.back();
-  const int64_t per_piece = std::max<int64_t>(1, kPieceValues / parts_->largest);  // instants
-  const int64_t images = std::clamp<int64_t>(per_piece / timesteps, 1, kImages);
-  const int64_t steps = std::min(timesteps, per_piece);
-  const int64_t pieces = (batch + images - 1) / images;
+  const int64_t instants_per_chunk = std::max<int64_t>(1, kChunkValues / impl_->largest);  // instants
+  const int64_t images = std::clamp<int64_t>(instants_per_chunk / timesteps, 1, kImages);
+  const int64_t steps = std::min(timesteps, instants_per_chunk);
+  const int64_t chunks = (batch + images - 1) / images;
   if (readout.sums_over_time) std::memset(answers, 0, batch * readout.to.size() * 4);
-  const int crews = static_cast<int>(std::min<int64_t>(pieces, std::max(options.threads, 1)));
-  const bool share_pieces = crews > 1 && pieces >= options.threads;
+  const int threads = static_cast<int>(std::min<int64_t>(chunks, std::max(options.threads, 1)));
+  const bool share_chunks = threads > 1 && chunks >= options.threads;
 
-  const auto walk_piece = [&](int64_t index, Workspace& space) {
+  const auto run_all_timesteps = [&](int64_t index, Workspace& space) {
     const int64_t first = index * images, count = std::min(images, batch - first);
     Carries own;
-    PieceCarries state{options.state, first};
+    ChunkCarries state{options.state, first};
     if (options.state == nullptr && steps < timesteps) own = at_rest(count), state = {&own, 0};
     for (int64_t t = 0; t < timesteps; t += steps) {
       const int64_t skipped = network.takes_frames ? t * batch * network.input.size() : 0;
-      parts_->walk(inputs + skipped, {count, std::min(steps, timesteps - t)}, space,
+      impl_->run_chunk(inputs + skipped, {count, std::min(steps, timesteps - t)}, space,
                    {answers, batch, first, t, options.levels}, state, options.records);
     }
   };
-  if (!share_pieces) {
-    auto space = parts_->borrow(std::max(options.threads, 1));
-    for (int64_t index = 0; index < pieces; ++index) walk_piece(index, *space);
-    return parts_->give_back(std::move(space));
+  if (!share_chunks) {
+    auto space = impl_->acquire(std::max(options.threads, 1));
+    for (int64_t index = 0; index < chunks; ++index) run_all_timesteps(index, *space);
+    return impl_->release(std::move(space));
   }
-  Crew crew(options.threads);
-  crew.each(pieces, [&](int64_t index, int) {
-    auto space = parts_->borrow(1);
-    walk_piece(index, *space);
-    parts_->give_back(std::move(space));
+  ThreadPool pool(options.threads);
+  pool.parallel_for(chunks, [&](int64_t index, int) {
+    auto space = impl_->acquire(1);
+    run_all_timesteps(index, *space);
+    impl_->release(std::move(space));
   });
 }
 

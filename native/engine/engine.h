@@ -17,7 +17,7 @@ struct EngineOptions {
   Choice choice = Choice::kMeasured;
 };
 
-// What neurons keep between the pieces of a stream; empty: rest.
+// What neurons keep between the chunks of a stream; empty: rest.
 struct Carries {
   int64_t batch = 0;
   std::vector<std::vector<int32_t>> carries;  // of every node; empty where it is no neuron
@@ -32,11 +32,11 @@ struct StepRecord {
 };
 
 struct RunOptions {
-  int64_t timesteps = 0;                       // of this piece, at most the network's; 0: the network's
+  int64_t timesteps = 0;                       // of this chunk, at most the network's; 0: the network's
   int threads = 1;
   Carries* state = nullptr;                      // in and out; null: from rest
   uint8_t* const* levels = nullptr;            // of every node: null, or where its levels go, [T, B, C, H, W]
-  std::vector<StepRecord>* records = nullptr;  // of all steps; needs one thread and one piece of the batch
+  std::vector<StepRecord>* records = nullptr;  // of all steps; needs one thread and one chunk of the batch
 };
 
 // Constant after it was made: any number of threads may call run() at once. The network must outlive it.
@@ -49,7 +49,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // inputs: [B, C, H, W], or [T, B, C, H, W] for frames; answers: [B, classes], or [T, B, classes] if the
-  // readout does not sum. With a state, the answer to a piece: a sum over time is the sum of all pieces.
+  // readout does not sum. With a state, the answer to a chunk: a sum over time is the sum of all chunks.
   // Throws std::invalid_argument for options that do not fit the network or each other.
   void run(const uint8_t* inputs, int64_t batch, int32_t* answers, const RunOptions& options = {}) const;
   const Network& network() const;
@@ -57,8 +57,8 @@ class Engine {
   Carries at_rest(int64_t batch) const;
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace lbq

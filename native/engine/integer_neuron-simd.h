@@ -15,7 +15,7 @@ constexpr int64_t kWords = Lanes::kHalf;
 typedef int32_t Words __attribute__((vector_size(4 * Lanes::kHalf)));
 typedef uint32_t UnsignedWords __attribute__((vector_size(4 * Lanes::kHalf)));
 typedef uint8_t WordBytes __attribute__((vector_size(Lanes::kHalf)));
-constexpr int32_t kLongLadder = 24;  // thresholds beyond which every lane searches for itself
+constexpr int32_t kMaxLinearSearch = 24;  // thresholds beyond which every lane searches for itself
 
 inline Words load_words(const void* from) {
   Words words;
@@ -62,20 +62,20 @@ struct Shift {
 #endif
 };
 
-// level - 1 where the membrane is below the rung: comparisons are "greater" on every machine.
-inline Words counted(Words level, Words membrane, Words rung) {
+// level - 1 where the membrane is below the threshold: comparisons are "greater" on every machine.
+inline Words counted(Words level, Words membrane, Words threshold) {
 #if defined(__AVX512BW__)
-  const __mmask16 is_below = _mm512_cmpgt_epi32_mask((__m512i)rung, (__m512i)membrane);
+  const __mmask16 is_below = _mm512_cmpgt_epi32_mask((__m512i)threshold, (__m512i)membrane);
   return (Words)_mm512_mask_add_epi32((__m512i)level, is_below, (__m512i)level, _mm512_set1_epi32(-1));
 #else
-  return level + (rung > membrane);
+  return level + (threshold > membrane);
 #endif
 }
 
 inline Words level_of(const NeuronBlock& neuron, Words membrane, int64_t channel) {
   const int32_t* thresholds = neuron.thresholds + channel;
   Words level = Words{} + neuron.max_level;
-  if (neuron.max_level <= kLongLadder) {
+  if (neuron.max_level <= kMaxLinearSearch) {
     for (int32_t n = 0; n < neuron.max_level; ++n, thresholds += neuron.channels)
       level = counted(level, membrane, load_words(thresholds));
     return level;
@@ -142,8 +142,8 @@ inline void load_bias(const CurrentBlock& block, int64_t position, int64_t outpu
     bias[h] = block.bias ? load_words(block.bias + position * block.bias_stride + output + h * kWords) : Words{};
 }
 
-// `reset_amount` where the membrane has reached the first rung.
-inline Words removed_if(Words membrane, Words first, Words reset_amount) {
+// `reset_amount` where the membrane has reached the first threshold.
+inline Words reset_if_fired(Words membrane, Words first, Words reset_amount) {
 #if defined(__AVX512BW__)
   return (Words)_mm512_maskz_mov_epi32(_mm512_cmpge_epi32_mask((__m512i)membrane, (__m512i)first), (__m512i)reset_amount);
 #else
@@ -168,14 +168,14 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
           const Words first = load_words(neuron.thresholds + channel), reset_amount = load_words(neuron.reset_amount + channel);
           const Words scaled = neuron.multiplier == 1 ? carry[h] : carry[h] * neuron.multiplier;  // halves are common
           Words membrane = current[h] + (scaled >> neuron.shift);
-          if (kAfterDecay) membrane -= removed_if(carry[h], first, reset_amount);  // the carry is the last membrane
+          if (kAfterDecay) membrane -= reset_if_fired(carry[h], first, reset_amount);  // the carry is the last membrane
           const Words level = level_of(neuron, membrane, channel);
           store_bytes(levels + t * neuron.time_stride + h * kWords, level);
           carry[h] = membrane;
           if (kAfterDecay) continue;
-          if (kReset == Reset::kEvent) carry[h] -= removed_if(membrane, first, reset_amount);
+          if (kReset == Reset::kEvent) carry[h] -= reset_if_fired(membrane, first, reset_amount);
           if (kReset == Reset::kLevel) carry[h] -= level * reset_amount;
-          if (kReset == Reset::kZero) carry[h] -= removed_if(membrane, first, membrane);
+          if (kReset == Reset::kZero) carry[h] -= reset_if_fired(membrane, first, membrane);
         }
       }
       if (kept)
@@ -217,7 +217,7 @@ void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t fir
         Words level = Words{} + kLevels;
         for (int n = 0; n < kLevels; ++n) level = counted(level, membrane, thresholds[n]);
         store_bytes(levels, level);
-        carry = membrane - removed_if(membrane, thresholds[0], reset_amount);
+        carry = membrane - reset_if_fired(membrane, thresholds[0], reset_amount);
       }
       bias += bias_step;
       from += sum_step;

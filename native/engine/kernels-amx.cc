@@ -62,7 +62,7 @@ void multiply_tiles(const DenseBlock& block, const Group& group, int64_t tile, i
   int32_t* sums = block.sums_of(b) + (group.first + tile) * kTileRows * block.outputs + output;
   int32_t* more = sums + kTileRows * block.outputs;
   const int8_t* weights = block.panel_of(b, output);
-  if (block.are_fresh) {
+  if (block.overwrites) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -137,7 +137,7 @@ void tile_block(const DenseBlock& block) {
 }  // namespace
 
 extern const EngineKernels kEngineAmx;
-const EngineKernels kEngineAmx = {"amx", 255, narrow_place, wide_place, pair_tile, list_pairs,
+const EngineKernels kEngineAmx = {"amx", 255, narrow_offset, wide_offset, pair_tile, list_pairs,
                                   count_pairs, tile_block, kPanel, false, &kAmxCosts, fire, store};
 
 }  // namespace lbq

@@ -23,15 +23,15 @@ void add(char* bytes, int64_t index, int64_t term) {
 int64_t place(int64_t output, int64_t channel) { return 2 * output + channel; }
 
 // What one entry of a list adds to one output.
-int64_t product(Pairing pairing, uint32_t levels, const char* row, int64_t output) {
-  if (pairing == Pairing::kWide)
+int64_t product(PairMode mode, uint32_t levels, const char* row, int64_t output) {
+  if (mode == PairMode::kWide)
     return int64_t{levels & 0xffff} * at<int16_t>(row, 2 * output) +
            int64_t{levels >> 16} * at<int16_t>(row, 2 * output + 1);
   return int64_t{levels & 0xff} * at<int8_t>(row, 2 * output) +
          int64_t{levels >> 8 & 0xff} * at<int8_t>(row, 2 * output + 1);
 }
 
-void pair_tile(Pairing pairing, int64_t outputs, const PairTile& tile) {
+void pair_tile(PairMode mode, int64_t outputs, const PairTile& tile) {
   const Visit* visit = tile.visits;
   for (int64_t run = 0; run < tile.num_runs; ++run)
     for (const Visit* last = visit + tile.runs[run].count; visit < last; ++visit)
@@ -39,8 +39,8 @@ void pair_tile(Pairing pairing, int64_t outputs, const PairTile& tile) {
         const char* row = tile.weights + tile.rows[visit->list + entry];
         const uint32_t levels = tile.levels[visit->list + entry];
         for (int64_t output = 0; output < outputs; ++output) {
-          const int64_t term = product(pairing, levels, row, output);
-          if (pairing == Pairing::kNarrowTo16) {
+          const int64_t term = product(mode, levels, row, output);
+          if (mode == PairMode::kNarrowTo16) {
             add<int16_t>(tile.sums + visit->place, output, term);
           } else {
             add<int32_t>(tile.sums + visit->place, output, term);
@@ -68,7 +68,7 @@ int64_t count_pairs(const uint8_t* bytes, int64_t count) {
 }
 
 void dense_block(const DenseBlock& block) {
-  if (block.are_fresh) std::memset(block.sums, 0, 4 * block.blocks * block.positions * block.outputs);
+  if (block.overwrites) std::memset(block.sums, 0, 4 * block.blocks * block.positions * block.outputs);
   for (int64_t b = 0; b < block.blocks; ++b)
     for (int64_t position = 0; position < block.positions; ++position)
       for (int64_t tap = 0; tap < block.taps; ++tap) {

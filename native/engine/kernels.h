@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "road_costs.h"
+#include "cost_model.h"
 
 namespace lbq {
 
@@ -26,7 +26,7 @@ struct Run {
 
 // How a tile multiplies. Narrow: int8 weights, int16 sums while a list lasts, which the packer proved
 // to fit. Wide: int16 weights, int32 sums, which fit always.
-enum class Pairing : uint8_t { kNarrowTo16, kNarrowToInt32, kWide };
+enum class PairMode : uint8_t { kNarrowTo16, kNarrowToInt32, kWide };
 
 struct PairTile {
   const uint32_t* levels;  // of every entry, as `pair_levels` writes them
@@ -49,7 +49,7 @@ struct DenseBlock {
   int64_t blocks, outputs;  // outputs of a block: 32, 64 or 128
   int64_t used;             // outputs of all blocks that are there; the rest is padding
   int32_t* sums;            // [blocks][positions][outputs], added to, or written where
-  bool are_fresh;           // nothing was added to them yet
+  bool overwrites;           // nothing was added to them yet
 
   // The panel that begins with this output.
   const int8_t* panel_of(int64_t block, int64_t output) const {
@@ -96,9 +96,9 @@ struct EngineKernels {
   const char* isa;
   int64_t max_narrow_level;  // narrow tiles take no larger ones
   // Where a row of a tile keeps the weight of an output and of the pair's first or second channel.
-  int64_t (*narrow_place)(int64_t output, int64_t channel);
-  int64_t (*wide_place)(int64_t output, int64_t channel);
-  void (*pair_tile)(Pairing pairing, int64_t outputs, const PairTile& tile);
+  int64_t (*narrow_offset)(int64_t output, int64_t channel);
+  int64_t (*wide_offset)(int64_t output, int64_t channel);
+  void (*pair_tile)(PairMode mode, int64_t outputs, const PairTile& tile);
   // Write the list of one pixel, `count` channels (a multiple of 32): its length. May write 32 entries more.
   int64_t (*list_pairs)(const uint8_t* pixel, int64_t count, bool is_wide, int64_t row_bytes, uint32_t* levels,
                         uint16_t* rows);
@@ -108,7 +108,7 @@ struct EngineKernels {
   int64_t dense_panel;  // outputs that it takes at once
   // Pairs of weights that would not fit 16 bits are refused by instruction sets that add them up there.
   bool dense_adds_pairs;
-  const RoadCosts* costs;  // null: there is no dense road
+  const KernelCosts* costs;  // null: there is no dense road
   void (*fire)(const CurrentBlock& currents, const NeuronBlock& neuron);
   void (*store)(const CurrentBlock& currents, int32_t* to, int64_t time_stride, int64_t position_stride);
 };

@@ -67,7 +67,7 @@ bool fit_int8(const Integers& weight) {
 
 }  // namespace
 
-Pages::Pages(int64_t bytes) : size_(bytes) {
+AlignedBuffer::AlignedBuffer(int64_t bytes) : size_(bytes) {
   const int64_t page = bytes < kHugePage / 4 ? kPage : kHugePage;
   const int64_t whole = round_up(bytes + kPage, page);  // vectors may look beyond the end
   const std::align_val_t alignment{static_cast<size_t>(page)};
@@ -78,7 +78,7 @@ Pages::Pages(int64_t bytes) : size_(bytes) {
 #endif
 }
 
-void Pages::Free::operator()(char* bytes) const { ::operator delete(bytes, alignment); }
+void AlignedBuffer::Free::operator()(char* bytes) const { ::operator delete(bytes, alignment); }
 
 int64_t integer_at(const Integers& integers, int64_t index) {
   const char* at = static_cast<const char*>(integers.data) + index * integers.width;
@@ -165,12 +165,12 @@ void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {
   row_bytes = outputs * (is_wide ? 4 : 2);
   tile_bytes = block_channels / 2 * row_bytes;
   const int64_t num_tiles = channel_blocks * taps * out_blocks;
-  tiles = Pages(num_tiles * tile_bytes);
+  tiles = AlignedBuffer(num_tiles * tile_bytes);
   std::memset(tiles.data(), 0, tiles.size());
   tile_is_used.assign(num_tiles, 0);
   const bool has_dense = kernels.dense_block && is_int8 && !(kernels.dense_adds_pairs && is_wide);
   if (has_dense) {
-    dense = Pages(out_stride * taps * dense_channels);
+    dense = AlignedBuffer(out_stride * taps * dense_channels);
     std::memset(dense.data(), 0, dense.size());
   }
   for (int64_t output = 0; output < to.channels; ++output)
@@ -184,9 +184,9 @@ void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {
         char* row = tiles.data() + tile * tile_bytes + channel % block_channels / 2 * row_bytes;
         if (is_wide) {
           const int16_t half = static_cast<int16_t>(weight);
-          std::memcpy(row + 2 * kernels.wide_place(lane, channel % 2), &half, 2);
+          std::memcpy(row + 2 * kernels.wide_offset(lane, channel % 2), &half, 2);
         } else {
-          row[kernels.narrow_place(lane, channel % 2)] = static_cast<char>(weight);
+          row[kernels.narrow_offset(lane, channel % 2)] = static_cast<char>(weight);
         }
         if (has_dense) {
           const int64_t panel = kernels.dense_panel, first = output / panel * panel;  // its first output

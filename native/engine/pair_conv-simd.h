@@ -75,19 +75,19 @@ void wide_tile(const PairTile& tile) {
 }
 
 template <int64_t kOutputs>
-void any_tile(Pairing pairing, const PairTile& tile) {
-  if (pairing == Pairing::kWide) return wide_tile<kOutputs>(tile);
-  if (pairing == Pairing::kNarrowTo16) return narrow_tile<kOutputs, true>(tile);
+void any_tile(PairMode mode, const PairTile& tile) {
+  if (mode == PairMode::kWide) return wide_tile<kOutputs>(tile);
+  if (mode == PairMode::kNarrowTo16) return narrow_tile<kOutputs, true>(tile);
   narrow_tile<kOutputs, false>(tile);
 }
 
-void pair_tile(Pairing pairing, int64_t outputs, const PairTile& tile) {
-  if (outputs == 32) return any_tile<32>(pairing, tile);
-  if (outputs == 64) return any_tile<64>(pairing, tile);
-  any_tile<128>(pairing, tile);
+void pair_tile(PairMode mode, int64_t outputs, const PairTile& tile) {
+  if (outputs == 32) return any_tile<32>(mode, tile);
+  if (outputs == 64) return any_tile<64>(mode, tile);
+  any_tile<128>(mode, tile);
 }
 
-int64_t narrow_place(int64_t output, int64_t channel) {
+int64_t narrow_offset(int64_t output, int64_t channel) {
 #if defined(__aarch64__)
   return output / 8 * 16 + channel * 8 + output % 8;
 #else
@@ -97,7 +97,7 @@ int64_t narrow_place(int64_t output, int64_t channel) {
 #endif
 }
 
-int64_t wide_place(int64_t output, int64_t channel) {
+int64_t wide_offset(int64_t output, int64_t channel) {
 #if defined(__aarch64__)
   return output / 4 * 8 + channel * 4 + output % 4;
 #else

@@ -24,13 +24,13 @@ bool meets(const PackedSynapse& synapse, const Region& region, int64_t row) {
 
 // All pixels with a list that the region sees, the shortest lists first.
 void sort_pixels(const SumContext& context, const PackedSynapse& synapse, const PairLists& lists, const Region& region,
-                 int64_t block, Bench& bench) {
+                 int64_t block, ThreadScratch& scratch) {
   const int64_t height = synapse.from.height, width = synapse.from.width;
-  bench.candidates.clear();
-  bench.histogram.assign(synapse.block_channels / 2 + 2, 0);
+  scratch.candidates.clear();
+  scratch.histogram.assign(synapse.block_channels / 2 + 2, 0);
   for (int64_t t = 0; t < region.instants; ++t)
     for (int64_t image = region.first_image; image < region.last_image; ++image) {
-      const int64_t instant = t * context.piece.batch + image;
+      const int64_t instant = t * context.chunk.batch + image;
       const int64_t first = (instant * synapse.channel_blocks + block) * height * width;
       const int64_t image_positions = region.positions / (region.last_image - region.first_image);
       const int64_t base = t * region.positions + (image - region.first_image) * image_positions;
@@ -39,39 +39,39 @@ void sort_pixels(const SumContext& context, const PackedSynapse& synapse, const 
         for (int64_t column = 0; column < width; ++column) {
           const int64_t pixel = first + row * width + column;
           if (lists.length[pixel] == 0) continue;
-          bench.candidates.push_back({lists.start[pixel], static_cast<uint32_t>(base), static_cast<uint32_t>(row),
+          scratch.candidates.push_back({lists.start[pixel], static_cast<uint32_t>(base), static_cast<uint32_t>(row),
                                       static_cast<uint32_t>(column), lists.length[pixel]});
-          ++bench.histogram[lists.length[pixel] + 1];
+          ++scratch.histogram[lists.length[pixel] + 1];
         }
       }
     }
-  for (size_t i = 1; i < bench.histogram.size(); ++i) bench.histogram[i] += bench.histogram[i - 1];
-  bench.sorted.resize(bench.candidates.size());
-  for (const Candidate& candidate : bench.candidates) bench.sorted[bench.histogram[candidate.length]++] = candidate;
+  for (size_t i = 1; i < scratch.histogram.size(); ++i) scratch.histogram[i] += scratch.histogram[i - 1];
+  scratch.sorted.resize(scratch.candidates.size());
+  for (const Candidate& candidate : scratch.candidates) scratch.sorted[scratch.histogram[candidate.length]++] = candidate;
 }
 
 // The visits of one tap: pixels whose output lies in the region, still in the order of their lengths.
-void find_visits(const PackedSynapse& synapse, const Region& region, int64_t tap, Bench& bench) {
+void find_visits(const PackedSynapse& synapse, const Region& region, int64_t tap, ThreadScratch& scratch) {
   const int32_t* rows = &synapse.row_of[tap / synapse.columns * synapse.from.height];
   const int32_t* columns = &synapse.column_of[tap % synapse.columns * synapse.from.width];
   const int64_t width = synapse.to.width, bytes = synapse.outputs * (region.are_int16 ? 2 : 4);
   const int64_t first = region.first_row, num_rows = region.last_row - region.first_row;
-  bench.visits.resize(bench.sorted.size() + 1);
-  bench.runs.clear();
-  Visit* visit = bench.visits.data();
+  scratch.visits.resize(scratch.sorted.size() + 1);
+  scratch.runs.clear();
+  Visit* visit = scratch.visits.data();
   const Visit* counted = visit;
-  const Candidate* last = bench.sorted.data() + bench.sorted.size();
-  for (const Candidate* candidate = bench.sorted.data(); candidate < last;) {
+  const Candidate* last = scratch.sorted.data() + scratch.sorted.size();
+  for (const Candidate* candidate = scratch.sorted.data(); candidate < last;) {
     const uint32_t length = candidate->length;
     for (; candidate < last && candidate->length == length; ++candidate) {
       const int64_t row = rows[candidate->row] - first, column = columns[candidate->column];
       *visit = {static_cast<uint32_t>((candidate->base + row * width + column) * bytes), candidate->list};
       visit += static_cast<uint64_t>(row) < static_cast<uint64_t>(num_rows) && column >= 0;
     }
-    if (visit > counted) bench.runs.push_back({length, static_cast<uint32_t>(visit - counted)});
+    if (visit > counted) scratch.runs.push_back({length, static_cast<uint32_t>(visit - counted)});
     counted = visit;
   }
-  bench.visits.resize(visit - bench.visits.data());
+  scratch.visits.resize(visit - scratch.visits.data());
 }
 
 }  // namespace
@@ -80,16 +80,16 @@ void list_all_pairs(const SumContext& context, const PackedSynapse& synapse, Pai
   const Value& value = context.plan.value(synapse.node_input);
   const uint8_t* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
   const int64_t height = value.shape.height, width = value.shape.width, pixels = height * width;
-  const int64_t instants = context.piece.instants(value.has_time), blocks = synapse.channel_blocks;
+  const int64_t instants = context.chunk.instants(value.has_time), blocks = synapse.channel_blocks;
   const int64_t whole = (value.shape.channels + kChannelStep - 1) / kChannelStep * kChannelStep;
   lists.capacity = pixels * (synapse.block_channels / 2) + kSlack;
   if (lists.levels.size() < instants * blocks * lists.capacity * 4) {
-    lists.levels = Pages(instants * blocks * lists.capacity * 4);
-    lists.rows = Pages(instants * blocks * lists.capacity * 2);
+    lists.levels = AlignedBuffer(instants * blocks * lists.capacity * 4);
+    lists.rows = AlignedBuffer(instants * blocks * lists.capacity * 2);
   }
   lists.start.resize(instants * blocks * pixels);
   lists.length.resize(instants * blocks * pixels);
-  context.space.crew.each(instants * blocks, [&](int64_t task, int) {
+  context.space.pool.parallel_for(instants * blocks, [&](int64_t task, int) {
     const int64_t instant = task / blocks, first = task % blocks * synapse.block_channels;
     const int64_t count = std::min(synapse.block_channels, whole - first);
     const uint8_t* pixel = levels + instant * pixels * value.stride + first;
@@ -110,23 +110,23 @@ void list_all_pairs(const SumContext& context, const PackedSynapse& synapse, Pai
 }
 
 void add_pairs(const SumContext& context, const PackedSynapse& synapse, const PairLists& lists, const Region& region,
-               Bench& bench) {
+               ThreadScratch& scratch) {
   const int64_t block_bytes = region.instants * region.positions * synapse.outputs * (region.are_int16 ? 2 : 4);
-  const Pairing pairing = synapse.is_wide     ? Pairing::kWide
-                          : region.are_int16 ? Pairing::kNarrowTo16
-                                              : Pairing::kNarrowToInt32;
+  const PairMode mode = synapse.is_wide     ? PairMode::kWide
+                          : region.are_int16 ? PairMode::kNarrowTo16
+                                              : PairMode::kNarrowToInt32;
   PairTile tile{};
   tile.levels = reinterpret_cast<const uint32_t*>(lists.levels.data());
   tile.rows = reinterpret_cast<const uint16_t*>(lists.rows.data());
   for (int64_t channels = 0; channels < synapse.channel_blocks; ++channels) {
-    sort_pixels(context, synapse, lists, region, channels, bench);
+    sort_pixels(context, synapse, lists, region, channels, scratch);
     for (int64_t tap = 0; tap < synapse.taps; ++tap) {
-      find_visits(synapse, region, tap, bench);
-      if (bench.visits.empty()) continue;
-      tile.visits = bench.visits.data();
-      tile.runs = bench.runs.data();
-      tile.num_runs = static_cast<int64_t>(bench.runs.size());
-      const int64_t visits = static_cast<int64_t>(bench.visits.size());
+      find_visits(synapse, region, tap, scratch);
+      if (scratch.visits.empty()) continue;
+      tile.visits = scratch.visits.data();
+      tile.runs = scratch.runs.data();
+      tile.num_runs = static_cast<int64_t>(scratch.runs.size());
+      const int64_t visits = static_cast<int64_t>(scratch.visits.size());
       for (int64_t block = region.first_block; block < region.last_block; ++block) {
         const int64_t index = (channels * synapse.taps + tap) * synapse.out_blocks + block;
         if (!synapse.tile_is_used[index]) continue;
@@ -136,8 +136,8 @@ void add_pairs(const SumContext& context, const PackedSynapse& synapse, const Pa
         tile.weights = synapse.tiles.data() + index * synapse.tile_bytes;
         tile.next = synapse.tiles.data() + (has_next ? next : index) * synapse.tile_bytes;
         tile.lines_per_visit = (synapse.tile_bytes / kLine + visits - 1) / visits;
-        tile.sums = bench.sums.data() + (block - region.first_block) * block_bytes;
-        context.kernels.pair_tile(pairing, synapse.outputs, tile);
+        tile.sums = scratch.sums.data() + (block - region.first_block) * block_bytes;
+        context.kernels.pair_tile(mode, synapse.outputs, tile);
       }
     }
   }

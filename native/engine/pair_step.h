@@ -15,6 +15,6 @@ struct Region {
 
 void list_all_pairs(const SumContext& context, const PackedSynapse& synapse, PairLists& lists);
 void add_pairs(const SumContext& context, const PackedSynapse& synapse, const PairLists& lists, const Region& region,
-               Bench& bench);
+               ThreadScratch& scratch);
 
 }  // namespace lbq

@@ -23,9 +23,9 @@ class Planner {
 
   void plan() {
     describe_values();
-    find_kept();
+    find_materialized();
     for (int32_t node = 0; node < count(); ++node) add_step(node);
-    for (size_t step = 0; step < plan_.steps.size(); ++step) note_uses(static_cast<int64_t>(step));
+    for (size_t step = 0; step < plan_.steps.size(); ++step) record_last_use(static_cast<int64_t>(step));
     check();
   }
 
@@ -62,39 +62,39 @@ class Planner {
 
   // Which nodes must be there as values of their own: those that more than one reads, or somebody who
   // does not add; and what is still where others are not.
-  void find_kept() {
-    is_kept_.assign(count(), false);
+  void find_materialized() {
+    is_materialized_.assign(count(), false);
     std::vector<int> readers(count(), 0);
     for (int32_t i = 0; i < count(); ++i)
       for (int32_t input : at(i).inputs)
         if (origin(input) != kInput && at(i).kind != Kind::kRepeat && ++readers[origin(input)] > 1)
-          is_kept_[origin(input)] = true;
+          is_materialized_[origin(input)] = true;
     for (int32_t i = count() - 1; i >= 0; --i) {
       const Kind kind = at(i).kind;
-      if (kind == Kind::kPool || kind == Kind::kReadout) keep(at(i).inputs[0]);
-      if (kind == Kind::kNeuron) look_at(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
-      if (is_kept_[i] && is_current(kind)) look_at(i, value(i).has_time, true);
+      if (kind == Kind::kPool || kind == Kind::kReadout) materialize(at(i).inputs[0]);
+      if (kind == Kind::kNeuron) mark_terms(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
+      if (is_materialized_[i] && is_current(kind)) mark_terms(i, value(i).has_time, true);
     }
   }
 
   static bool is_current(Kind kind) {
     return kind == Kind::kSynapse || kind == Kind::kShortcut || kind == Kind::kMerge;
   }
-  void keep(int32_t node) {
-    if (origin(node) != kInput) is_kept_[origin(node)] = true;
+  void materialize(int32_t node) {
+    if (origin(node) != kInput) is_materialized_[origin(node)] = true;
   }
-  bool is_apart(int32_t node, bool has_time) const {
-    return node == kInput || !is_current(at(node).kind) || is_kept_[node] || plan_.value(node).has_time != has_time;
+  bool is_separate(int32_t node, bool has_time) const {
+    return node == kInput || !is_current(at(node).kind) || is_materialized_[node] || plan_.value(node).has_time != has_time;
   }
 
-  void look_at(int32_t node, bool has_time, bool is_root) {
+  void mark_terms(int32_t node, bool has_time, bool is_root) {
     node = origin(node);
-    if (!is_root && is_apart(node, has_time)) return keep(node);
+    if (!is_root && is_separate(node, has_time)) return materialize(node);
     const Node& here = at(node);
-    if (here.kind != Kind::kMerge) keep(here.inputs[0]);
-    if (here.kind == Kind::kSynapse && !plan_.value(here.inputs[0]).are_levels && !is_root) keep(node);
+    if (here.kind != Kind::kMerge) materialize(here.inputs[0]);
+    if (here.kind == Kind::kSynapse && !plan_.value(here.inputs[0]).are_levels && !is_root) materialize(node);
     if (here.kind == Kind::kMerge)
-      for (int32_t input : here.inputs) look_at(input, has_time, false);
+      for (int32_t input : here.inputs) mark_terms(input, has_time, false);
   }
 
   void add_step(int32_t i) {
@@ -102,20 +102,20 @@ class Planner {
     Step step{};
     step.node = i;
     if (node.kind == Kind::kNeuron) {
-      step.what = Step::What::kFire;
+      step.op = Step::Op::kFire;
       start(step.sum, node.to, value(node.inputs[0]).has_time);
       gather(step.sum, node.inputs[0], false);
       pack(node, step.neuron);
     } else if (node.kind == Kind::kPool) {
-      step.what = Step::What::kPool;
+      step.op = Step::Op::kPool;
     } else if (node.kind == Kind::kReadout) {
-      step.what = Step::What::kRead;
-    } else if (node.kind == Kind::kRepeat || !is_kept_[i]) {
+      step.op = Step::Op::kReadout;
+    } else if (node.kind == Kind::kRepeat || !is_materialized_[i]) {
       return;
     } else if (node.kind == Kind::kSynapse && !value(node.inputs[0]).are_levels) {
-      step.what = Step::What::kMultiply;
+      step.op = Step::Op::kGenericConv;
     } else {
-      step.what = Step::What::kStore;
+      step.op = Step::Op::kStore;
       start(step.sum, node.to, value(i).has_time);
       gather(step.sum, i, true);
     }
@@ -133,7 +133,7 @@ class Planner {
 
   void gather(Sum& sum, int32_t node, bool is_root) {
     node = origin(node);
-    if (!is_root && is_apart(node, sum.has_time)) {
+    if (!is_root && is_separate(node, sum.has_time)) {
       sum.extras.push_back({node, {}});
       return;
     }
@@ -185,11 +185,11 @@ class Planner {
     const int64_t stride = channel_stride(node.to.channels), channels = node.to.channels;
     neuron.thresholds.assign(node.max_level * stride, INT32_MAX);  // padded channels stay silent
     neuron.reset_amount.assign(stride, 0);
-    const int64_t per_rung = node.thresholds.count / node.max_level;
+    const int64_t columns = node.thresholds.count / node.max_level;
     for (int64_t channel = 0; channel < channels; ++channel) {
       for (int64_t n = 0; n < node.max_level; ++n)
         neuron.thresholds[n * stride + channel] =
-            static_cast<int32_t>(integer_at(node.thresholds, n * per_rung + (per_rung == 1 ? 0 : channel)));
+            static_cast<int32_t>(integer_at(node.thresholds, n * columns + (columns == 1 ? 0 : channel)));
       neuron.reset_amount[channel] = static_cast<int32_t>(integer_at(node.reset_amount, node.reset_amount.count == 1 ? 0 : channel));
     }
   }
@@ -197,13 +197,13 @@ class Planner {
   // Calls read(node) for every value that a step reads.
   template <class Read>
   void for_reads(const Step& step, Read read) const {
-    if (step.what == Step::What::kPool || step.what == Step::What::kRead || step.what == Step::What::kMultiply)
+    if (step.op == Step::Op::kPool || step.op == Step::Op::kReadout || step.op == Step::Op::kGenericConv)
       read(origin(at(step.node).inputs[0]));
     for (const auto& synapse : step.sum.synapses) read(synapse->node_input);
     for (const ExtraTerm& extra : step.sum.extras) read(extra.value);
   }
 
-  void note_uses(int64_t step) {
+  void record_last_use(int64_t step) {
     value(plan_.steps[step].node).last_use = step;
     for_reads(plan_.steps[step], [&](int32_t node) { value(node).last_use = step; });
   }
@@ -218,8 +218,8 @@ class Planner {
           throw std::logic_error("lbq: node " + std::to_string(step.node) + " reads node " + std::to_string(node) +
                                  ", which no step before it writes");
       });
-      is_written[step.node] = step.what != Step::What::kRead;
-      answers += step.what == Step::What::kRead;
+      is_written[step.node] = step.op != Step::Op::kReadout;
+      answers += step.op == Step::Op::kReadout;
     }
     if (answers != 1) throw std::logic_error("lbq: the answer is written " + std::to_string(answers) + " times");
   }
@@ -227,7 +227,7 @@ class Planner {
   const Network& network_;
   const EngineKernels& kernels_;
   Plan& plan_;
-  std::vector<bool> is_kept_;
+  std::vector<bool> is_materialized_;
   int64_t low_ = 0, high_ = 0;
 };
 

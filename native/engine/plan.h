@@ -13,10 +13,10 @@
 namespace lbq {
 
 // Memory that begins at a page, without a constructor's pass over it.
-class Pages {
+class AlignedBuffer {
  public:
-  Pages() = default;
-  explicit Pages(int64_t bytes);
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(int64_t bytes);
   char* data() { return reinterpret_cast<char*>(start_); }
   const char* data() const { return reinterpret_cast<const char*>(start_); }
   int64_t size() const { return size_; }
@@ -55,9 +55,9 @@ struct PackedSynapse {
 
   bool is_wide;
   int64_t block_channels, channel_blocks, row_bytes, tile_bytes;
-  Pages tiles;                        // [channel_blocks][taps][out_blocks]
+  AlignedBuffer tiles;                        // [channel_blocks][taps][out_blocks]
   std::vector<uint8_t> tile_is_used;  // the same
-  Pages dense;                        // [out_stride / panel][taps][dense_channels / 4][panel][4]; empty: there is none
+  AlignedBuffer dense;                        // [out_stride / panel][taps][dense_channels / 4][panel][4]; empty: there is none
 
   // Whether the layer ran densely when it was last looked at: see choose_dense().
   mutable std::atomic<bool> was_dense{false};
@@ -97,7 +97,7 @@ struct PackedNeuron {
 };
 
 struct Step {
-  enum class What : uint8_t { kFire, kStore, kMultiply, kPool, kRead } what;
+  enum class Op : uint8_t { kFire, kStore, kGenericConv, kPool, kReadout } op;
   int32_t node;
   Sum sum;              // kFire, kStore
   PackedNeuron neuron;  // kFire

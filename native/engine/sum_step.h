@@ -13,13 +13,13 @@ struct SumContext {
   const EngineKernels& kernels;
   Choice choice;
   Workspace& space;
-  Piece piece;
+  Chunk chunk;
 };
 
 // Called for one block of outputs of neighbouring positions, with pointers and strides filled in:
 // `position` is the first of them, counted over images and pixels; `output` the first channel.
-using UseCurrents = std::function<void(const CurrentBlock& block, int64_t position, int64_t output)>;
+using Epilogue = std::function<void(const CurrentBlock& block, int64_t position, int64_t output)>;
 
-void run_sum(const SumContext& context, const Sum& sum, const UseCurrents& use, StepRecord* record);
+void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, StepRecord* record);
 
 }  // namespace lbq

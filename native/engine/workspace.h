@@ -1,22 +1,22 @@
-// The memory of one piece of work: values between steps, lists of pairs, sums. It grows and is used again.
+// The memory of one chunk of work: values between steps, lists of pairs, sums. It grows and is used again.
 #pragma once
 
 #include <vector>
 
-#include "crew.h"
+#include "thread_pool.h"
 #include "plan.h"
 
 namespace lbq {
 
-// A piece of a batch on its way through all steps.
-struct Piece {
+// A chunk of a batch on its way through all steps.
+struct Chunk {
   int64_t batch, timesteps;
   int64_t instants(bool has_time) const { return has_time ? batch * timesteps : batch; }
 };
 
 // The pairs of all pixels that a synapse reads: lists of one instant and block of channels lie together.
 struct PairLists {
-  Pages levels, rows;
+  AlignedBuffer levels, rows;
   int64_t capacity = 0;  // entries of one instant and block
   std::vector<uint32_t> start;
   std::vector<uint16_t> length;  // [instants][channel blocks][pixels]
@@ -28,8 +28,8 @@ struct Candidate {
 };
 
 // What one thread needs for itself.
-struct Bench {
-  Pages sums;
+struct ThreadScratch {
+  AlignedBuffer sums;
   std::vector<Candidate> candidates, sorted;
   std::vector<uint32_t> histogram;
   std::vector<Visit> visits;
@@ -39,7 +39,7 @@ struct Bench {
 };
 
 struct Workspace {
-  explicit Workspace(int threads) : crew(threads), benches(threads) {}
+  explicit Workspace(int threads) : pool(threads), scratches(threads) {}
 
   // Where a value lies; asked for once by its maker, returned behind its last reader.
   char* take(int32_t value, int64_t bytes);
@@ -47,10 +47,10 @@ struct Workspace {
   char* of(int32_t value) { return pages[place[slot(value)]].data(); }
   size_t slot(int32_t value) const { return value == kInput ? place.size() - 1 : static_cast<size_t>(value); }
 
-  Crew crew;
-  std::vector<Bench> benches;
+  ThreadPool pool;
+  std::vector<ThreadScratch> scratches;
   std::vector<PairLists> lists;  // of every synapse of a sum
-  std::vector<Pages> pages;
+  std::vector<AlignedBuffer> pages;
   std::vector<bool> is_taken;
   std::vector<int> place;  // of every value: index of its pages
 };
@@ -66,7 +66,7 @@ inline char* Workspace::take(int32_t value, int64_t bytes) {
     pages.emplace_back();
     is_taken.push_back(false);
   }
-  if (pages[best].size() < bytes) pages[best] = Pages(bytes);
+  if (pages[best].size() < bytes) pages[best] = AlignedBuffer(bytes);
   is_taken[best] = true;
   place[slot(value)] = static_cast<int>(best);
   return pages[best].data();

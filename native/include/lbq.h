@@ -25,7 +25,7 @@ typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2 } lb
 /* What waits for the backward: float32 membranes, or int16 ratios in 1/1024 of a step, even for whole multiples of
  * 1/512 and odd between them. The levels read from a residue are exact, its slopes within 1e-3; it needs
  * max_level <= 20, and lo and hi that are multiples of 1/512. */
-typedef enum { LBQ_KEEP_MEMBRANES = 0, LBQ_KEEP_RESIDUES = 1 } lbq_keep;
+typedef enum { LBQ_SAVE_MEMBRANES = 0, LBQ_SAVE_RESIDUES = 1 } lbq_saved;
 
 /* One multi-step burst neuron over a dense instant of `size` values, repeated `timesteps` times.
  *
@@ -48,7 +48,7 @@ typedef struct {
   int32_t max_level;  /* N, 1..255 */
   lbq_dtype dtype;    /* of currents, bursts and their gradients; everything else is float32 */
   lbq_reset_mode reset_mode;
-  lbq_keep keep;
+  lbq_saved saved;
   int32_t detach_reset, detach_carry;
 } lbq_scan;
 
@@ -57,7 +57,7 @@ typedef struct {
   const float* carry;   /* [size] or NULL: rest */
   void* bursts;         /* [T, size] */
   uint8_t* levels;      /* [T, size] */
-  void* kept;           /* [T, size], or NULL if no backward follows */
+  void* saved;           /* [T, size], or NULL if no backward follows */
   float* last_carry;    /* [size] */
 } lbq_forward_buffers;
 
@@ -66,7 +66,7 @@ typedef struct {
 typedef struct {
   const void* grad_bursts;      /* [T, size] */
   const float* grad_last_carry; /* [size] or NULL: zero */
-  const void* kept;             /* [T, size] */
+  const void* saved;             /* [T, size] */
   const float* carry;           /* [size] or NULL: rest */
   void* grad_currents;          /* [T, size] */
   float* grad_carry;            /* [size] or NULL: not wanted */
@@ -124,11 +124,11 @@ void lbq_moments(const lbq_normed_scan* normed, const double* sums, float* mean,
 typedef struct {
   const float *mean, *variance, *weight, *bias; /* [channels] */
   double eps;
-  int32_t is_of_batch; /* the statistics were taken from these currents, so gradients pass through them */
+  int32_t uses_batch_stats; /* the statistics were taken from these currents, so gradients pass through them */
 } lbq_norm;
 
 /* The norm as scale and shift, [channels] each. */
-void lbq_norm_line(const lbq_norm* norm, int64_t channels, float* scale, float* shift);
+void lbq_norm_affine(const lbq_norm* norm, int64_t channels, float* scale, float* shift);
 
 lbq_status lbq_normed_forward(const lbq_normed_scan* normed, void* bursts, uint8_t* levels_or_null,
                               int64_t first_block, int64_t last_block);
@@ -141,12 +141,12 @@ void lbq_add_blocks(const double* sums, int64_t blocks, int64_t count, double* t
  * grad_currents may be grad_normed. */
 typedef struct {
   float *of_grad, *of_current, *constant; /* [channels] */
-} lbq_norm_slope;
+} lbq_norm_grad_coefficients;
 
 /* The slope, and the gradients of weight and bias, from the sums of all blocks [2, channels]. */
 void lbq_norm_gradients(const lbq_normed_scan* normed, const lbq_norm* norm, const double* sums,
-                        lbq_norm_slope* slope, float* grad_weight, float* grad_bias);
-lbq_status lbq_norm_backward(const lbq_normed_scan* normed, const lbq_norm_slope* slope,
+                        lbq_norm_grad_coefficients* slope, float* grad_weight, float* grad_bias);
+lbq_status lbq_norm_backward(const lbq_normed_scan* normed, const lbq_norm_grad_coefficients* slope,
                              const void* grad_normed, void* grad_currents, int64_t first_block,
                              int64_t last_block);
 

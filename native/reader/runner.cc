@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/kernels.h"
-#include "engine/room.h"
+#include "engine/packing_limits.h"
 #include "rules.h"
 
 namespace lbq {
@@ -18,7 +18,7 @@ void Progress::reset() {
 
 Runner::Runner(const Network& network, const char* isa, int threads) : network_(network), threads_(threads) {
   if (isa != nullptr && !std::strcmp(isa, kInterpreter)) return;
-  if (!has_room(network)) {
+  if (!fits_packed(network)) {
     require(isa == nullptr, LBQ_MODEL_BAD_ARGUMENT,
             "padded for %s, this network would become far larger than it is; take \"%s\"", isa, kInterpreter);
     return;

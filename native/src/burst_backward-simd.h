@@ -5,40 +5,40 @@
 namespace lbq {
 namespace {
 
-struct Kept {
+struct Saved {
   Floats ratio, membrane, level;
 };
 
-template <lbq_keep kKeep>
-inline Kept kept_at(const Spread& c, const void* kept, int64_t at, Floats step) {
-  Kept k;
-  if (kKeep == LBQ_KEEP_MEMBRANES) {
-    k.membrane = load(static_cast<const float*>(kept) + at);
+template <lbq_saved kSaved>
+inline Saved saved_at(const Coefficients& c, const void* saved, int64_t at, Floats step) {
+  Saved k;
+  if (kSaved == LBQ_SAVE_MEMBRANES) {
+    k.membrane = load(static_cast<const float*>(saved) + at);
     k.ratio = k.membrane / step;
   } else {
-    k.ratio = ratios_of(load_raw<Shorts>(static_cast<const int16_t*>(kept) + at));
+    k.ratio = ratios_of(load_raw<Shorts>(static_cast<const int16_t*>(saved) + at));
     k.membrane = k.ratio * step;
   }
   k.level = __builtin_convertvector(level_of(k.ratio, c.max_level), Floats);
   return k;
 }
 
-template <class Value, lbq_keep kKeep>
-void backward_lanes(const lbq_scan& scan, const Spread& c, const lbq_backward_buffers& b, int64_t i,
+template <class Value, lbq_saved kSaved>
+void backward_lanes(const lbq_scan& scan, const Coefficients& c, const lbq_backward_buffers& b, int64_t i,
                     Floats step, Sums& all_sums) {
   const Value* grads = static_cast<const Value*>(b.grad_bursts) + i;
   Value* grad_currents = static_cast<Value*>(b.grad_currents) + i;
   Floats state = b.grad_last_carry && !scan.detach_carry ? load(b.grad_last_carry + i) : Floats{};
   Sums sums;
-  Kept kept = kept_at<kKeep>(c, b.kept, (scan.timesteps - 1) * scan.size + i, step);
+  Saved saved = saved_at<kSaved>(c, b.saved, (scan.timesteps - 1) * scan.size + i, step);
   for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
     const Floats grad = load(grads + t * scan.size);
-    const Floats grad_membrane = step_back(c, kept.ratio, kept.level, grad, state, sums);
+    const Floats grad_membrane = step_back(c, saved.ratio, saved.level, grad, state, sums);
     store(grad_currents + t * scan.size, grad_membrane);
     state = scan.detach_carry ? Floats{} : c.decay * grad_membrane;
     if (t > 0) {  // the timestep before: its carry for the decay's gradient, the rest for the next turn
-      kept = kept_at<kKeep>(c, b.kept, (t - 1) * scan.size + i, step);
-      sums.decay += grad_membrane * c.carry(kept.membrane, kept.level, step);
+      saved = saved_at<kSaved>(c, b.saved, (t - 1) * scan.size + i, step);
+      sums.decay += grad_membrane * c.carry(saved.membrane, saved.level, step);
     } else {
       if (b.carry) sums.decay += grad_membrane * load(b.carry + i);
       if (b.grad_carry) store(b.grad_carry + i, c.decay * grad_membrane);
@@ -47,23 +47,23 @@ void backward_lanes(const lbq_scan& scan, const Spread& c, const lbq_backward_bu
   all_sums += sums;
 }
 
-template <class Value, lbq_keep kKeep>
+template <class Value, lbq_saved kSaved>
 void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
   const Block block = block_at(scan, index);
-  const Spread coefficients(scan);
+  const Coefficients coefficients(scan);
   double* step_sums = buffers.step_sums + index * lbq_block_steps(&scan);
   double* other = buffers.other_sums + index * 3;
   const int64_t whole = block.count - block.count % kLanes;
   const auto put = [&](const Sums& sums, Floats step) {
-    other[0] += add_up(sums.tail(step));
-    other[1] += add_up(sums.decay);
-    other[2] += add_up(sums.reset(step));
+    other[0] += horizontal_sum(sums.tail(step));
+    other[1] += horizontal_sum(sums.decay);
+    other[2] += horizontal_sum(sums.reset(step));
   };
   Sums sums;
   for (int64_t j = 0; j < whole; j += kLanes) {  // down the columns, so that their sums stay in registers
-    const Floats step = block.step_per_column ? load(block.step + j) : all(*block.step);
+    const Floats step = block.step_per_column ? load(block.step + j) : broadcast(*block.step);
     for (int64_t row = 0; row < block.rows; ++row)
-      backward_lanes<Value, kKeep>(scan, coefficients, buffers, block.first + row * block.count + j, step,
+      backward_lanes<Value, kSaved>(scan, coefficients, buffers, block.first + row * block.count + j, step,
                                    sums);
     if (block.step_per_column) {
       const Floats found = sums.step(scan);
@@ -73,8 +73,8 @@ void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, i
     }
   }
   if (!block.step_per_column) {
-    step_sums[0] += add_up(sums.step(scan));
-    put(sums, all(*block.step));
+    step_sums[0] += horizontal_sum(sums.step(scan));
+    put(sums, broadcast(*block.step));
   }
   for (int64_t row = 0; row < block.rows; ++row)
     for (int64_t j = whole; j < block.count; ++j) {
@@ -86,8 +86,8 @@ void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, i
 
 template <class Value>
 void backward_of(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
-  scan.keep == LBQ_KEEP_MEMBRANES ? backward_block<Value, LBQ_KEEP_MEMBRANES>(scan, buffers, index)
-                                  : backward_block<Value, LBQ_KEEP_RESIDUES>(scan, buffers, index);
+  scan.saved == LBQ_SAVE_MEMBRANES ? backward_block<Value, LBQ_SAVE_MEMBRANES>(scan, buffers, index)
+                                  : backward_block<Value, LBQ_SAVE_RESIDUES>(scan, buffers, index);
 }
 
 void backward(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {

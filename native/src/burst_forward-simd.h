@@ -8,21 +8,21 @@ namespace {
 // Beyond this many bytes, membranes would leave the cache long before the backward reads them.
 constexpr int64_t kLargeBytes = 8 << 20;
 
-bool passes_cache(const lbq_scan& scan, const lbq_forward_buffers& b) {
-  const bool is_aligned = reinterpret_cast<uintptr_t>(b.kept) % sizeof(Floats) == 0 && scan.size % kLanes == 0;
-  return is_aligned && b.kept && scan.keep == LBQ_KEEP_MEMBRANES && 4 * scan.timesteps * scan.size > kLargeBytes;
+bool can_store_nontemporal(const lbq_scan& scan, const lbq_forward_buffers& b) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(b.saved) % sizeof(Floats) == 0 && scan.size % kLanes == 0;
+  return is_aligned && b.saved && scan.saved == LBQ_SAVE_MEMBRANES && 4 * scan.timesteps * scan.size > kLargeBytes;
 }
 
-inline void keep(const lbq_scan& scan, bool past_cache, void* kept, int64_t at, Floats membrane, Floats ratio) {
-  if (past_cache) return store_past_cache(static_cast<float*>(kept) + at, membrane);
-  if (scan.keep == LBQ_KEEP_MEMBRANES) return store(static_cast<float*>(kept) + at, membrane);
+inline void keep(const lbq_scan& scan, bool nontemporal, void* saved, int64_t at, Floats membrane, Floats ratio) {
+  if (nontemporal) return store_nontemporal(static_cast<float*>(saved) + at, membrane);
+  if (scan.saved == LBQ_SAVE_MEMBRANES) return store(static_cast<float*>(saved) + at, membrane);
   const Shorts residues = residues_of(ratio);
-  std::memcpy(static_cast<int16_t*>(kept) + at, &residues, sizeof residues);
+  std::memcpy(static_cast<int16_t*>(saved) + at, &residues, sizeof residues);
 }
 
 template <class Value>
-void forward_lanes(const lbq_scan& scan, const Spread& c, const lbq_forward_buffers& b, int64_t i,
-                   Floats step, bool past_cache) {
+void forward_lanes(const lbq_scan& scan, const Coefficients& c, const lbq_forward_buffers& b, int64_t i,
+                   Floats step, bool nontemporal) {
   const Value* currents = static_cast<const Value*>(b.currents) + i;
   Value* bursts = static_cast<Value*>(b.bursts) + i;
   Floats carry = b.carry ? load(b.carry + i) : Floats{};
@@ -35,7 +35,7 @@ void forward_lanes(const lbq_scan& scan, const Spread& c, const lbq_forward_buff
     const Bytes bytes = bytes_of(whole);
     store(bursts + t * scan.size, membrane == membrane ? step * level : membrane);  // a NaN stays one
     std::memcpy(b.levels + t * scan.size + i, &bytes, sizeof bytes);
-    if (b.kept) keep(scan, past_cache, b.kept, t * scan.size + i, membrane, ratio);
+    if (b.saved) keep(scan, nontemporal, b.saved, t * scan.size + i, membrane, ratio);
     carry = c.carry(membrane, level, step);
   }
   store(b.last_carry + i, carry);
@@ -44,19 +44,19 @@ void forward_lanes(const lbq_scan& scan, const Spread& c, const lbq_forward_buff
 template <class Value>
 void forward_block(const lbq_scan& scan, const lbq_forward_buffers& buffers, int64_t index) {
   const Block block = block_at(scan, index);
-  const Spread coefficients(scan);
+  const Coefficients coefficients(scan);
   const int64_t whole = block.count - block.count % kLanes;
-  const bool past_cache = whole == block.count && block.first % kLanes == 0 && passes_cache(scan, buffers);
+  const bool nontemporal = whole == block.count && block.first % kLanes == 0 && can_store_nontemporal(scan, buffers);
   for (int64_t row = 0; row < block.rows; ++row) {
     const int64_t first = block.first + row * block.count;
     for (int64_t j = 0; j < whole; j += kLanes) {
-      const Floats step = block.step_per_column ? load(block.step + j) : all(*block.step);
-      forward_lanes<Value>(scan, coefficients, buffers, first + j, step, past_cache);
+      const Floats step = block.step_per_column ? load(block.step + j) : broadcast(*block.step);
+      forward_lanes<Value>(scan, coefficients, buffers, first + j, step, nontemporal);
     }
     for (int64_t j = whole; j < block.count; ++j)
       forward_value(scan, buffers, first + j, block.step[block.step_per_column ? j : 0]);
   }
-  if (past_cache) finish_stores_past_cache();
+  if (nontemporal) fence_nontemporal();
 }
 
 void forward(const lbq_scan& scan, const lbq_forward_buffers& buffers, int64_t index) {

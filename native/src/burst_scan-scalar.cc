@@ -33,8 +33,8 @@ void forward_value(const lbq_scan& scan, const lbq_forward_buffers& b, int64_t i
     const float ratio = membrane / step, level = level_of(ratio, scan.max_level);
     store(b.bursts, scan.dtype, at, std::isnan(membrane) ? membrane : step * level);  // Eq. 5
     b.levels[at] = static_cast<uint8_t>(level);
-    if (b.kept && scan.keep == LBQ_KEEP_MEMBRANES) static_cast<float*>(b.kept)[at] = membrane;
-    if (b.kept && scan.keep == LBQ_KEEP_RESIDUES) static_cast<int16_t*>(b.kept)[at] = residue_of(ratio);
+    if (b.saved && scan.saved == LBQ_SAVE_MEMBRANES) static_cast<float*>(b.saved)[at] = membrane;
+    if (b.saved && scan.saved == LBQ_SAVE_RESIDUES) static_cast<int16_t*>(b.saved)[at] = residue_of(ratio);
     carry = carry_of(scan, membrane, level, step);
   }
   b.last_carry[i] = carry;
@@ -42,12 +42,12 @@ void forward_value(const lbq_scan& scan, const lbq_forward_buffers& b, int64_t i
 
 void backward_value(const lbq_scan& scan, const lbq_backward_buffers& b, int64_t i, float step,
                     double& step_sum, double* other) {
-  const auto kept_at = [&](int64_t t) -> Kept {
-    if (scan.keep == LBQ_KEEP_RESIDUES) {
-      const float ratio = ratio_of(static_cast<const int16_t*>(b.kept)[t * scan.size + i]);
+  const auto saved_at = [&](int64_t t) -> Saved {
+    if (scan.saved == LBQ_SAVE_RESIDUES) {
+      const float ratio = ratio_of(static_cast<const int16_t*>(b.saved)[t * scan.size + i]);
       return {ratio, ratio * step};
     }
-    const float membrane = static_cast<const float*>(b.kept)[t * scan.size + i];
+    const float membrane = static_cast<const float*>(b.saved)[t * scan.size + i];
     return {membrane / step, membrane};
   };
   const auto grad_at = [&](int64_t t) { return load(b.grad_bursts, scan.dtype, t * scan.size + i); };
@@ -55,8 +55,8 @@ void backward_value(const lbq_scan& scan, const lbq_backward_buffers& b, int64_t
     store(b.grad_currents, scan.dtype, t * scan.size + i, grad_membrane);
     if (t == 0 && b.grad_carry) b.grad_carry[i] = scan.decay * grad_membrane;
   };
-  walk_back(scan, step, b.carry ? b.carry + i : nullptr, b.grad_last_carry ? b.grad_last_carry[i] : 0.0f,
-            kept_at, grad_at, put, step_sum, other);
+  backward_in_time(scan, step, b.carry ? b.carry + i : nullptr, b.grad_last_carry ? b.grad_last_carry[i] : 0.0f,
+            saved_at, grad_at, put, step_sum, other);
 }
 
 const ForwardBlock kBurstForwardScalar = forward;

@@ -23,7 +23,7 @@ bool is_valid(const lbq_scan* scan, int64_t first, int64_t last) {
   if (scan->current_stride != 0 && scan->current_stride != scan->size) return false;
   if (scan->size > 0 && (scan->run < 1 || scan->size % scan->run != 0)) return false;
   if (scan->run == 1 && scan->size % scan->num_steps != 0) return false;
-  if (scan->keep == LBQ_KEEP_RESIDUES && !fits_residues(*scan)) return false;
+  if (scan->saved == LBQ_SAVE_RESIDUES && !fits_residues(*scan)) return false;
   return first >= 0 && last <= lbq_num_blocks(scan);
 }
 

@@ -63,7 +63,7 @@ void backward(const lbq_normed_scan& n, const lbq_normed_grads& g, int64_t block
     const int64_t channel = i % n.channels, which = scan.num_steps > 1 ? channel : 0;
     const float step = scan.step[which];
     membranes_of(n, i, channel, step, membranes);
-    const auto kept_at = [&](int64_t t) { return Kept{membranes[t] / step, membranes[t]}; };
+    const auto saved_at = [&](int64_t t) { return Saved{membranes[t] / step, membranes[t]}; };
     const auto grad_at = [&](int64_t t) { return load(g.grad_bursts, scan.dtype, t * scan.size + i); };
     const auto put = [&](int64_t t, float grad) {
       const float distance = load(n.currents, scan.dtype, t * scan.size + i) - n.mean[channel];
@@ -71,12 +71,12 @@ void backward(const lbq_normed_scan& n, const lbq_normed_grads& g, int64_t block
       sums[channel] += grad;
       sums[n.channels + channel] += grad * distance;
     };
-    walk_back(scan, step, nullptr, 0.0f, kept_at, grad_at, put,
+    backward_in_time(scan, step, nullptr, 0.0f, saved_at, grad_at, put,
               g.step_sums[block * scan.num_steps + which], g.other_sums + block * 3);
   }
 }
 
-void norm_backward(const lbq_normed_scan& n, const lbq_norm_slope& slope, const void* grad_normed,
+void norm_backward(const lbq_normed_scan& n, const lbq_norm_grad_coefficients& slope, const void* grad_normed,
                    void* grad_currents, int64_t block) {
   const Rows rows = normed_rows(n, block);
   for (int64_t t = 0; t < n.scan.timesteps; ++t)

@@ -46,13 +46,13 @@ inline void each_tile(int64_t channels, Visit visit) {
 
 template <class C>
 inline Floats steps_of(const lbq_scan& scan, const C& columns) {
-  return scan.num_steps > 1 ? columns.read(scan.step + columns.first, 1.0f) : all(*scan.step);
+  return scan.num_steps > 1 ? columns.read(scan.step + columns.first, 1.0f) : broadcast(*scan.step);
 }
 
 // Walk vectors of neurons forward from rest: `visit(t, current before the norm, membrane, ratio, whole level,
 // carry before)`.
 template <class Value, class C, class Visit>
-inline void walk_forward(const lbq_normed_scan& n, const Spread& spread, const C& columns, int64_t first,
+inline void forward_in_time(const lbq_normed_scan& n, const Coefficients& spread, const C& columns, int64_t first,
                          Floats step, Visit visit) {
   const Value* currents = static_cast<const Value*>(n.currents) + first;
   const Value* shortcut = n.shortcut ? static_cast<const Value*>(n.shortcut) + first : nullptr;
@@ -60,9 +60,9 @@ inline void walk_forward(const lbq_normed_scan& n, const Spread& spread, const C
   Floats carry{};
   for (int64_t t = 0; t < n.scan.timesteps; ++t) {
     const Floats before = columns.read(currents + t * n.scan.size);
-    Floats current = rounded(before * scale) + shift;
+    Floats current = round_product(before * scale) + shift;
     if (shortcut) current = current + columns.read(shortcut + t * n.scan.size);
-    const Floats membrane = t == 0 ? current : rounded(spread.decay * carry) + current;
+    const Floats membrane = t == 0 ? current : round_product(spread.decay * carry) + current;
     const Floats ratio = membrane / step;
     const Ints whole = level_of(ratio, spread.max_level);
     visit(t, before, membrane, ratio, whole, carry);
@@ -97,14 +97,14 @@ void moments(const lbq_normed_scan& n, double* sums, int64_t block) {
 template <class Value>
 void forward(const lbq_normed_scan& n, void* to, uint8_t* levels, int64_t block) {
   const Rows rows = normed_rows(n, block);
-  const Spread spread(n.scan);
+  const Coefficients spread(n.scan);
   const Tile all_channels{0, n.channels};
   for (int64_t row = rows.first; row < rows.last; ++row)
     all_channels.each_vector([&](const auto& columns) {
       const int64_t first = row * n.channels + columns.first;
       const Floats step = steps_of(n.scan, columns);
       Value* bursts = static_cast<Value*>(to) + first;
-      walk_forward<Value>(
+      forward_in_time<Value>(
           n, spread, columns, first, step,
           [&](int64_t t, Floats, Floats membrane, Floats, Ints whole, Floats) {
             const Floats burst = step * __builtin_convertvector(whole, Floats);
@@ -123,13 +123,13 @@ struct NormSums {
 };
 
 template <class Value, class C>
-inline NormSums walk_back(const lbq_normed_scan& n, const lbq_normed_grads& g, const Spread& spread,
+inline NormSums backward_in_time(const lbq_normed_scan& n, const lbq_normed_grads& g, const Coefficients& spread,
                           const C& columns, int64_t first, Floats step) {
   const lbq_scan& scan = n.scan;
   Floats ratios[LBQ_MAX_NORMED_TIMESTEPS], levels[LBQ_MAX_NORMED_TIMESTEPS],
       carries[LBQ_MAX_NORMED_TIMESTEPS], distances[LBQ_MAX_NORMED_TIMESTEPS];
   const Floats mean = columns.read(n.mean + columns.first);
-  walk_forward<Value>(n, spread, columns, first, step,
+  forward_in_time<Value>(n, spread, columns, first, step,
                       [&](int64_t t, Floats before, Floats, Floats ratio, Ints whole, Floats carry) {
                         distances[t] = before - mean;
                         ratios[t] = ratio;
@@ -154,7 +154,7 @@ inline NormSums walk_back(const lbq_normed_scan& n, const lbq_normed_grads& g, c
 template <class Value>
 void backward(const lbq_normed_scan& n, const lbq_normed_grads& g, int64_t block) {
   const Rows rows = normed_rows(n, block);
-  const Spread spread(n.scan);
+  const Coefficients spread(n.scan);
   const bool has_many_steps = n.scan.num_steps > 1;
   double* norm_sums = g.norm_sums + 2 * block * n.channels;
   double* step_sums = g.step_sums + block * n.scan.num_steps;
@@ -165,7 +165,7 @@ void backward(const lbq_normed_scan& n, const lbq_normed_grads& g, int64_t block
       tile.each_vector([&](const auto& columns) {
         const int64_t first = row * n.channels + columns.first, c = columns.first - tile.first;
         const Floats step = steps_of(n.scan, columns);
-        const NormSums found = walk_back<Value>(n, g, spread, columns, first, step);
+        const NormSums found = backward_in_time<Value>(n, g, spread, columns, first, step);
         columns.add(&grads[c], found.grad);
         columns.add(&products[c], found.product);
         if (has_many_steps)
@@ -182,15 +182,15 @@ void backward(const lbq_normed_scan& n, const lbq_normed_grads& g, int64_t block
       if (has_many_steps) step_sums[tile.first + c] = steps[c];
     }
   });
-  if (!has_many_steps) *step_sums = add_up(one_step);
+  if (!has_many_steps) *step_sums = horizontal_sum(one_step);
   double* other = g.other_sums + block * 3;
-  other[0] = add_up(tail);
-  other[1] = add_up(decay);
-  other[2] = add_up(reset);
+  other[0] = horizontal_sum(tail);
+  other[1] = horizontal_sum(decay);
+  other[2] = horizontal_sum(reset);
 }
 
 template <class Value>
-void norm_backward(const lbq_normed_scan& n, const lbq_norm_slope& slope, const void* grad_normed,
+void norm_backward(const lbq_normed_scan& n, const lbq_norm_grad_coefficients& slope, const void* grad_normed,
                    void* grad_currents, int64_t block) {
   const Rows rows = normed_rows(n, block);
   const Value* grads = static_cast<const Value*>(grad_normed);
@@ -220,7 +220,7 @@ constexpr NormedKernels kNormed{
     [](const lbq_normed_scan& n, const lbq_normed_grads& grads, int64_t block) {
       n.scan.dtype == LBQ_F32 ? backward<float>(n, grads, block) : backward<uint16_t>(n, grads, block);
     },
-    [](const lbq_normed_scan& n, const lbq_norm_slope& slope, const void* grad_normed, void* grad_currents,
+    [](const lbq_normed_scan& n, const lbq_norm_grad_coefficients& slope, const void* grad_normed, void* grad_currents,
        int64_t block) {
       n.scan.dtype == LBQ_F32 ? norm_backward<float>(n, slope, grad_normed, grad_currents, block)
                               : norm_backward<uint16_t>(n, slope, grad_normed, grad_currents, block);

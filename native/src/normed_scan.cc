@@ -52,7 +52,7 @@ void lbq_moments(const lbq_normed_scan* n, const double* sums, float* mean, floa
   }
 }
 
-void lbq_norm_line(const lbq_norm* norm, int64_t channels, float* scale, float* shift) {
+void lbq_norm_affine(const lbq_norm* norm, int64_t channels, float* scale, float* shift) {
   for (int64_t c = 0; c < channels; ++c) {
     const float weight = norm->weight ? norm->weight[c] : 1.0f, bias = norm->bias ? norm->bias[c] : 0.0f;
     scale[c] = static_cast<float>(weight * lbq::inverse_deviation(*norm, c));
@@ -81,12 +81,12 @@ void lbq_add_blocks(const double* sums, int64_t blocks, int64_t count, double* t
 }
 
 void lbq_norm_gradients(const lbq_normed_scan* n, const lbq_norm* norm, const double* sums,
-                        lbq_norm_slope* slope, float* grad_weight, float* grad_bias) {
+                        lbq_norm_grad_coefficients* slope, float* grad_weight, float* grad_bias) {
   const int64_t channels = n->channels;
   const double count = static_cast<double>(n->scan.timesteps * (n->scan.size / channels));
   for (int64_t c = 0; c < channels; ++c) {
     const double inverse = lbq::inverse_deviation(*norm, c), of_grad = n->scale[c];
-    const double of_batch = norm->is_of_batch ? of_grad / count : 0;
+    const double of_batch = norm->uses_batch_stats ? of_grad / count : 0;
     slope->of_grad[c] = static_cast<float>(of_grad);
     slope->of_current[c] = static_cast<float>(-of_batch * inverse * inverse * sums[channels + c]);
     slope->constant[c] = static_cast<float>(-of_batch * sums[c]);
@@ -95,7 +95,7 @@ void lbq_norm_gradients(const lbq_normed_scan* n, const lbq_norm* norm, const do
   }
 }
 
-lbq_status lbq_norm_backward(const lbq_normed_scan* n, const lbq_norm_slope* slope, const void* grad_normed,
+lbq_status lbq_norm_backward(const lbq_normed_scan* n, const lbq_norm_grad_coefficients* slope, const void* grad_normed,
                              void* grad_currents, int64_t first, int64_t last) {
   if (!lbq::is_valid(n, first, last)) return LBQ_BAD_ARGUMENT;
   for (int64_t block = first; block < last; ++block)

@@ -9,7 +9,7 @@ struct NormedKernels {
   void (*moments)(const lbq_normed_scan&, double* sums, int64_t block);
   void (*forward)(const lbq_normed_scan&, void* bursts, uint8_t* levels, int64_t block);
   void (*backward)(const lbq_normed_scan&, const lbq_normed_grads&, int64_t block);
-  void (*norm_backward)(const lbq_normed_scan&, const lbq_norm_slope&, const void* grad_normed,
+  void (*norm_backward)(const lbq_normed_scan&, const lbq_norm_grad_coefficients&, const void* grad_normed,
                         void* grad_currents, int64_t block);
 };
 

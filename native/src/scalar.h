@@ -53,20 +53,20 @@ inline int16_t residue_of(float ratio) {
 }
 inline float ratio_of(int16_t residue) { return static_cast<float>(residue) / 1024.0f; }
 
-struct Kept {
+struct Saved {
   float ratio, membrane;
 };
 
-// Walk one neuron back through time. `kept_at(t)` and `grad_at(t)` read, `put(t, dL/dU)` writes; what it
+// Walk one neuron back through time. `saved_at(t)` and `grad_at(t)` read, `put(t, dL/dU)` writes; what it
 // adds to the coefficients' gradients goes into the sums (tail, decay, reset in `other`). `carry` is the
 // state it started from, NULL for rest.
-template <class KeptAt, class GradAt, class Put>
-void walk_back(const lbq_scan& scan, float step, const float* carry, float grad_state, KeptAt kept_at,
+template <class SavedAt, class GradAt, class Put>
+void backward_in_time(const lbq_scan& scan, float step, const float* carry, float grad_state, SavedAt saved_at,
                GradAt grad_at, Put put, double& step_sum, double* other) {
   const float tail = scan.tail ? *scan.tail : 0.0f;
   if (scan.detach_carry) grad_state = 0;
   for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
-    const float grad = grad_at(t), ratio = kept_at(t).ratio;
+    const float grad = grad_at(t), ratio = saved_at(t).ratio;
     const float level = level_of(ratio, scan.max_level);
     const float nearest = ratio < scan.lo ? scan.lo : (ratio > scan.hi ? scan.hi : ratio);
     const float excess = ratio - nearest;
@@ -79,7 +79,7 @@ void walk_back(const lbq_scan& scan, float step, const float* carry, float grad_
     other[2] -= step * removed;
     const float grad_membrane = grad * slope + grad_state;
     if (t > 0) {
-      const Kept before = kept_at(t - 1);
+      const Saved before = saved_at(t - 1);
       const float level_before = level_of(before.ratio, scan.max_level);
       other[1] += grad_membrane * carry_of(scan, before.membrane, level_before, step);
     } else if (carry) {

@@ -23,9 +23,9 @@ typedef int16_t Shorts __attribute__((vector_size(2 * LBQ_LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LBQ_LANES)));
 typedef uint8_t Bytes __attribute__((vector_size(LBQ_LANES)));
 
-inline Floats all(float value) { return value - Floats{}; }
+inline Floats broadcast(float value) { return value - Floats{}; }
 // a < b ? a : b and a > b ? a : b, also where one of them is a NaN: then b.
-inline Floats least(Floats a, Floats b) {
+inline Floats min_of(Floats a, Floats b) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
 #elif defined(__AVX2__)
@@ -34,7 +34,7 @@ inline Floats least(Floats a, Floats b) {
   return a < b ? a : b;
 #endif
 }
-inline Floats most(Floats a, Floats b) {
+inline Floats max_of(Floats a, Floats b) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
 #elif defined(__AVX2__)
@@ -124,7 +124,7 @@ inline void store(uint16_t* to, Floats values) {  // to nearest, ties to even
 }
 
 // A store that does not bring the line into the cache first; `to` is aligned to the vector.
-inline void store_past_cache(float* to, Floats values) {
+inline void store_nontemporal(float* to, Floats values) {
 #if defined(__AVX512F__)
   _mm512_stream_ps(to, (__m512)values);
 #elif defined(__AVX2__)
@@ -133,7 +133,7 @@ inline void store_past_cache(float* to, Floats values) {
   store(to, values);
 #endif
 }
-inline void finish_stores_past_cache() {
+inline void fence_nontemporal() {
 #if defined(__AVX2__)
   _mm_sfence();
 #endif
@@ -157,7 +157,7 @@ inline void store_some(Value* to, Floats vector, int64_t count) {
 
 // A product that is rounded before anything is added to it, whatever the file's flags: the compiler
 // may not look through this.
-inline Floats rounded(Floats product) {
+inline Floats round_product(Floats product) {
 #if defined(__x86_64__)
   __asm__("" : "+v"(product));
 #elif defined(__aarch64__)
@@ -168,13 +168,13 @@ inline Floats rounded(Floats product) {
 
 // clip(floor(r), 0, N) is the truncation of the clipped ratio.
 inline Ints level_of(Floats ratio, float max_level) {
-  return __builtin_convertvector(least(most(ratio, Floats{}), all(max_level)), Ints);
+  return __builtin_convertvector(min_of(max_of(ratio, Floats{}), broadcast(max_level)), Ints);
 }
 
 // Whole multiples of 1/512 of a step as even numbers, what lies between two of them as the odd number between:
 // see scalar.h.
 inline Shorts residues_of(Floats ratio) {
-  const Floats scaled = least(most(ratio * 512.0f, all(-16384.0f)), all(16383.5f));
+  const Floats scaled = min_of(max_of(ratio * 512.0f, broadcast(-16384.0f)), broadcast(16383.5f));
   const Ints truncated = __builtin_convertvector(scaled, Ints);
   const Floats whole = __builtin_convertvector(truncated, Floats);
   const Ints is_above = whole > scaled, is_below = whole < scaled;  // -1 where they are
@@ -186,10 +186,10 @@ inline Floats ratios_of(Shorts residues) {
 
 // exp(-x) for x >= 0: powers of two times a polynomial on [-ln2 / 2, ln2 / 2], error below 2e-7.
 inline Floats exp_of_minus(Floats x) {
-  x = least(x, all(87.0f));
+  x = min_of(x, broadcast(87.0f));
   const Ints n = __builtin_convertvector(x * 1.44269504f + 0.5f, Ints);
   const Floats f = __builtin_convertvector(n, Floats) * 0.693147181f - x;
-  Floats p = all(8.37312452e-3f);
+  Floats p = broadcast(8.37312452e-3f);
   p = p * f + 4.16695364e-2f;
   p = p * f + 1.66664720e-1f;
   p = p * f + 4.99999851e-1f;
@@ -198,28 +198,28 @@ inline Floats exp_of_minus(Floats x) {
   return p * (Floats)((127 - n) << 23);
 }
 
-inline float add_up(Floats values) {
+inline float horizontal_sum(Floats values) {
   float sum = 0;
   for (int64_t lane = 0; lane < kLanes; ++lane) sum += values[lane];
   return sum;
 }
 
 // The coefficients of a scan, spread over the lanes.
-struct Spread {
+struct Coefficients {
   float decay, reset, lo, hi, tail, max_level;
   lbq_reset_mode mode;
 
-  explicit Spread(const lbq_scan& scan)
+  explicit Coefficients(const lbq_scan& scan)
       : decay(scan.decay), reset(scan.reset), lo(scan.lo), hi(scan.hi),
         tail(scan.tail ? *scan.tail : 0.0f), max_level(static_cast<float>(scan.max_level)),
         mode(scan.reset_mode) {}
 
   Floats removed(Floats level) const {
     if (mode == LBQ_RESET_LEVEL) return level;
-    return mode == LBQ_RESET_EVENT ? (level > 0 ? all(1.0f) : Floats{}) : Floats{};
+    return mode == LBQ_RESET_EVENT ? (level > 0 ? broadcast(1.0f) : Floats{}) : Floats{};
   }
   Floats carry(Floats membrane, Floats level, Floats step) const {
-    return mode == LBQ_RESET_NONE ? membrane : membrane - rounded(reset * step * removed(level));
+    return mode == LBQ_RESET_NONE ? membrane : membrane - round_product(reset * step * removed(level));
   }
 };
 
@@ -248,10 +248,10 @@ inline Floats with_sign_of(Floats size, Floats sign) {
 }
 
 // One timestep of that walk: takes dL/dburst and dL/dV[t], returns dL/dU[t].
-inline Floats step_back(const Spread& c, Floats ratio, Floats level, Floats grad, Floats state, Sums& sums) {
-  const Floats excess = ratio - least(most(ratio, all(c.lo)), all(c.hi));
+inline Floats step_back(const Coefficients& c, Floats ratio, Floats level, Floats grad, Floats state, Sums& sums) {
+  const Floats excess = ratio - min_of(max_of(ratio, broadcast(c.lo)), broadcast(c.hi));
   const Floats fade = exp_of_minus(absolute(excess));
-  const Floats slope = excess == 0 ? all(1.0f) : c.tail * fade;
+  const Floats slope = excess == 0 ? broadcast(1.0f) : c.tail * fade;
   sums.burst += grad * (level - ratio * slope);
   sums.bend += grad * with_sign_of(1 - fade, excess);
   sums.removed += state * c.removed(level);

@@ -11,8 +11,8 @@ struct Case {
 
   Case() {
     scan.timesteps = pick<int64_t>({1, 2, 4, 10});
-    scan.keep = pick({LBQ_KEEP_MEMBRANES, LBQ_KEEP_RESIDUES});
-    scan.max_level = scan.keep == LBQ_KEEP_MEMBRANES ? pick<int32_t>({1, 2, 5, 20, 255})
+    scan.saved = pick({LBQ_SAVE_MEMBRANES, LBQ_SAVE_RESIDUES});
+    scan.max_level = scan.saved == LBQ_SAVE_MEMBRANES ? pick<int32_t>({1, 2, 5, 20, 255})
                                                      : pick<int32_t>({1, 5, 20});
     const int64_t channels = pick<int64_t>({1, 3, 16, 37}), positions = pick<int64_t>({1, 5, 49, 5000});
     scan.size = pick<int64_t>({1, 2}) * channels * positions;
@@ -41,7 +41,7 @@ struct Case {
 };
 
 struct Result {
-  std::vector<uint8_t> bursts, levels, kept, grad_currents;
+  std::vector<uint8_t> bursts, levels, saved, grad_currents;
   std::vector<float> last_carry, grad_carry;
   std::vector<double> step, other;
 };
@@ -53,18 +53,18 @@ Result run(const Case& c, int threads) {
   r.bursts.resize(n * width);
   r.grad_currents.resize(n * width);
   r.levels.resize(n);
-  r.kept.resize(n * (scan.keep == LBQ_KEEP_MEMBRANES ? 4 : 2));
+  r.saved.resize(n * (scan.saved == LBQ_SAVE_MEMBRANES ? 4 : 2));
   r.last_carry.resize(scan.size);
   r.grad_carry.resize(scan.size);
   const float* carry = c.carry.empty() ? nullptr : c.carry.data();
   const int64_t blocks = lbq_num_blocks(&scan);
   const lbq_forward_buffers forward{c.currents.as(scan.dtype), carry,         r.bursts.data(),
-                                    r.levels.data(),           r.kept.data(), r.last_carry.data()};
+                                    r.levels.data(),           r.saved.data(), r.last_carry.data()};
   spread(blocks, threads, [&](int64_t a, int64_t b) { lbq_burst_forward(&scan, &forward, a, b); });
   std::vector<double> step_sums(blocks * lbq_block_steps(&scan)), other_sums(blocks * 3);
   const lbq_backward_buffers backward{
       c.grad_bursts.as(scan.dtype), c.grad_last_carry.empty() ? nullptr : c.grad_last_carry.data(),
-      r.kept.data(),                carry,
+      r.saved.data(),                carry,
       r.grad_currents.data(),       carry ? r.grad_carry.data() : nullptr,
       step_sums.data(),             other_sums.data()};
   spread(blocks, threads, [&](int64_t a, int64_t b) { lbq_burst_backward(&scan, &backward, a, b); });
@@ -74,31 +74,31 @@ Result run(const Case& c, int threads) {
   return r;
 }
 
-bool agrees(const Case& c, const Result& truth, const Result& got) {
-  if (got.levels != truth.levels || got.bursts != truth.bursts) return false;
-  if (got.kept != truth.kept || got.last_carry != truth.last_carry) return false;
-  if (!are_close(c.scan, truth.grad_currents, got.grad_currents)) return false;
-  for (size_t i = 0; i < truth.grad_carry.size(); ++i)
-    if (!(std::fabs(got.grad_carry[i] - truth.grad_carry[i]) <= 1e-5f * (1 + std::fabs(truth.grad_carry[i])))) return false;
+bool agrees(const Case& c, const Result& reference, const Result& got) {
+  if (got.levels != reference.levels || got.bursts != reference.bursts) return false;
+  if (got.saved != reference.saved || got.last_carry != reference.last_carry) return false;
+  if (!are_close(c.scan, reference.grad_currents, got.grad_currents)) return false;
+  for (size_t i = 0; i < reference.grad_carry.size(); ++i)
+    if (!(std::fabs(got.grad_carry[i] - reference.grad_carry[i]) <= 1e-5f * (1 + std::fabs(reference.grad_carry[i])))) return false;
   const int64_t n = c.scan.timesteps * c.scan.size;
   const double terms =
       n * (1.0 + c.scan.max_level) * (1 + c.step[0]) * (1 + std::fabs(c.currents.floats[0]));
-  return worst(got.step, truth.step) < 1e-6 * terms && worst(got.other, truth.other) < 1e-6 * terms;
+  return worst(got.step, reference.step) < 1e-6 * terms && worst(got.other, reference.other) < 1e-6 * terms;
 }
 
 bool same_bits(const Result& a, const Result& b) {
-  return a.bursts == b.bursts && a.levels == b.levels && a.kept == b.kept && a.last_carry == b.last_carry &&
+  return a.bursts == b.bursts && a.levels == b.levels && a.saved == b.saved && a.last_carry == b.last_carry &&
          a.grad_currents == b.grad_currents && a.grad_carry == b.grad_carry && a.step == b.step &&
          a.other == b.other;
 }
 
 // The whole part of a residue is the level, however close to a threshold the membrane lies.
 bool residues_hold_levels(const Case& c) {
-  if (c.scan.keep != LBQ_KEEP_RESIDUES) return true;
+  if (c.scan.saved != LBQ_SAVE_RESIDUES) return true;
   const Result r = run(c, 1);
   for (size_t i = 0; i < r.levels.size(); ++i) {
     int16_t residue;
-    std::memcpy(&residue, &r.kept[2 * i], sizeof residue);
+    std::memcpy(&residue, &r.saved[2 * i], sizeof residue);
     const int level = residue < 0 ? 0 : residue / 1024;
     if ((level < c.scan.max_level ? level : c.scan.max_level) != r.levels[i]) return false;
   }
@@ -106,7 +106,7 @@ bool residues_hold_levels(const Case& c) {
 }
 
 // 1 on the closed plateau and the tail's slope outside (Eq. 11), however close to an edge the membrane lies.
-bool slopes_change_at_edges(lbq_keep keep, float lo, float hi, int32_t max_level) {
+bool slopes_change_at_edges(lbq_saved saved, float lo, float hi, int32_t max_level) {
   Case c;
   c.tail = 0.1f;
   c.step = {4.0f};
@@ -127,7 +127,7 @@ bool slopes_change_at_edges(lbq_keep keep, float lo, float hi, int32_t max_level
   scan.hi = hi;
   scan.max_level = max_level;
   scan.dtype = LBQ_F32;
-  scan.keep = keep;
+  scan.saved = saved;
   const Result r = run(c, 1);
   for (int64_t i = 0; i < scan.size; ++i) {
     const float ratio = c.currents.floats[i] / 4, slope = value_at(r.grad_currents, LBQ_F32, i);
@@ -141,15 +141,15 @@ bool slopes_change_at_edges(lbq_keep keep, float lo, float hi, int32_t max_level
 void test_edges(Report& report) {
   for (const std::string& isa : usable_isas()) {
     lbq_set_isa(isa.c_str());
-    for (lbq_keep keep : {LBQ_KEEP_MEMBRANES, LBQ_KEEP_RESIDUES})
-      report(slopes_change_at_edges(keep, 1, 5, 5) && slopes_change_at_edges(keep, 0, 5, 5) &&
-                 slopes_change_at_edges(keep, 0.5, 5.5, 5) && slopes_change_at_edges(keep, 1, 1, 1) &&
-                 slopes_change_at_edges(keep, 1, 20, 20),
+    for (lbq_saved saved : {LBQ_SAVE_MEMBRANES, LBQ_SAVE_RESIDUES})
+      report(slopes_change_at_edges(saved, 1, 5, 5) && slopes_change_at_edges(saved, 0, 5, 5) &&
+                 slopes_change_at_edges(saved, 0.5, 5.5, 5) && slopes_change_at_edges(saved, 1, 1, 1) &&
+                 slopes_change_at_edges(saved, 1, 20, 20),
              isa + ": slopes at the edges of the plateau");
   }
 }
 
-bool refuses_nonsense() {
+bool rejects_invalid_arguments() {
   Case c;
   const lbq_forward_buffers none{};
   lbq_scan scan = c.scan;
@@ -158,7 +158,7 @@ bool refuses_nonsense() {
   scan.max_level = 256;
   ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
   scan.max_level = 21;
-  scan.keep = LBQ_KEEP_RESIDUES;
+  scan.saved = LBQ_SAVE_RESIDUES;
   ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
   scan.max_level = 5;
   scan.lo = 0.3f;
@@ -172,7 +172,7 @@ bool refuses_nonsense() {
 }  // namespace
 
 void test_burst_scan(int cases, Report& report) {
-  report(refuses_nonsense(), "nonsense is refused");
+  report(rejects_invalid_arguments(), "nonsense is refused");
   test_edges(report);
   for (int i = 0; i < cases; ++i) {
     const Case c;

@@ -107,7 +107,7 @@ struct Oracle {
 
   Longs neuron(const Node& node, const Longs& x) {
     const int64_t size = static_cast<int64_t>(x.size()) / c.net.timesteps;
-    const int64_t pixels = node.from.height * node.from.width, rungs = node.thresholds.count / node.max_level;
+    const int64_t pixels = node.from.height * node.from.width, columns = node.thresholds.count / node.max_level;
     Longs levels(x.size());
     for (int64_t i = 0; i < size; ++i) {
       const int64_t channel = i / pixels % node.from.channels, reset_amount = per_channel(node.reset_amount, channel);
@@ -117,7 +117,7 @@ struct Oracle {
         if (node.resets_after_decay && level > 0) membrane -= reset_amount;
         checked(membrane);
         level = 0;
-        for (int64_t n = 0; n < node.max_level; ++n) level += membrane >= at(node.thresholds, n * rungs + (rungs == 1 ? 0 : channel));
+        for (int64_t n = 0; n < node.max_level; ++n) level += membrane >= at(node.thresholds, n * columns + (columns == 1 ? 0 : channel));
         levels[t * size + i] = level;
         carry = membrane;
         if (node.resets_after_decay || level == 0) continue;
@@ -162,22 +162,22 @@ std::vector<int32_t> run_stream(const lbq::Engine& engine, const Case& c, size_t
 }
 
 // One engine, several callers at once.
-bool is_shared_safely(const lbq::Engine& engine, const Case& c, const Longs& truth) {
+bool is_shared_safely(const lbq::Engine& engine, const Case& c, const Longs& reference) {
   std::vector<std::thread> callers;
   std::vector<char> is_right(4, 0);
   for (size_t i = 0; i < is_right.size(); ++i)
-    callers.emplace_back([&, i] { is_right[i] = equal(run(engine, c, 1 + i % 2, truth.size()), truth); });
+    callers.emplace_back([&, i] { is_right[i] = equal(run(engine, c, 1 + i % 2, reference.size()), reference); });
   for (std::thread& caller : callers) caller.join();
   return std::count(is_right.begin(), is_right.end(), 1) == 4;
 }
 
 // A sequence too long for one walk: the carries between walks are those of its own images.
-void test_cut_time(Report& report) {
-  const Case c = Case::too_long_for_one_walk(2);
-  const Longs truth = Oracle(c).values.back();
+void test_long_sequence(Report& report) {
+  const Case c = Case::longer_than_one_chunk(2);
+  const Longs reference = Oracle(c).values.back();
   const lbq::Engine engine(c.net);
-  report(std::count(truth.begin(), truth.end(), 0) < static_cast<int64_t>(truth.size()), "cut time: some neurons fire");
-  for (int threads : {1, 2}) report(equal(run(engine, c, threads, truth.size()), truth), "cut time: differs");
+  report(std::count(reference.begin(), reference.end(), 0) < static_cast<int64_t>(reference.size()), "cut time: some neurons fire");
+  for (int threads : {1, 2}) report(equal(run(engine, c, threads, reference.size()), reference), "cut time: differs");
 }
 
 // What check_network.h promises: a message instead of a run.
@@ -272,13 +272,13 @@ void test_planes(const Case& c, const Oracle& oracle, const std::string& name, R
 
 void test_engine(int cases, Report& report) {
   test_refusals(report);
-  test_cut_time(report);
+  test_long_sequence(report);
   for (int index = 0; index < cases;) {
     const Case c;
     if (c.products() > kMostProducts) continue;  // many small ones find more
     const Oracle oracle(c);
     if (!oracle.fits) continue;  // not a network that anybody would have let through
-    const Longs& truth = oracle.values.back();
+    const Longs& reference = oracle.values.back();
     if (index % 4 == 0) test_planes(c, oracle, "engine, case " + std::to_string(index), report);
     for (const char* isa : {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx", "neon"})
       for (lbq::Choice choice : {lbq::Choice::kMeasured, lbq::Choice::kEvents, lbq::Choice::kDense}) {
@@ -294,10 +294,10 @@ void test_engine(int cases, Report& report) {
         const std::string name = std::string("engine, ") + isa + ", choice " + std::to_string(static_cast<int>(choice)) +
                                  ", case " + std::to_string(index);
         for (int threads : {1, 2, 3})
-          report(equal(run(*engine, c, threads, truth.size()), truth), name + ": differs, threads " + std::to_string(threads));
-        report(equal(run_stream(*engine, c, truth.size()), truth), name + ": a stream differs");
+          report(equal(run(*engine, c, threads, reference.size()), reference), name + ": differs, threads " + std::to_string(threads));
+        report(equal(run_stream(*engine, c, reference.size()), reference), name + ": a stream differs");
         if (index % 16 == 0 && choice == lbq::Choice::kMeasured)
-          report(is_shared_safely(*engine, c, truth), name + ": callers disturb each other");
+          report(is_shared_safely(*engine, c, reference), name + ": callers disturb each other");
       }
     ++index;
   }

@@ -187,7 +187,7 @@ void test_memories(Report& report) {
 void test_carries_between_walks(Report& report) {
   int64_t taken[2];
   for (const int64_t batch : {1, 4}) {
-    const Case c = Case::too_long_for_one_walk(batch);
+    const Case c = Case::longer_than_one_chunk(batch);
     const lbq::Engine engine(c.net);
     std::vector<int32_t> answers(batch * c.net.input.size());
     const int64_t before = peak_bytes = live_bytes;

@@ -1,4 +1,4 @@
-// Every instruction set of this build against the scalar truth. Prints "N passed, M failed".
+// Every instruction set of this build against the scalar reference. Prints "N passed, M failed".
 //   lbq_test [cases] [burst_scan | normed_scan | engine]
 #include <cstdlib>
 #include <string>

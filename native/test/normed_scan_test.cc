@@ -86,7 +86,7 @@ Result run(const Case& c, int threads) {
                                step_sums.data(), other_sums.data()};
   spread(blocks, threads, [&](int64_t a, int64_t b) { lbq_normed_backward(&normed, &grads, a, b); });
   std::vector<float> of_grad = c.slope[0], of_current = c.slope[1], constant = c.slope[2];
-  const lbq_norm_slope slope{of_grad.data(), of_current.data(), constant.data()};
+  const lbq_norm_grad_coefficients slope{of_grad.data(), of_current.data(), constant.data()};
   spread(blocks, threads, [&](int64_t a, int64_t b) {
     lbq_norm_backward(&normed, &slope, c.grad_bursts.as(c.scan.dtype), r.grad_currents.data(), a, b);
   });
@@ -99,16 +99,16 @@ Result run(const Case& c, int threads) {
   return r;
 }
 
-bool agrees(const Case& c, const Result& truth, const Result& got) {
-  if (got.levels != truth.levels || got.bursts != truth.bursts) return false;
+bool agrees(const Case& c, const Result& reference, const Result& got) {
+  if (got.levels != reference.levels || got.bursts != reference.bursts) return false;
   for (int64_t i = 0; i < c.channels; ++i) {
-    if (!(std::fabs(got.mean[i] - truth.mean[i]) <= 1e-5f)) return false;
-    if (!(std::fabs(got.variance[i] - truth.variance[i]) <= 1e-5f * (1 + truth.variance[i]))) return false;
+    if (!(std::fabs(got.mean[i] - reference.mean[i]) <= 1e-5f)) return false;
+    if (!(std::fabs(got.variance[i] - reference.variance[i]) <= 1e-5f * (1 + reference.variance[i]))) return false;
   }
   const double terms = c.scan.timesteps * c.rows * 10.0, all_terms = terms * c.channels * (1.0 + c.scan.max_level);
-  return are_close(c.scan, truth.grad_normed, got.grad_normed) && are_close(c.scan, truth.grad_currents, got.grad_currents) &&
-         worst(got.norm, truth.norm) < 1e-5 * terms && worst(got.step, truth.step) < 1e-5 * all_terms &&
-         worst(got.other, truth.other) < 1e-5 * all_terms;
+  return are_close(c.scan, reference.grad_normed, got.grad_normed) && are_close(c.scan, reference.grad_currents, got.grad_currents) &&
+         worst(got.norm, reference.norm) < 1e-5 * terms && worst(got.step, reference.step) < 1e-5 * all_terms &&
+         worst(got.other, reference.other) < 1e-5 * all_terms;
 }
 
 bool same_bits(const Result& a, const Result& b) {
@@ -117,7 +117,7 @@ bool same_bits(const Result& a, const Result& b) {
          a.step == b.step && a.other == b.other;
 }
 
-bool refuses_nonsense() {
+bool rejects_invalid_arguments() {
   const Case c;
   lbq_normed_scan normed{c.scan, c.channels, nullptr, nullptr, nullptr, nullptr, nullptr};
   bool ok = lbq_normed_forward(nullptr, nullptr, nullptr, 0, 0) == LBQ_BAD_ARGUMENT;
@@ -132,7 +132,7 @@ bool refuses_nonsense() {
 }  // namespace
 
 void test_normed_scan(int cases, Report& report) {
-  report(refuses_nonsense(), "nonsense is refused (normed)");
+  report(rejects_invalid_arguments(), "nonsense is refused (normed)");
   for (int i = 0; i < cases; ++i)
     compare_isas(Case(), i, run, agrees, same_bits, report);
 }

@@ -28,7 +28,7 @@ struct Case {
 
   Case();
   // Two frames that are walked one by one: padded to 32 channels, both have more values than a walk takes.
-  static Case too_long_for_one_walk(int64_t batch);
+  static Case longer_than_one_chunk(int64_t batch);
   lbq::Integers keep(const Longs& values, int32_t width) {
     memory.push_back(std::make_unique<std::vector<char>>(values.size() * width));
     for (size_t i = 0; i < values.size(); ++i) std::memcpy(&(*memory.back())[i * width], &values[i], width);
@@ -178,8 +178,8 @@ int32_t Case::add_neuron(int32_t input) {
   }
   Longs thresholds(node.max_level * channels), reset_amount(channels);
   for (int64_t channel = 0; channel < channels; ++channel) {
-    int64_t rung = between(1, step);
-    for (int32_t n = 0; n < node.max_level; ++n, rung += between(0, step)) thresholds[n * channels + channel] = rung;
+    int64_t threshold = between(1, step);
+    for (int32_t n = 0; n < node.max_level; ++n, threshold += between(0, step)) thresholds[n * channels + channel] = threshold;
     reset_amount[channel] = between(0, step);
   }
   node.thresholds = keep(thresholds, 4);
@@ -248,7 +248,7 @@ Case::Case() {
   add(readout, 0);
 }
 
-Case Case::too_long_for_one_walk(int64_t batch) {
+Case Case::longer_than_one_chunk(int64_t batch) {
   Case c;
   c.net = {};
   c.net.timesteps = 2;

@@ -2,7 +2,7 @@
 // and what is not worth packing is left to the interpreter.
 #include "reader/runner.h"
 
-#include "engine/room.h"
+#include "engine/packing_limits.h"
 #include "lbq_model.h"
 #include "random_network.h"
 #include "reader/proof.h"
@@ -62,7 +62,7 @@ void test_room(Report& report) {
   Node readout = c.start(Kind::kReadout, c.add(node, 0));
   readout.sums_over_time = true;
   c.add(readout, 0);
-  report(!lbq::has_room(c.net), "no room for its square");
+  report(!lbq::fits_packed(c.net), "no room for its square");
   const lbq::Runner runner(c.net, nullptr, 1);
   report(std::string(runner.isa()) == lbq::kInterpreter, "it is left to the interpreter");
   for (const char* isa : {"scalar", "no-such-set"}) try {
@@ -80,8 +80,8 @@ void test_runner(Report& report) {
   for (int index = 0; index < kCases;) {
     Case c;
     if (!becomes_sound(c)) continue;
-    const lbq::Runner truth(c.net, lbq::kInterpreter, 1);
-    const Longs expected = whole(truth, c), expected_stream = streamed(truth, c);
+    const lbq::Runner reference(c.net, lbq::kInterpreter, 1);
+    const Longs expected = whole(reference, c), expected_stream = streamed(reference, c);
     for (const char* isa : {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx", "neon"})
       for (int threads : {1, 3}) {
         std::unique_ptr<lbq::Runner> runner;

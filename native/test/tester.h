@@ -117,12 +117,12 @@ inline std::vector<std::string> usable_isas() {
 template <class Case, class Run, class Agrees, class SameBits>
 void compare_isas(const Case& c, int index, Run run, Agrees agrees, SameBits same_bits, Report& report) {
   lbq_set_isa("scalar");
-  const auto truth = run(c, 1);
+  const auto reference = run(c, 1);
   for (const std::string& isa : usable_isas()) {
     lbq_set_isa(isa.c_str());
     const auto one = run(c, 1);
     const std::string name = isa + ", case " + std::to_string(index);
-    report(agrees(c, truth, one), name + ": differs from scalar");
+    report(agrees(c, reference, one), name + ": differs from scalar");
     report(same_bits(one, run(c, 2)) && same_bits(one, run(c, 3)), name + ": threads change bits");
   }
 }

@@ -65,26 +65,26 @@ lbq_scan describe(const Tensor& sequence, const Tensor& step, const std::optiona
   return scan;
 }
 
-lbq_keep keep_of(const Tensor& kept) {
-  return kept.scalar_type() == Scalar::Short ? LBQ_KEEP_RESIDUES : LBQ_KEEP_MEMBRANES;
+lbq_saved saved_kind(const Tensor& saved) {
+  return saved.scalar_type() == Scalar::Short ? LBQ_SAVE_RESIDUES : LBQ_SAVE_MEMBRANES;
 }
 
 void burst_forward(const Tensor currents, const Tensor step, const Tensor decay, const Tensor reset,
                    const std::optional<Tensor> carry, int64_t run, int64_t max_level,
                    int64_t reset_mode, const Tensor bursts, const Tensor levels,
-                   const std::optional<Tensor> kept, const Tensor last_carry) {
+                   const std::optional<Tensor> saved, const Tensor last_carry) {
   lbq_scan scan = describe(currents, step, std::nullopt, decay, reset, run, max_level, reset_mode, 0, 0);
-  if (kept) scan.keep = keep_of(*kept);
+  if (saved) scan.saved = saved_kind(*saved);
   const lbq_forward_buffers buffers{currents.const_data_ptr(), read<float>(carry),
                                     bursts.mutable_data_ptr(), write<uint8_t>(levels),
-                                    kept ? kept->mutable_data_ptr() : nullptr, write<float>(last_carry)};
+                                    saved ? saved->mutable_data_ptr() : nullptr, write<float>(last_carry)};
   for_blocks(lbq_num_blocks(&scan), [&](int64_t first, int64_t last) {
     return lbq_burst_forward(&scan, &buffers, first, last);
   });
 }
 
 void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_last_carry,
-                    const Tensor kept, const Tensor step, const std::optional<Tensor> tail,
+                    const Tensor saved, const Tensor step, const std::optional<Tensor> tail,
                     const Tensor decay, const Tensor reset, const std::optional<Tensor> carry, int64_t run,
                     int64_t max_level, int64_t reset_mode, double lo, double hi, bool detach_reset,
                     bool detach_carry, const Tensor grad_currents, const std::optional<Tensor> grad_carry,
@@ -92,12 +92,12 @@ void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_l
   lbq_scan scan = describe(grad_bursts, step, tail, decay, reset, run, max_level, reset_mode, lo, hi);
   scan.detach_reset = detach_reset;
   scan.detach_carry = detach_carry;
-  scan.keep = keep_of(kept);
+  scan.saved = saved_kind(saved);
   const int64_t blocks = lbq_num_blocks(&scan);
   std::vector<double> step_sums(blocks * lbq_block_steps(&scan)), other_sums(blocks * 3);
   const lbq_backward_buffers buffers{grad_bursts.const_data_ptr(),
                                      read<float>(grad_last_carry),
-                                     kept.const_data_ptr(),
+                                     saved.const_data_ptr(),
                                      read<float>(carry),
                                      grad_currents.mutable_data_ptr(),
                                      grad_carry ? write<float>(*grad_carry) : nullptr,
@@ -114,44 +114,44 @@ void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_l
 
 // Batch norm as scale and shift, with the scan behind it.
 struct Normed {
-  std::vector<float> line;
+  std::vector<float> affine;
   lbq_norm norm;
   lbq_normed_scan scan;
 
   Normed(const lbq_scan& burst, const Tensor& currents, const std::optional<Tensor>& shortcut,
          const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, const Tensor& mean,
-         const Tensor& variance, double eps, bool is_of_batch) {
-    norm = {read<float>(mean), read<float>(variance), read<float>(weight), read<float>(bias), eps, is_of_batch};
+         const Tensor& variance, double eps, bool uses_batch_stats) {
+    norm = {read<float>(mean), read<float>(variance), read<float>(weight), read<float>(bias), eps, uses_batch_stats};
     const int64_t channels = currents.size(2);
-    line.resize(2 * channels);
+    affine.resize(2 * channels);
     scan = {burst,
             channels,
             currents.const_data_ptr(),
             shortcut ? shortcut->const_data_ptr() : nullptr,
             norm.mean,
-            line.data(),
-            line.data() + channels};
+            affine.data(),
+            affine.data() + channels};
   }
   int64_t num_blocks() const { return lbq_normed_num_blocks(&scan); }
-  void draw_line() { lbq_norm_line(&norm, scan.channels, line.data(), line.data() + scan.channels); }
+  void compute_affine() { lbq_norm_affine(&norm, scan.channels, affine.data(), affine.data() + scan.channels); }
 };
 
 void normed_forward(const Tensor currents, const std::optional<Tensor> shortcut,
                     const std::optional<Tensor> weight, const std::optional<Tensor> bias, double eps,
-                    bool is_of_batch, const Tensor step, const Tensor decay, const Tensor reset,
+                    bool uses_batch_stats, const Tensor step, const Tensor decay, const Tensor reset,
                     int64_t max_level, int64_t reset_mode, const Tensor mean, const Tensor variance,
                     const Tensor bursts, const std::optional<Tensor> levels) {
   const lbq_scan burst = describe(currents, step, std::nullopt, decay, reset, 1, max_level, reset_mode, 0, 0);
-  Normed normed(burst, currents, shortcut, weight, bias, mean, variance, eps, is_of_batch);
+  Normed normed(burst, currents, shortcut, weight, bias, mean, variance, eps, uses_batch_stats);
   const int64_t blocks = normed.num_blocks();
-  if (is_of_batch) {
+  if (uses_batch_stats) {
     std::vector<double> sums(2 * blocks * normed.scan.channels);
     for_blocks(blocks, [&](int64_t first, int64_t last) {
       return lbq_moment_sums(&normed.scan, sums.data(), first, last);
     });
     lbq_moments(&normed.scan, sums.data(), write<float>(mean), write<float>(variance));
   }
-  normed.draw_line();
+  normed.compute_affine();
   uint8_t* levels_or_null = levels ? write<uint8_t>(*levels) : nullptr;
   for_blocks(blocks, [&](int64_t first, int64_t last) {
     return lbq_normed_forward(&normed.scan, bursts.mutable_data_ptr(), levels_or_null, first, last);
@@ -160,7 +160,7 @@ void normed_forward(const Tensor currents, const std::optional<Tensor> shortcut,
 
 void normed_backward(const Tensor grad_bursts, const Tensor currents, const std::optional<Tensor> shortcut,
                      const std::optional<Tensor> weight, const std::optional<Tensor> bias, const Tensor mean,
-                     const Tensor variance, double eps, bool is_of_batch, const Tensor step,
+                     const Tensor variance, double eps, bool uses_batch_stats, const Tensor step,
                      const std::optional<Tensor> tail, const Tensor decay, const Tensor reset,
                      int64_t max_level, int64_t reset_mode, double lo, double hi, bool detach_reset,
                      bool detach_carry, const Tensor grad_normed, const Tensor grad_currents,
@@ -168,8 +168,8 @@ void normed_backward(const Tensor grad_bursts, const Tensor currents, const std:
   lbq_scan burst = describe(currents, step, tail, decay, reset, 1, max_level, reset_mode, lo, hi);
   burst.detach_reset = detach_reset;
   burst.detach_carry = detach_carry;
-  Normed normed(burst, currents, shortcut, weight, bias, mean, variance, eps, is_of_batch);
-  normed.draw_line();
+  Normed normed(burst, currents, shortcut, weight, bias, mean, variance, eps, uses_batch_stats);
+  normed.compute_affine();
   const int64_t blocks = normed.num_blocks(), channels = normed.scan.channels;
   std::vector<double> norm_sums(2 * blocks * channels), step_sums(blocks * burst.num_steps),
       other_sums(3 * blocks);
@@ -183,7 +183,7 @@ void normed_backward(const Tensor grad_bursts, const Tensor currents, const std:
   lbq_add_blocks(step_sums.data(), blocks, burst.num_steps, steps.data());
   lbq_add_blocks(other_sums.data(), blocks, 3, other.data());
   std::vector<float> lines(3 * channels);
-  lbq_norm_slope slope{lines.data(), lines.data() + channels, lines.data() + 2 * channels};
+  lbq_norm_grad_coefficients slope{lines.data(), lines.data() + channels, lines.data() + 2 * channels};
   lbq_norm_gradients(&normed.scan, &normed.norm, sums.data(), &slope, write<float>(grad_norm),
                      write<float>(grad_norm) + channels);
   for_blocks(blocks, [&](int64_t first, int64_t last) {
@@ -203,20 +203,20 @@ bool set_isa(std::string name) { return lbq_set_isa(name.c_str()) == LBQ_OK; }
 STABLE_TORCH_LIBRARY(lbq, m) {
   m.def(
       "burst_forward(Tensor currents, Tensor step, Tensor decay, Tensor reset, Tensor? carry, int run, "
-      "int max_level, int reset_mode, Tensor(a!) bursts, Tensor(b!) levels, Tensor(c!)? kept, "
+      "int max_level, int reset_mode, Tensor(a!) bursts, Tensor(b!) levels, Tensor(c!)? saved, "
       "Tensor(d!) last_carry) -> ()");
   m.def(
-      "burst_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor kept, Tensor step, "
+      "burst_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor saved, Tensor step, "
       "Tensor? tail, Tensor decay, Tensor reset, Tensor? carry, int run, int max_level, int reset_mode, "
       "float lo, float hi, bool detach_reset, bool detach_carry, Tensor(a!) grad_currents, "
       "Tensor(b!)? grad_carry, Tensor(c!) grad_step, Tensor(d!) grad_other) -> ()");
   m.def(
       "normed_forward(Tensor currents, Tensor? shortcut, Tensor? weight, Tensor? bias, float eps, "
-      "bool is_of_batch, Tensor step, Tensor decay, Tensor reset, int max_level, int reset_mode, "
+      "bool uses_batch_stats, Tensor step, Tensor decay, Tensor reset, int max_level, int reset_mode, "
       "Tensor(a!) mean, Tensor(b!) variance, Tensor(c!) bursts, Tensor(d!)? levels) -> ()");
   m.def(
       "normed_backward(Tensor grad_bursts, Tensor currents, Tensor? shortcut, Tensor? weight, Tensor? bias, "
-      "Tensor mean, Tensor variance, float eps, bool is_of_batch, Tensor step, Tensor? tail, Tensor decay, "
+      "Tensor mean, Tensor variance, float eps, bool uses_batch_stats, Tensor step, Tensor? tail, Tensor decay, "
       "Tensor reset, int max_level, int reset_mode, float lo, float hi, bool detach_reset, "
       "bool detach_carry, Tensor(a!) grad_normed, Tensor(b!) grad_currents, Tensor(c!) grad_norm, "
       "Tensor(d!) grad_step, Tensor(e!) grad_other) -> ()");

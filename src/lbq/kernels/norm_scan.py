@@ -69,7 +69,7 @@ class NormedBurstScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """Take the statistics, then normalise, add and walk the sequence forward."""
         del tail  # shapes the gradient only
-        is_of_batch = mean is None or variance is None
+        uses_batch_stats = mean is None or variance is None
         if mean is None or variance is None:
             mean, variance = step.new_empty(2, currents.shape[2]).unbind(0)
         else:  # an autograd function may not return what it was given
@@ -82,7 +82,7 @@ class NormedBurstScan(torch.autograd.Function):
             weight,
             bias,
             eps,
-            is_of_batch,
+            uses_batch_stats,
             step,
             decay,
             reset,
@@ -105,7 +105,7 @@ class NormedBurstScan(torch.autograd.Function):
         )
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(currents, shortcut, weight, bias, used_mean, used_variance, *tensors)
-        ctx.options, ctx.eps, ctx.is_of_batch = options, eps, mean is None
+        ctx.options, ctx.eps, ctx.uses_batch_stats = options, eps, mean is None
 
     @staticmethod
     @once_differentiable
@@ -128,7 +128,7 @@ class NormedBurstScan(torch.autograd.Function):
             match_layout(shortcut, currents),
             *norm,
             ctx.eps,
-            ctx.is_of_batch,
+            ctx.uses_batch_stats,
             step,
             tail,
             decay,

@@ -1,4 +1,4 @@
-"""An integer network as the native engine takes it: the structs of ``native/engine/door.h``."""
+"""An integer network as the native engine takes it: the structs of ``native/engine/c_api.h``."""
 
 import ctypes
 import math

@@ -1,5 +1,5 @@
-// Measures what the two roads of a synapse cost on this machine, and fits the numbers of engine/road_costs.h:
-//   fit_roads [rounds [isa...]]
+// Measures what the two roads of a synapse cost on this machine, and fits the numbers of engine/cost_model.h:
+//   fit_cost_model [rounds [isa...]]
 // Layers of many shapes run by events, at shares of active levels from 2 to 70 %, and densely. The costs are those
 // that explain all times best, none below zero, every time weighing alike. "Regret" says how much longer
 // than the better road the chosen one takes.
@@ -19,7 +19,7 @@ namespace {
 using lbq::kNumCosts;
 using lbq::Kind;
 using lbq::Node;
-using lbq::RoadCosts;
+using lbq::KernelCosts;
 
 constexpr int64_t kTimesteps = 2;
 constexpr int32_t kMaxLevel = 5;
@@ -55,7 +55,7 @@ struct OneLayer {
     network.timesteps = kTimesteps;
     network.takes_frames = true;
     network.input = {layer.channels, layer.side, layer.side};
-    for (int32_t rung = 1; rung <= kMaxLevel; ++rung) again.push_back(rung), thresholds.push_back(rung * step[0]);
+    for (int32_t threshold = 1; threshold <= kMaxLevel; ++threshold) again.push_back(threshold), thresholds.push_back(threshold * step[0]);
     Node told = start(Kind::kShortcut);
     told.max_input = 255;
     told.weight = {one.data(), 2, 1};
@@ -88,14 +88,14 @@ struct OneLayer {
     node.bound = {INT32_MIN, INT32_MAX, 32};
     return node;
   }
-  void add_neuron(const std::vector<int32_t>& rungs, const std::vector<int32_t>& reset_amount, int32_t multiplier,
+  void add_neuron(const std::vector<int32_t>& thresholds, const std::vector<int32_t>& reset_amount, int32_t multiplier,
                   int32_t shift, lbq::Reset reset) {
     Node node = start(Kind::kNeuron);
     node.max_level = kMaxLevel;
     node.multiplier = multiplier;
     node.shift = shift;
     node.reset = reset;
-    node.thresholds = {rungs.data(), 4, kMaxLevel};
+    node.thresholds = {thresholds.data(), 4, kMaxLevel};
     node.reset_amount = {reset_amount.data(), 4, 1};
     network.nodes.push_back(node);
   }
@@ -112,7 +112,7 @@ struct Sample {
   std::shared_ptr<lbq::Engine> engine;
   std::vector<uint8_t> levels;
   std::vector<int32_t> answers;
-  RoadCosts counts{};
+  KernelCosts counts{};
   double density = 0, nanoseconds = INFINITY;
   std::string name;
 
@@ -130,7 +130,7 @@ struct Sample {
 };
 
 // Least squares of relative errors with no cost below zero: one cost at a time, until none moves.
-RoadCosts fit(const std::vector<Sample>& samples) {
+KernelCosts fit(const std::vector<Sample>& samples) {
   double square[kNumCosts][kNumCosts] = {}, right[kNumCosts] = {};
   for (const Sample& sample : samples) {
     const double* counts = &sample.counts.list;
@@ -139,7 +139,7 @@ RoadCosts fit(const std::vector<Sample>& samples) {
       for (int j = 0; j < kNumCosts; ++j) square[i][j] += counts[i] * counts[j] / (sample.nanoseconds * sample.nanoseconds);
     }
   }
-  RoadCosts costs{};
+  KernelCosts costs{};
   double* cost = &costs.list;
   for (int turn = 0; turn < 200000; ++turn)
     for (int i = 0; i < kNumCosts; ++i) {
@@ -184,14 +184,14 @@ void fit_isa(const lbq::EngineKernels& kernels, int rounds) {
     const lbq::PackedSynapse& synapse = *packed[i / kPerLayer];
     sample.counts = i % kPerLayer == 0 ? lbq::counts_of_dense(synapse, kTimesteps, kernels.costs->tile > 0)
                                        : lbq::counts_of_events(synapse, kTimesteps, sample.density);
-    sample.counts.use = static_cast<double>(kTimesteps * synapse.to.height * synapse.to.width * synapse.out_stride) / 32;
+    sample.counts.epilogue = static_cast<double>(kTimesteps * synapse.to.height * synapse.to.width * synapse.out_stride) / 32;
   }
-  const RoadCosts costs = fit(samples);
+  const KernelCosts costs = fit(samples);
   double worst_fitted = 0, worst_now = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     const Sample &sample = samples[i], &dense = samples[i - i % kPerLayer];
     const bool is_dense = i % kPerLayer == 0;
-    const auto regret = [&](const RoadCosts& some) {
+    const auto regret = [&](const KernelCosts& some) {
       const double ratio = lbq::events_over_dense(*packed[i / kPerLayer], some, kTimesteps, sample.density);
       const double taken = ratio > 1 ? dense.nanoseconds : sample.nanoseconds;
       return is_dense ? 0.0 : taken / std::min(dense.nanoseconds, sample.nanoseconds) - 1;

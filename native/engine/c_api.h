@@ -1,8 +1,8 @@
 /* The engine's door for callers in C and Python: plain structs in, integers out. Everything that a
  * description points at is copied. What does not fit together is refused (check_network.h), but for sums that leave
  * 32 bits: the caller proved its bounds (lbq.deploy.prove, or the reader). */
-#ifndef LBQ_ENGINE_DOOR_H
-#define LBQ_ENGINE_DOOR_H
+#ifndef LBQ_ENGINE_C_API_H
+#define LBQ_ENGINE_C_API_H
 
 #include <stdint.h>
 
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define LBQ_DOOR __attribute__((visibility("default")))
+#define LBQ_API __attribute__((visibility("default")))
 
 /* Numbers of lbq::Kind and lbq::Reset are those of network.h. */
 typedef struct {
@@ -54,19 +54,19 @@ typedef enum {
 } lbq_engine_status;
 
 /* isa: NULL for the best; choice: 0 measured, 1 events, 2 dense. NULL if it failed: see lbq_engine_error. */
-LBQ_DOOR lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, int64_t choice);
-LBQ_DOOR void lbq_engine_free(lbq_engine* engine);
-LBQ_DOOR const char* lbq_engine_isa(const lbq_engine* engine);
-LBQ_DOOR lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch);
-LBQ_DOOR void lbq_engine_state_free(lbq_engine_state* state);
+LBQ_API lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, int64_t choice);
+LBQ_API void lbq_engine_free(lbq_engine* engine);
+LBQ_API const char* lbq_engine_isa(const lbq_engine* engine);
+LBQ_API lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch);
+LBQ_API void lbq_engine_state_free(lbq_engine_state* state);
 
 /* A lbq_engine_status. `state` may be NULL (rest), `levels` too (per node: NULL or [T, B, C, H, W]), and
  * `records` (with one thread and at most 4 images: of all steps, at most `num_records`). */
-LBQ_DOOR int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
+LBQ_API int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
                                 int64_t threads, lbq_engine_state* state, uint8_t* const* levels,
                                 lbq_step_record* records, int64_t num_records, int32_t* answers);
 /* What went wrong in this thread's last call. */
-LBQ_DOOR const char* lbq_engine_error(void);
+LBQ_API const char* lbq_engine_error(void);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 // The one place that knows what the two roads of a synapse cost: skipping pairs that are zero, or not looking.
 //
 // A visit costs the same for a list of two pairs as for one of twenty, so narrow layers need more silence than
-// wide ones. `native/bench/fit_roads.cc` measures the nanoseconds; only their ratios count, so they are
+// wide ones. `native/bench/fit_cost_model.cc` measures the nanoseconds; only their ratios count, so they are
 // good for machines that are slower or faster throughout.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace lbq {
 
 struct PackedSynapse;
 
-struct RoadCosts {
+struct KernelCosts {
   // Events.
   double list;     // 32 channels of a pixel, looked through for pairs
   double pixel;    // a pixel and block of channels, listed and sorted
@@ -22,27 +22,27 @@ struct RoadCosts {
   double product;  // 32 outputs of that row
   double fetch;    // a line of weights (64 bytes), brought near
   // Dense.
-  double sight;    // a position and a tap: where the channels lie
+  double gather;    // a position and a tap: where the channels lie
   double panel;    // a position and 32 outputs
   double quad;     // that, for a tap and 4 channels
   double tile;     // that, for a tap and 64 channels in tiles; 0: there are none
   double stream;   // a line of weights
   // Whoever uses the sums: a position and 32 outputs. The same on both roads.
-  double use;
+  double epilogue;
 };
-constexpr int kNumCosts = sizeof(RoadCosts) / sizeof(double);
+constexpr int kNumCosts = sizeof(KernelCosts) / sizeof(double);
 
 // Of every instruction set that has both roads.
-extern const RoadCosts kScalarCosts, kAvx2Costs, kAvx2VnniCosts, kAvx512Costs, kAvx512VnniCosts, kAmxCosts;
+extern const KernelCosts kScalarCosts, kAvx2Costs, kAvx2VnniCosts, kAvx512Costs, kAvx512VnniCosts, kAmxCosts;
 
 // How often each of these is paid, on one road.
-typedef RoadCosts RoadCounts;
-RoadCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, double density);
-RoadCounts counts_of_dense(const PackedSynapse& synapse, int64_t instants, bool has_tiles);
+typedef KernelCosts KernelCounts;
+KernelCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, double density);
+KernelCounts counts_of_dense(const PackedSynapse& synapse, int64_t instants, bool has_tiles);
 
-double total(const RoadCosts& costs, const RoadCounts& counts);
+double total(const KernelCosts& costs, const KernelCounts& counts);
 
 // Nanoseconds by events over nanoseconds by dense products, with this share of pairs active.
-double events_over_dense(const PackedSynapse& synapse, const RoadCosts& costs, int64_t instants, double density);
+double events_over_dense(const PackedSynapse& synapse, const KernelCosts& costs, int64_t instants, double density);
 
 }  // namespace lbq

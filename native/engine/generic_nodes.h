@@ -6,7 +6,7 @@
 namespace lbq {
 
 // A value in memory: [instants, pixels, stride], bytes or int32.
-struct Held {
+struct NodeValue {
   const Value& value;
   char* data;
   int64_t at(int64_t index) const {
@@ -15,7 +15,7 @@ struct Held {
 };
 
 // The truth: a convolution or a linear layer, one product after the other.
-void multiply_plainly(const Node& node, const Held& from, const Held& to, int64_t instants);
-void pool(const Node& node, const Held& from, const Held& to, int64_t instants);
+void generic_conv(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants);
+void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants);
 
 }  // namespace lbq

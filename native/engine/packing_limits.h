@@ -6,6 +6,6 @@
 
 namespace lbq {
 
-bool has_room(const Network& network);
+bool fits_packed(const Network& network);
 
 }  // namespace lbq

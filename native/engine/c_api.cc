@@ -1,4 +1,4 @@
-#include "door.h"
+#include "c_api.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -17,14 +17,14 @@ namespace {
 thread_local char last_error[512];
 
 template <class To>
-To narrowed(int64_t value, int64_t low, int64_t high, const char* what) {
+To checked_cast(int64_t value, int64_t low, int64_t high, const char* what) {
   if (value >= low && value <= high) return static_cast<To>(value);
   throw lbq::BadNetwork("lbq: " + std::string(what) + " is " + std::to_string(value) + ", expected " +
                         std::to_string(low) + ".." + std::to_string(high));
 }
 
 int32_t to_int32(int64_t value, const char* what) {
-  return narrowed<int32_t>(value, INT32_MIN, INT32_MAX, what);
+  return checked_cast<int32_t>(value, INT32_MIN, INT32_MAX, what);
 }
 
 }  // namespace
@@ -36,8 +36,8 @@ struct lbq_engine {
 
   lbq::Integers keep(const lbq_integers& integers) {
     if (integers.count == 0) return {};
-    const int64_t count = narrowed<int64_t>(integers.count, 0, int64_t{1} << 40, "a number of integers");
-    const int32_t width = narrowed<int32_t>(integers.width, 1, 4, "the width of integers");
+    const int64_t count = checked_cast<int64_t>(integers.count, 0, int64_t{1} << 40, "a number of integers");
+    const int32_t width = checked_cast<int32_t>(integers.width, 1, 4, "the width of integers");
     if (integers.data == nullptr) throw lbq::BadNetwork("lbq: integers without data");
     const char* bytes = static_cast<const char*>(integers.data);
     memory.emplace_back(bytes, bytes + count * width);
@@ -79,8 +79,8 @@ lbq::Shape shape_of(const int64_t (&sizes)[3]) { return {sizes[0], sizes[1], siz
 
 lbq::Node lbq_engine::copy(const lbq_node& from) {
   lbq::Node node;
-  node.kind = narrowed<lbq::Kind>(from.kind, 0, static_cast<int64_t>(lbq::Kind::kReadout), "the kind of a node");
-  const int64_t num_inputs = narrowed<int64_t>(from.num_inputs, 0, int64_t{1} << 20, "a number of inputs");
+  node.kind = checked_cast<lbq::Kind>(from.kind, 0, static_cast<int64_t>(lbq::Kind::kReadout), "the kind of a node");
+  const int64_t num_inputs = checked_cast<int64_t>(from.num_inputs, 0, int64_t{1} << 20, "a number of inputs");
   node.inputs.assign(from.inputs, from.inputs + num_inputs);
   node.from = shape_of(from.from);
   node.to = shape_of(from.to);
@@ -104,7 +104,7 @@ lbq::Node lbq_engine::copy(const lbq_node& from) {
   node.max_level = to_int32(from.max_level, "max_level");
   node.multiplier = to_int32(from.multiplier, "a multiplier");
   node.shift = to_int32(from.shift, "a shift");
-  node.reset = narrowed<lbq::Reset>(from.reset, 0, static_cast<int64_t>(lbq::Reset::kNone), "a reset");
+  node.reset = checked_cast<lbq::Reset>(from.reset, 0, static_cast<int64_t>(lbq::Reset::kNone), "a reset");
   node.resets_after_decay = from.resets_after_decay != 0;
   node.sums_over_time = from.sums_over_time != 0;
   return node;
@@ -121,7 +121,7 @@ lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, 
     made->network.input = shape_of(description->input);
     for (int64_t i = 0; i < description->num_nodes; ++i)
       made->network.nodes.push_back(made->copy(description->nodes[i]));
-    const lbq::EngineOptions options{isa, narrowed<lbq::Choice>(choice, 0, 2, "the choice")};
+    const lbq::EngineOptions options{isa, checked_cast<lbq::Choice>(choice, 0, 2, "the choice")};
     made->engine = std::make_unique<lbq::Engine>(made->network, options);
   });
   return status == LBQ_ENGINE_OK ? made.release() : nullptr;

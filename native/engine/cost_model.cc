@@ -1,4 +1,4 @@
-#include "road_costs.h"
+#include "cost_model.h"
 
 #include <cmath>
 
@@ -15,22 +15,22 @@ double real(int64_t count) { return static_cast<double>(count); }
 
 }  // namespace
 
-// In the order of RoadCosts, measured on a server CPU with AVX-512 VNNI and AMX (2.6 GHz) by native/bench/fit_roads.cc.
-const RoadCosts kScalarCosts = {29.6, 0, 5.74, 0, 0, 4.34, 23.5, 0, 73.7, 79.7, 62.1, 0, 0, 179};
-const RoadCosts kAvx2Costs = {4.85, 6.13, 2.42, 0.357, 1.35, 0.223, 0.465, 0.85, 0, 5.82, 1.47, 0, 3.07, 16.3};
-const RoadCosts kAvx2VnniCosts = {4.77, 5.72, 2.45, 0.415, 1.1, 0.229, 0.46, 0.864, 0.348, 7.14, 0.699, 0, 3.23, 16.4};
-const RoadCosts kAvx512Costs = {3.79, 6.68, 2.2, 0, 1.21, 0.447, 0.277, 0.807, 0.551, 1.26, 1.06, 0, 1.89, 12};
-const RoadCosts kAvx512VnniCosts = {3.54, 6.78, 2.2, 0, 1.26, 0.429, 0.269, 0.75, 0.759, 1.92, 0.348, 0, 2.95, 11.5};
-const RoadCosts kAmxCosts = {3.55, 6.6, 2.21, 0, 1.29, 0.422, 0.277, 0.731, 0.894, 0.212, 0.355, 1.25, 3.57, 11.4};
+// In the order of KernelCosts, measured on a server CPU with AVX-512 VNNI and AMX (2.6 GHz) by native/bench/fit_cost_model.cc.
+const KernelCosts kScalarCosts = {29.6, 0, 5.74, 0, 0, 4.34, 23.5, 0, 73.7, 79.7, 62.1, 0, 0, 179};
+const KernelCosts kAvx2Costs = {4.85, 6.13, 2.42, 0.357, 1.35, 0.223, 0.465, 0.85, 0, 5.82, 1.47, 0, 3.07, 16.3};
+const KernelCosts kAvx2VnniCosts = {4.77, 5.72, 2.45, 0.415, 1.1, 0.229, 0.46, 0.864, 0.348, 7.14, 0.699, 0, 3.23, 16.4};
+const KernelCosts kAvx512Costs = {3.79, 6.68, 2.2, 0, 1.21, 0.447, 0.277, 0.807, 0.551, 1.26, 1.06, 0, 1.89, 12};
+const KernelCosts kAvx512VnniCosts = {3.54, 6.78, 2.2, 0, 1.26, 0.429, 0.269, 0.75, 0.759, 1.92, 0.348, 0, 2.95, 11.5};
+const KernelCosts kAmxCosts = {3.55, 6.6, 2.21, 0, 1.29, 0.422, 0.277, 0.731, 0.894, 0.212, 0.355, 1.25, 3.57, 11.4};
 
-RoadCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, double density) {
+KernelCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, double density) {
   const double pixels = real(instants * synapse.pixels_seen);
   const double blocks = real(synapse.channel_blocks), channels = real(synapse.from.channels);
   const double vectors = real(synapse.row_bytes) / (2 * kVector);  // rows of wide tiles have twice as many
   // As if pairs were active independently of each other: the share of pixels that have a list at all.
   const double listed = 1 - std::pow(1 - density, channels / 2 / blocks);
   const double encounters = real(instants * synapse.encounters * synapse.out_blocks);
-  RoadCounts counts{};
+  KernelCounts counts{};
   counts.list = pixels * channels / kVector;
   counts.pixel = pixels * blocks;
   counts.search = pixels * blocks * listed * real(synapse.taps);
@@ -42,13 +42,13 @@ RoadCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, doub
   return counts;
 }
 
-RoadCounts counts_of_dense(const PackedSynapse& synapse, int64_t instants, bool has_tiles) {
+KernelCounts counts_of_dense(const PackedSynapse& synapse, int64_t instants, bool has_tiles) {
   const double positions = real(instants * synapse.to.height * synapse.to.width), taps = real(synapse.taps);
   const bool is_tiled = has_tiles && synapse.dense_channels % kTileChannels == 0;
   const int64_t step = is_tiled ? kVector : kVector / 2;  // padding beyond it is not multiplied
   const double outputs = real((synapse.to.channels + step - 1) / step * step);
-  RoadCounts counts{};
-  counts.sight = positions * taps;
+  KernelCounts counts{};
+  counts.gather = positions * taps;
   counts.panel = positions * outputs / kVector;
   const double steps = counts.panel * taps * real(synapse.dense_channels) / (is_tiled ? kTileChannels : 4);
   (is_tiled ? counts.tile : counts.quad) = steps;
@@ -56,7 +56,7 @@ RoadCounts counts_of_dense(const PackedSynapse& synapse, int64_t instants, bool 
   return counts;
 }
 
-double total(const RoadCosts& costs, const RoadCounts& counts) {
+double total(const KernelCosts& costs, const KernelCounts& counts) {
   const double* cost = &costs.list;
   const double* count = &counts.list;
   double sum = 0;
@@ -64,7 +64,7 @@ double total(const RoadCosts& costs, const RoadCounts& counts) {
   return sum;
 }
 
-double events_over_dense(const PackedSynapse& synapse, const RoadCosts& costs, int64_t instants, double density) {
+double events_over_dense(const PackedSynapse& synapse, const KernelCosts& costs, int64_t instants, double density) {
   return total(costs, counts_of_events(synapse, instants, density)) /
          total(costs, counts_of_dense(synapse, instants, costs.tile > 0));
 }

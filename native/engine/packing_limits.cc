@@ -1,4 +1,4 @@
-#include "room.h"
+#include "packing_limits.h"
 
 #include <algorithm>
 
@@ -39,7 +39,7 @@ bool is_huge(const Window& window) {
 
 }  // namespace
 
-bool has_room(const Network& network) {
+bool fits_packed(const Network& network) {
   double packed = 0, tables = 0, values = padded(network.input);
   int64_t weights = 0, given = network.input.size();
   for (const Node& node : network.nodes) {

@@ -1,4 +1,4 @@
-#include "plain_nodes.h"
+#include "generic_nodes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +21,7 @@ void look(const Window& window, const Shape& from, int64_t row, int64_t column, 
 
 }  // namespace
 
-void multiply_plainly(const Node& node, const Held& from, const Held& to, int64_t instants) {
+void generic_conv(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants) {
   Window window = node.window;
   if (node.is_linear) {
     window = Window{};
@@ -49,7 +49,7 @@ void multiply_plainly(const Node& node, const Held& from, const Held& to, int64_
       }
 }
 
-void pool(const Node& node, const Held& from, const Held& to, int64_t instants) {
+void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants) {
   const int64_t made = node.to.height * node.to.width, pixels = node.from.height * node.from.width;
   const int64_t stride = to.value.stride;
   std::vector<int64_t> found(stride);

@@ -1,19 +1,19 @@
-#include "crew.h"
+#include "thread_pool.h"
 
 namespace lbq {
 
-Crew::Crew(int size) {
+ThreadPool::ThreadPool(int size) {
   try {
-    for (int worker = 1; worker < size; ++worker) threads_.emplace_back([this, worker] { stand_by(worker); });
+    for (int worker = 1; worker < size; ++worker) threads_.emplace_back([this, worker] { worker_loop(worker); });
   } catch (...) {
     stop();
     throw;
   }
 }
 
-Crew::~Crew() { stop(); }
+ThreadPool::~ThreadPool() { stop(); }
 
-void Crew::stop() {
+void ThreadPool::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_over_ = true;
@@ -23,7 +23,7 @@ void Crew::stop() {
   threads_.clear();
 }
 
-void Crew::each(int64_t count, const std::function<void(int64_t, int)>& run) {
+void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t, int)>& run) {
   if (threads_.empty() || count <= 1) {
     for (int64_t task = 0; task < count; ++task) run(task, 0);
     return;
@@ -37,7 +37,7 @@ void Crew::each(int64_t count, const std::function<void(int64_t, int)>& run) {
     ++turn_;
   }
   has_work_.notify_all();
-  take_tasks(0);
+  run_tasks(0);
   std::unique_lock<std::mutex> lock(mutex_);
   is_done_.wait(lock, [this] { return busy_ == 0; });
   if (error_) {
@@ -47,7 +47,7 @@ void Crew::each(int64_t count, const std::function<void(int64_t, int)>& run) {
   }
 }
 
-void Crew::stand_by(int worker) {
+void ThreadPool::worker_loop(int worker) {
   uint64_t seen = 0;
   for (;;) {
     {
@@ -56,13 +56,13 @@ void Crew::stand_by(int worker) {
       if (is_over_) return;
       seen = turn_;
     }
-    take_tasks(worker);
+    run_tasks(worker);
     std::lock_guard<std::mutex> lock(mutex_);
     if (--busy_ == 0) is_done_.notify_one();
   }
 }
 
-void Crew::take_tasks(int worker) {
+void ThreadPool::run_tasks(int worker) {
   try {
     for (int64_t task; (task = next_.fetch_add(1)) < count_;) (*run_)(task, worker);
   } catch (...) {

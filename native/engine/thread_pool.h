@@ -12,20 +12,20 @@
 
 namespace lbq {
 
-class Crew {
+class ThreadPool {
  public:
-  explicit Crew(int size);
-  ~Crew();
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
+  explicit ThreadPool(int size);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
   // Run every task once, on any of the threads (the caller's is worker 0), and wait for all of them.
-  void each(int64_t count, const std::function<void(int64_t task, int worker)>& run);
+  void parallel_for(int64_t count, const std::function<void(int64_t task, int worker)>& run);
 
  private:
-  void stand_by(int worker);
-  void take_tasks(int worker);
+  void worker_loop(int worker);
+  void run_tasks(int worker);
   void stop();
 
   std::vector<std::thread> threads_;
