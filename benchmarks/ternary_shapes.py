@@ -16,7 +16,7 @@ from unittest.mock import patch
 from torch import Tensor, nn
 
 from lbq.train import NeuronConfig, Recipe, RunOptions, train
-from lbq_paper.pocket_size import asking
+from lbq_paper.pocket_size import study_recipe
 
 EPOCHS = 2
 LOW_RATE = 0.05
@@ -70,14 +70,14 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, dict[str, float]] = {"neurons": {}, "shapes": {}}
     for name, neuron in NEURONS.items():
-        recipe = _short(asking(neuron), options.data)
+        recipe = _short(study_recipe(neuron), options.data)
         if name == "ternary-lr05":
             recipe = replace(recipe, optim=replace(recipe.optim, lr=LOW_RATE))
         if name == "ternary-fp32":
             recipe = replace(recipe, precision="fp32")
         found["neurons"][name] = _accuracy(recipe, options.work / name)
     for name, shape in SHAPES.items():
-        recipe = _short(asking(NeuronConfig(kind="relu")), options.data)
+        recipe = _short(study_recipe(NeuronConfig(kind="relu")), options.data)
         with patch.object(nn, "ReLU", shape):
             found["shapes"][name] = _accuracy(recipe, options.work / f"ann-{name}")
     text = json.dumps({"epochs": EPOCHS, "seed": 0, "accuracy": found}, indent=1)

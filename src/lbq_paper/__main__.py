@@ -1,4 +1,4 @@
-"""``python -m lbq_paper``: list and run the cells of the paper's tables; print and draw them."""
+"""``python -m lbq_paper``: list and run the experiments of the paper's tables; print and draw them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -10,17 +10,17 @@ import tyro
 
 from lbq.errors import LBQError, ParameterError
 from lbq.train import RunOptions
-from lbq_paper.behaviour import behaviour_lines
-from lbq_paper.cells import Cell, Size, Table, chosen
-from lbq_paper.full_size import full_size_cells
-from lbq_paper.page import results_page
-from lbq_paper.pocket_size import pocket_cells
+from lbq_paper.experiments import Experiment, Size, Table, chosen
+from lbq_paper.full_size import full_size_experiments
+from lbq_paper.layers import behaviour_lines
+from lbq_paper.pocket_size import pocket_experiments
 from lbq_paper.results import Results, open_results
+from lbq_paper.results_page import results_page
+from lbq_paper.runner import RunnerOptions, run_experiments
 from lbq_paper.tables import aligned, table_text
-from lbq_paper.work import Work, work_off
 
 _USAGE = """usage:
-  python -m lbq_paper list [--size pocket] [--table 5] [--group a]    cells, and which are recorded
+  python -m lbq_paper list [--size pocket] [--table 5] [--group a]    experiments, and which are recorded
   python -m lbq_paper run [IDS] [--table 5] [--group a b] --data PATH  train, measure, record
   python -m lbq_paper table N                                         2 to 7, or open
   python -m lbq_paper figure N [--out FOLDER]                         3 or 4: SVG, PDF and PNG
@@ -29,60 +29,60 @@ _USAGE = """usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which cells."""
+    """Which experiments."""
 
     ids: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Beginnings of ids; all cells if none are given."""
+    """Beginnings of ids; all experiments if none are given."""
     size: Size = "pocket"
     """The paper's networks, or small ones."""
     table: Table | None = None
-    """Those with a place in this table."""
+    """Those with an entry in this table."""
     group: tuple[str, ...] = ()
-    """Small cells by question: a ablation, b levels, c timesteps, d open points, e others."""
+    """Small experiments by question: a ablation, b levels, c timesteps, d open points, e others."""
     array_index: int = 0
     """Which part of the work is ours, counted from 0; for job arrays."""
     array_size: int = 1
     """In how many parts the work is cut."""
 
-    def cells(self) -> list[Cell]:
-        """Return the chosen cells in the order in which they are run."""
-        every = pocket_cells() if self.size == "pocket" else full_size_cells()
+    def experiments(self) -> list[Experiment]:
+        """Return the chosen experiments in the order in which they are run."""
+        every = pocket_experiments() if self.size == "pocket" else full_size_experiments()
         if not 0 <= self.array_index < self.array_size:
             raise ParameterError(
                 f"array_index must lie in 0..{self.array_size - 1}, got {self.array_index}"
             )
         found = chosen(every, ids=self.ids, table=self.table, groups=self.group)
         if not found:
-            raise ParameterError("no cell is chosen by these words; `list` shows them all")
+            raise ParameterError("no experiment is chosen by these words; `list` shows them all")
         return found[self.array_index :: self.array_size]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListArguments:
-    """List cells in the order in which they are run."""
+    """List experiments in the order in which they are run."""
 
     choice: Annotated[Choice, tyro.conf.arg(name="")]
-    """Which cells."""
+    """Which experiments."""
     results: Path = Path("results")
     """Where the records lie."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments:
-    """Run cells. The same command again skips what is recorded and continues what was cut."""
+    """Run experiments. The same command again skips what is recorded and continues what was cut."""
 
     choice: Annotated[Choice, tyro.conf.arg(name="")]
-    """Which cells."""
+    """Which experiments."""
     data: Path | None = None
     """The data set, or the folder that holds it under its name; from the hub unless said."""
     out: Path | None = None
     """Folder of the records; results/<size> unless said."""
-    work: Path = Path("runs/cells")
+    work: Path = Path("runs/experiments")
     """Folder of the runs. Processes that share it share the work."""
     limit_minutes: float | None = None
     """Stop after so many minutes, saved."""
     devices: int = 1
-    """GPUs of this machine for each cell, or processes on CPUs."""
+    """GPUs of this machine for each experiment, or processes on CPUs."""
     device: str = "auto"
     """ "auto" is a GPU where there is one; or cpu, cuda, cuda:1."""
     workers: int = 0
@@ -154,18 +154,20 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _list(words: Sequence[str]) -> int:
     arguments = tyro.cli(ListArguments, prog="lbq_paper list", args=list(words))
-    cells = arguments.choice.cells()
+    experiments = arguments.choice.experiments()
     records = _open(arguments.results).records[arguments.choice.size]
     num_done = 0
-    for cell in cells:
-        found = records.get(cell.key, [])
+    for experiment in experiments:
+        found = records.get(experiment.key, [])
         is_done = any(record.is_current for record in found)
         num_done += is_done
         state = "recorded" if is_done else "recorded by other code" if found else "not run"
-        groups = f"group {' '.join(cell.groups)}" if cell.groups else ""
-        tables = f"tables {' '.join(cell.tables)}"
-        _say(f"{cell.id}  seed {cell.seed}  {cell.method:26}{groups:15}{tables:21}{state}")
-    _say(f"{len(cells)} cells, {num_done} recorded")
+        groups = f"group {' '.join(experiment.groups)}" if experiment.groups else ""
+        tables = f"tables {' '.join(experiment.tables)}"
+        _say(
+            f"{experiment.id}  seed {experiment.seed}  {experiment.method:26}{groups:15}{tables:21}{state}"
+        )
+    _say(f"{len(experiments)} experiments, {num_done} recorded")
     return 0
 
 
@@ -178,7 +180,7 @@ def _run(words: Sequence[str]) -> int:
         threads=arguments.threads,
         save_every_s=arguments.save_every_s,
     )
-    work = Work(
+    work = RunnerOptions(
         out=arguments.out or Path("results") / arguments.choice.size,
         folder=arguments.work,
         data=arguments.data,
@@ -187,8 +189,8 @@ def _run(words: Sequence[str]) -> int:
         accept_older=arguments.accept_older,
         options=options,
     )
-    cells = arguments.choice.cells()
-    return work_off(cells, work, say=_say, limit_minutes=arguments.limit_minutes)
+    experiments = arguments.choice.experiments()
+    return run_experiments(experiments, work, say=_say, limit_minutes=arguments.limit_minutes)
 
 
 def _table(words: Sequence[str]) -> int:
@@ -199,7 +201,7 @@ def _table(words: Sequence[str]) -> int:
 
 def _figure(words: Sequence[str]) -> int:
     arguments = tyro.cli(FigureArguments, prog="lbq_paper figure", args=list(words))
-    from lbq_paper.figures import save_figure_3, save_figure_4  # noqa: PLC0415 -- an extra
+    from lbq_paper.paper_figures import save_figure_3, save_figure_4  # noqa: PLC0415 -- an extra
 
     if arguments.figure == "3":
         paths = save_figure_3(arguments.out)

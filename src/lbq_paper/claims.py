@@ -46,7 +46,7 @@ class HyperparameterClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyClaim:
-    """One accuracy of Tables 2 to 4, in percent. An empty cell of the table is no claim."""
+    """One accuracy of Tables 2 to 4, in percent. An empty entry of the table is no claim."""
 
     table: int
     dataset: str
@@ -57,7 +57,7 @@ class AccuracyClaim:
     origin: Origin
 
     @property
-    def cell(self) -> str:
+    def entry(self) -> str:
         """The address under which the prose refers to this number."""
         return f"{self.dataset}/{self.architecture}/{self.method}/T={self.timesteps}"
 
@@ -76,7 +76,7 @@ class AblationClaim:
     accuracy: Decimal
 
     @property
-    def cell(self) -> str:
+    def entry(self) -> str:
         """The address under which the prose refers to this number."""
         return f"ablation/{self.method}/{self.step}" if self.step else f"ablation/{self.method}"
 
@@ -118,21 +118,21 @@ class EnergyClaim(CostClaim):
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedClaim:
-    """A number that the prose repeats from the table cell it names."""
+    """A number that the prose repeats from the table entry it names."""
 
     value: Decimal
-    cell: str
-    places: tuple[str, ...]
+    entry: str
+    sections: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DifferenceClaim:
-    """A gain or gap in percentage points that the prose quotes: one table cell minus another."""
+    """A gain or gap in percentage points that the prose quotes: one table entry minus another."""
 
     value: Decimal
     minuend: str
     subtrahend: str
-    places: tuple[str, ...]
+    sections: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +165,8 @@ _LMHT_IMAGENET = "ImageNet-1K/ResNet-34/LM-HT (L=2)/T="
 _LMHT_DVS = "CIFAR10-DVS/ResNet-20/LM-HT (L=2)/T="
 
 REPEATED = tuple(
-    RepeatedClaim(value=Decimal(value), cell=cell, places=places)
-    for value, cell, places in (
+    RepeatedClaim(value=Decimal(value), entry=entry, sections=sections)
+    for value, entry, sections in (
         ("97.28", f"{_LBQ_C10}1", ("Section 5.2.1",)),
         ("97.45", f"{_LBQ_C10}2", ("Abstract", "Section 1", "Section 5.2.1", "Section 6")),
         ("82.38", f"{_LBQ_C100}1", ("Section 5.2.1",)),
@@ -208,8 +208,8 @@ REPEATED = tuple(
 )
 
 DIFFERENCES = tuple(
-    DifferenceClaim(value=Decimal(value), minuend=minuend, subtrahend=subtrahend, places=places)
-    for value, minuend, subtrahend, places in (
+    DifferenceClaim(value=Decimal(value), minuend=minuend, subtrahend=subtrahend, sections=sections)
+    for value, minuend, subtrahend, sections in (
         ("0.07", "ablation/ANN", f"{_LBQ_C10}2", ("Abstract", "Section 6")),
         ("1.35", f"{_LBQ_C10}1", f"{_LMHT_C10}1", ("Section 5.2.1",)),
         ("1.05", f"{_LBQ_C10}2", f"{_LMHT_C10}2", ("Section 1", "Section 5.2.1")),

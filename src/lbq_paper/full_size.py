@@ -1,4 +1,4 @@
-"""The cells of Tables 2 to 7 as the paper ran them: its networks, its schedules.
+"""The experiments of Tables 2 to 7 as the paper ran them: its networks, its schedules.
 
 Rows that the paper quotes from others are here where this library has their neuron; their networks
 and schedules are then those of the paper's own rows, not those of the quoted work.
@@ -16,7 +16,7 @@ from lbq.train.recipes import (
     gesture_resnet19,
     imagenet_resnet34,
 )
-from lbq_paper.cells import Cell, merged
+from lbq_paper.experiments import Experiment, merged
 
 SEEDS = (0, 1, 2)
 """The paper gives neither seeds nor a spread; three is the least that shows one."""
@@ -45,17 +45,19 @@ COSTS: dict[str, NeuronConfig] = {
 }
 """The spiking rows of Tables 6 and 7."""
 
-_Row = tuple[str, str, Recipe]  # place, method, recipe
+_Row = tuple[str, str, Recipe]  # entry, method, recipe
 
 
 @cache
-def full_size_cells() -> tuple[Cell, ...]:
-    """List every cell of the paper's size, each with all of its places."""
-    found: list[Cell] = []
+def full_size_experiments() -> tuple[Experiment, ...]:
+    """List every experiment of the paper's size, each with all of its entries."""
+    found: list[Experiment] = []
     for rows, seeds in ((_small_images(), SEEDS), (_imagenet(), IMAGENET_SEEDS)):
         found += [
-            Cell(places=(place,), method=method, recipe=replace(recipe, seed=seed), size="full")
-            for place, method, recipe in rows
+            Experiment(
+                entries=(entry,), method=method, recipe=replace(recipe, seed=seed), size="full"
+            )
+            for entry, method, recipe in rows
             for seed in seeds
         ]
     return merged(found)
@@ -67,7 +69,7 @@ def with_neuron(recipe: Recipe, neuron: NeuronConfig) -> Recipe:
     return replace(recipe, model=replace(recipe.model, neuron=neuron, timesteps=timesteps))
 
 
-def cost_places(row: str) -> tuple[str, str]:
+def cost_entries(row: str) -> tuple[str, str]:
     """Return where a row of Table 6 has its counts and where Table 7 prices them."""
     return f"accumulation/{row}", f"energy/{row}"
 
@@ -79,8 +81,8 @@ def _small_images() -> Iterator[_Row]:
     for row, neuron in ABLATION.items():
         yield f"ablation/{row}", row, with_neuron(base, neuron)
     for row, neuron in COSTS.items():
-        for place in cost_places(row):
-            yield place, row, with_neuron(base, neuron)
+        for entry in cost_entries(row):
+            yield entry, row, with_neuron(base, neuron)
     yield "energy/ANN", "ANN", with_neuron(base, ABLATION["ANN"])
 
 
@@ -91,8 +93,8 @@ def _cifar() -> Iterator[_Row]:
     for dataset, recipe in (("CIFAR-10", cifar10_resnet20), ("CIFAR-100", cifar100_resnet20)):
         for method, (neuron, timesteps) in others.items():
             for t in timesteps:
-                place = f"{dataset}/ResNet-20/{method}/T={t}"
-                yield place, method, with_neuron(recipe(t), neuron)
+                entry = f"{dataset}/ResNet-20/{method}/T={t}"
+                yield entry, method, with_neuron(recipe(t), neuron)
     mlf = with_neuron(cifar10_resnet20(4), NeuronConfig(kind="mlf"))
     mlf = replace(mlf, model=replace(mlf.model, name="resnet19", form="cifar"))
     yield "CIFAR-10/ResNet-19/MLF/T=4", "MLF", mlf

@@ -7,7 +7,7 @@ from pathlib import Path
 import lbq
 from lbq.errors import RunError
 
-ROOMS = ("functional", "kernels", "neurons", "models", "data", "train")
+PACKAGES = ("functional", "kernels", "neurons", "models", "data", "train")
 """The rooms that a number passes on its way; the others only watch, ask or print."""
 
 NATIVE = ("include/lbq.h", "src", "torch")
@@ -28,15 +28,15 @@ def digest_of(package: Path, native: Path) -> str:
     """Hash names and contents of the files, so that a moved line counts and a moved folder not."""
     if not native.is_dir():
         raise RunError(
-            f"{native} is missing: cells are named after the sources of the kernels too; run "
+            f"{native} is missing: experiments are named after the sources of the kernels too; run "
             f"lbq_paper from a checkout (pip install -e .)"
         )
-    found = [(f"lbq/{room}", package / room, (".py", ".json")) for room in ROOMS]
+    found = [(f"lbq/{part}", package / part, (".py", ".json")) for part in PACKAGES]
     found += [(f"native/{part}", native / part, (".cc", ".h")) for part in NATIVE]
     total = hashlib.sha256()
     for name, folder, suffixes in found:
         for path in [folder] if folder.is_file() else sorted(folder.rglob("*")):
-            place = f"{name}/{path.relative_to(folder).as_posix()}"
-            if path.suffix in suffixes and place != f"lbq/{NAMES_ONLY}":
-                total.update(place.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+            entry = f"{name}/{path.relative_to(folder).as_posix()}"
+            if path.suffix in suffixes and entry != f"lbq/{NAMES_ONLY}":
+                total.update(entry.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()

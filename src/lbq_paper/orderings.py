@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from lbq_paper.behaviour import active_ratio, entropy, step_variation
-from lbq_paper.cells import Size
 from lbq_paper.claims import TEXT
+from lbq_paper.experiments import Size
+from lbq_paper.layers import active_ratio, entropy, step_variation
 from lbq_paper.results import Results, Spread, Value, accuracy, reduction
-from lbq_paper.tables_as_printed import printed_cells
+from lbq_paper.tables_as_printed import printed_entries
 
-Verdict = Literal["holds", "does not hold", "cannot be told", "not run"]
+Conclusion = Literal["holds", "does not hold", "inconclusive", "not run"]
 
 LEAST_FREEDOM = 4
 """Degrees of freedom below which a spread says nothing."""
@@ -31,8 +31,8 @@ class Question:
     """What is compared."""
     value: Value = accuracy
     """Reads it off a record."""
-    place: Callable[[str], str] = "ablation/{}".format
-    """Where the cells of a row are."""
+    entry: Callable[[str], str] = "ablation/{}".format
+    """Where the experiments of a row are."""
     printed: Callable[[str], str] = "ablation/{}".format
     """Under which address, or in which words, the paper prints the row's number."""
     digits: int = 2
@@ -73,13 +73,13 @@ QUESTIONS = (
     Question(
         words="more timesteps help, and LBQ beats LM-HT",
         pairs=(("LBQ/T=2", "LBQ/T=1"), ("LBQ/T=4", "LBQ/T=2"), ("LBQ/T=2", "LM-HT (L=2)/T=2")),
-        place="CIFAR-10/ResNet-20/{}".format,
+        entry="CIFAR-10/ResNet-20/{}".format,
         printed="CIFAR-10/ResNet-20/{}".format,
     ),
     Question(
         words="five levels beat two",
         pairs=(("LBQ (5)", "LBQ (2)"),),
-        place="energy/{}".format,
+        entry="energy/{}".format,
         printed="energy/{}/accuracy".format,
     ),
     Question(
@@ -87,7 +87,7 @@ QUESTIONS = (
         measure="saved, %",
         value=reduction,
         pairs=(("LBQ (5)", "LBQ (2)"), ("LBQ (10)", "LBQ (5)"), ("LBQ (20)", "LBQ (10)")),
-        place="accumulation/{}".format,
+        entry="accumulation/{}".format,
         printed="accumulation/{}/reduction".format,
     ),
     Question(
@@ -132,14 +132,14 @@ class Ordering:
     spread: Spread
 
     @property
-    def verdict(self) -> Verdict:
+    def conclusion(self) -> Conclusion:
         """Say whether it holds here."""
-        return judge(self.differences, self.spread)
+        return conclude(self.differences, self.spread)
 
 
 def orderings(results: Results, size: Size) -> list[Ordering]:
     """Look at every pair of rows that the paper draws a conclusion from."""
-    printed = printed_cells() | {claim.statement: claim.value for claim in TEXT}
+    printed = printed_entries() | {claim.statement: claim.value for claim in TEXT}
     return [
         Ordering(
             question=question,
@@ -148,7 +148,7 @@ def orderings(results: Results, size: Size) -> list[Ordering]:
             printed=printed[question.printed(more)] - printed[question.printed(less)],
             differences=tuple(
                 results.differences(
-                    question.place(more), question.place(less), size, question.value
+                    question.entry(more), question.entry(less), size, question.value
                 )
             ),
             spread=results.spread(size, question.value),
@@ -170,17 +170,17 @@ def rule(spread: Spread) -> str:
         f"deviation, pooled over all small networks with several seeds ({found}). The mean over n "
         "seeds of both sides then has the standard error s sqrt(2 / n), and what exceeds Student's "
         "97.5 % quantile of it *holds*, or *does not hold* if the sign is the opposite; the rest "
-        "*cannot be told*. Of twenty pairs without any difference, one would pass."
+        "*inconclusive*. Of twenty pairs without any difference, one would pass."
     )
 
 
-def judge(differences: Sequence[float], spread: Spread) -> Verdict:
+def conclude(differences: Sequence[float], spread: Spread) -> Conclusion:
     """Apply the rule to differences that should be positive."""
     if not differences:
         return "not run"
     mean, error = statistics.fmean(differences), math.sqrt(2 / len(differences)) * spread.deviation
     if spread.freedom < LEAST_FREEDOM or abs(mean) <= student_quantile(spread.freedom) * error:
-        return "cannot be told"
+        return "inconclusive"
     return "holds" if mean > 0 else "does not hold"
 
 

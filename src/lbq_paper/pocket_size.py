@@ -1,6 +1,6 @@
-"""Small cells for two CPU cores: the same questions, asked of a network that minutes can train.
+"""Small experiments for two CPU cores: the same questions, asked of a network that minutes can train.
 
-One recipe, :func:`pocket_science`; every cell differs from it in what it asks and in nothing else,
+One recipe, :func:`pocket_science`; every experiment differs from it in what it asks and in nothing else,
 but that neurons without a native kernel are compiled, which is three times as fast.
 Steps start, or stay, at 1.0 as in the full-size recipes, so that a fixed and a learned step begin
 alike; where else they might start is a question of group d.
@@ -12,8 +12,8 @@ from functools import cache
 
 from lbq.train import NeuronConfig, OptimConfig, Recipe, ScheduleConfig
 from lbq.train.recipes import pocket
-from lbq_paper.cells import Cell, merged
-from lbq_paper.full_size import ABLATION, COSTS, LBQ, LMHT, cost_places, with_neuron
+from lbq_paper.experiments import Experiment, merged
+from lbq_paper.full_size import ABLATION, COSTS, LBQ, LMHT, cost_entries, with_neuron
 
 ABLATION_SEEDS = (0, 1, 2)
 SEEDS = (0, 1)
@@ -45,7 +45,7 @@ _COMPILED = ("binary", "ternary", "ternary-learned", "lmht", "ilif")
 """Kinds of neurons that loop over the timesteps in plain torch. So does "mlf", of whose loop torch
 2.13 compiles a backward with NaNs in it (docs/log.md)."""
 
-_Row = tuple[str, str, str, Recipe]  # group, place, method, recipe
+_Row = tuple[str, str, str, Recipe]  # group, entry, method, recipe
 
 
 def pocket_science() -> Recipe:
@@ -69,14 +69,14 @@ def pocket_science() -> Recipe:
     )
 
 
-def asking(neuron: NeuronConfig) -> Recipe:
+def study_recipe(neuron: NeuronConfig) -> Recipe:
     """Give the recipe another neuron."""
     recipe = with_neuron(pocket_science(), neuron)
     return replace(recipe, compile=neuron.kind in _COMPILED)
 
 
-def pocket_words() -> str:
-    """Say in words what the small cells have in common."""
+def describe_pocket() -> str:
+    """Say in words what the small experiments have in common."""
     recipe = pocket_science()
     model = recipe.model
     return (
@@ -87,37 +87,37 @@ def pocket_words() -> str:
 
 
 @cache
-def pocket_cells() -> tuple[Cell, ...]:
-    """List every small cell, each with all of its places and groups."""
+def pocket_experiments() -> tuple[Experiment, ...]:
+    """List every small experiment, each with all of its entries and groups."""
     rows = [*_ablation(), *_levels(), *_timesteps(), *_open_points(), *_others()]
-    ablation = [asking(neuron) for neuron in ABLATION.values()]
+    ablation = [study_recipe(neuron) for neuron in ABLATION.values()]
     return merged(
-        Cell(
-            places=(place,),
+        Experiment(
+            entries=(entry,),
             method=method,
             recipe=replace(recipe, seed=seed),
             size="pocket",
             groups=(group,),
         )
-        for group, place, method, recipe in rows
+        for group, entry, method, recipe in rows
         for seed in (ABLATION_SEEDS if recipe in ablation else SEEDS)
     )
 
 
 def _ablation() -> Iterator[_Row]:
     for row, neuron in ABLATION.items():
-        yield "a", f"ablation/{row}", row, asking(neuron)
+        yield "a", f"ablation/{row}", row, study_recipe(neuron)
     for row in ("Binary", "Ternary", "LBQ (5)"):  # the same networks, counted
-        for place in cost_places(row):
-            yield "a", place, row, asking(COSTS[row])
-    yield "a", "energy/ANN", "ANN", asking(ABLATION["ANN"])
+        for entry in cost_entries(row):
+            yield "a", entry, row, study_recipe(COSTS[row])
+    yield "a", "energy/ANN", "ANN", study_recipe(ABLATION["ANN"])
 
 
 def _levels() -> Iterator[_Row]:
     for n in (1, 2, 5, 10, 20):
-        recipe = asking(replace(LBQ, max_level=n))
-        for place in cost_places(f"LBQ ({n})"):
-            yield "b", place, f"LBQ ({n})", recipe
+        recipe = study_recipe(replace(LBQ, max_level=n))
+        for entry in cost_entries(f"LBQ ({n})"):
+            yield "b", entry, f"LBQ ({n})", recipe
 
 
 def _timesteps() -> Iterator[_Row]:
@@ -131,9 +131,9 @@ def _open_points() -> Iterator[_Row]:
     like = pocket_science()
     references = dict(zip(OPEN_POINTS, ("LBQ/learnable", "V2/fixed", "V3/learnable"), strict=True))
     for reference, choices in OPEN_POINTS.items():
-        yield "d", f"open/{reference}", reference, asking(ABLATION[references[reference]])
+        yield "d", f"open/{reference}", reference, study_recipe(ABLATION[references[reference]])
         for method, neuron in choices.items():
-            recipe = asking(neuron)
+            recipe = study_recipe(neuron)
             if method == "step calibrated":
                 recipe = replace(like, calibrate=CALIBRATION_PERCENTILE)
             yield "d", f"open/{method}", method, recipe
@@ -148,5 +148,5 @@ def _others() -> Iterator[_Row]:
         "MLF (K=3)": NeuronConfig(kind="mlf"),
     }
     for method, neuron in neurons.items():
-        place = f"CIFAR-10/ResNet-20/{method}/T=2"
-        yield "e", place, method, asking(neuron)
+        entry = f"CIFAR-10/ResNet-20/{method}/T=2"
+        yield "e", entry, method, study_recipe(neuron)

@@ -1,4 +1,4 @@
-"""Records: what a cell came to, as a JSON file to commit; tables are made from nothing else."""
+"""Records: what an experiment came to, as a JSON file to commit; tables are made from nothing else."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from lbq.train import Recipe, read_journal
 from lbq.train.document import Document, from_document
 from lbq.train.provenance import git_commit
 from lbq.train.run_folder import RunFolder
-from lbq_paper.cells import Cell, published, recipe_key
+from lbq_paper.experiments import Experiment, published, recipe_key
 from lbq_paper.numerics import numerics_digest
 
-FORMAT = "lbq-cell-1"
+FORMAT = "lbq-experiment-1"
 
 _CURVE_LINES = 40
 """Points of the training curve that a record keeps, about."""
@@ -57,22 +57,22 @@ class Record:
         return self.body["recipe"]["seed"]
 
 
-def record_path(out: Path, cell: Cell) -> Path:
-    """Say where the record of a cell lies."""
-    return out / f"{cell.id}.json"
+def record_path(out: Path, experiment: Experiment) -> Path:
+    """Say where the record of an experiment lies."""
+    return out / f"{experiment.id}.json"
 
 
-def write_record(out: Path, cell: Cell, run: Path, measured: Document) -> Path:
+def write_record(out: Path, experiment: Experiment, run: Path, measured: Document) -> Path:
     """Write what a finished run and its measurement came to."""
     journal = list(read_journal(run / "journal.jsonl"))
     body = {**_headline(journal), **_history(journal), **_provenance(run), **measured}
-    return _write(out, cell, {**body, "measured_commit": git_commit()})
+    return _write(out, experiment, {**body, "measured_commit": git_commit()})
 
 
-def write_failure(out: Path, cell: Cell, run: Path, words: str) -> Path:
+def write_failure(out: Path, experiment: Experiment, run: Path, words: str) -> Path:
     """Write that training diverged: that, too, is an answer."""
     journal = list(read_journal(run / "journal.jsonl"))
-    return _write(out, cell, {"diverged": words, **_history(journal), **_provenance(run)})
+    return _write(out, experiment, {"diverged": words, **_history(journal), **_provenance(run)})
 
 
 def read_records(folder: Path) -> dict[str, list[Record]]:
@@ -90,18 +90,18 @@ def read_records(folder: Path) -> dict[str, list[Record]]:
     return found
 
 
-def _write(out: Path, cell: Cell, body: Document) -> Path:
+def _write(out: Path, experiment: Experiment, body: Document) -> Path:
     head = {
         "format": FORMAT,
-        "id": cell.id,
-        "size": cell.size,
-        "method": cell.method,
-        "places": list(cell.places),
+        "id": experiment.id,
+        "size": experiment.size,
+        "method": experiment.method,
+        "entries": list(experiment.entries),
         "numerics_sha256": numerics_digest(),
     }
-    whole = {**head, **body, "recipe": published(cell.recipe)}
+    whole = {**head, **body, "recipe": published(experiment.recipe)}
     out.mkdir(parents=True, exist_ok=True)
-    path = record_path(out, cell)
+    path = record_path(out, experiment)
     write_durably(path, (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())
     return path
 
@@ -112,7 +112,7 @@ def _read(path: Path) -> Document:
     except ValueError as error:
         raise FormatError(f"{path} is not JSON: {error}") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise FormatError(f"{path} is no record of a cell; expected format {FORMAT!r}")
+        raise FormatError(f"{path} is no record of an experiment; expected format {FORMAT!r}")
     return body
 
 

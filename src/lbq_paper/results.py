@@ -1,4 +1,4 @@
-"""What was measured, place by place: accuracies and counts with their number, mean and spread."""
+"""What was measured, entry by entry: accuracies and counts with their number, mean and spread."""
 
 import math
 import statistics
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from lbq.functional.op_costs import arithmetic_energy_pj
 from lbq.train.document import Document
-from lbq_paper.cells import Cell, Size, Table, table_of
-from lbq_paper.full_size import full_size_cells
-from lbq_paper.pocket_size import pocket_cells
+from lbq_paper.experiments import Experiment, Size, Table, table_of
+from lbq_paper.full_size import full_size_experiments
+from lbq_paper.pocket_size import pocket_experiments
 from lbq_paper.records import Record, read_records
 
 SIZES: dict[Size, str] = {"full": "full size", "pocket": "pocket"}
 """What the columns of the two sizes are called."""
-NO_CELL = "no cell"
+NO_EXPERIMENT = "no experiment"
 NOT_RUN = "not run"
 DIVERGED = "diverged"
 NOTHING = "-"
@@ -38,37 +38,44 @@ class Spread:
 
 @dataclass(frozen=True)
 class Results:
-    """The records of all cells, found by size and place.
+    """The records of all experiments, found by size and entry.
 
     Args:
-        cells: what could have been run.
+        experiments: what could have been run.
         records: what was, by size and by the key of its recipe.
         marks_older: whether numbers of other code than the present one are marked.
     """
 
-    cells: Sequence[Cell]
+    experiments: Sequence[Experiment]
     records: dict[Size, dict[str, list[Record]]]
     marks_older: bool = True
 
-    def at(self, place: str, size: Size) -> list[Record]:
-        """Return one record for every seed that was run at a place, in the order of seeds."""
+    def at(self, entry: str, size: Size) -> list[Record]:
+        """Return one record for every seed that was run at an entry, in the order of seeds."""
         found = [
-            self.records[size][cell.key][0]
-            for cell in self.cells
-            if cell.size == size and place in cell.places and cell.key in self.records[size]
+            self.records[size][experiment.key][0]
+            for experiment in self.experiments
+            if experiment.size == size
+            and entry in experiment.entries
+            and experiment.key in self.records[size]
         ]
         return sorted(found, key=lambda record: record.seed)
 
-    def places(self, table: Table) -> list[str]:
-        """List the places of a table that some cell fills, in the order of the cells."""
-        every = dict.fromkeys(place for cell in self.cells for place in cell.places)
-        return [place for place in every if table_of(place) == table]
+    def entries(self, table: Table) -> list[str]:
+        """List the entries of a table that some experiment fills, in the order of the experiments."""
+        every = dict.fromkeys(
+            entry for experiment in self.experiments for entry in experiment.entries
+        )
+        return [entry for entry in every if table_of(entry) == table]
 
-    def shown(self, place: str, size: Size, value: Value, *, digits: int = 2) -> str:
-        """Write what was measured at a place: mean, spread and number of runs."""
-        if not any(cell.size == size and place in cell.places for cell in self.cells):
-            return NO_CELL
-        records = self.at(place, size)
+    def shown(self, entry: str, size: Size, value: Value, *, digits: int = 2) -> str:
+        """Write what was measured at an entry: mean, spread and number of runs."""
+        if not any(
+            experiment.size == size and entry in experiment.entries
+            for experiment in self.experiments
+        ):
+            return NO_EXPERIMENT
+        records = self.at(entry, size)
         if not records:
             return NOT_RUN
         is_older = self.marks_older and not all(record.is_current for record in records)
@@ -81,31 +88,33 @@ class Results:
             words += f", {num_diverged} {DIVERGED}" if num_diverged else ""
         return words + (OLDER if is_older else "")
 
-    def paired(self, place: str, reference: str, size: Size, value: Value) -> str:
-        """Write the differences to another place over the seeds that both were run with."""
-        if place == reference:
+    def paired(self, entry: str, reference: str, size: Size, value: Value) -> str:
+        """Write the differences to another entry over the seeds that both were run with."""
+        if entry == reference:
             return "-"
-        differences = self.differences(place, reference, size, value)
+        differences = self.differences(entry, reference, size, value)
         return shown(differences, digits=2, sign="+") if differences else "-"
 
     def spread(self, size: Size, value: Value) -> Spread:
         """Pool the spread over seeds of every network that was run with several."""
-        places = dict.fromkeys(place for cell in self.cells for place in cell.places)
+        entries = dict.fromkeys(
+            entry for experiment in self.experiments for entry in experiment.entries
+        )
         groups = {
             tuple(record.path for record in records): known(records, value)
-            for records in (self.at(place, size) for place in places)
+            for records in (self.at(entry, size) for entry in entries)
         }
         several = [values for values in groups.values() if len(values) > 1]
         freedom = sum(len(values) - 1 for values in several)
         squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
         return Spread(math.sqrt(squares / max(1, freedom)), freedom)
 
-    def differences(self, place: str, reference: str, size: Size, value: Value) -> list[float]:
-        """Subtract the value at another place, seed by seed, where both were run with it."""
+    def differences(self, entry: str, reference: str, size: Size, value: Value) -> list[float]:
+        """Subtract the value at another entry, seed by seed, where both were run with it."""
         there = {record.seed: value(record) for record in self.at(reference, size)}
         return [
             mine - theirs
-            for record in self.at(place, size)
+            for record in self.at(entry, size)
             if (mine := value(record)) is not None
             and (theirs := there.get(record.seed)) is not None
         ]
@@ -114,7 +123,7 @@ class Results:
 def open_results(folder: Path) -> Results:
     """Read the records under ``folder/full`` and ``folder/pocket``, and nothing else."""
     return Results(
-        cells=(*full_size_cells(), *pocket_cells()),
+        experiments=(*full_size_experiments(), *pocket_experiments()),
         records={
             "full": read_records(folder / "full"),
             "pocket": read_records(folder / "pocket"),

@@ -1,16 +1,16 @@
 """The paper's tables beside ours: what it prints, what we measured at its size, and at pocket size.
 
-Numbers come from the records in the folder of results only; a place without one says so.
+Numbers come from the records in the folder of results only; an entry without one says so.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from textwrap import fill
 
-from lbq_paper.cells import Table
 from lbq_paper.claims import AccumulationClaim, EnergyClaim
-from lbq_paper.orderings import judge
-from lbq_paper.pocket_size import OPEN_POINTS, pocket_words
+from lbq_paper.experiments import Table
+from lbq_paper.orderings import conclude
+from lbq_paper.pocket_size import OPEN_POINTS, describe_pocket
 from lbq_paper.results import (
     OLDER,
     SIZES,
@@ -36,7 +36,7 @@ _TITLES: dict[Table, str] = {
     "open": "What the paper leaves open: accuracy in percent, and what one choice changes",
 }
 _FOOT = f"""Accuracies are those after the last epoch, on all test samples, of the same forward
-that was counted: mean +- standard deviation over seeds (n). Pocket: {pocket_words()}; these
+that was counted: mean +- standard deviation over seeds (n). Pocket: {describe_pocket()}; these
 numbers compare with each other, not with the paper's. {OLDER} computed by other code than the
 present one."""
 _WIDTH = 100
@@ -75,7 +75,7 @@ def _sources(table: Table, results: Results) -> Iterator[str]:
     """Name the records that a table was made from."""
     for size in SIZES:
         found = {
-            record.path: record for at in results.places(table) for record in results.at(at, size)
+            record.path: record for at in results.entries(table) for record in results.at(at, size)
         }
         if found:
             commits = dict.fromkeys(record.body.get("commit") for record in found.values())
@@ -85,11 +85,11 @@ def _sources(table: Table, results: Results) -> Iterator[str]:
 
 def _accuracy_lines(table: Table) -> Callable[[Results], list[Line]]:
     def lines(results: Results) -> list[Line]:
-        claims = {c.cell: (str(c.accuracy), c.origin) for c in ACCURACY if str(c.table) == table}
+        claims = {c.entry: (str(c.accuracy), c.origin) for c in ACCURACY if str(c.table) == table}
         found: list[Line] = [("dataset / network / method / T", "paper", "", *SIZES.values())]
-        for place in _with_ours(claims, results, table):
-            printed, origin = claims.get(place, ("-", "not in the paper"))
-            found.append((place, printed, origin, *_both(results, place, accuracy)))
+        for entry in _with_ours(claims, results, table):
+            printed, origin = claims.get(entry, ("-", "not in the paper"))
+            found.append((entry, printed, origin, *_both(results, entry, accuracy)))
         return found
 
     return lines
@@ -100,11 +100,11 @@ def _ablation_lines(results: Results) -> list[Line]:
     lbq = next(claim.accuracy for claim in ABLATION if claim.method == "LBQ")
     found: list[Line] = [heading]
     for claim in ABLATION:
-        line = [claim.cell.removeprefix("ablation/"), str(claim.accuracy)]
+        line = [claim.entry.removeprefix("ablation/"), str(claim.accuracy)]
         line.append(f"{claim.accuracy - lbq:+}")
         for size in ("full", "pocket"):
-            line.append(results.shown(claim.cell, size, accuracy))
-            line.append(results.paired(claim.cell, _ABLATION_REFERENCE, size, accuracy))
+            line.append(results.shown(claim.entry, size, accuracy))
+            line.append(results.paired(claim.entry, _ABLATION_REFERENCE, size, accuracy))
         found.append(tuple(line))
     return found
 
@@ -117,12 +117,12 @@ def _accumulation_lines(results: Results) -> list[Line]:
         ("saved, %", lambda claim: claim.reduction_percent, reduction),
     )
     found: list[Line] = [("method", "what", "paper", *SIZES.values())]
-    for place in _with_ours(claims, results, "6"):
-        claim = claims.get(place)
+    for entry in _with_ours(claims, results, "6"):
+        claim = claims.get(entry)
         for name, printed, value in columns:
             word = "-" if claim is None else str(printed(claim))
-            row = place.removeprefix("accumulation/")
-            found.append((row, name, word, *_both(results, place, value)))
+            row = entry.removeprefix("accumulation/")
+            found.append((row, name, word, *_both(results, entry, value)))
     return found
 
 
@@ -137,48 +137,48 @@ def _energy_lines(results: Results) -> list[Line]:
         ("ANN / this", lambda claim: claim.ratio, energy_ratio),
     )
     found: list[Line] = [("method", "what", "paper", *SIZES.values())]
-    for place in _with_ours(claims, results, "7"):
-        claim = claims.get(place)
+    for entry in _with_ours(claims, results, "7"):
+        claim = claims.get(entry)
         for name, printed, value in columns:
             number = None if claim is None else printed(claim)
             if claim is not None and number is None:
                 continue  # the paper leaves this one empty for this row
             word = "-" if number is None else str(number)
-            row = place.removeprefix("energy/")
+            row = entry.removeprefix("energy/")
             digits = _ENERGY_DIGITS.get(name, 4)
-            found.append((row, name, word, *_both(results, place, value, digits=digits)))
+            found.append((row, name, word, *_both(results, entry, value, digits=digits)))
     return found
 
 
 def _open_lines(results: Results) -> list[Line]:
-    found: list[Line] = [("choice", "pocket", "instead of", "difference", "verdict")]
+    found: list[Line] = [("choice", "pocket", "instead of", "difference", "conclusion")]
     spread = results.spread("pocket", accuracy)
     for reference, choices in OPEN_POINTS.items():
         there = f"open/{reference}"
         found.append((reference, results.shown(there, "pocket", accuracy), "", "", ""))
         for row in choices:
-            place = f"open/{row}"
-            verdict = judge(results.differences(place, there, "pocket", accuracy), spread)
+            entry = f"open/{row}"
+            conclusion = conclude(results.differences(entry, there, "pocket", accuracy), spread)
             found.append(
                 (
                     row,
-                    results.shown(place, "pocket", accuracy),
+                    results.shown(entry, "pocket", accuracy),
                     reference,
-                    results.paired(place, there, "pocket", accuracy),
-                    _COMPARED.get(verdict, verdict),
+                    results.paired(entry, there, "pocket", accuracy),
+                    _COMPARED.get(conclusion, conclusion),
                 )
             )
     return found
 
 
-def _both(results: Results, place: str, value: Value, *, digits: int = 2) -> tuple[str, str]:
-    full = results.shown(place, "full", value, digits=digits)
-    return full, results.shown(place, "pocket", value, digits=digits)
+def _both(results: Results, entry: str, value: Value, *, digits: int = 2) -> tuple[str, str]:
+    full = results.shown(entry, "full", value, digits=digits)
+    return full, results.shown(entry, "pocket", value, digits=digits)
 
 
 def _with_ours(claims: Mapping[str, object], results: Results, table: Table) -> list[str]:
-    """List printed places, then those that only we have."""
-    return list(dict.fromkeys([*claims, *results.places(table)]))
+    """List printed entries, then those that only we have."""
+    return list(dict.fromkeys([*claims, *results.entries(table)]))
 
 
 _LINES: dict[Table, Callable[[Results], list[Line]]] = {

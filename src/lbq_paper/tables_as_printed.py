@@ -242,18 +242,18 @@ ENERGIES: tuple[EnergyClaim, ...] = tuple(
 )
 
 
-def printed_cells() -> dict[str, Decimal]:
+def printed_entries() -> dict[str, Decimal]:
     """Collect every number the prose refers to under the address it uses."""
-    cells = {claim.cell: claim.accuracy for claim in (*ACCURACY, *ABLATION)}
+    entries = {claim.entry: claim.accuracy for claim in (*ACCURACY, *ABLATION)}
     for claim in ACCUMULATIONS:
         row = f"accumulation/{claim.row}"
-        cells[f"{row}/unary"] = claim.unary_acs_m
-        cells[f"{row}/bit-sparse"] = claim.bit_sparse_acs_m
-        cells[f"{row}/reduction"] = claim.reduction_percent
+        entries[f"{row}/unary"] = claim.unary_acs_m
+        entries[f"{row}/bit-sparse"] = claim.bit_sparse_acs_m
+        entries[f"{row}/reduction"] = claim.reduction_percent
     for claim in ENERGIES:
         row = f"energy/{claim.row}"
-        cells[f"{row}/accuracy"] = claim.accuracy
-        cells[f"{row}/mj"] = claim.energy_mj
+        entries[f"{row}/accuracy"] = claim.accuracy
+        entries[f"{row}/mj"] = claim.energy_mj
         if claim.ratio is not None:
-            cells[f"{row}/ratio"] = claim.ratio
-    return cells
+            entries[f"{row}/ratio"] = claim.ratio
+    return entries

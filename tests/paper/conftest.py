@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from lbq_paper.cells import published
-from lbq_paper.full_size import full_size_cells
+from lbq_paper.experiments import published
+from lbq_paper.full_size import full_size_experiments
 from lbq_paper.numerics import numerics_digest
-from lbq_paper.pocket_size import pocket_cells
+from lbq_paper.pocket_size import pocket_experiments
 from lbq_paper.records import FORMAT
 
 COUNTS = {"num_images": 10_000, "ann_macs": 0, "fp_macs": 0}
@@ -21,19 +21,19 @@ def measured(accuracy, counts):
 
 @pytest.fixture
 def record(tmp_path):
-    """Writes a record for a place and seed, and returns where it lies."""
+    """Writes a record for an entry and seed, and returns where it lies."""
 
-    def write(place, seed, accuracy, *, size="pocket", numerics=None, counts=COUNTS, **body):
-        cells = pocket_cells() if size == "pocket" else full_size_cells()
-        cell = next(c for c in cells if place in c.places and c.seed == seed)
+    def write(entry, seed, accuracy, *, size="pocket", numerics=None, counts=COUNTS, **body):
+        experiments = pocket_experiments() if size == "pocket" else full_size_experiments()
+        experiment = next(c for c in experiments if entry in c.entries and c.seed == seed)
         whole = {
             "format": FORMAT,
-            "recipe": published(cell.recipe),
+            "recipe": published(experiment.recipe),
             "numerics_sha256": numerics or numerics_digest(),
             **({} if accuracy is None else measured(accuracy, counts)),
             **body,
         }
-        path = tmp_path / size / f"{cell.id}.json"
+        path = tmp_path / size / f"{experiment.id}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(whole))
         return path

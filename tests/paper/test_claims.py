@@ -14,10 +14,10 @@ from lbq_paper.tables_as_printed import (
     COST_TIMESTEPS,
     ENERGIES,
     HYPERPARAMETERS,
-    printed_cells,
+    printed_entries,
 )
 
-CELLS = printed_cells()
+CELLS = printed_entries()
 SAID = {claim.statement: float(claim.value) for claim in TEXT}
 ANN = ENERGIES[0]
 SNNS = ENERGIES[1:]
@@ -67,7 +67,7 @@ def ratio(claim, **stem: int) -> float:
 # -- transcription -----------------------------------------------------------------------------
 
 
-def test_every_cell_has_one_address():
+def test_every_experiments_has_one_address():
     num_ratios = len(SNNS)
     num_costs = 3 * len(ACCUMULATIONS) + 2 * len(ENERGIES) + num_ratios
     assert len(CELLS) == len(ACCURACY) + len(ABLATION) + num_costs
@@ -78,13 +78,13 @@ def test_trailing_zeros_survive():
     assert str(CELLS["accumulation/LBQ (5)/unary"]) == "1589.90"
 
 
-@pytest.mark.parametrize("claim", REPEATED, ids=lambda claim: claim.cell)
-def test_prose_repeats_its_table_cell(claim):
-    assert str(claim.value) == str(CELLS[claim.cell])
+@pytest.mark.parametrize("claim", REPEATED, ids=lambda claim: claim.entry)
+def test_prose_repeats_its_table_experiments(claim):
+    assert str(claim.value) == str(CELLS[claim.entry])
 
 
 @pytest.mark.parametrize("claim", DIFFERENCES, ids=lambda claim: f"{claim.value} {claim.minuend}")
-def test_quoted_difference_is_the_difference_of_its_cells(claim):
+def test_quoted_difference_is_the_difference_of_its_experiments(claim):
     assert claim.value == CELLS[claim.minuend] - CELLS[claim.subtrahend]
 
 
@@ -126,7 +126,7 @@ def test_own_rows_lead_cifar_at_every_timestep():
         for c in ACCURACY
         if c.origin != "quoted" and NUM_TEST_IMAGES.get(c.dataset, 10_000) < 10_000
     ],  # two decimals are always a share of 10,000 or 50,000
-    ids=lambda claim: claim.cell,
+    ids=lambda claim: claim.entry,
 )
 def test_accuracy_is_a_share_of_its_test_set(claim):
     assert is_share_of(claim.accuracy, NUM_TEST_IMAGES[claim.dataset])
@@ -142,15 +142,15 @@ def test_entropies_lie_below_what_their_share_of_ones_allows(variant):
 
 @pytest.mark.parametrize("num_shards", [2, 4, 8])
 @pytest.mark.parametrize(
-    "cell",
+    "entry",
     [
         "CIFAR-10/ResNet-20/LBQ/T=2",
         "CIFAR-10/ResNet-20/LBQ/T=4",
         "CIFAR10-DVS/ResNet-20/LBQ/T=10",
     ],
 )
-def test_accuracy_was_not_measured_on_one_shard(cell, num_shards):
-    assert not is_share_of(CELLS[cell], NUM_TEST_IMAGES[cell.split("/")[0]] // num_shards)
+def test_accuracy_was_not_measured_on_one_shard(entry, num_shards):
+    assert not is_share_of(CELLS[entry], NUM_TEST_IMAGES[entry.split("/")[0]] // num_shards)
 
 
 # -- counts and energy (Tables 6 and 7) ----------------------------------------------------------

@@ -15,7 +15,7 @@ from lbq.train.feeding import feed
 from lbq.train.learning import Learner
 from lbq.train.prepare import build_gradients, build_state
 from lbq.train.world import open_world
-from lbq_paper.full_size import full_size_cells
+from lbq_paper.full_size import full_size_experiments
 
 pytestmark = pytest.mark.as_shipped  # checked annotations would only make large tensors slow
 
@@ -31,12 +31,14 @@ NUM_CLASSES = {
 
 
 def rows():
-    for cell in full_size_cells():
-        place = next((p for p in cell.places if cell.tables[0] in "234" and "T=" in p), None)
-        if place is None or cell.seed:
+    for experiment in full_size_experiments():
+        entry = next(
+            (p for p in experiment.entries if experiment.tables[0] in "234" and "T=" in p), None
+        )
+        if entry is None or experiment.seed:
             continue
-        if not place.startswith("CIFAR-100") or cell.method == "LBQ":
-            yield pytest.param(cell.recipe, id=place)
+        if not entry.startswith("CIFAR-100") or experiment.method == "LBQ":
+            yield pytest.param(experiment.recipe, id=entry)
 
 
 def shrunk(recipe):

@@ -1,6 +1,6 @@
 import pytest
 
-from lbq_paper.orderings import QUESTIONS, judge, orderings, student_quantile
+from lbq_paper.orderings import QUESTIONS, conclude, orderings, student_quantile
 from lbq_paper.results import Spread, open_results
 
 KNOWN = Spread(deviation=0.5, freedom=16)
@@ -8,25 +8,25 @@ KNOWN = Spread(deviation=0.5, freedom=16)
 
 
 @pytest.mark.parametrize(
-    ("differences", "verdict"),
+    ("differences", "conclusion"),
     [
         ([], "not run"),
-        ([1.49], "cannot be told"),
+        ([1.49], "inconclusive"),
         ([1.51], "holds"),
         ([-1.51], "does not hold"),
-        ([1.0, 1.1], "cannot be told"),
+        ([1.0, 1.1], "inconclusive"),
         ([1.0, 1.2], "holds"),
         ([2.5, -0.2], "holds"),  # the spread of all networks counts, not that of these two
-        ([0.0, 0.0], "cannot be told"),
+        ([0.0, 0.0], "inconclusive"),
     ],
 )
-def test_the_rule(differences, verdict):
-    assert judge(differences, KNOWN) == verdict
+def test_the_rule(differences, conclusion):
+    assert conclude(differences, KNOWN) == conclusion
 
 
 def test_a_spread_of_few_runs_decides_nothing():
-    assert judge([9.0], Spread(deviation=0.5, freedom=3)) == "cannot be told"
-    assert judge([9.0], Spread(deviation=0.5, freedom=4)) == "holds"
+    assert conclude([9.0], Spread(deviation=0.5, freedom=3)) == "inconclusive"
+    assert conclude([9.0], Spread(deviation=0.5, freedom=4)) == "holds"
 
 
 @pytest.mark.parametrize(
@@ -40,15 +40,17 @@ def test_every_ordering_is_one_of_the_papers(tmp_path):
     found = orderings(open_results(tmp_path), "pocket")
     assert len(found) == sum(len(question.pairs) for question in QUESTIONS) == 36
     assert all(each.printed > 0 for each in found)
-    assert {each.verdict for each in found} == {"not run"}
+    assert {each.conclusion for each in found} == {"not run"}
 
 
-def test_every_place_that_is_compared_has_small_cells(tmp_path):
-    places = {place for cell in open_results(tmp_path).cells for place in cell.places}
-    compared = {
-        question.place(row) for question in QUESTIONS for pair in question.pairs for row in pair
+def test_every_place_that_is_compared_has_small_experiments(tmp_path):
+    entries = {
+        entry for experiment in open_results(tmp_path).experiments for entry in experiment.entries
     }
-    assert compared <= places
+    compared = {
+        question.entry(row) for question in QUESTIONS for pair in question.pairs for row in pair
+    }
+    assert compared <= entries
 
 
 def find(folder, more, less):
@@ -71,7 +73,7 @@ def test_differences_are_those_of_common_seeds(record, tmp_path):
 
 
 def test_the_spread_is_pooled_over_networks_once_each(record, tmp_path):
-    for seed, share in enumerate([0.80, 0.81, 0.82]):  # fills several places
+    for seed, share in enumerate([0.80, 0.81, 0.82]):  # fills several entries
         record("ablation/LBQ/learnable", seed, share)
     for seed, share in enumerate([0.70, 0.74]):
         record("open/no reset", seed, share)

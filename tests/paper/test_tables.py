@@ -38,9 +38,9 @@ def test_every_printed_number_stands_in_its_row_and_column(tmp_path):
     results = open_results(tmp_path)
     rows = {name: table_lines(name, results)[1:] for name in ("2", "3", "4", "5", "6", "7")}
     accuracies = {line[0]: line[1] for name in ("2", "3", "4") for line in rows[name]}
-    assert all(accuracies[claim.cell] == str(claim.accuracy) for claim in ACCURACY)
+    assert all(accuracies[claim.entry] == str(claim.accuracy) for claim in ACCURACY)
     ablation = {f"ablation/{line[0]}": line[1] for line in rows["5"]}
-    assert ablation == {claim.cell: str(claim.accuracy) for claim in ABLATION}
+    assert ablation == {claim.entry: str(claim.accuracy) for claim in ABLATION}
     costs = {line[:2]: line[2] for name in ("6", "7") for line in rows[name]}
     for claim in ACCUMULATIONS:
         assert costs[claim.row, "unary ACs"] == str(claim.unary_acs_m)
@@ -136,20 +136,20 @@ def test_open_points_are_compared_with_what_they_change(record, tmp_path):
     record("ablation/LBQ/learnable", 0, 0.80)
     record("open/V2, step fixed at 0.5", 0, 0.81)
     words = line(table("open", tmp_path), "V2, step fixed at 0.5")
-    assert "V2, step fixed at 1.0 +2.00 (n=1) cannot be told" in words
+    assert "V2, step fixed at 1.0 +2.00 (n=1) inconclusive" in words
 
 
-def test_quoted_rows_without_a_cell_say_so(tmp_path):
+def test_quoted_rows_without_a_experiments_say_so(tmp_path):
     text = table("2", tmp_path)
-    assert line(text, "CIFAR-10/ResNet-20/RMP-SNN").endswith("no cell no cell")
-    assert line(text, "CIFAR-100/ResNet-20/LBQ/T=1").endswith("not run no cell")
+    assert line(text, "CIFAR-10/ResNet-20/RMP-SNN").endswith("no experiment no experiment")
+    assert line(text, "CIFAR-100/ResNet-20/LBQ/T=1").endswith("not run no experiment")
 
 
 def test_a_table_has_the_places_of_its_own_only(tmp_path):
     results = open_results(tmp_path)
     assert "ablation/" not in table_text("2", results)
     assert "CIFAR-10/ResNet-20/I-LIF (D=4)/T=2" in table_text("2", results)
-    assert all(place.startswith("open/") for place in results.places("open"))
+    assert all(entry.startswith("open/") for entry in results.entries("open"))
 
 
 def test_a_recipe_that_was_recorded_before_a_field_existed_is_still_found(record, tmp_path):

@@ -1,6 +1,6 @@
-"""A cell: one recipe and seed whose measurement fills places in the paper's tables.
+"""An experiment: one recipe and seed whose measurement fills entries in the paper's tables.
 
-Places are addresses: ``CIFAR-10/ResNet-20/LBQ/T=2``, ``ablation/V1/fixed`` and ``energy/LBQ (5)``
+Entries are addresses: ``CIFAR-10/ResNet-20/LBQ/T=2``, ``ablation/V1/fixed`` and ``energy/LBQ (5)``
 are rows of the paper, named as :mod:`lbq_paper.tables_as_printed` names them; ``open/...`` are
 questions that it leaves open.
 """
@@ -34,16 +34,16 @@ _TABLES: dict[str, Table] = {
 _ID_DIGITS = 12
 
 
-def table_of(place: str) -> Table:
+def table_of(entry: str) -> Table:
     """Say in which table an address lies."""
-    return _TABLES[place.partition("/")[0]]
+    return _TABLES[entry.partition("/")[0]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Experiment:
     """What to run, and where its numbers go."""
 
-    places: tuple[str, ...]
+    entries: tuple[str, ...]
     """Addresses that it fills."""
     method: str
     """What people call the neuron and its choices."""
@@ -52,7 +52,7 @@ class Cell:
     size: Size
     """Which of the two columns of a table it fills."""
     groups: tuple[str, ...] = ()
-    """Questions of the small cells: a ablation, b levels, c timesteps, d open points, e others."""
+    """Questions of the small experiments: a ablation, b levels, c timesteps, d open points, e others."""
 
     @property
     def seed(self) -> int:
@@ -61,8 +61,8 @@ class Cell:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """Tables in which it has a place."""
-        return tuple(dict.fromkeys(table_of(place) for place in self.places))
+        """Tables in which it has an entry."""
+        return tuple(dict.fromkeys(table_of(entry) for entry in self.entries))
 
     @cached_property
     def key(self) -> str:
@@ -91,35 +91,35 @@ def recipe_key(recipe: Recipe) -> str:
     return digest(document)
 
 
-def merged(cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """Join cells that compute the same: what fills several places is run once."""
-    found: dict[str, Cell] = {}
-    for cell in cells:
-        before = found.setdefault(cell.key, cell)
-        assert before.size == cell.size
-        places = tuple(dict.fromkeys(before.places + cell.places))
-        groups = tuple(dict.fromkeys(before.groups + cell.groups))
-        found[cell.key] = replace(before, places=places, groups=groups)
+def merged(experiments: Iterable[Experiment]) -> tuple[Experiment, ...]:
+    """Join experiments that compute the same: what fills several entries is run once."""
+    found: dict[str, Experiment] = {}
+    for experiment in experiments:
+        before = found.setdefault(experiment.key, experiment)
+        assert before.size == experiment.size
+        entries = tuple(dict.fromkeys(before.entries + experiment.entries))
+        groups = tuple(dict.fromkeys(before.groups + experiment.groups))
+        found[experiment.key] = replace(before, entries=entries, groups=groups)
     return tuple(found.values())
 
 
-def in_order(cells: Iterable[Cell]) -> list[Cell]:
+def in_order(experiments: Iterable[Experiment]) -> list[Experiment]:
     """Put the first seed of everything first: an interrupted study has looked everywhere once."""
-    return sorted(cells, key=lambda cell: cell.seed)
+    return sorted(experiments, key=lambda experiment: experiment.seed)
 
 
 def chosen(
-    cells: Sequence[Cell],
+    experiments: Sequence[Experiment],
     *,
     ids: Sequence[str] = (),
     table: Table | None = None,
     groups: Sequence[str] = (),
-) -> list[Cell]:
+) -> list[Experiment]:
     """Choose by the beginnings of ids, by table and by group; all of them if nothing is said."""
     return in_order(
-        cell
-        for cell in cells
-        if (not ids or any(cell.id.startswith(each) for each in ids))
-        and (table is None or table in cell.tables)
-        and (not groups or set(groups) & set(cell.groups))
+        experiment
+        for experiment in experiments
+        if (not ids or any(experiment.id.startswith(each) for each in ids))
+        and (table is None or table in experiment.tables)
+        and (not groups or set(groups) & set(experiment.groups))
     )

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from lbq.analysis import figures
 from lbq.errors import ParameterError
-from lbq_paper.behaviour import VARIANTS, first_behaviours
-from lbq_paper.cells import Size
+from lbq_paper.experiments import Size
+from lbq_paper.layers import VARIANTS, first_behaviours
 from lbq_paper.results import Results
 
 KINDS = (".svg", ".pdf", ".png")

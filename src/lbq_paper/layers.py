@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from lbq.analysis import LayerLevels, LayerStep, LevelProfile, StepProfile
 from lbq.train.document import Document
-from lbq_paper.cells import Size
 from lbq_paper.claims import TEXT
+from lbq_paper.experiments import Size
 from lbq_paper.records import Record
 from lbq_paper.results import NOTHING, SIZES, Results, Value
 
@@ -53,8 +53,8 @@ def first_behaviours(results: Results, size: Size) -> dict[str, Behaviour]:
     """Return the first seed of every variant that was run and did not diverge."""
     return {
         name: behaviour_of(whole[0])
-        for name, place in VARIANTS.items()
-        if (whole := [record for record in results.at(place, size) if not record.is_diverged])
+        for name, entry in VARIANTS.items()
+        if (whole := [record for record in results.at(entry, size) if not record.is_diverged])
     }
 
 
@@ -63,8 +63,8 @@ def behaviour_lines(results: Results, size: Size) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = [("what", "network", "paper", SIZES[size])]
     said = {claim.statement: claim.value for claim in TEXT}
     for what, (value, digits) in _MEASURES.items():
-        for name, place in VARIANTS.items():
-            ours = results.shown(place, size, value, digits=digits)
+        for name, entry in VARIANTS.items():
+            ours = results.shown(entry, size, value, digits=digits)
             printed = said.get(f"{what}, {name}")
             if printed is not None or ours != NOTHING:
                 lines.append((what, name, NOTHING if printed is None else str(printed), ours))

@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from lbq.errors import ParameterError
-from lbq_paper.figures import save_figure_3, save_figure_4
+from lbq_paper.paper_figures import save_figure_3, save_figure_4
 from lbq_paper.results import open_results
 
 COUNTS = {"num_images": 10}
@@ -23,8 +23,8 @@ def test_figure_3_is_drawn_without_records(tmp_path):
 def test_figure_4_shows_what_was_run(record, layers, tmp_path):
     record("ablation/V1/fixed", 0, 0.8, layers=layers(1.0), counts=COUNTS)
     narrow = save_figure_4(tmp_path / "one", open_results(tmp_path), "pocket")
-    for place in ("ablation/V2/fixed", "ablation/V3/learnable", "ablation/LBQ/learnable"):
-        record(place, 0, 0.8, layers=layers(0.2), counts=COUNTS)
+    for entry in ("ablation/V2/fixed", "ablation/V3/learnable", "ablation/LBQ/learnable"):
+        record(entry, 0, 0.8, layers=layers(0.2), counts=COUNTS)
     whole = save_figure_4(tmp_path / "four", open_results(tmp_path), "pocket")
     assert [path.name for path in whole] == [f"figure4-pocket.{k}" for k in ("svg", "pdf", "png")]
     one, four = (size_of(paths[2]) for paths in (narrow, whole))

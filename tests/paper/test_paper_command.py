@@ -3,12 +3,12 @@ import pytest
 from lbq_paper.__main__ import Choice, main
 
 
-def test_cells_are_listed_with_their_state(capsys, tmp_path):
+def test_experiments_are_listed_with_their_state(capsys, tmp_path):
     words = ["list", "--group", "c", "--results", str(tmp_path)]
     assert main(words) == 0
     out = capsys.readouterr().out
     assert out.count("not run") == 7
-    assert "7 cells, 0 recorded" in out
+    assert "7 experiments, 0 recorded" in out
 
 
 def test_a_table_is_printed(capsys, tmp_path):
@@ -38,9 +38,11 @@ def test_the_page_of_results_is_printed(capsys, tmp_path):
 
 
 def test_parts_of_an_array_are_the_whole():
-    whole = Choice().cells()
-    parts = [Choice(array_index=index, array_size=7).cells() for index in range(7)]
-    assert sorted(cell.id for part in parts for cell in part) == sorted(c.id for c in whole)
+    whole = Choice().experiments()
+    parts = [Choice(array_index=index, array_size=7).experiments() for index in range(7)]
+    assert sorted(experiment.id for part in parts for experiment in part) == sorted(
+        c.id for c in whole
+    )
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
@@ -48,8 +50,8 @@ def test_parts_of_an_array_are_the_whole():
     ("words", "complaint"),
     [
         (["list", "--array-index", "3", "--array-size", "3"], "array_index must lie in 0..2"),
-        (["list", "nothing-begins-so"], "no cell is chosen"),
-        (["run", "--group", "z"], "no cell is chosen"),
+        (["list", "nothing-begins-so"], "no experiment is chosen"),
+        (["run", "--group", "z"], "no experiment is chosen"),
         (["figure", "4", "--results", "."], "none was run at pocket size"),
         (["table", "5", "--results", "nowhere"], "there is no folder nowhere"),
     ],

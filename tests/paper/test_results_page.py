@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from lbq_paper.figures import save_figure_4
-from lbq_paper.page import results_page
+from lbq_paper.paper_figures import save_figure_4
 from lbq_paper.results import open_results
+from lbq_paper.results_page import results_page
 
 ROOT = Path(__file__).parents[2]
 COUNTS = {
@@ -32,22 +32,22 @@ def test_so_is_the_committed_figure(tmp_path):
 
 def test_without_records_everything_is_not_run(tmp_path):
     page = results_page(open_results(tmp_path))
-    assert "0 of 68 cells" in page
+    assert "0 of 68 experiments" in page
     assert "n=" not in page
     assert "Where these numbers come from" not in page
 
 
 def test_records_fill_the_page(record, layers, tmp_path):
     for seed, (lbq, v3) in enumerate([(0.83, 0.82), (0.84, 0.82)]):
-        for place, share in (("LBQ", lbq), ("V3", v3)):
+        for entry, share in (("LBQ", lbq), ("V3", v3)):
             known = {"counts": COUNTS, "layers": layers(0.2), "minutes": 30.0, "commit": "abc"}
-            record(f"ablation/{place}/learnable", seed, share, **known)
+            record(f"ablation/{entry}/learnable", seed, share, **known)
     record("open/no reset", 0, 0.7)
     record("open/no reset", 1, 0.72, numerics="0" * 64)
     page = results_page(open_results(tmp_path))
-    assert "6 of 68 cells" in page
+    assert "6 of 68 experiments" in page
     difference = "| LBQ/learnable | V3/learnable | accuracy, % | +0.15 | +1.50 +- 0.71 (n=2) |"
-    assert f"{difference} cannot be told |" in page  # three runs more than networks
+    assert f"{difference} inconclusive |" in page  # three runs more than networks
     assert "| ReLSG-ET beats Box-ET |  |  | 1 | 1 |" in page
     assert "N = 5: 40.00 +- 0.00 (n=2) here, 40.52 in the paper" in " ".join(page.split())
     assert "| no reset | 71.00 +- 1.41 (n=2) | LBQ, step from 1.0 | -12.50 +- 0.71 (n=2) |" in page

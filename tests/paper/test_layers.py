@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lbq_paper.behaviour import behaviour_lines, first_behaviours
+from lbq_paper.layers import behaviour_lines, first_behaviours
 from lbq_paper.results import open_results
 
 COUNTS = {"num_images": 10}

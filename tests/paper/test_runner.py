@@ -9,36 +9,36 @@ from lbq.errors import RunError
 from lbq.train import ModelConfig, RunOptions, write_recipe
 from lbq.train.document import to_document
 from lbq_paper import records
-from lbq_paper.cells import Cell
+from lbq_paper.experiments import Experiment
 from lbq_paper.records import read_records
-from lbq_paper.work import Work, run_cell, work_off
+from lbq_paper.runner import RunnerOptions, run_experiment, run_experiments
 
 OPTIONS = RunOptions(device="cpu", threads=1, log_every=2)
 
 
 @pytest.fixture
-def cell(tiny):
-    """As small cells are trained: bf16, channels last, fused."""
+def experiment(tiny):
+    """As small experiments are trained: bf16, channels last, fused."""
     model = ModelConfig(width=1 / 64, blocks=(1, 1, 1), timesteps=2, fused=True)
     recipe = tiny.tiny_recipe(model=model, epochs=2, precision="bf16", channels_last=True)
-    return Cell(places=("open/tiny",), method="tiny", recipe=recipe, size="pocket")
+    return Experiment(entries=("open/tiny",), method="tiny", recipe=recipe, size="pocket")
 
 
 @pytest.fixture
 def work(tmp_path):
-    return Work(out=tmp_path / "results", folder=tmp_path / "runs", options=OPTIONS)
+    return RunnerOptions(out=tmp_path / "results", folder=tmp_path / "runs", options=OPTIONS)
 
 
-def run(cell, work):
-    return run_cell(cell, work, say=str)
+def run(experiment, work):
+    return run_experiment(experiment, work, say=str)
 
 
-def test_a_cell_is_trained_measured_and_recorded_once(cell, work, tmp_path):
-    assert run(cell, work) == "recorded"
-    path = work.out / f"{cell.id}.json"
+def test_a_experiments_is_trained_measured_and_recorded_once(experiment, work, tmp_path):
+    assert run(experiment, work) == "recorded"
+    path = work.out / f"{experiment.id}.json"
     record = json.loads(path.read_text())
-    assert record["id"] == cell.id
-    assert record["recipe"] == to_document(cell.recipe)
+    assert record["id"] == experiment.id
+    assert record["recipe"] == to_document(experiment.recipe)
     assert record["correct"] == record["measured_correct"]
     assert record["count"] == record["counts"]["num_images"] == 30
     assert record["accuracy_after_last_epoch"] == record["correct"] / 30
@@ -52,76 +52,82 @@ def test_a_cell_is_trained_measured_and_recorded_once(cell, work, tmp_path):
     assert len(record["layers"]) == 7
     assert str(tmp_path) not in path.read_text()
     before = path.stat().st_mtime_ns
-    assert run(cell, work) == "was recorded"
+    assert run(experiment, work) == "already recorded"
     assert path.stat().st_mtime_ns == before
     assert not path.with_suffix(".safetensors").exists()
 
 
-def test_what_was_cut_is_continued_to_the_same_bits(cell, work, tmp_path):
+def test_what_was_cut_is_continued_to_the_same_bits(experiment, work, tmp_path):
     cut = replace(work, options=replace(OPTIONS, stop_at=3))
-    assert run(cell, cut) == "stopped"
+    assert run(experiment, cut) == "stopped"
     assert not work.out.exists()
-    assert run(cell, work) == "recorded"
+    assert run(experiment, work) == "recorded"
     whole = replace(work, out=tmp_path / "other", folder=tmp_path / "others", keep_weights=True)
-    assert run(cell, whole) == "recorded"
-    ours, theirs = (json.loads((w.out / f"{cell.id}.json").read_text()) for w in (work, whole))
+    assert run(experiment, whole) == "recorded"
+    ours, theirs = (
+        json.loads((w.out / f"{experiment.id}.json").read_text()) for w in (work, whole)
+    )
     assert (ours["lives"], theirs["lives"]) == (2, 1)
     for key in ("weights_sha256", "correct", "counts", "layers", "evaluations"):
         assert ours[key] == theirs[key]
-    assert (whole.out / f"{cell.id}.safetensors").stat().st_size > 0
+    assert (whole.out / f"{experiment.id}.safetensors").stat().st_size > 0
 
 
-def test_a_record_of_older_code_counts_only_if_it_is_accepted(cell, work):
-    run(cell, work)
-    path = work.out / f"{cell.id}.json"
+def test_a_record_of_older_code_counts_only_if_it_is_accepted(experiment, work):
+    run(experiment, work)
+    path = work.out / f"{experiment.id}.json"
     record = json.loads(path.read_text())
     path.unlink()
     (work.out / "0123456789ab.json").write_text(json.dumps({**record, "numerics_sha256": "0" * 64}))
     ((older,),) = read_records(work.out).values()
     assert not older.is_current
-    assert run(cell, replace(work, accept_older=True)) == "was recorded"
-    assert run(cell, work) == "recorded"
+    assert run(experiment, replace(work, accept_older=True)) == "already recorded"
+    assert run(experiment, work) == "recorded"
     ((first, second),) = read_records(work.out).values()
     assert first.is_current
     assert not second.is_current
 
 
-def test_one_failure_does_not_stop_the_others(cell, work, tmp_path):
-    recipe = replace(cell.recipe, data=replace(cell.recipe.data, source="uoft-cs/cifar10"))
+def test_one_failure_does_not_stop_the_others(experiment, work, tmp_path):
+    recipe = replace(
+        experiment.recipe, data=replace(experiment.recipe.data, source="uoft-cs/cifar10")
+    )
     said = []
     here = replace(work, data=tmp_path)
-    code = work_off([replace(cell, recipe=recipe), cell], here, say=said.append)
+    code = run_experiments([replace(experiment, recipe=recipe), experiment], here, say=said.append)
     assert code == 1
     assert "needs the data set cifar10" in said[0]
     assert said[-1].endswith(": recorded")
     assert any("epoch 2, test" in words for words in said)
 
 
-def test_a_launcher_is_refused(cell, work, monkeypatch):
+def test_a_launcher_is_refused(experiment, work, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RunError, match="pass --devices N"):
-        work_off([cell], work, say=str)
+        run_experiments([experiment], work, say=str)
 
 
-def test_another_data_set_is_refused(cell, work, tmp_path):
-    recipe = replace(cell.recipe, data=replace(cell.recipe.data, source="uoft-cs/cifar10"))
+def test_another_data_set_is_refused(experiment, work, tmp_path):
+    recipe = replace(
+        experiment.recipe, data=replace(experiment.recipe.data, source="uoft-cs/cifar10")
+    )
     (tmp_path / "cifar100").mkdir()
     there = replace(work, data=tmp_path / "cifar100")
     with pytest.raises(RunError, match="neither is named so nor holds it"):
-        run_cell(replace(cell, recipe=recipe), there, say=str)
+        run_experiment(replace(experiment, recipe=recipe), there, say=str)
 
 
-def test_a_diverged_cell_is_recorded_as_such(cell, work):
-    wild = replace(cell.recipe, optim=replace(cell.recipe.optim, lr=1e9))
-    cell = replace(cell, recipe=wild)
-    assert run(cell, work) == "recorded"
+def test_a_diverged_experiments_is_recorded_as_such(experiment, work):
+    wild = replace(experiment.recipe, optim=replace(experiment.recipe.optim, lr=1e9))
+    experiment = replace(experiment, recipe=wild)
+    assert run(experiment, work) == "recorded"
     ((record,),) = read_records(work.out).values()
     assert record.is_diverged
     assert record.body["curve"] is not None
     assert record.body["device"] == "cpu"
     assert record.accuracy is None
-    assert run(cell, work) == "was recorded"
+    assert run(experiment, work) == "already recorded"
 
 
 def test_time_between_two_lives_does_not_count():
@@ -138,46 +144,46 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from lbq.train import RunOptions, read_recipe
-from lbq_paper.cells import Cell
-from lbq_paper.work import Work, work_off
+from lbq_paper.experiments import Experiment
+from lbq_paper.runner import RunnerOptions, run_experiments
 
 recipe, folder = read_recipe(Path(sys.argv[1])), Path(sys.argv[2])
-cell = Cell(places=("open/tiny",), method="tiny", recipe=recipe, size="pocket")
-work = Work(out=folder / "results", folder=folder / "runs",
+experiment = Experiment(entries=("open/tiny",), method="tiny", recipe=recipe, size="pocket")
+work = RunnerOptions(out=folder / "results", folder=folder / "runs",
             options=RunOptions(device="cpu", threads=1))
-sys.exit(work_off([cell], work, say=print))
+sys.exit(run_experiments([experiment], work, say=print))
 """
 
 
 @pytest.mark.multi
-def test_two_runners_do_not_run_one_cell_twice(cell, tmp_path):
+def test_two_runners_do_not_run_one_experiments_twice(experiment, tmp_path):
     file = tmp_path / "recipe.json"
-    file.write_text(write_recipe(replace(cell.recipe, epochs=20)))
+    file.write_text(write_recipe(replace(experiment.recipe, epochs=20)))
     command = [sys.executable, "-c", PROGRAM, str(file), str(tmp_path)]
     runners = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = sorted(runner.communicate(timeout=300)[0].rpartition(": ")[2] for runner in runners)
     assert [runner.returncode for runner in runners] == [0, 0]
     assert said[0].strip() == "recorded"
-    assert said[1].strip() in ("somebody else works on it", "was recorded")
+    assert said[1].strip() in ("locked by another process", "already recorded")
     assert len(list((tmp_path / "results").iterdir())) == 1
     (journal,) = (tmp_path / "runs").glob("*/run/journal.jsonl")
     assert journal.read_text().count('"event": "start"') == 1
 
 
 @pytest.mark.multi
-def test_a_cell_can_be_trained_on_several_devices(cell, work, monkeypatch):
+def test_a_experiments_can_be_trained_on_several_devices(experiment, work, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    recipe = replace(cell.recipe, epochs=1)
-    assert run(replace(cell, recipe=recipe), replace(work, devices=2)) == "recorded"
+    recipe = replace(experiment.recipe, epochs=1)
+    assert run(replace(experiment, recipe=recipe), replace(work, devices=2)) == "recorded"
     ((record,),) = read_records(work.out).values()
     assert record.body["count"] == 30
     (journal,) = work.folder.glob("*/run/journal.jsonl")
     assert '"processes": 2' in journal.read_text()
 
 
-def test_a_limit_of_time_stops_and_saves(cell, work):
-    long = replace(cell, recipe=replace(cell.recipe, epochs=100_000))
+def test_a_limit_of_time_stops_and_saves(experiment, work):
+    long = replace(experiment, recipe=replace(experiment.recipe, epochs=100_000))
     said = []
-    assert work_off([long], work, say=said.append, limit_minutes=0.05) == 143
+    assert run_experiments([long], work, say=said.append, limit_minutes=0.05) == 143
     assert "the same command continues" in said[-1]
     assert list(work.folder.glob("*/run/checkpoints/*.json"))

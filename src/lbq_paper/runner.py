@@ -1,4 +1,4 @@
-"""Working off cells: each trained, measured and recorded once, however often the work is cut."""
+"""Working off experiments: each trained, measured and recorded once, however often the work is cut."""
 
 import os
 import shutil
@@ -20,11 +20,11 @@ from lbq.train.preemption import listening_for_stop
 from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import Supervisor
 from lbq.train.world import choose_device, is_inside_launcher
-from lbq_paper.cells import Cell
+from lbq_paper.experiments import Experiment
 from lbq_paper.measure import measure_run
 from lbq_paper.records import read_records, record_path, write_failure, write_record
 
-Ending = Literal["recorded", "was recorded", "somebody else works on it", "stopped"]
+Ending = Literal["recorded", "already recorded", "locked by another process", "stopped"]
 
 Say = Callable[[str], None]
 
@@ -35,7 +35,7 @@ _TELL_EVERY = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class RunnerOptions:
     """Where and how fast: nothing here changes a number."""
 
     out: Path
@@ -43,35 +43,39 @@ class Work:
     folder: Path
     """Folder of the runs; who shares it shares the work."""
     data: Path | None = None
-    """The data set of the cells, or the folder that holds it under its name; the hub if None."""
+    """The data set of the experiments, or the folder that holds it under its name; the hub if None."""
     devices: int = 1
     """GPUs of this machine, or processes on CPUs."""
     keep_weights: bool = False
     """Put the weights beside the record."""
     accept_older: bool = False
-    """Leave a cell alone if it was recorded with other code."""
+    """Leave an experiment alone if it was recorded with other code."""
     options: RunOptions = field(default_factory=RunOptions)
     """Of training."""
 
 
-def work_off(
-    cells: Sequence[Cell], work: Work, *, say: Say, limit_minutes: float | None = None
+def run_experiments(
+    experiments: Sequence[Experiment],
+    work: RunnerOptions,
+    *,
+    say: Say,
+    limit_minutes: float | None = None,
 ) -> int:
-    """Run cells in their order; return 0, 1 if one failed, or 128 + signal if asked to stop."""
+    """Run experiments in their order; return 0, 1 if one failed, or 128 + signal if asked to stop."""
     if is_inside_launcher():
         raise RunError(
             "lbq_paper was started by a launcher, in several processes that would take different "
-            "cells; start it once and pass --devices N: it launches the workers of each cell"
+            "experiments; start it once and pass --devices N: it launches the workers of each experiment"
         )
     num_failed = 0
     with listening_for_stop() as stop, _alarm(limit_minutes):
-        for index, cell in enumerate(cells, 1):
+        for index, experiment in enumerate(experiments, 1):
             if stop:
                 return stop.exit_code
-            head = f"[{index}/{len(cells)}] {cell.id} {cell.method}, seed {cell.seed}"
+            head = f"[{index}/{len(experiments)}] {experiment.id} {experiment.method}, seed {experiment.seed}"
             try:
-                ending = run_cell(cell, work, say=partial(_say_about, say, head))
-            except LBQError as error:  # the next cell may fare better
+                ending = run_experiment(experiment, work, say=partial(_say_about, say, head))
+            except LBQError as error:  # the next experiment may fare better
                 num_failed += 1
                 say(f"{head}: failed: {error}")
                 continue
@@ -82,45 +86,45 @@ def work_off(
     return 1 if num_failed else 0
 
 
-def run_cell(cell: Cell, work: Work, *, say: Say) -> Ending:
-    """Train, measure and record one cell, or what is left of that to do."""
-    if is_recorded(cell, work):
-        return "was recorded"
-    place = RunFolder(work.folder / cell.id)
-    run = place.path / "run"
+def run_experiment(experiment: Experiment, work: RunnerOptions, *, say: Say) -> Ending:
+    """Train, measure and record one experiment, or what is left of that to do."""
+    if is_recorded(experiment, work):
+        return "already recorded"
+    folder = RunFolder(work.folder / experiment.id)
+    run = folder.path / "run"
     with ExitStack() as stack:
         try:
-            stack.enter_context(place.locked())
+            stack.enter_context(folder.locked())
         except RunError:
-            return "somebody else works on it"
-        if is_recorded(cell, work):  # somebody else was faster
-            return "was recorded"
+            return "locked by another process"
+        if is_recorded(experiment, work):  # somebody else was faster
+            return "already recorded"
         try:
-            if not _train(_located(cell.recipe, work.data), run, work, _progress(say)):
+            if not _train(_located(experiment.recipe, work.data), run, work, _progress(say)):
                 return "stopped"
             device = choose_device(work.options.device)
             measured = measure_run(run, cache=work.options.cache, device=device)
         except NonFiniteError as error:
             say(f"diverged: {error}")
-            write_failure(work.out, cell, run, str(error))
+            write_failure(work.out, experiment, run, str(error))
             return "recorded"
         if work.keep_weights:  # before the record: who finds it finds everything
-            _keep_weights(run, record_path(work.out, cell).with_suffix(".safetensors"))
-        write_record(work.out, cell, run, measured)
+            _keep_weights(run, record_path(work.out, experiment).with_suffix(".safetensors"))
+        write_record(work.out, experiment, run, measured)
     return "recorded"
 
 
-def is_recorded(cell: Cell, work: Work) -> bool:
+def is_recorded(experiment: Experiment, work: RunnerOptions) -> bool:
     """Say whether there is nothing left to do."""
-    if record_path(work.out, cell).exists():
+    if record_path(work.out, experiment).exists():
         return True
-    return work.accept_older and cell.key in read_records(work.out)
+    return work.accept_older and experiment.key in read_records(work.out)
 
 
-def _train(recipe: Recipe, run: Path, work: Work, progress: Listener) -> bool:
+def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Listener) -> bool:
     """Train to the end; False if somebody said stop.
 
-    Code may have changed since an earlier life: what decides numbers is in the cell's id, and so in
+    Code may have changed since an earlier life: what decides numbers is in the experiment's id, and so in
     the folder's name.
     """
     options = replace(work.options, allow_changed=("code",))
@@ -168,7 +172,7 @@ def _say_about(say: Say, head: str, words: str) -> None:
 
 
 def _located(recipe: Recipe, data: Path | None) -> Recipe:
-    """Point a recipe at where its data lie, and refuse another set in their place."""
+    """Point a recipe at where its data lie, and refuse another set in their folder."""
     name = PurePath(recipe.data.source).name
     if data is None or recipe.data.source == SYNTHETIC:
         return recipe
@@ -178,7 +182,7 @@ def _located(recipe: Recipe, data: Path | None) -> Recipe:
         source = data
     else:
         raise RunError(
-            f"this cell needs the data set {name}, and {data} neither is named so nor holds it; "
+            f"this experiment needs the data set {name}, and {data} neither is named so nor holds it; "
             f"pass --data the folder that holds {name}"
         )
     return replace(recipe, data=replace(recipe.data, source=str(source)))

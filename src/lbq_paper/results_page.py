@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from textwrap import fill
 
-from lbq_paper.behaviour import behaviour_lines, first_behaviours
-from lbq_paper.orderings import QUESTIONS, Ordering, Verdict, orderings, rule
-from lbq_paper.pocket_size import pocket_words
+from lbq_paper.layers import behaviour_lines, first_behaviours
+from lbq_paper.orderings import QUESTIONS, Conclusion, Ordering, orderings, rule
+from lbq_paper.pocket_size import describe_pocket
 from lbq_paper.records import Record
-from lbq_paper.results import NO_CELL, NOT_RUN, Results, accuracy, known, reduction, shown
+from lbq_paper.results import NO_EXPERIMENT, NOT_RUN, Results, accuracy, known, reduction, shown
 from lbq_paper.tables import Line, table_lines
-from lbq_paper.tables_as_printed import printed_cells
+from lbq_paper.tables_as_printed import printed_entries
 
 _WIDTH = 110
 _TRAINING_IMAGES = 50_000
-"""Of CIFAR-10, which all small cells train on."""
-_VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "cannot be told", "not run")
+"""Of CIFAR-10, which all small experiments train on."""
+_CONCLUSIONS: tuple[Conclusion, ...] = ("holds", "does not hold", "inconclusive", "not run")
 _FIGURE = "figures/figure4-pocket.svg"
-_REDUCTION_PLACE = "accumulation/LBQ (5)"
+_REDUCTION_ENTRY = "accumulation/LBQ (5)"
 
 
 def results_page(results: Results) -> str:
@@ -55,16 +55,19 @@ def results_page(results: Results) -> str:
 
 def _state(results: Results) -> Iterator[str]:
     done = {
-        size: sum(cell.size == size and cell.key in found for cell in results.cells)
+        size: sum(
+            experiment.size == size and experiment.key in found
+            for experiment in results.experiments
+        )
         for size, found in results.records.items()
     }
-    total = Counter(cell.size for cell in results.cells)
+    total = Counter(experiment.size for experiment in results.experiments)
     yield (
-        f"**Run so far:** {done['pocket']} of {total['pocket']} cells at pocket size, "
+        f"**Run so far:** {done['pocket']} of {total['pocket']} experiments at pocket size, "
         f"{done['full']} of {total['full']} at the paper's size, which need GPUs."
     )
     yield (
-        f"**Pocket size:** {pocket_words()} (not the larger recipe `pocket` of "
+        f"**Pocket size:** {describe_pocket()} (not the larger recipe `pocket` of "
         f"[training.md](training.md)). Accuracies are those of the network after the last "
         f"epoch on all 10,000 test images, by the same forward that was counted, mean +- standard "
         f"deviation over seeds (n). They compare with each other, never with the paper's column. A "
@@ -77,8 +80,8 @@ def _orderings(results: Results) -> Iterator[str]:
     yield "## Which orderings of the paper hold at this size"
     yield rule(results.spread("pocket", accuracy))
     yield "Where one does not hold, [log.md](log.md) says what was found."
-    yield _markdown([("the paper says", *_VERDICTS), *map(_counted, _by_question(found))])
-    heading = ("more in the paper", "than", "of", "paper", "pocket", "verdict")
+    yield _markdown([("the paper says", *_CONCLUSIONS), *map(_counted, _by_question(found))])
+    heading = ("more in the paper", "than", "of", "paper", "pocket", "conclusion")
     yield _markdown([heading, *map(_ordering, found)])
 
 
@@ -87,22 +90,22 @@ def _by_question(found: Sequence[Ordering]) -> list[list[Ordering]]:
 
 
 def _counted(pairs: Sequence[Ordering]) -> Line:
-    counts = Counter(each.verdict for each in pairs)
-    return pairs[0].question.words, *(str(counts[verdict] or "") for verdict in _VERDICTS)
+    counts = Counter(each.conclusion for each in pairs)
+    return pairs[0].question.words, *(str(counts[conclusion] or "") for conclusion in _CONCLUSIONS)
 
 
 def _ordering(found: Ordering) -> Line:
     digits, measure = found.question.digits, found.question.measure
     ours = shown(found.differences, digits=digits, sign="+") if found.differences else "-"
-    return found.more, found.less, measure, f"{found.printed:+}", ours, found.verdict
+    return found.more, found.less, measure, f"{found.printed:+}", ours, found.conclusion
 
 
 def _reduction(results: Results) -> str:
-    ours = known(results.at(_REDUCTION_PLACE, "pocket"), reduction)
+    ours = known(results.at(_REDUCTION_ENTRY, "pocket"), reduction)
     words = shown(ours, digits=2) if ours else NOT_RUN
     return (
         f"Percent of the accumulations that sending bits saves LBQ at N = 5: {words} here, "
-        f"{printed_cells()[f'{_REDUCTION_PLACE}/reduction']} in the paper."
+        f"{printed_entries()[f'{_REDUCTION_ENTRY}/reduction']} in the paper."
     )
 
 
@@ -123,7 +126,7 @@ def _origin(results: Results) -> Iterator[str]:
     rows: list[Line] = [("", "")]
     rows.append(("records", str(len(every))))
     rows.append(("hours of training", f"{sum(minutes) / 60:.1f}"))
-    rows.append(("minutes per cell by the clock", _middle_and_most(minutes)))
+    rows.append(("minutes per experiment by the clock", _middle_and_most(minutes)))
     rows.append(("the same at the upper quartile of its own rate", _middle_and_most(undisturbed)))
     rows.append(("machine", _told(every, "machine")))
     rows.append(("native kernels", _told(every, "native_kernels")))
@@ -136,7 +139,7 @@ def _origin(results: Results) -> Iterator[str]:
 def _undisturbed_minutes(record: Record) -> float | None:
     """Estimate how long training would have taken at the rate of its better quarter.
 
-    Cells shared a machine of two cores with other work, which stopped them for minutes at times.
+    Experiments shared a machine of two cores with other work, which stopped them for minutes at times.
     """
     rates = [point["samples_per_s"] for point in record.body.get("curve", ())]
     if len(rates) < 2:
@@ -164,10 +167,10 @@ def _told(records: Sequence[Record], *keys: str, digits: int | None = None) -> s
 
 
 def _pocket_only(lines: Sequence[Line]) -> list[Line]:
-    """Keep the rows that small cells could fill."""
+    """Keep the rows that small experiments could fill."""
     head, *rest = lines
     column = head.index("pocket")
-    return [head, *(line for line in rest if line[column] != NO_CELL)]
+    return [head, *(line for line in rest if line[column] != NO_EXPERIMENT)]
 
 
 def _markdown(lines: Sequence[Line]) -> str:
