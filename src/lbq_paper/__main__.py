@@ -1,4 +1,4 @@
-"""``python -m lbq_paper``: list and run the experiments of the paper's tables; print and draw them."""
+"""``python -m lbq_paper``: run the paper's experiments, print its tables, draw its figures."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from lbq_paper.runner import RunnerOptions, run_experiments
 from lbq_paper.tables import aligned, table_text
 
 _USAGE = """usage:
-  python -m lbq_paper list [--size pocket] [--table 5] [--group a]    experiments, and which are recorded
+  python -m lbq_paper list [--size pocket] [--table 5] [--group a]    experiments and their state
   python -m lbq_paper run [IDS] [--table 5] [--group a b] --data PATH  train, measure, record
   python -m lbq_paper table N                                         2 to 7, or open
   python -m lbq_paper figure N [--out FOLDER]                         3 or 4: SVG, PDF and PNG
@@ -77,7 +77,7 @@ class RunArguments:
     """The data set, or the folder that holds it under its name; from the hub unless said."""
     out: Path | None = None
     """Folder of the records; results/<size> unless said."""
-    work: Path = Path("runs/experiments")
+    run_dir: Path = Path("runs/experiments")
     """Folder of the runs. Processes that share it share the work."""
     limit_minutes: float | None = None
     """Stop after so many minutes, saved."""
@@ -164,9 +164,8 @@ def _list(words: Sequence[str]) -> int:
         state = "recorded" if is_done else "recorded by other code" if found else "not run"
         groups = f"group {' '.join(experiment.groups)}" if experiment.groups else ""
         tables = f"tables {' '.join(experiment.tables)}"
-        _say(
-            f"{experiment.id}  seed {experiment.seed}  {experiment.method:26}{groups:15}{tables:21}{state}"
-        )
+        head = f"{experiment.id}  seed {experiment.seed}  {experiment.method:26}"
+        _say(f"{head}{groups:15}{tables:21}{state}")
     _say(f"{len(experiments)} experiments, {num_done} recorded")
     return 0
 
@@ -182,7 +181,7 @@ def _run(words: Sequence[str]) -> int:
     )
     work = RunnerOptions(
         out=arguments.out or Path("results") / arguments.choice.size,
-        folder=arguments.work,
+        folder=arguments.run_dir,
         data=arguments.data,
         devices=arguments.devices,
         keep_weights=arguments.keep_weights,

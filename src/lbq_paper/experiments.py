@@ -52,7 +52,7 @@ class Experiment:
     size: Size
     """Which of the two columns of a table it fills."""
     groups: tuple[str, ...] = ()
-    """Questions of the small experiments: a ablation, b levels, c timesteps, d open points, e others."""
+    """Of small experiments: a ablation, b levels, c timesteps, d open points, e others."""
 
     @property
     def seed(self) -> int:

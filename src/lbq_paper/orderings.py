@@ -170,7 +170,7 @@ def rule(spread: Spread) -> str:
         f"deviation, pooled over all small networks with several seeds ({found}). The mean over n "
         "seeds of both sides then has the standard error s sqrt(2 / n), and what exceeds Student's "
         "97.5 % quantile of it *holds*, or *does not hold* if the sign is the opposite; the rest "
-        "*inconclusive*. Of twenty pairs without any difference, one would pass."
+        "is *inconclusive*. Of twenty pairs without any difference, one would pass."
     )
 
 

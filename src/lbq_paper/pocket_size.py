@@ -1,9 +1,8 @@
-"""Small experiments for two CPU cores: the same questions, asked of a network that minutes can train.
+"""Small experiments for two CPU cores: the same questions, with a network that trains in minutes.
 
-One recipe, :func:`pocket_science`; every experiment differs from it in what it asks and in nothing else,
-but that neurons without a native kernel are compiled, which is three times as fast.
-Steps start, or stay, at 1.0 as in the full-size recipes, so that a fixed and a learned step begin
-alike; where else they might start is a question of group d.
+One recipe, :func:`pocket_science`; every experiment differs from it in what it asks, and neurons
+without a native kernel are compiled, which is three times as fast. Steps start, or stay, at 1.0 as
+in the full-size recipes; where else they might start is a question of group d.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Records: what an experiment came to, as a JSON file to commit; tables are made from nothing else."""
+"""Records: the result of an experiment as a JSON file; tables are made from these."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from lbq.train.run_folder import RunFolder
 from lbq_paper.experiments import Experiment, published, recipe_key
 from lbq_paper.numerics import numerics_digest
 
-FORMAT = "lbq-experiment-1"
+FORMAT = "lbq-experiment-2"
 
 _CURVE_LINES = 40
 """Points of the training curve that a record keeps, about."""
@@ -131,13 +131,13 @@ def _headline(journal: list[dict[str, Any]]) -> Document:
 
 def _history(journal: list[dict[str, Any]]) -> Document:
     """Tell a run from its journal: time, devices, curve."""
-    lives = [record for record in journal if record["event"] in ("start", "resume")]
+    attempts = [record for record in journal if record["event"] in ("start", "resume")]
     curve = [record for record in journal if record["event"] == "train"]
     kept = ("epoch", "loss", "accuracy", "active", "samples_per_s")
     return {
         "minutes": round(_seconds(journal) / 60, 2),
-        "lives": len(lives),
-        **_rounded(lives[-1], ("device", "processes", "threads")),
+        "attempts": len(attempts),
+        **_rounded(attempts[-1], ("device", "processes", "threads")),
         "curve": [_rounded(record, kept) for record in curve[:: 1 + len(curve) // _CURVE_LINES]],
     }
 
@@ -160,7 +160,7 @@ def _provenance(run: Path) -> Document:
 
 
 def _seconds(journal: list[dict[str, Any]]) -> float:
-    """Add up the time in which the run lived; between two lives nobody counts."""
+    """Add up the time of all attempts, without the time between them."""
     pairs = pairwise(journal)
     return sum(b["time"] - a["time"] for a, b in pairs if b["event"] != "resume")
 

@@ -62,7 +62,7 @@ class Results:
         return sorted(found, key=lambda record: record.seed)
 
     def entries(self, table: Table) -> list[str]:
-        """List the entries of a table that some experiment fills, in the order of the experiments."""
+        """List the entries of a table that some experiment fills, in their order."""
         every = dict.fromkeys(
             entry for experiment in self.experiments for entry in experiment.entries
         )

@@ -139,7 +139,7 @@ def _origin(results: Results) -> Iterator[str]:
 def _undisturbed_minutes(record: Record) -> float | None:
     """Estimate how long training would have taken at the rate of its better quarter.
 
-    Experiments shared a machine of two cores with other work, which stopped them for minutes at times.
+    Experiments shared a machine of two cores with other work.
     """
     rates = [point["samples_per_s"] for point in record.body.get("curve", ())]
     if len(rates) < 2:

@@ -1,4 +1,4 @@
-"""Working off experiments: each trained, measured and recorded once, however often the work is cut."""
+"""Run experiments: each is trained, measured and recorded once, over any number of restarts."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ class RunnerOptions:
     folder: Path
     """Folder of the runs; who shares it shares the work."""
     data: Path | None = None
-    """The data set of the experiments, or the folder that holds it under its name; the hub if None."""
+    """The data set, or the folder that holds it under its name; the hub if None."""
     devices: int = 1
     """GPUs of this machine, or processes on CPUs."""
     keep_weights: bool = False
@@ -61,18 +61,19 @@ def run_experiments(
     say: Say,
     limit_minutes: float | None = None,
 ) -> int:
-    """Run experiments in their order; return 0, 1 if one failed, or 128 + signal if asked to stop."""
+    """Run experiments in order; return 0, 1 if one failed, or 128 + signal if stopped."""
     if is_inside_launcher():
         raise RunError(
             "lbq_paper was started by a launcher, in several processes that would take different "
-            "experiments; start it once and pass --devices N: it launches the workers of each experiment"
+            "experiments; start it once and pass --devices N: it launches the workers itself"
         )
     num_failed = 0
     with listening_for_stop() as stop, _alarm(limit_minutes):
         for index, experiment in enumerate(experiments, 1):
             if stop:
                 return stop.exit_code
-            head = f"[{index}/{len(experiments)}] {experiment.id} {experiment.method}, seed {experiment.seed}"
+            head = f"[{index}/{len(experiments)}] {experiment.id} {experiment.method}"
+            head += f", seed {experiment.seed}"
             try:
                 ending = run_experiment(experiment, work, say=partial(_say_about, say, head))
             except LBQError as error:  # the next experiment may fare better
@@ -124,8 +125,8 @@ def is_recorded(experiment: Experiment, work: RunnerOptions) -> bool:
 def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Listener) -> bool:
     """Train to the end; False if somebody said stop.
 
-    Code may have changed since an earlier life: what decides numbers is in the experiment's id, and so in
-    the folder's name.
+    Code may have changed since an earlier attempt: what decides numbers is in the experiment's id,
+    and so in the folder's name.
     """
     options = replace(work.options, allow_changed=("code",))
     if work.devices == 1:
@@ -182,8 +183,8 @@ def _located(recipe: Recipe, data: Path | None) -> Recipe:
         source = data
     else:
         raise RunError(
-            f"this experiment needs the data set {name}, and {data} neither is named so nor holds it; "
-            f"pass --data the folder that holds {name}"
+            f"this experiment needs the data set {name}, and {data} neither is named so nor holds "
+            f"it; pass --data the folder that holds {name}"
         )
     return replace(recipe, data=replace(recipe.data, source=str(source)))
 

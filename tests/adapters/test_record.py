@@ -28,7 +28,7 @@ def test_the_record_says_what_the_run_came_to(tmp_path, tiny):
     assert record["best_on_test_set"]["accuracy"] == max(e.accuracy for e in outcome.evaluations)
     assert from_document(Recipe, record["recipe"]) == recipe
     assert record["weights_sha256"] == tiny.final_hashes(tmp_path / "run")[1]["model"]
-    assert record["lives"] == 1
+    assert record["attempts"] == 1
     assert str(tmp_path) not in json.dumps(record)
 
 
@@ -69,7 +69,7 @@ def test_a_clock_that_is_set_back_does_not_shorten_a_run(tiny, tmp_path, monkeyp
     for stop_at in (3, None):  # two starts
         train(tiny.tiny_recipe(epochs=1), str(tmp_path), RunOptions(device="cpu", stop_at=stop_at))
     record = record_run(str(tmp_path))
-    assert record["lives"] == 2
+    assert record["attempts"] == 2
     assert 0 <= record["minutes"] < 1
 
 

@@ -67,7 +67,7 @@ def test_what_was_cut_is_continued_to_the_same_bits(experiment, work, tmp_path):
     ours, theirs = (
         json.loads((w.out / f"{experiment.id}.json").read_text()) for w in (work, whole)
     )
-    assert (ours["lives"], theirs["lives"]) == (2, 1)
+    assert (ours["attempts"], theirs["attempts"]) == (2, 1)
     for key in ("weights_sha256", "correct", "counts", "layers", "evaluations"):
         assert ours[key] == theirs[key]
     assert (whole.out / f"{experiment.id}.safetensors").stat().st_size > 0
@@ -130,7 +130,7 @@ def test_a_diverged_experiments_is_recorded_as_such(experiment, work):
     assert run(experiment, work) == "already recorded"
 
 
-def test_time_between_two_lives_does_not_count():
+def test_time_between_attempts_does_not_count():
     journal = [
         {"event": "start", "time": 0.0},
         {"event": "train", "time": 10.0},

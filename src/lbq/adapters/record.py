@@ -19,7 +19,7 @@ _EVERY = 8
 def record_run(out: str | Path) -> dict[str, Any]:
     """Return the record of a run.
 
-    It holds the recipe, the commit, versions, the machine, the time that passed in all lives, the
+    It holds the recipe, the commit, versions, the machine, the time of all attempts, the
     curve and the SHA-256 of the last checkpoint's weights, but no path of the machine.
 
     Args:
@@ -36,7 +36,7 @@ def record_run(out: str | Path) -> dict[str, Any]:
     recipe = facts["recipe"]
     recipe["data"]["source"] = _without_path(**recipe["data"])
     last, best = evaluations[-1], max(evaluations, key=lambda line: line["accuracy"])
-    lives = _lives(out / "journal.jsonl")
+    attempts = _attempts(out / "journal.jsonl")
     curve = [line for line in journal if line["event"] == "train"][::_EVERY]
     return {
         "recipe": recipe,
@@ -44,8 +44,8 @@ def record_run(out: str | Path) -> dict[str, Any]:
         "correct": last["correct"],
         "count": last["count"],
         "best_on_test_set": {"accuracy": best["accuracy"], "epoch": best["epoch"]},
-        "minutes": round(sum(lives) / 60, 1),
-        "lives": len(lives),
+        "minutes": round(sum(attempts) / 60, 1),
+        "attempts": len(attempts),
         "commit": facts["commit"],
         "versions": facts["versions"],
         "data_sha256": facts["data"],
@@ -65,8 +65,8 @@ def _without_path(*, source: str, kind: str, **other: Any) -> str:
     return path.name
 
 
-def _lives(journal: Path) -> list[float]:
-    """Return how many seconds each life took.
+def _attempts(journal: Path) -> list[float]:
+    """Return how many seconds each attempt took.
 
     Read from a clock that nobody can set; journals of lbq 0.1 have the time of day only.
     """

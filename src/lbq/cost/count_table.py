@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from lbq.errors import CountError, FormatError, ParameterError
 
-FORMAT = "lbq-counts-2"
+FORMAT = "lbq-counts-3"
 
 Padding = Literal["skipped", "counted"]
 """Whether dense MACs include products with the zeros of a padding: "skipped" leaves them out, as
