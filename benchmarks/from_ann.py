@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 import lbq
 from lbq.cli.samples import count_answers, open_samples, sample_batches
+from lbq.config_io import from_document
 from lbq.data import Data, steps_per_epoch, train_batches
 from lbq.train import Recipe, build_network
-from lbq.train.document import from_document
 from lbq.train.optim import (
     OptimConfig,
     ScheduleConfig,

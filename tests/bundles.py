@@ -133,7 +133,7 @@ def manifest_of(network):
     return json.loads(write(network, regions)), regions
 
 
-class Draft:
+class EditableBundle:
     """A bundle taken apart: change what you like, and ``pack`` it with a digest that is right."""
 
     def __init__(self, data):
@@ -159,7 +159,9 @@ class Draft:
         table += b" " * (-len(table) % 8)  # tensors are aligned
         self._shift(8 + len(table) - self.start)
         manifest = json.dumps(self.manifest).encode() if manifest is None else manifest
-        return seal(manifest, len(table).to_bytes(8, "little") + table + self.numbers, self.version)
+        return pack_bundle(
+            manifest, len(table).to_bytes(8, "little") + table + self.numbers, self.version
+        )
 
     def _shift(self, distance):
         nodes = self.manifest.get("nodes")
@@ -171,7 +173,7 @@ class Draft:
         self.start += distance
 
 
-def seal(manifest, payload, version=2, *, reserved=0):
+def pack_bundle(manifest, payload, version=2, *, reserved=0):
     """Put a header of any kind in front, with the digest that belongs to it."""
     manifest += b" " * (-len(manifest) % 64)
     start = b"\x89LBQ\r\n\x1a\n" + version.to_bytes(4, "little")

@@ -14,10 +14,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import lbq
+from lbq.config_io import from_document
 from lbq.data import open_data
 from lbq.train import engine, loop
 from lbq.train.checkpoint import CheckpointFolder
-from lbq.train.document import from_document
 from lbq.train.engine import RunOptions
 from lbq.train.evaluation import count_correct
 from lbq.train.gradients import AveragedGradients, CanonicalGradients

@@ -11,7 +11,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 FLOORS = [
     {"types", "errors", "durable", "waiting"},
-    {"ranges"},
+    {"ranges", "config_io"},
     {"functional"},
     {"kernels"},
     {"neurons", "data"},

@@ -18,7 +18,7 @@
 #include "reader/rules.h"
 #include "reader/runner.h"
 #include "test/counted_memory.h"
-#include "test/draft.h"
+#include "test/editable_bundle.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -60,12 +60,12 @@ bool is_small(const lbq::Network& network) {
 }
 
 // Run it whole and step by step, plainly and by the engine: the same integers, within the bound that was proven.
-void run_all(const lbq::Network& network, Dice& dice) {
+void run_all(const lbq::Network& network, Rng& rng) {
   const int64_t batch = 2, size = network.nodes.back().to.size(), instant = batch * network.input.size();
   const bool gives_sum = network.nodes.back().sums_over_time;
   std::vector<uint8_t> inputs(instant * (network.takes_frames ? network.timesteps : 1));
-  const bool is_extreme = dice() % 2;
-  for (uint8_t& input : inputs) input = is_extreme ? (dice() % 2 ? 255 : 0) : static_cast<uint8_t>(dice());
+  const bool is_extreme = rng() % 2;
+  for (uint8_t& input : inputs) input = is_extreme ? (rng() % 2 ? 255 : 0) : static_cast<uint8_t>(rng());
   std::vector<int64_t> whole(batch * size * (gives_sum ? 1 : network.timesteps)), step(batch * size);
   lbq::run(network, inputs.data(), batch, whole.data());
   const lbq::Runner runner(network, nullptr, 1);
@@ -90,7 +90,7 @@ void run_all(const lbq::Network& network, Dice& dice) {
 }
 
 // How it ended, in a word.
-std::string attempt(const std::string& file, Dice& dice) {
+std::string attempt(const std::string& file, Rng& rng) {
   lbq::Model model;
   const int64_t before = counted::peak_bytes = counted::live_bytes;
   const auto check_memory = [&] {
@@ -100,13 +100,13 @@ std::string attempt(const std::string& file, Dice& dice) {
   };
   try {
     model = lbq::read_model(lbq::copy_bundle(file.data(), file.size()));
-  } catch (const lbq::Refusal& refusal) {
+  } catch (const lbq::ReadError& error) {
     check_memory();
-    return lbq_model_status_name(refusal.status);
+    return lbq_model_status_name(error.status);
   }
   check_memory();
   if (!is_small(model.network)) return "sound, too large to run here";
-  run_all(model.network, dice);
+  run_all(model.network, rng);
   return "ran";
 }
 
@@ -149,10 +149,10 @@ int main(int argc, char** argv) {
   uint64_t done = 0;
   for (; done < limits.count && elapsed() < limits.seconds; ++done) {
     number = limits.first + done;
-    Dice dice(seed * 0x9e3779b97f4a7c15u + number);
-    const std::string file = mutate(files, dice);
+    Rng rng(seed * 0x9e3779b97f4a7c15u + number);
+    const std::string file = mutate(files, rng);
     const double before = cpu_seconds();
-    ++outcomes[attempt(file, dice)];
+    ++outcomes[attempt(file, rng)];
     const double took = cpu_seconds() - before;
     slowest = std::max(slowest, took);
     if (took > kSeconds) fail("it takes " + std::to_string(took) + " s");

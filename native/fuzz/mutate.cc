@@ -5,15 +5,15 @@
 #include "reader/proof.h"
 #include "reader/reader.h"
 #include "reader/rules.h"
-#include "test/draft.h"
+#include "test/editable_bundle.h"
 
 namespace {
 
-size_t below(Dice& dice, size_t count) { return dice() % count; }
+size_t below(Rng& rng, size_t count) { return rng() % count; }
 
 template <class T>
-const T& pick(Dice& dice, const std::vector<T>& choices) {
-  return choices[below(dice, choices.size())];
+const T& pick(Rng& rng, const std::vector<T>& choices) {
+  return choices[below(rng, choices.size())];
 }
 
 const std::vector<std::string> kTokens = {"0",
@@ -130,22 +130,22 @@ void put(std::string& text, Span span, const std::string& value) {
 }
 
 // Another number near by, or a value of the same kind from elsewhere.
-std::string similar(const std::string& text, const std::vector<Span>& values, Span span, Dice& dice) {
+std::string similar(const std::string& text, const std::vector<Span>& values, Span span, Rng& rng) {
   const std::string value = cut(text, span);
   const bool is_number = !value.empty() && value.size() < 10 &&
                          value.find_first_not_of("-0123456789") == value.npos && value != "-";
-  if (is_number && below(dice, 2)) {
+  if (is_number && below(rng, 2)) {
     const long number = std::stol(value);
     return std::to_string(
-        pick(dice, std::vector<long>{number + 1, number - 1, 2 * number, -number, number / 2, number * 255}));
+        pick(rng, std::vector<long>{number + 1, number - 1, 2 * number, -number, number / 2, number * 255}));
   }
   for (int tries = 0; tries < 50; ++tries) {
-    const std::string other = cut(text, pick(dice, values));
+    const std::string other = cut(text, pick(rng, values));
     if (!other.empty() && other != value &&
         (other[0] == value[0] || (is_number && other[0] >= '0' && other[0] <= '9')))
       return other;
   }
-  return pick(dice, kTokens);
+  return pick(rng, kTokens);
 }
 
 // An element of a list, or a key with its value, and the comma beside it.
@@ -158,38 +158,38 @@ Span with_comma(const std::string& text, const std::vector<Span>& values, Span s
   return span;
 }
 
-void edit(std::string& text, Dice& dice) {
+void edit(std::string& text, Rng& rng) {
   const std::vector<Span> all = find_values(text);
   std::vector<Span> values;  // without keys, or nearly all mutants would be no JSON
   for (const Span span : all)
     if (text[span.last] != ':') values.push_back(span);
   if (values.empty()) return;
-  const Span span = pick(dice, values);
-  switch (below(dice, 16)) {
-    case 0: put(text, span, pick(dice, kTokens)); break;
-    case 1: put(text, span, cut(text, pick(dice, values))); break;
+  const Span span = pick(rng, values);
+  switch (below(rng, 16)) {
+    case 0: put(text, span, pick(rng, kTokens)); break;
+    case 1: put(text, span, cut(text, pick(rng, values))); break;
     case 2: put(text, span, cut(text, span) + ", " + cut(text, span)); break;
-    case 3: put(text, with_comma(text, all, pick(dice, all)), ""); break;
-    case 4: text[below(dice, text.size())] = pick(dice, kBytes); break;
-    default: put(text, span, similar(text, values, span, dice));
+    case 3: put(text, with_comma(text, all, pick(rng, all)), ""); break;
+    case 4: text[below(rng, text.size())] = pick(rng, kBytes); break;
+    default: put(text, span, similar(text, values, span, rng));
   }
 }
 
-void edit_numbers(std::string& numbers, Dice& dice) {
+void edit_numbers(std::string& numbers, Rng& rng) {
   if (numbers.empty()) return;
-  const size_t count = 1 + below(dice, 4);
+  const size_t count = 1 + below(rng, 4);
   for (size_t i = 0; i < count; ++i)
-    numbers[below(dice, numbers.size())] =
-        static_cast<char>(pick(dice, std::vector<uint64_t>{0, 1, 7, 0x7f, 0x80, 0x81, 0xff, dice()}));
+    numbers[below(rng, numbers.size())] =
+        static_cast<char>(pick(rng, std::vector<uint64_t>{0, 1, 7, 0x7f, 0x80, 0x81, 0xff, rng()}));
 }
 
 // Write the bounds that hold into the manifest, so that a changed network can be accepted.
-void tell_the_truth(Draft& draft) {
+void write_true_bounds(EditableBundle& draft) {
   std::vector<lbq::Bound> bounds;
   try {
     const std::string file = draft.pack();
     bounds = lbq::prove(lbq::read_rules(lbq::copy_bundle(file.data(), file.size())).network);
-  } catch (const lbq::Refusal&) {
+  } catch (const lbq::ReadError&) {
     return;
   }
   const std::string key = "\"bound\": {";
@@ -199,38 +199,38 @@ void tell_the_truth(Draft& draft) {
     at = draft.manifest.find(key, at);
     const size_t end = at == draft.manifest.npos ? at : draft.manifest.find('}', at);
     if (end == draft.manifest.npos) return;
-    const std::string truth = key + "\"low\": " + std::to_string(bound.low) +
+    const std::string text = key + "\"low\": " + std::to_string(bound.low) +
                               ", \"high\": " + std::to_string(bound.high) +
                               ", \"bits\": " + std::to_string(bound.bits);
-    draft.manifest.replace(at, end - at, truth);
-    at += truth.size();
+    draft.manifest.replace(at, end - at, text);
+    at += text.size();
   }
 }
 
 // Bytes that nobody sealed.
-std::string damage(std::string file, Dice& dice) {
-  const size_t at = below(dice, file.size());
-  const size_t how = below(dice, 3);
-  if (how == 0) file[at] ^= static_cast<char>(1 << below(dice, 8));
+std::string damage(std::string file, Rng& rng) {
+  const size_t at = below(rng, file.size());
+  const size_t how = below(rng, 3);
+  if (how == 0) file[at] ^= static_cast<char>(1 << below(rng, 8));
   if (how == 1) file.resize(at);
-  if (how == 2) file.insert(at, file.substr(below(dice, file.size()), below(dice, 64)));
+  if (how == 2) file.insert(at, file.substr(below(rng, file.size()), below(rng, 64)));
   return file;
 }
 
 }  // namespace
 
-std::string mutate(const std::vector<std::string>& files, Dice& dice) {
-  const std::string& file = pick(dice, files);
-  if (below(dice, 20) == 0) return damage(file, dice);
-  Draft draft(file);
-  const size_t how = below(dice, 8);
-  const size_t edits = 1 + below(dice, 3) * below(dice, 2);
+std::string mutate(const std::vector<std::string>& files, Rng& rng) {
+  const std::string& file = pick(rng, files);
+  if (below(rng, 20) == 0) return damage(file, rng);
+  EditableBundle draft(file);
+  const size_t how = below(rng, 8);
+  const size_t edits = 1 + below(rng, 3) * below(rng, 2);
   for (size_t i = 0; i < edits; ++i) {
-    if (how < 4) edit(draft.manifest, dice);
-    if (how == 4) edit(draft.table, dice);
-    if (how >= 5) edit_numbers(draft.numbers, dice);
-    if (how == 7) edit(draft.manifest, dice);
+    if (how < 4) edit(draft.manifest, rng);
+    if (how == 4) edit(draft.table, rng);
+    if (how >= 5) edit_numbers(draft.numbers, rng);
+    if (how == 7) edit(draft.manifest, rng);
   }
-  if (below(dice, 4) != 0) tell_the_truth(draft);
+  if (below(rng, 4) != 0) write_true_bounds(draft);
   return draft.pack();
 }

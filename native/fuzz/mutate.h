@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-using Dice = std::mt19937_64;
+using Rng = std::mt19937_64;
 
 // A mutant of one of the files.
-std::string mutate(const std::vector<std::string>& files, Dice& dice);
+std::string mutate(const std::vector<std::string>& files, Rng& rng);

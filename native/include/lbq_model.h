@@ -66,17 +66,17 @@ const char* lbq_model_status_name(lbq_model_status status);
 /* What was found, and where: one line of UTF-8 without control characters. Always ends in a zero byte. */
 typedef struct {
   char text[512];
-} lbq_complaint;
+} lbq_error_message;
 
 typedef struct lbq_model lbq_model;
 
 /* Read a file once, into memory of its own size, and check all of it. `sha256` is the hexadecimal digest of
- * the whole file if it is known from elsewhere, else NULL. On failure *model is NULL; `complaint` may be. */
+ * the whole file if it is known from elsewhere, else NULL. On failure *model is NULL; `message` may be. */
 lbq_model_status lbq_model_open(const char* path, const char* sha256, lbq_model** model,
-                                lbq_complaint* complaint);
+                                lbq_error_message* message);
 /* The same for bytes in memory, which are copied. */
 lbq_model_status lbq_model_from_bytes(const void* data, size_t size, lbq_model** model,
-                                      lbq_complaint* complaint);
+                                      lbq_error_message* message);
 /* Free a model that no thread and no stream uses any more; NULL is fine. */
 void lbq_model_free(lbq_model* model);
 
@@ -90,33 +90,33 @@ typedef struct {
   int64_t num_nodes;
   int64_t num_values; /* that all nodes hold for one sample at one instant */
   char digest[65];    /* the SHA-256 in the file's header: two files with one digest are one model */
-} lbq_model_facts;
+} lbq_model_info;
 
-void lbq_model_describe(const lbq_model* model, lbq_model_facts* facts);
+void lbq_model_get_info(const lbq_model* model, lbq_model_info* info);
 
 /* Pack the network for an instruction set ("avx2", "neon", "scalar", ...; NULL for the best that the variable
  * LBQ_ISA allows), and let a run use so many threads. "interpreter" is slow and plain, the truth that the others
  * are held against; it also runs what padding would make far too large. Without this call the first run does it,
  * with NULL and 1. Runs and streams that have begun go on as they began. */
-lbq_model_status lbq_model_prepare(lbq_model* model, const char* isa, int32_t threads, lbq_complaint* complaint);
+lbq_model_status lbq_model_prepare(lbq_model* model, const char* isa, int32_t threads, lbq_error_message* message);
 /* What the model is packed for; NULL before it is. */
 const char* lbq_model_isa(const lbq_model* model);
 
 /* Answer a batch from rest. `num_inputs` bytes enter (batch * channels * height * width, times T for frames)
- * and `num_logits` integers leave (batch * facts.num_logits, times T for a sequence); others are refused. */
+ * and `num_logits` integers leave (batch * info.num_logits, times T for a sequence); others are refused. */
 lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs,
                                size_t num_inputs, int64_t* logits, size_t num_logits,
-                               lbq_complaint* complaint);
+                               lbq_error_message* message);
 
 /* A batch of sequences, one timestep at a time. It refers to its model; one thread at a time may use it. */
 typedef struct lbq_stream lbq_stream;
 
 lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_stream** stream,
-                                lbq_complaint* complaint);
+                                lbq_error_message* message);
 /* One instant [B, ...] in (a still network sees its image again at every timestep), [B, num_logits] out: the
  * sum of all timesteps so far, or this timestep's own if the model gives a sequence. */
 lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs,
-                                 int64_t* logits, size_t num_logits, lbq_complaint* complaint);
+                                 int64_t* logits, size_t num_logits, lbq_error_message* message);
 /* Begin again, from rest. */
 void lbq_stream_reset(lbq_stream* stream);
 void lbq_stream_free(lbq_stream* stream);

@@ -81,7 +81,7 @@ class File {
  public:
   // Without waiting for a writer, if it is a pipe.
   explicit File(const char* path) : descriptor_(::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (descriptor_ < 0) refuse(LBQ_MODEL_READ_FAILED, "%.300s: %s", path, std::strerror(errno));
+    if (descriptor_ < 0) throw_error(LBQ_MODEL_READ_FAILED, "%.300s: %s", path, std::strerror(errno));
   }
   File(const File&) = delete;
   ~File() { ::close(descriptor_); }
@@ -97,7 +97,7 @@ size_t fill(int descriptor, uint8_t* to, size_t size, ReadBytes read_bytes) {
   while (have < size) {
     const ssize_t got = read_bytes(descriptor, to + have, std::min(size - have, kPiece));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse(LBQ_MODEL_READ_FAILED, "the file cannot be read: %s", std::strerror(errno));
+    if (got < 0) throw_error(LBQ_MODEL_READ_FAILED, "the file cannot be read: %s", std::strerror(errno));
     if (got == 0) break;
     have += static_cast<size_t>(got);
   }
@@ -108,15 +108,15 @@ size_t fill(int descriptor, uint8_t* to, size_t size, ReadBytes read_bytes) {
 
 Bundle read_bundle(const char* path, const char* sha256, ReadBytes read_bytes) {
   const File file(path);
-  struct stat facts;
-  if (::fstat(file.descriptor(), &facts) != 0)
-    refuse(LBQ_MODEL_READ_FAILED, "%.300s: %s", path, std::strerror(errno));
-  require(S_ISREG(facts.st_mode), LBQ_RULE_FILE, "%.300s is no regular file", path);
+  struct stat info;
+  if (::fstat(file.descriptor(), &info) != 0)
+    throw_error(LBQ_MODEL_READ_FAILED, "%.300s: %s", path, std::strerror(errno));
+  require(S_ISREG(info.st_mode), LBQ_RULE_FILE, "%.300s is no regular file", path);
   uint8_t header[kHeader];
   const size_t have = fill(file.descriptor(), header, kHeader, read_bytes);
-  const uint64_t claimed = static_cast<uint64_t>(facts.st_size);
+  const uint64_t claimed = static_cast<uint64_t>(info.st_size);
   if (sha256 == nullptr) check_header(header, have, claimed);  // before memory is taken
-  if (claimed > SIZE_MAX / 2) refuse(LBQ_MODEL_NO_MEMORY, "the file is larger than any memory");
+  if (claimed > SIZE_MAX / 2) throw_error(LBQ_MODEL_NO_MEMORY, "the file is larger than any memory");
   Bundle bundle;
   bundle.size = static_cast<size_t>(claimed);
   require(have == std::min(bundle.size, kHeader), LBQ_RULE_LENGTH, "%zu bytes could be read", have);

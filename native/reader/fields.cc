@@ -7,24 +7,24 @@ namespace {
 
 constexpr int64_t kLargestSize = int64_t{1} << 40;
 
-[[noreturn]] void refuse_value(Value value, Where where) {
+[[noreturn]] void throw_value_error(Value value, Where where) {
   static const char* const kKinds[] = {
       "null",          "false",  "true",   "an integer", "an integer of more than 64 bits",
       "a real number", "a text", "a list", "an object"};
   const int length = shown(where.owner);
   if (value.kind() == Json::kInteger)
-    refuse(LBQ_RULE_VALUE, "%s of %.*s is %" PRId64, where.what, length, where.owner.data(), value.integer());
+    throw_error(LBQ_RULE_VALUE, "%s of %.*s is %" PRId64, where.what, length, where.owner.data(), value.integer());
   if (value.kind() == Json::kText)
-    refuse(LBQ_RULE_VALUE, "%s of %.*s is \"%.*s\"", where.what, length, where.owner.data(),
+    throw_error(LBQ_RULE_VALUE, "%s of %.*s is \"%.*s\"", where.what, length, where.owner.data(),
            shown(value.text()), value.text().data());
-  refuse(LBQ_RULE_VALUE, "%s of %.*s is %s", where.what, length, where.owner.data(),
+  throw_error(LBQ_RULE_VALUE, "%s of %.*s is %s", where.what, length, where.owner.data(),
          kKinds[static_cast<int>(value.kind())]);
 }
 
 }  // namespace
 
 void check_keys(Value value, const char* const* keys, size_t count, Value* found, Where where) {
-  if (value.kind() != Json::kObject) refuse_value(value, where);
+  if (value.kind() != Json::kObject) throw_value_error(value, where);
   uint64_t seen = 0;
   Value key = value.first();
   for (uint32_t i = 0; i < value.count(); ++i) {
@@ -42,48 +42,48 @@ void check_keys(Value value, const char* const* keys, size_t count, Value* found
             shown(where.owner), where.owner.data(), keys[place]);
 }
 
-int64_t whole(Value value, int64_t low, int64_t high, Where where) {
+int64_t read_int(Value value, int64_t low, int64_t high, Where where) {
   if (value.kind() != Json::kInteger || value.integer() < low || value.integer() > high)
-    refuse_value(value, where);
+    throw_value_error(value, where);
   return value.integer();
 }
 
-bool flag(Value value, Where where) {
-  if (value.kind() != Json::kTrue && value.kind() != Json::kFalse) refuse_value(value, where);
+bool read_bool(Value value, Where where) {
+  if (value.kind() != Json::kTrue && value.kind() != Json::kFalse) throw_value_error(value, where);
   return value.kind() == Json::kTrue;
 }
 
-std::string_view text(Value value, Where where) {
-  if (value.kind() != Json::kText) refuse_value(value, where);
+std::string_view read_string(Value value, Where where) {
+  if (value.kind() != Json::kText) throw_value_error(value, where);
   return value.text();
 }
 
-int word(Value value, std::initializer_list<const char*> words, Where where) {
+int read_choice(Value value, std::initializer_list<const char*> words, Where where) {
   int place = 0;
   for (const char* one : words) {
     if (value.kind() == Json::kText && value.text() == one) return place;
     ++place;
   }
-  refuse_value(value, where);
+  throw_value_error(value, where);
 }
 
 void check_list(Value value, int64_t low, int64_t high, Where where) {
-  if (value.kind() != Json::kArray) refuse_value(value, where);
+  if (value.kind() != Json::kArray) throw_value_error(value, where);
   require(low <= value.count() && value.count() <= high, LBQ_RULE_VALUE, "%s of %.*s is a list of %u",
           where.what, shown(where.owner), where.owner.data(), value.count());
 }
 
-void pair(Value value, int64_t low, int64_t high, int64_t* found, Where where) {
+void read_pair(Value value, int64_t low, int64_t high, int64_t* found, Where where) {
   check_list(value, 2, 2, where);
-  found[0] = whole(value.first(), low, high, where);
-  found[1] = whole(value.first().next(), low, high, where);
+  found[0] = read_int(value.first(), low, high, where);
+  found[1] = read_int(value.first().next(), low, high, where);
 }
 
-int sizes(Value value, int64_t* found, Where where) {
+int read_shape(Value value, int64_t* found, Where where) {
   check_list(value, 1, 4, where);
   Value size = value.first();
   for (uint32_t i = 0; i < value.count(); ++i, size = size.next())
-    found[i] = whole(size, 1, kLargestSize, where);
+    found[i] = read_int(size, 1, kLargestSize, where);
   return static_cast<int>(value.count());
 }
 

@@ -28,15 +28,15 @@ std::array<Value, N> check_keys(Value value, const char* const (&keys)[N], Where
   return found;
 }
 
-int64_t whole(Value value, int64_t low, int64_t high, Where where);
-bool flag(Value value, Where where);
-std::string_view text(Value value, Where where);
+int64_t read_int(Value value, int64_t low, int64_t high, Where where);
+bool read_bool(Value value, Where where);
+std::string_view read_string(Value value, Where where);
 // The place of a text among these words.
-int word(Value value, std::initializer_list<const char*> words, Where where);
+int read_choice(Value value, std::initializer_list<const char*> words, Where where);
 // Two integers: rows, columns.
-void pair(Value value, int64_t low, int64_t high, int64_t* found, Where where);
+void read_pair(Value value, int64_t low, int64_t high, int64_t* found, Where where);
 // Up to four positive sizes; returns how many.
-int sizes(Value value, int64_t* found, Where where);
+int read_shape(Value value, int64_t* found, Where where);
 // Refuse a value that is no list of between `low` and `high` members.
 void check_list(Value value, int64_t low, int64_t high, Where where);
 

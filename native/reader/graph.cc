@@ -13,7 +13,7 @@ constexpr int64_t kPixelMax = 255;
 constexpr int64_t kCurrents = -1;  // instead of a largest level
 
 // What a node gives: for one sample at one instant, values of this shape.
-struct Flow {
+struct ValueInfo {
   Shape shape;
   bool has_places = false;  // [C, H, W]; otherwise [C]
   bool has_time = false;
@@ -40,14 +40,14 @@ int64_t slide(const Entry& entry, int axis, int64_t size) {
   return rest / window.stride[axis] + 1;
 }
 
-void check_max_input(const Entry& entry, const Flow& first) {
+void check_max_input(const Entry& entry, const ValueInfo& first) {
   // how large currents get, the proof knows
   require(first.max_level == kCurrents || entry.node.max_input >= first.max_level, LBQ_RULE_MAX_INPUT,
           "%s says that levels to %" PRId64 " enter, but they reach %" PRId64, name(entry),
           entry.node.max_input, first.max_level);
 }
 
-void check_linear(const Entry& entry, const Flow& first) {
+void check_linear(const Entry& entry, const ValueInfo& first) {
   const Node& node = entry.node;
   require(entry.tensors[0].shape[1] == first.shape.size(), LBQ_RULE_SHAPE,
           "weight of %s reads another number of values", name(entry));
@@ -59,10 +59,10 @@ void check_linear(const Entry& entry, const Flow& first) {
           name(entry));
 }
 
-Flow synapse(Entry& entry, const Flow& first) {
+ValueInfo synapse(Entry& entry, const ValueInfo& first) {
   const Region &weight = entry.tensors[0], &bias = entry.tensors[1];
   Node& node = entry.node;
-  Flow flow{{weight.shape[0], 1, 1}, false, first.has_time, kCurrents};
+  ValueInfo flow{{weight.shape[0], 1, 1}, false, first.has_time, kCurrents};
   if (weight.num_dims == 2) {
     node.is_linear = true;
     check_linear(entry, first);
@@ -86,23 +86,23 @@ Flow synapse(Entry& entry, const Flow& first) {
   return flow;
 }
 
-Flow shortcut(const Entry& entry, const Flow& first) {
+ValueInfo shortcut(const Entry& entry, const ValueInfo& first) {
   for (const Region& region : entry.tensors)
     require(!region.exists() || region.is({1}) || region.is({first.shape.channels}), LBQ_RULE_SHAPE,
             "%s has neither one weight nor one for each of %" PRId64 " channels", name(entry),
             first.shape.channels);
-  Flow flow = first;
+  ValueInfo flow = first;
   flow.max_level = kCurrents;
   return flow;
 }
 
-Flow pool(const Entry& entry, const Flow& first) {
+ValueInfo pool(const Entry& entry, const ValueInfo& first) {
   const Window& window = entry.node.window;
   require(first.has_places, LBQ_RULE_SHAPE, "%s pools what has no places", name(entry));
   for (int axis = 0; axis < 2; ++axis)
     require(2 * window.padding[axis] <= window.kernel[axis], LBQ_RULE_SHAPE,
             "%s pads more than half of its window", name(entry));
-  Flow flow = first;
+  ValueInfo flow = first;
   flow.shape.height = slide(entry, 0, first.shape.height);
   flow.shape.width = slide(entry, 1, first.shape.width);
   if (first.max_level != kCurrents && !entry.node.pools_max)
@@ -110,7 +110,7 @@ Flow pool(const Entry& entry, const Flow& first) {
   return flow;
 }
 
-Flow neuron(Entry& entry, const Flow& first) {
+ValueInfo neuron(Entry& entry, const ValueInfo& first) {
   const Region &thresholds = entry.tensors[0], &reset_amount = entry.tensors[1];
   const int64_t channels = first.shape.channels;
   Node& node = entry.node;
@@ -126,13 +126,13 @@ Flow neuron(Entry& entry, const Flow& first) {
     require(thresholds.shape[0] == 1 && node.reset == Reset::kEvent, LBQ_RULE_RESET,
             "%s resets after its decay: one threshold, one event", name(entry));
   node.max_level = static_cast<int32_t>(thresholds.shape[0]);
-  Flow flow = first;
+  ValueInfo flow = first;
   flow.max_level = node.max_level;
   return flow;
 }
 
-Flow give(Entry& entry, const std::vector<const Flow*>& entering, const Manifest& manifest) {
-  const Flow& first = *entering[0];
+ValueInfo give(Entry& entry, const std::vector<const ValueInfo*>& entering, const Manifest& manifest) {
+  const ValueInfo& first = *entering[0];
   const Kind kind = entry.node.kind;
   if (kind == Kind::kSynapse || kind == Kind::kShortcut || kind == Kind::kPool)
     require(entry.node.has_time == first.has_time, LBQ_RULE_SIGNAL,
@@ -142,7 +142,7 @@ Flow give(Entry& entry, const std::vector<const Flow*>& entering, const Manifest
     return kind == Kind::kSynapse ? synapse(entry, first) : shortcut(entry, first);
   }
   if (kind == Kind::kPool) return pool(entry, first);
-  for (const Flow* flow : entering) {
+  for (const ValueInfo* flow : entering) {
     require(flow->max_level == kCurrents, LBQ_RULE_SIGNAL, "%s takes currents, it reads levels", name(entry));
     const bool is_alike = is_same(flow->shape, first.shape) && flow->has_places == first.has_places &&
                           flow->has_time == first.has_time;
@@ -155,7 +155,7 @@ Flow give(Entry& entry, const std::vector<const Flow*>& entering, const Manifest
   if (kind == Kind::kRepeat) {
     require(entry.repeats == manifest.timesteps, LBQ_RULE_TIMESTEPS, "%s repeats %" PRId64 " times",
             name(entry), entry.repeats);
-    Flow flow = first;
+    ValueInfo flow = first;
     flow.has_time = true;
     return flow;
   }
@@ -166,12 +166,12 @@ Flow give(Entry& entry, const std::vector<const Flow*>& entering, const Manifest
   return neuron(entry, first);
 }
 
-Flow input_flow(const Manifest& manifest) {
+ValueInfo input_flow(const Manifest& manifest) {
   const int64_t* shape = manifest.input_shape;
   const int num_dims = manifest.num_input_dims;
   require(num_dims == 1 || num_dims == 3, LBQ_RULE_SHAPE, "input_shape has %d dimensions", num_dims);
   const bool has_places = num_dims == 3;
-  const Flow flow{{shape[0], has_places ? shape[1] : 1, has_places ? shape[2] : 1},
+  const ValueInfo flow{{shape[0], has_places ? shape[1] : 1, has_places ? shape[2] : 1},
                   has_places,
                   manifest.takes_frames,
                   kPixelMax};
@@ -212,8 +212,8 @@ void check_types(const Manifest& manifest) {
 
 void check_graph(Manifest& manifest) {
   std::vector<Entry>& entries = manifest.entries;
-  std::vector<Flow> flows(1 + entries.size());  // the input first
-  std::vector<const Flow*> entering;
+  std::vector<ValueInfo> flows(1 + entries.size());  // the input first
+  std::vector<const ValueInfo*> entering;
   std::vector<bool> is_read(entries.size());
   std::unordered_map<std::string_view, int32_t> known;
   known.reserve(1 + entries.size());
@@ -232,7 +232,7 @@ void check_graph(Manifest& manifest) {
       entering.push_back(&flows[1 + found->second]);
       if (found->second != kInput) is_read[found->second] = true;
     }
-    Flow& flow = flows[1 + i];
+    ValueInfo& flow = flows[1 + i];
     flow = give(entry, entering, manifest);
     check_size(flow.shape, name(entry));
     entry.node.from = entering[0]->shape;

@@ -6,7 +6,7 @@
 
 namespace lbq {
 
-// Fill in every node's inputs, shapes, window and levels, or refuse.
+// Fill in every node's inputs, shapes, window and levels, or throw_error.
 void check_graph(Manifest& manifest);
 
 }  // namespace lbq

@@ -64,7 +64,7 @@ class JsonParser {
   static constexpr int kEnd = -1;
 
   [[noreturn]] void fail(const char* why) const {
-    refuse(LBQ_RULE_JSON, "the %s is not strict JSON: %s (byte %zu)", what_, why, at_);
+    throw_error(LBQ_RULE_JSON, "the %s is not strict JSON: %s (byte %zu)", what_, why, at_);
   }
 
   int peek() {

@@ -54,7 +54,7 @@ class Value {
 
 class Document {
  public:
-  // Refuses (rule "json") what is not strict JSON; `what` names the text in the complaint.
+  // Refuses (rule "json") what is not strict JSON; `what` names the text in the message.
   Document(char* text, size_t size, const char* what);
 
   Value root() const { return Value(this, 0); }

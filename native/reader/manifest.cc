@@ -28,15 +28,15 @@ void check_name(std::string_view path) {
 }
 
 Kind read_kind(Value value, std::string_view path) {
-  const std::string_view name = text(value, {"the kind", path});
+  const std::string_view name = read_string(value, {"the kind", path});
   for (size_t i = 0; i < sizeof kKinds / sizeof *kKinds; ++i)
     if (name == kKinds[i]) return static_cast<Kind>(i);
-  refuse(LBQ_RULE_KIND, "%.*s is a \"%.*s\" in an integer network", shown(path), path.data(), shown(name),
+  throw_error(LBQ_RULE_KIND, "%.*s is a \"%.*s\" in an integer network", shown(path), path.data(), shown(name),
          name.data());
 }
 
 int64_t optional_max_input(Value value, std::string_view path) {
-  return is_null(value) ? 0 : whole(value, 1, kLargest, {"max_input", path});
+  return is_null(value) ? 0 : read_int(value, 1, kLargest, {"max_input", path});
 }
 
 void read_synapse(Value settings, Entry& entry) {
@@ -46,12 +46,12 @@ void read_synapse(Value settings, Entry& entry) {
       check_keys(settings, {"max_input", "has_time", "stride", "padding", "dilation", "groups", "bits"},
                  {"settings", path});
   node.max_input = optional_max_input(max_input, path);
-  node.has_time = flag(has_time, {"has_time", path});
-  pair(stride, 1, kSide, node.window.stride, {"stride", path});
-  pair(padding, 0, kSide, node.window.padding, {"padding", path});
-  pair(dilation, 1, kSide, node.window.dilation, {"dilation", path});
-  node.groups = whole(groups, 1, kSide, {"groups", path});
-  node.weight_bits = is_null(bits) ? 0 : static_cast<int32_t>(whole(bits, 4, 16, {"bits", path}));
+  node.has_time = read_bool(has_time, {"has_time", path});
+  read_pair(stride, 1, kSide, node.window.stride, {"stride", path});
+  read_pair(padding, 0, kSide, node.window.padding, {"padding", path});
+  read_pair(dilation, 1, kSide, node.window.dilation, {"dilation", path});
+  node.groups = read_int(groups, 1, kSide, {"groups", path});
+  node.weight_bits = is_null(bits) ? 0 : static_cast<int32_t>(read_int(bits, 4, 16, {"bits", path}));
   const bool is_known =
       node.weight_bits == 0 || node.weight_bits == 4 || node.weight_bits == 8 || node.weight_bits == 16;
   require(is_known, LBQ_RULE_VALUE, "bits of %s is %d", node.path.c_str(), node.weight_bits);
@@ -61,7 +61,7 @@ void read_shortcut(Value settings, Entry& entry) {
   const std::string_view path = entry.node.path;
   const auto [max_input, has_time] = check_keys(settings, {"max_input", "has_time"}, {"settings", path});
   entry.node.max_input = optional_max_input(max_input, path);
-  entry.node.has_time = flag(has_time, {"has_time", path});
+  entry.node.has_time = read_bool(has_time, {"has_time", path});
   entry.node.weight_bits = 16;
 }
 
@@ -70,11 +70,11 @@ void read_pool(Value settings, Entry& entry) {
   const std::string_view path = node.path;
   const auto [kind, kernel, stride, padding, has_time] =
       check_keys(settings, {"kind", "kernel", "stride", "padding", "has_time"}, {"settings", path});
-  node.pools_max = word(kind, {"max", "sum"}, {"kind", path}) == 0;
-  pair(kernel, 1, kSide, node.window.kernel, {"kernel", path});
-  pair(stride, 1, kSide, node.window.stride, {"stride", path});
-  pair(padding, 0, kSide, node.window.padding, {"padding", path});
-  node.has_time = flag(has_time, {"has_time", path});
+  node.pools_max = read_choice(kind, {"max", "sum"}, {"kind", path}) == 0;
+  read_pair(kernel, 1, kSide, node.window.kernel, {"kernel", path});
+  read_pair(stride, 1, kSide, node.window.stride, {"stride", path});
+  read_pair(padding, 0, kSide, node.window.padding, {"padding", path});
+  node.has_time = read_bool(has_time, {"has_time", path});
 }
 
 void read_neuron(Value settings, Entry& entry) {
@@ -82,10 +82,10 @@ void read_neuron(Value settings, Entry& entry) {
   const std::string_view path = node.path;
   const auto [multiplier, shift, reset, resets_after_decay] =
       check_keys(settings, {"multiplier", "shift", "reset", "resets_after_decay"}, {"settings", path});
-  node.multiplier = static_cast<int32_t>(whole(multiplier, 0, 1 << 16, {"multiplier", path}));
-  node.shift = static_cast<int32_t>(whole(shift, 0, 16, {"shift", path}));
-  node.reset = static_cast<Reset>(word(reset, {"event", "level", "zero", "none"}, {"reset", path}));
-  node.resets_after_decay = flag(resets_after_decay, {"resets_after_decay", path});
+  node.multiplier = static_cast<int32_t>(read_int(multiplier, 0, 1 << 16, {"multiplier", path}));
+  node.shift = static_cast<int32_t>(read_int(shift, 0, 16, {"shift", path}));
+  node.reset = static_cast<Reset>(read_choice(reset, {"event", "level", "zero", "none"}, {"reset", path}));
+  node.resets_after_decay = read_bool(resets_after_decay, {"resets_after_decay", path});
 }
 
 void read_settings(Value settings, Entry& entry) {
@@ -98,11 +98,11 @@ void read_settings(Value settings, Entry& entry) {
     case Kind::kMerge: return check_keys(settings, nullptr, 0, nullptr, {"settings", path});
     case Kind::kRepeat:
       entry.repeats =
-          whole(check_keys(settings, {"timesteps"}, {"settings", path})[0], 1, kLargest, {"timesteps", path});
+          read_int(check_keys(settings, {"timesteps"}, {"settings", path})[0], 1, kLargest, {"timesteps", path});
       return;
     case Kind::kReadout:
       const Value over_time = check_keys(settings, {"over_time"}, {"settings", path})[0];
-      entry.over_time = word(over_time, {"mean", "sum", "none"}, {"over_time", path});
+      entry.over_time = read_choice(over_time, {"mean", "sum", "none"}, {"over_time", path});
       entry.node.sums_over_time = entry.over_time == kSum;
   }
 }
@@ -125,8 +125,8 @@ Region read_region(Value value, const Node& node, int role) {
   region.type = read_type(type, path);
   require(fits_role(region.type, node.kind, role), LBQ_RULE_DTYPE,
           "%s of %s has a type that no such tensor has", name, node.path.c_str());
-  region.num_dims = sizes(shape, region.shape, {"the shape of a tensor", path});
-  region.offset = whole(offset, 0, kFarthest, {"the offset of a tensor", path});
+  region.num_dims = read_shape(shape, region.shape, {"the shape of a tensor", path});
+  region.offset = read_int(offset, 0, kFarthest, {"the offset of a tensor", path});
   return region;
 }
 
@@ -147,20 +147,20 @@ void read_bound(Value value, Node& node) {
   }
   const auto [low, high, bits] = check_keys(value, {"low", "high", "bits"}, {"the bound", path});
   Bound& bound = node.bound;
-  bound.low = whole(low, INT64_MIN, INT64_MAX, {"low", path});
-  bound.high = whole(high, INT64_MIN, INT64_MAX, {"high", path});
+  bound.low = read_int(low, INT64_MIN, INT64_MAX, {"low", path});
+  bound.high = read_int(high, INT64_MIN, INT64_MAX, {"high", path});
   const bool is_narrow = bound.low >= INT16_MIN && bound.high <= INT16_MAX;
   const bool is_wide = bound.low >= INT32_MIN && bound.high <= INT32_MAX;
   require(is_wide, LBQ_MODEL_BOUND, "%s can reach %" PRId64 "..%" PRId64 ", which no 32-bit integer holds",
           node.path.c_str(), bound.low, bound.high);
   bound.bits = is_narrow ? 16 : 32;
-  whole(bits, bound.bits, bound.bits, {"the bits of the bound", path});
+  read_int(bits, bound.bits, bound.bits, {"the bits of the bound", path});
 }
 
 void read_entry(Value value, Entry& entry) {
   const auto [path, kind, inputs, settings, tensors, bound] = check_keys(
       value, {"path", "kind", "inputs", "settings", "tensors", "bound"}, {"a node", "the manifest"});
-  const std::string_view name = text(path, {"a path", "the manifest"});
+  const std::string_view name = read_string(path, {"a path", "the manifest"});
   check_name(name);
   Node& node = entry.node;
   node.path = name;
@@ -169,7 +169,7 @@ void read_entry(Value value, Entry& entry) {
   entry.reads.reserve(inputs.count());
   Value input = inputs.first();
   for (uint32_t i = 0; i < inputs.count(); ++i, input = input.next())
-    entry.reads.push_back(text(input, {"an input", name}));
+    entry.reads.push_back(read_string(input, {"an input", name}));
   read_settings(settings, entry);
   read_tensors(tensors, entry);
   read_bound(bound, node);
@@ -177,7 +177,7 @@ void read_entry(Value value, Entry& entry) {
 
 double read_scale(Value value) {
   if (is_null(value))
-    refuse(LBQ_MODEL_REAL_NUMBERS,
+    throw_error(LBQ_MODEL_REAL_NUMBERS,
            "a network of real numbers; only those of integers run here (lbq.to_fixed_point makes one)");
   require(value.kind() == Json::kReal && value.real() > 0, LBQ_RULE_VALUE,
           "logit_scale is no positive real number");
@@ -224,7 +224,7 @@ const char* const* roles(Kind kind) {
 }
 
 Type read_type(Value value, std::string_view owner) {
-  return static_cast<Type>(word(value, {"I8", "I16", "I32", "F32", "F64"}, {"the type of a tensor", owner}));
+  return static_cast<Type>(read_choice(value, {"I8", "I16", "I32", "F32", "F64"}, {"the type of a tensor", owner}));
 }
 
 Manifest read_manifest(Value document) {
@@ -233,15 +233,15 @@ Manifest read_manifest(Value document) {
       check_keys(document, {"timesteps", "input_shape", "takes_frames", "logit_scale", "origin", "nodes"},
                  {"the outline", owner});
   Manifest manifest;
-  manifest.timesteps = whole(timesteps, INT64_MIN, INT64_MAX, {"timesteps", owner});
+  manifest.timesteps = read_int(timesteps, INT64_MIN, INT64_MAX, {"timesteps", owner});
   require(manifest.timesteps >= 1 && manifest.timesteps <= kMaxTimesteps, LBQ_RULE_TIMESTEPS,
           "timesteps is %" PRId64, manifest.timesteps);
   check_list(nodes, 0, INT64_MAX, {"nodes", owner});
   require(nodes.count() >= 1 && nodes.count() <= kMaxNodes, LBQ_RULE_COUNT, "there are %u nodes",
           nodes.count());
   manifest.logit_scale = read_scale(logit_scale);
-  manifest.num_input_dims = sizes(input_shape, manifest.input_shape, {"input_shape", owner});
-  manifest.takes_frames = flag(takes_frames, {"takes_frames", owner});
+  manifest.num_input_dims = read_shape(input_shape, manifest.input_shape, {"input_shape", owner});
+  manifest.takes_frames = read_bool(takes_frames, {"takes_frames", owner});
   require(origin.kind() == Json::kObject, LBQ_RULE_VALUE, "origin of the manifest is no object");
   manifest.entries.resize(nodes.count());
   Value node = nodes.first();

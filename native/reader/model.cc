@@ -34,27 +34,27 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-lbq_model_status failed(lbq_complaint* complaint, lbq_model_status status, const char* text) {
-  if (complaint != nullptr) std::snprintf(complaint->text, sizeof complaint->text, "%s", text);
+lbq_model_status failed(lbq_error_message* message, lbq_model_status status, const char* text) {
+  if (message != nullptr) std::snprintf(message->text, sizeof message->text, "%s", text);
   return status;
 }
 
 // Do something that may throw; return how it went.
 template <class Do>
-lbq_model_status guarded(lbq_complaint* complaint, Do act) {
-  if (complaint != nullptr) complaint->text[0] = 0;
+lbq_model_status guarded(lbq_error_message* message, Do act) {
+  if (message != nullptr) message->text[0] = 0;
   try {
     act();
     return LBQ_MODEL_OK;
-  } catch (const Refusal& refusal) {
-    if (complaint != nullptr) *complaint = refusal.complaint;
-    return refusal.status;
+  } catch (const ReadError& error) {
+    if (message != nullptr) *message = error.message;
+    return error.status;
   } catch (const std::bad_alloc&) {
-    return failed(complaint, LBQ_MODEL_NO_MEMORY, "there is no memory left");
+    return failed(message, LBQ_MODEL_NO_MEMORY, "there is no memory left");
   } catch (const std::length_error&) {  // no memory has such a size
-    return failed(complaint, LBQ_MODEL_NO_MEMORY, "there is no memory left");
+    return failed(message, LBQ_MODEL_NO_MEMORY, "there is no memory left");
   } catch (const std::exception& error) {
-    return failed(complaint, LBQ_MODEL_FAILED, error.what());
+    return failed(message, LBQ_MODEL_FAILED, error.what());
   }
 }
 
@@ -78,9 +78,9 @@ void check_batch(const Network& network, int64_t batch, const uint8_t* inputs, s
 }
 
 template <class Open>
-lbq_model_status open_model(lbq_model** model, lbq_complaint* complaint, Open open) {
+lbq_model_status open_model(lbq_model** model, lbq_error_message* message, Open open) {
   if (model != nullptr) *model = nullptr;
-  return guarded(complaint, [&] {
+  return guarded(message, [&] {
     require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no place for the model");
     *model = new lbq_model{read_model(open()), {}, {}};
   });
@@ -92,16 +92,16 @@ lbq_model_status open_model(lbq_model** model, lbq_complaint* complaint, Open op
 extern "C" {
 
 lbq_model_status lbq_model_open(const char* path, const char* sha256, lbq_model** model,
-                                lbq_complaint* complaint) {
-  return lbq::open_model(model, complaint, [&] {
+                                lbq_error_message* message) {
+  return lbq::open_model(model, message, [&] {
     lbq::require(path != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no path");
     return lbq::read_bundle(path, sha256);
   });
 }
 
 lbq_model_status lbq_model_from_bytes(const void* data, size_t size, lbq_model** model,
-                                      lbq_complaint* complaint) {
-  return lbq::open_model(model, complaint, [&] {
+                                      lbq_error_message* message) {
+  return lbq::open_model(model, message, [&] {
     lbq::require(data != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there are no bytes");
     return lbq::copy_bundle(data, size);
   });
@@ -109,27 +109,27 @@ lbq_model_status lbq_model_from_bytes(const void* data, size_t size, lbq_model**
 
 void lbq_model_free(lbq_model* model) { delete model; }
 
-void lbq_model_describe(const lbq_model* model, lbq_model_facts* facts) {
+void lbq_model_get_info(const lbq_model* model, lbq_model_info* info) {
   const lbq::Network& network = model->model.network;
   const lbq::Node& readout = network.nodes.back();
-  *facts = {};
-  facts->timesteps = network.timesteps;
-  facts->channels = network.input.channels;
-  facts->height = network.input.height;
-  facts->width = network.input.width;
-  facts->takes_frames = network.takes_frames;
-  facts->gives_sequence = !readout.sums_over_time;
-  facts->num_logits = readout.to.size();
-  facts->logit_scale = network.logit_scale;
-  facts->num_nodes = static_cast<int64_t>(network.nodes.size());
-  facts->num_values = network.input.size();
-  for (const lbq::Node& node : network.nodes) facts->num_values += node.to.size();
-  lbq::to_hex(model->model.bundle.digest, facts->digest);
+  *info = {};
+  info->timesteps = network.timesteps;
+  info->channels = network.input.channels;
+  info->height = network.input.height;
+  info->width = network.input.width;
+  info->takes_frames = network.takes_frames;
+  info->gives_sequence = !readout.sums_over_time;
+  info->num_logits = readout.to.size();
+  info->logit_scale = network.logit_scale;
+  info->num_nodes = static_cast<int64_t>(network.nodes.size());
+  info->num_values = network.input.size();
+  for (const lbq::Node& node : network.nodes) info->num_values += node.to.size();
+  lbq::to_hex(model->model.bundle.digest, info->digest);
 }
 
 lbq_model_status lbq_model_prepare(lbq_model* model, const char* isa, int32_t threads,
-                                   lbq_complaint* complaint) {
-  return lbq::guarded(complaint, [&] {
+                                   lbq_error_message* message) {
+  return lbq::guarded(message, [&] {
     lbq::require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no model");
     lbq::require(threads >= 1 && threads <= lbq::kMaxThreads, LBQ_MODEL_BAD_ARGUMENT,
                  "%" PRId32 " threads, expected 1..%d", threads, lbq::kMaxThreads);
@@ -146,8 +146,8 @@ const char* lbq_model_isa(const lbq_model* model) {
 
 lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs,
                                size_t num_inputs, int64_t* logits, size_t num_logits,
-                               lbq_complaint* complaint) {
-  return lbq::guarded(complaint, [&] {
+                               lbq_error_message* message) {
+  return lbq::guarded(message, [&] {
     lbq::require(model != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no model");
     const lbq::Network& network = model->model.network;
     lbq::check_batch(network, batch, inputs, num_inputs, logits, num_logits, true);
@@ -156,9 +156,9 @@ lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint
 }
 
 lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_stream** stream,
-                                lbq_complaint* complaint) {
+                                lbq_error_message* message) {
   if (stream != nullptr) *stream = nullptr;
-  return lbq::guarded(complaint, [&] {
+  return lbq::guarded(message, [&] {
     lbq::require(model != nullptr && stream != nullptr, LBQ_MODEL_BAD_ARGUMENT,
                  "there is no model, or no place");
     // beyond this no neuron's carries have a size
@@ -170,8 +170,8 @@ lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_strea
 }
 
 lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs,
-                                 int64_t* logits, size_t num_logits, lbq_complaint* complaint) {
-  return lbq::guarded(complaint, [&] {
+                                 int64_t* logits, size_t num_logits, lbq_error_message* message) {
+  return lbq::guarded(message, [&] {
     lbq::require(stream != nullptr, LBQ_MODEL_BAD_ARGUMENT, "there is no stream");
     const lbq::Network& network = *stream->network;
     lbq::check_batch(network, stream->batch, inputs, num_inputs, logits, num_logits, false);

@@ -33,7 +33,7 @@ void check_neuron(const Node& node) {
 
 }  // namespace
 
-void check_numbers(const Node& node) {
+void check_values(const Node& node) {
   if (node.weight.count > 0) check_bits(node);
   if (node.kind == Kind::kNeuron) check_neuron(node);
 }

@@ -29,6 +29,6 @@ inline int64_t threshold(const Node& neuron, int64_t rung, int64_t channel) {
 }
 
 // Complain about numbers that no lowered network has.
-void check_numbers(const Node& node);
+void check_values(const Node& node);
 
 }  // namespace lbq

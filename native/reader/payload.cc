@@ -24,9 +24,9 @@ Named read_tensor(std::string_view name, Value value, int64_t start) {
       check_keys(value, {"dtype", "shape", "data_offsets"}, {"the entry", name});
   Region region;
   region.type = read_type(type, name);
-  region.num_dims = sizes(shape, region.shape, {"the shape", name});
+  region.num_dims = read_shape(shape, region.shape, {"the shape", name});
   int64_t ends[2];
-  pair(offsets, 0, kFarthest, ends, {"data_offsets", name});
+  read_pair(offsets, 0, kFarthest, ends, {"data_offsets", name});
   region.offset = start + ends[0];
   require(ends[1] - ends[0] == region.num_bytes(), LBQ_RULE_CONTIGUOUS,
           "tensor %.*s has %" PRId64 " bytes, its shape more or less", shown(name), name.data(),

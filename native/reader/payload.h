@@ -6,7 +6,7 @@
 
 namespace lbq {
 
-// Give every node views of its numbers, or refuse.
+// Give every node views of its numbers, or throw_error.
 void attach_tensors(Manifest& manifest, const Bundle& bundle);
 
 }  // namespace lbq

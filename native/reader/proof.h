@@ -8,7 +8,7 @@
 
 namespace lbq {
 
-// The bound of every node that computes (bits 0 for the others), or a refusal: LBQ_MODEL_BOUND.
+// The bound of every node that computes (bits 0 for the others), or a error: LBQ_MODEL_BOUND.
 std::vector<Bound> prove(const Network& network);
 
 }  // namespace lbq

@@ -50,7 +50,7 @@ Model read_rules(Bundle bundle) {
   Network& network = model.network;
   network.nodes.reserve(manifest.entries.size());
   for (Entry& entry : manifest.entries) {
-    check_numbers(entry.node);
+    check_values(entry.node);
     network.nodes.push_back(std::move(entry.node));
   }
   network.timesteps = manifest.timesteps;

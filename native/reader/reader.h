@@ -1,5 +1,5 @@
 // Bytes from strangers to a network that can be trusted: every rule of docs/deploy/bundle-format.md, in the
-// order in which lbq.load checks them, and the bounds proven again. Whatever is wrong is a thrown Refusal.
+// order in which lbq.load checks them, and the bounds proven again. Whatever is wrong is a thrown ReadError.
 #pragma once
 
 #include "container.h"

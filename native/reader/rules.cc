@@ -22,10 +22,10 @@ static_assert(kNumOthers == LBQ_MODEL_FAILED + 1, "every status has a name");
 static_assert(kNumRules == LBQ_RULE_RESET - LBQ_RULE_FILE + 1, "every rule has a name");
 
 [[noreturn]] void refuse_with(lbq_model_status status, const char* format, va_list arguments) {
-  Refusal refusal{};
-  refusal.status = status;
-  char* text = refusal.complaint.text;
-  const int size = sizeof refusal.complaint.text;
+  ReadError error{};
+  error.status = status;
+  char* text = error.message.text;
+  const int size = sizeof error.message.text;
   int length = std::vsnprintf(text, size, format, arguments);
   length = length < 0 ? 0 : length >= size ? size - 1 : length;
   for (int i = 0; i < length;) {  // names come from strangers: none may steer a terminal
@@ -35,12 +35,12 @@ static_assert(kNumRules == LBQ_RULE_RESET - LBQ_RULE_FILE + 1, "every rule has a
   }
   if (status >= LBQ_RULE_FILE)
     std::snprintf(text + length, size - length, " (rule %s)", lbq_model_status_name(status));
-  throw refusal;
+  throw error;
 }
 
 }  // namespace
 
-void refuse(lbq_model_status status, const char* format, ...) {
+void throw_error(lbq_model_status status, const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
   refuse_with(status, format, arguments);

@@ -1,4 +1,4 @@
-// What a bundle must keep to be read. Inside the reader a broken rule is a thrown Refusal; the C functions
+// What a bundle must keep to be read. Inside the reader a broken rule is a thrown ReadError; the C functions
 // of lbq_model.h turn it into a status and a line of text.
 #pragma once
 
@@ -19,12 +19,12 @@ constexpr int64_t kMaxProof =
     1 << 25;  // timesteps times thresholds that the overflow proof may have to visit
 
 // It carries its text itself: refusing must work where no memory is left.
-struct Refusal {
+struct ReadError {
   lbq_model_status status;
-  lbq_complaint complaint;
+  lbq_error_message message;
 };
 
-[[noreturn]] void refuse(lbq_model_status status, const char* format, ...)
+[[noreturn]] void throw_error(lbq_model_status status, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 
 // Say no unless the rule is kept.

@@ -14,8 +14,8 @@
 #include <new>
 #include <stdexcept>
 
-#include "answers.h"
-#include "shard.h"
+#include "output_file.h"
+#include "sample_file.h"
 
 namespace {
 
@@ -114,42 +114,42 @@ Options read_options(int argc, char** argv) {
 
 ModelPointer open_model(const std::string& path, const char* sha256) {
   lbq_model* model = nullptr;
-  lbq_complaint complaint;
-  if (lbq_model_open(path.c_str(), sha256, &model, &complaint) != LBQ_MODEL_OK)
-    throw Mistake{path + ": " + complaint.text};
+  lbq_error_message message;
+  if (lbq_model_open(path.c_str(), sha256, &model, &message) != LBQ_MODEL_OK)
+    throw InputError{path + ": " + message.text};
   return ModelPointer(model);
 }
 
 void prepare(lbq_model* model, const Options& options) {
-  lbq_complaint complaint;
-  const lbq_model_status status = lbq_model_prepare(model, options.isa, options.threads, &complaint);
-  if (status == LBQ_MODEL_BAD_ARGUMENT) throw UsageError{complaint.text};
-  if (status != LBQ_MODEL_OK) throw Mistake{complaint.text};
+  lbq_error_message message;
+  const lbq_model_status status = lbq_model_prepare(model, options.isa, options.threads, &message);
+  if (status == LBQ_MODEL_BAD_ARGUMENT) throw UsageError{message.text};
+  if (status != LBQ_MODEL_OK) throw InputError{message.text};
 }
 
 // Answers batch after batch with memory that is taken once.
 class Worker {
  public:
-  Worker(const lbq_model* model, const lbq_model_facts& facts) : model_(model), facts_(facts) {}
+  Worker(const lbq_model* model, const lbq_model_info& info) : model_(model), info_(info) {}
 
   const int64_t* answer(const std::vector<uint8_t>& inputs, int64_t count) {
-    logits_.resize(count * facts_.num_logits * (facts_.gives_sequence ? facts_.timesteps : 1));
-    lbq_complaint complaint;
+    logits_.resize(count * info_.num_logits * (info_.gives_sequence ? info_.timesteps : 1));
+    lbq_error_message message;
     if (lbq_model_run(model_, count, inputs.data(), inputs.size(), logits_.data(), logits_.size(),
-                      &complaint) != LBQ_MODEL_OK)
-      throw Mistake{complaint.text};
+                      &message) != LBQ_MODEL_OK)
+      throw InputError{message.text};
     return logits_.data();
   }
 
  private:
   const lbq_model* model_;
-  const lbq_model_facts& facts_;
+  const lbq_model_info& info_;
   std::vector<int64_t> logits_;
 };
 
 bool is_folder(const std::string& path) {
   struct stat found;
-  if (::stat(path.c_str(), &found) != 0) throw Mistake{path + ": " + std::strerror(errno)};
+  if (::stat(path.c_str(), &found) != 0) throw InputError{path + ": " + std::strerror(errno)};
   return S_ISDIR(found.st_mode);
 }
 
@@ -162,11 +162,11 @@ bool is_same(const std::string& one, const std::string& other) {
 std::vector<std::string> list_shards(const std::string& folder) {
   std::vector<std::string> names;
   DIR* open = ::opendir(folder.c_str());
-  if (open == nullptr) throw Mistake{folder + ": " + std::strerror(errno)};
+  if (open == nullptr) throw InputError{folder + ": " + std::strerror(errno)};
   while (const dirent* entry = ::readdir(open))
-    if (is_shard(entry->d_name)) names.push_back(entry->d_name);
+    if (is_sample_file(entry->d_name)) names.push_back(entry->d_name);
   ::closedir(open);
-  if (names.empty()) throw Mistake{folder + " holds no .npy and no .u8 files"};
+  if (names.empty()) throw InputError{folder + " holds no .npy and no .u8 files"};
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -175,7 +175,7 @@ std::vector<std::string> list_shards(const std::string& folder) {
 std::string read_owner(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0 && errno == ENOENT) return "";
-  if (descriptor < 0) throw Mistake{path + ": " + std::strerror(errno)};
+  if (descriptor < 0) throw InputError{path + ": " + std::strerror(errno)};
   char text[66];
   const ssize_t size = ::read(descriptor, text, sizeof text);
   ::close(descriptor);
@@ -183,27 +183,27 @@ std::string read_owner(const std::string& path) {
 }
 
 // Answers of two networks must not mix: the folder remembers whose it is.
-void check_owner(const std::string& folder, const lbq_model_facts& facts) {
-  const std::string ours = std::string(facts.digest) + "\n";
+void check_owner(const std::string& folder, const lbq_model_info& info) {
+  const std::string ours = std::string(info.digest) + "\n";
   std::string owner;
   while ((owner = read_owner(folder + "/bundle.digest")).empty()) {
-    AnswerFile file(folder, "bundle.digest");
-    const AnswerFile::Claim claim = file.claim();
-    if (claim == AnswerFile::Claim::kBusy) ::usleep(1000);  // another worker is about to write it
-    if (claim != AnswerFile::Claim::kOurs) continue;
+    OutputFile file(folder, "bundle.digest");
+    const OutputFile::Claim claim = file.claim();
+    if (claim == OutputFile::Claim::kBusy) ::usleep(1000);  // another worker is about to write it
+    if (claim != OutputFile::Claim::kOurs) continue;
     file.write(ours);
     file.finish();
   }
-  if (owner != ours) throw Mistake{folder + " holds the answers of another network; take another folder"};
+  if (owner != ours) throw InputError{folder + " holds the answers of another network; take another folder"};
 }
 
-AnswerFile::Claim answer_shard(const std::string& path, const std::string& name, const std::string& out,
-                               const Options& options, const lbq_model_facts& facts, Worker& worker) {
-  AnswerFile file(out, name + (options.format == Format::kCsv ? ".csv" : ".npy"));
-  const AnswerFile::Claim claim = file.claim();
-  if (claim != AnswerFile::Claim::kOurs) return claim;
-  Shard shard(path, facts);
-  const Rows rows(options.format, facts);
+OutputFile::Claim answer_shard(const std::string& path, const std::string& name, const std::string& out,
+                               const Options& options, const lbq_model_info& info, Worker& worker) {
+  OutputFile file(out, name + (options.format == Format::kCsv ? ".csv" : ".npy"));
+  const OutputFile::Claim claim = file.claim();
+  if (claim != OutputFile::Claim::kOurs) return claim;
+  SampleFile shard(path, info);
+  const OutputRows rows(options.format, info);
   std::vector<uint8_t> batch;
   file.write(rows.header(shard.num_samples()));
   for (int64_t first = 0; first < shard.num_samples(); first += options.batch) {
@@ -215,25 +215,25 @@ AnswerFile::Claim answer_shard(const std::string& path, const std::string& name,
   return claim;
 }
 
-int run_folder(const Options& options, const lbq_model* model, const lbq_model_facts& facts) {
+int run_folder(const Options& options, const lbq_model* model, const lbq_model_info& info) {
   const std::string &in = options.places[1], &out = options.places[2];
   const bool has_many = is_folder(in);
   const size_t slash = in.find_last_of('/');
   const std::vector<std::string> names =
       has_many ? list_shards(in) : std::vector<std::string>{slash == in.npos ? in : in.substr(slash + 1)};
-  if (::mkdir(out.c_str(), 0777) != 0 && errno != EEXIST) throw Mistake{out + ": " + std::strerror(errno)};
+  if (::mkdir(out.c_str(), 0777) != 0 && errno != EEXIST) throw InputError{out + ": " + std::strerror(errno)};
   if (has_many && options.format == Format::kNpy && is_same(in, out))
-    throw Mistake{out + " holds the samples; answers as .npy would be taken for more of them, take another folder"};
-  check_owner(out, facts);
-  Worker worker(model, facts);
+    throw InputError{out + " holds the samples; answers as .npy would be taken for more of them, take another folder"};
+  check_owner(out, info);
+  Worker worker(model, info);
   int64_t answered = 0, skipped = 0, busy = 0, failed = 0;
   for (size_t i = options.shard; i < names.size(); i += options.num_shards) {
     try {
-      const AnswerFile::Claim claim =
-          answer_shard(has_many ? in + "/" + names[i] : in, names[i], out, options, facts, worker);
-      ++(claim == AnswerFile::Claim::kOurs ? answered : claim == AnswerFile::Claim::kDone ? skipped : busy);
-    } catch (const Mistake& mistake) {
-      std::fprintf(stderr, "lbq-run: %s\n", mistake.text.c_str());
+      const OutputFile::Claim claim =
+          answer_shard(has_many ? in + "/" + names[i] : in, names[i], out, options, info, worker);
+      ++(claim == OutputFile::Claim::kOurs ? answered : claim == OutputFile::Claim::kDone ? skipped : busy);
+    } catch (const InputError& error) {
+      std::fprintf(stderr, "lbq-run: %s\n", error.text.c_str());
       ++failed;
     }
   }
@@ -244,11 +244,11 @@ int run_folder(const Options& options, const lbq_model* model, const lbq_model_f
   return failed ? kMistake : busy ? kBusy : kDone;
 }
 
-int run_stream(const Options& options, const lbq_model* model, const lbq_model_facts& facts) {
+int run_stream(const Options& options, const lbq_model* model, const lbq_model_info& info) {
   if (options.format != Format::kCsv) throw UsageError{"a stream is answered as csv"};
-  const SampleSize size(facts);
-  const Rows rows(Format::kCsv, facts);
-  Worker worker(model, facts);
+  const SampleSize size(info);
+  const OutputRows rows(Format::kCsv, info);
+  Worker worker(model, info);
   std::vector<uint8_t> batch;
   write_all(STDOUT_FILENO, rows.header(0), "standard output");
   int64_t first = 0;
@@ -261,7 +261,7 @@ int run_stream(const Options& options, const lbq_model* model, const lbq_model_f
     first += part.samples;
   } while (part.samples == options.batch);
   if (part.rest > 0)  // after the answers to all that came before it
-    throw Mistake{"standard input: ends " + std::to_string(part.rest) + " bytes into a sample of " +
+    throw InputError{"standard input: ends " + std::to_string(part.rest) + " bytes into a sample of " +
                   std::to_string(size.bytes())};
   return kDone;
 }
@@ -270,21 +270,21 @@ int check(const Options& options) {
   bool is_sound = true;
   for (const std::string& path : options.places) {
     lbq_model* model = nullptr;
-    lbq_complaint complaint;
-    const lbq_model_status status = lbq_model_open(path.c_str(), options.sha256, &model, &complaint);
+    lbq_error_message message;
+    const lbq_model_status status = lbq_model_open(path.c_str(), options.sha256, &model, &message);
     const ModelPointer owner(model);
     if (status != LBQ_MODEL_OK) {
-      std::printf("%s: %s: %s\n", path.c_str(), lbq_model_status_name(status), complaint.text);
+      std::printf("%s: %s: %s\n", path.c_str(), lbq_model_status_name(status), message.text);
       is_sound = false;
       continue;
     }
-    lbq_model_facts facts;
-    lbq_model_describe(model, &facts);
+    lbq_model_info info;
+    lbq_model_get_info(model, &info);
     std::printf("%s: ok: %s uint8 of %lld x %lld x %lld, T = %lld, %lld logits in units of %.9g\n",
-                path.c_str(), facts.takes_frames ? "frames" : "still", static_cast<long long>(facts.channels),
-                static_cast<long long>(facts.height), static_cast<long long>(facts.width),
-                static_cast<long long>(facts.timesteps), static_cast<long long>(facts.num_logits),
-                facts.logit_scale);
+                path.c_str(), info.takes_frames ? "frames" : "still", static_cast<long long>(info.channels),
+                static_cast<long long>(info.height), static_cast<long long>(info.width),
+                static_cast<long long>(info.timesteps), static_cast<long long>(info.num_logits),
+                info.logit_scale);
   }
   return is_sound ? kDone : kMistake;
 }
@@ -294,10 +294,10 @@ int run(int argc, char** argv) {
   if (options.only_checks) return check(options);
   const ModelPointer model = open_model(options.places[0], options.sha256);
   prepare(model.get(), options);
-  lbq_model_facts facts;
-  lbq_model_describe(model.get(), &facts);
-  return options.places.size() == 2 ? run_stream(options, model.get(), facts)
-                                    : run_folder(options, model.get(), facts);
+  lbq_model_info info;
+  lbq_model_get_info(model.get(), &info);
+  return options.places.size() == 2 ? run_stream(options, model.get(), info)
+                                    : run_folder(options, model.get(), info);
 }
 
 }  // namespace
@@ -309,8 +309,8 @@ int main(int argc, char** argv) {
   } catch (const UsageError& error) {
     std::fprintf(stderr, "lbq-run: %s\n\n%s", error.text.c_str(), kUsage);
     return kUsageError;
-  } catch (const Mistake& mistake) {
-    std::fprintf(stderr, "lbq-run: %s\n", mistake.text.c_str());
+  } catch (const InputError& error) {
+    std::fprintf(stderr, "lbq-run: %s\n", error.text.c_str());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "lbq-run: there is no memory left; a smaller --batch needs less\n");
   } catch (const std::length_error&) {  // no memory has such a size

@@ -12,8 +12,8 @@ bool reads(std::string text, Use use) {
     const lbq::Document document(&text[0], text.size(), "test");
     use(document.root());
     return true;
-  } catch (const lbq::Refusal& refusal) {
-    return refusal.status != LBQ_RULE_JSON;
+  } catch (const lbq::ReadError& error) {
+    return error.status != LBQ_RULE_JSON;
   }
 }
 bool reads(const std::string& text) {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "counted_memory.h"
-#include "draft.h"
+#include "editable_bundle.h"
 #include "engine/engine.h"
 #include "random_network.h"
 #include "reader/container.h"
@@ -19,10 +19,10 @@ using counted::allocations_left, counted::live, counted::live_bytes, counted::pe
 
 // A timestep failed half way: the stream says so until it is reset, and then goes on.
 bool recovers(lbq_stream* stream, Batch& batch) {
-  const lbq_model_facts& facts = batch.facts;
+  const lbq_model_info& info = batch.info;
   const auto step = [&] {
-    return lbq_stream_step(stream, batch.inputs.data(), Batch::kSize * facts.channels * facts.height * facts.width,
-                           batch.logits.data(), Batch::kSize * facts.num_logits, nullptr);
+    return lbq_stream_step(stream, batch.inputs.data(), Batch::kSize * info.channels * info.height * info.width,
+                           batch.logits.data(), Batch::kSize * info.num_logits, nullptr);
   };
   allocations_left = -1;
   const bool says_so = step() == LBQ_MODEL_SEQUENCE_OVER;
@@ -34,9 +34,9 @@ bool recovers(lbq_stream* stream, Batch& batch) {
 lbq_model_status use(const std::string& path, Batch& batch) {
   lbq_model* model = nullptr;
   lbq_stream* stream = nullptr;
-  const lbq_model_facts& facts = batch.facts;
-  const int64_t num_inputs = Batch::kSize * facts.channels * facts.height * facts.width,
-                num_logits = Batch::kSize * facts.num_logits;
+  const lbq_model_info& info = batch.info;
+  const int64_t num_inputs = Batch::kSize * info.channels * info.height * info.width,
+                num_logits = Batch::kSize * info.num_logits;
   lbq_model_status status = lbq_model_open(path.c_str(), nullptr, &model, nullptr);
   if (status == LBQ_MODEL_OK) status = batch.run(model);
   if (status == LBQ_MODEL_OK) status = lbq_stream_new(model, Batch::kSize, &stream, nullptr);
@@ -93,8 +93,8 @@ lbq_model_status read_with_faults(const std::string& path) {
   try {
     lbq::read_model(lbq::read_bundle(path.c_str(), nullptr, failing_read));
     return LBQ_MODEL_OK;
-  } catch (const lbq::Refusal& refusal) {
-    return refusal.status;
+  } catch (const lbq::ReadError& error) {
+    return error.status;
   }
 }
 
@@ -118,11 +118,11 @@ void test_reads(const std::string& name, size_t piece, bool ends, Report& report
 
 void test_memory(const std::string& file, lbq_model_status expected, const char* name, Report& report) {
   const int64_t before = peak_bytes = live_bytes;
-  lbq_complaint complaint;
+  lbq_error_message message;
   lbq_model* model = nullptr;
-  const lbq_model_status status = lbq_model_from_bytes(file.data(), file.size(), &model, &complaint);
+  const lbq_model_status status = lbq_model_from_bytes(file.data(), file.size(), &model, &message);
   lbq_model_free(model);
-  report(status == expected, std::string(name) + ": " + complaint.text);
+  report(status == expected, std::string(name) + ": " + message.text);
   const int64_t taken = peak_bytes - before, allowed = 2 * static_cast<int64_t>(file.size()) + (16 << 20);
   report(taken <= allowed,
          std::string(name) + " takes " + std::to_string(taken) + " of " + std::to_string(allowed));
@@ -131,7 +131,7 @@ void test_memory(const std::string& file, lbq_model_status expected, const char*
 // A linear layer with very many outputs, and merges behind it.
 std::string wide_network(int64_t outputs, int merges) {
   const std::string bound = "\"bound\": {\"low\": 0, \"high\": 0, \"bits\": 16}}";
-  Draft draft(read_whole(corpus("features.lbq")));
+  EditableBundle draft(read_whole(corpus("features.lbq")));
   draft.table = "{\"fc.weight\":{\"dtype\":\"I8\",\"shape\":[" + std::to_string(outputs) +
                 ",1],\"data_offsets\":[0," + std::to_string(outputs) + "]}}";
   draft.numbers.assign(outputs, 0);
@@ -161,22 +161,22 @@ void test_memories(Report& report) {
   const std::string good = read_whole(corpus("tiny-event.lbq"));
   std::string ones, commas(900000, ',');
   while (ones.size() < 1000000) ones += "1,";
-  Draft draft(good);
+  EditableBundle draft(good);
   draft.edit("\"accuracy\": 0.5", "\"a\": [" + ones + "1]");
   test_memory(draft.pack(), LBQ_MODEL_OK, "half a million values", report);
   draft.manifest = "[" + commas;
   test_memory(draft.pack(), LBQ_RULE_JSON, "commas", report);
-  draft = Draft(good);
+  draft = EditableBundle(good);
   draft.table = "[" + commas;
   test_memory(draft.pack(), LBQ_RULE_JSON, "commas in the table", report);
   std::string keys = "\"a\": 1";
   for (int i = 0; keys.size() < 1000000; ++i) keys += ",\"" + std::to_string(i) + "\":1";
-  draft = Draft(good);
+  draft = EditableBundle(good);
   draft.edit("\"accuracy\": 0.5", keys);
   test_memory(draft.pack(), LBQ_MODEL_OK, "a hundred thousand keys", report);
   std::string inputs = "\"block.conv\"";
   for (int i = 0; i < 65000; ++i) inputs += ",\"block.conv\"";
-  draft = Draft(good);
+  draft = EditableBundle(good);
   draft.edit("block.merge", "\"block.conv\"", inputs);
   test_memory(draft.pack(), LBQ_MODEL_BOUND, "a merge of 65,000 currents", report);
   test_memory(wide_network(1 << 20, 30), LBQ_MODEL_OK, "a million channels", report);

@@ -5,7 +5,7 @@ int main() {
   Report report;
   test_documents(report);
   test_rules(report);
-  test_answers(report);
+  test_model(report);
   test_runner(report);
   std::printf("%d passed, %d failed\n", report.passed, report.failed);
   return report.failed != 0;

@@ -10,7 +10,7 @@
 
 void test_rules(Report& report);
 void test_documents(Report& report);
-void test_answers(Report& report);
+void test_model(Report& report);
 void test_runner(Report& report);
 
 inline std::string corpus(const std::string& name) { return std::string(LBQ_CORPUS) + "/" + name; }
@@ -18,11 +18,11 @@ inline std::string corpus(const std::string& name) { return std::string(LBQ_CORP
 const char* const kSound[] = {"tiny-event", "tiny-level", "tiny-zero", "tiny-none",
                               "tiny-late",  "frames",     "features"};
 
-inline lbq_model_status status_of(const std::string& file, std::string* complaint = nullptr) {
+inline lbq_model_status status_of(const std::string& file, std::string* message = nullptr) {
   lbq_model* model = nullptr;
-  lbq_complaint found;
+  lbq_error_message found;
   const lbq_model_status status = lbq_model_from_bytes(file.data(), file.size(), &model, &found);
-  if (complaint != nullptr) *complaint = found.text;
+  if (message != nullptr) *message = found.text;
   lbq_model_free(model);
   return status;
 }
@@ -45,16 +45,16 @@ inline std::string hex_digest(const std::string& bytes) {
 // Three samples of the pattern that the corpus was answered for, and room for the answers.
 struct Batch {
   static constexpr int64_t kSize = 3;
-  lbq_model_facts facts;
+  lbq_model_info info;
   std::vector<uint8_t> inputs;
   std::vector<int64_t> logits;
 
   explicit Batch(const lbq_model* model) {
-    lbq_model_describe(model, &facts);
-    const int64_t instant = facts.channels * facts.height * facts.width;
-    inputs.resize(kSize * instant * (facts.takes_frames ? facts.timesteps : 1));
+    lbq_model_get_info(model, &info);
+    const int64_t instant = info.channels * info.height * info.width;
+    inputs.resize(kSize * instant * (info.takes_frames ? info.timesteps : 1));
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<uint8_t>(37 * i + 11);
-    logits.resize(kSize * facts.num_logits * (facts.gives_sequence ? facts.timesteps : 1));
+    logits.resize(kSize * info.num_logits * (info.gives_sequence ? info.timesteps : 1));
   }
   lbq_model_status run(const lbq_model* model) {
     return lbq_model_run(model, kSize, inputs.data(), inputs.size(), logits.data(), logits.size(), nullptr);

@@ -2,12 +2,12 @@
 // is refused by the rule's own code.
 #include <set>
 
-#include "draft.h"
+#include "editable_bundle.h"
 #include "reader_tester.h"
 
 namespace {
 
-using Edit = void (*)(Draft&);
+using Edit = void (*)(EditableBundle&);
 
 struct Case {
   lbq_model_status status;
@@ -17,168 +17,168 @@ struct Case {
 
 const Case kCases[] = {
     {LBQ_RULE_KEYS, "unknown key",
-     [](Draft& d) { d.edit("\"timesteps\"", "\"_target_\": 1, \"timesteps\""); }},
-    {LBQ_RULE_KEYS, "missing setting", [](Draft& d) { d.edit("pool", "\"stride\": [1, 1], ", ""); }},
+     [](EditableBundle& d) { d.edit("\"timesteps\"", "\"_target_\": 1, \"timesteps\""); }},
+    {LBQ_RULE_KEYS, "missing setting", [](EditableBundle& d) { d.edit("pool", "\"stride\": [1, 1], ", ""); }},
     {LBQ_RULE_KEYS, "unknown setting",
-     [](Draft& d) { d.edit("fc", "\"groups\"", "\"extra\": 1, \"groups\""); }},
-    {LBQ_RULE_JSON, "no JSON", [](Draft& d) { d.manifest = "{"; }},
-    {LBQ_RULE_JSON, "key twice", [](Draft& d) { d.manifest = "{\"a\": 1, \"\\u0061\": 2}"; }},
-    {LBQ_RULE_JSON, "not a number", [](Draft& d) { d.edit("0.25", "NaN"); }},
-    {LBQ_RULE_JSON, "beyond floats", [](Draft& d) { d.edit("0.25", "1e999"); }},
-    {LBQ_RULE_JSON, "nested without end", [](Draft& d) { d.manifest = std::string(100000, '['); }},
-    {LBQ_RULE_JSON, "not UTF-8", [](Draft& d) { d.edit("tiny", "\xff"); }},
-    {LBQ_RULE_JSON, "a table of nothing", [](Draft& d) { d.table = "nul"; }},
-    {LBQ_RULE_VALUE, "scale of zero", [](Draft& d) { d.edit("0.25", "0.0"); }},
-    {LBQ_RULE_VALUE, "whole scale", [](Draft& d) { d.edit("0.25", "1"); }},
+     [](EditableBundle& d) { d.edit("fc", "\"groups\"", "\"extra\": 1, \"groups\""); }},
+    {LBQ_RULE_JSON, "no JSON", [](EditableBundle& d) { d.manifest = "{"; }},
+    {LBQ_RULE_JSON, "key twice", [](EditableBundle& d) { d.manifest = "{\"a\": 1, \"\\u0061\": 2}"; }},
+    {LBQ_RULE_JSON, "not a number", [](EditableBundle& d) { d.edit("0.25", "NaN"); }},
+    {LBQ_RULE_JSON, "beyond floats", [](EditableBundle& d) { d.edit("0.25", "1e999"); }},
+    {LBQ_RULE_JSON, "nested without end", [](EditableBundle& d) { d.manifest = std::string(100000, '['); }},
+    {LBQ_RULE_JSON, "not UTF-8", [](EditableBundle& d) { d.edit("tiny", "\xff"); }},
+    {LBQ_RULE_JSON, "a table of nothing", [](EditableBundle& d) { d.table = "nul"; }},
+    {LBQ_RULE_VALUE, "scale of zero", [](EditableBundle& d) { d.edit("0.25", "0.0"); }},
+    {LBQ_RULE_VALUE, "whole scale", [](EditableBundle& d) { d.edit("0.25", "1"); }},
     {LBQ_RULE_VALUE, "true for a number",
-     [](Draft& d) { d.edit("fc", "\"groups\": 1", "\"groups\": true"); }},
-    {LBQ_RULE_VALUE, "bits that nobody has", [](Draft& d) { d.edit("fc", "\"bits\": 16", "\"bits\": 5"); }},
-    {LBQ_RULE_VALUE, "list for a manifest", [](Draft& d) { d.manifest = "[]"; }},
+     [](EditableBundle& d) { d.edit("fc", "\"groups\": 1", "\"groups\": true"); }},
+    {LBQ_RULE_VALUE, "bits that nobody has", [](EditableBundle& d) { d.edit("fc", "\"bits\": 16", "\"bits\": 5"); }},
+    {LBQ_RULE_VALUE, "list for a manifest", [](EditableBundle& d) { d.manifest = "[]"; }},
     {LBQ_RULE_VALUE, "too wide for 64 bits",
-     [](Draft& d) { d.edit("\"timesteps\": 2", "\"timesteps\": 99999999999999999999"); }},
-    {LBQ_RULE_VALUE, "bound of a pool", [](Draft& d) { d.edit("pool", "\"bound\": null", "\"bound\": {}"); }},
+     [](EditableBundle& d) { d.edit("\"timesteps\": 2", "\"timesteps\": 99999999999999999999"); }},
+    {LBQ_RULE_VALUE, "bound of a pool", [](EditableBundle& d) { d.edit("pool", "\"bound\": null", "\"bound\": {}"); }},
     {LBQ_RULE_VALUE, "more bits than needed",
-     [](Draft& d) { d.edit("block.conv", "\"bits\": 16}", "\"bits\": 32}"); }},
+     [](EditableBundle& d) { d.edit("block.conv", "\"bits\": 16}", "\"bits\": 32}"); }},
     {LBQ_RULE_COUNT, "no nodes",
-     [](Draft& d) {
+     [](EditableBundle& d) {
        d.manifest.erase(d.manifest.find("[{"));
        d.manifest += "[]}";
      }},
     {LBQ_RULE_COUNT, "too many tensors",
-     [](Draft& d) {
+     [](EditableBundle& d) {
        d.table = "{\"a\": 0";
        for (int i = 0; i < 1 << 14; ++i) d.table += ", \"" + std::to_string(i) + "\": 0";
        d.table += "}";
      }},
-    {LBQ_RULE_NAME, "long name", [](Draft& d) { d.edit("\"fc\"", "\"" + std::string(257, 'x') + "\""); }},
-    {LBQ_RULE_NAME, "half a character", [](Draft& d) { d.edit("\"fc\"", "\"\\ud800\""); }},
-    {LBQ_RULE_NAME, "empty part", [](Draft& d) { d.edit("\"fc\"", "\"head..fc\""); }},
+    {LBQ_RULE_NAME, "long name", [](EditableBundle& d) { d.edit("\"fc\"", "\"" + std::string(257, 'x') + "\""); }},
+    {LBQ_RULE_NAME, "half a character", [](EditableBundle& d) { d.edit("\"fc\"", "\"\\ud800\""); }},
+    {LBQ_RULE_NAME, "empty part", [](EditableBundle& d) { d.edit("\"fc\"", "\"head..fc\""); }},
     {LBQ_RULE_NAME, "name twice",
-     [](Draft& d) { d.edit("\"path\": \"pool\"", "\"path\": \"block.merge\""); }},
+     [](EditableBundle& d) { d.edit("\"path\": \"pool\"", "\"path\": \"block.merge\""); }},
     {LBQ_RULE_NAME, "name of the input",
-     [](Draft& d) { d.edit("\"path\": \"stem.conv\"", "\"path\": \"input\""); }},
+     [](EditableBundle& d) { d.edit("\"path\": \"stem.conv\"", "\"path\": \"input\""); }},
     {LBQ_RULE_NAME, "name of a tensor",
-     [](Draft& d) { d.edit("\"path\": \"readout\"", "\"path\": \"fc.weight\""); }},
+     [](EditableBundle& d) { d.edit("\"path\": \"readout\"", "\"path\": \"fc.weight\""); }},
     {LBQ_RULE_NAME, "name of a folder",
-     [](Draft& d) { d.edit("\"path\": \"readout\"", "\"path\": \"stem\""); }},
+     [](EditableBundle& d) { d.edit("\"path\": \"readout\"", "\"path\": \"stem\""); }},
     {LBQ_RULE_KIND, "unknown kind",
-     [](Draft& d) { d.edit("\"kind\": \"pool\"", "\"kind\": \"os.system\""); }},
+     [](EditableBundle& d) { d.edit("\"kind\": \"pool\"", "\"kind\": \"os.system\""); }},
     {LBQ_RULE_KIND, "neuron of real numbers",
-     [](Draft& d) { d.edit("\"integer_neuron\"", "\"level_neuron\""); }},
+     [](EditableBundle& d) { d.edit("\"integer_neuron\"", "\"level_neuron\""); }},
     {LBQ_RULE_ORDER, "circle",
-     [](Draft& d) { d.edit("stem.repeat", "[\"stem.conv\"]", "[\"block.merge\"]"); }},
-    {LBQ_RULE_ORDER, "reads itself", [](Draft& d) { d.edit("fc", "[\"pool\"]", "[\"fc\"]"); }},
-    {LBQ_RULE_UNREAD, "dead end", [](Draft& d) { d.edit("block.merge", "\"block.conv\", ", ""); }},
+     [](EditableBundle& d) { d.edit("stem.repeat", "[\"stem.conv\"]", "[\"block.merge\"]"); }},
+    {LBQ_RULE_ORDER, "reads itself", [](EditableBundle& d) { d.edit("fc", "[\"pool\"]", "[\"fc\"]"); }},
+    {LBQ_RULE_UNREAD, "dead end", [](EditableBundle& d) { d.edit("block.merge", "\"block.conv\", ", ""); }},
     {LBQ_RULE_UNREAD, "no readout",
-     [](Draft& d) {
+     [](EditableBundle& d) {
        d.manifest.erase(d.manifest.find(", {\"path\": \"readout\""));
        d.manifest += "]}";
      }},
-    {LBQ_RULE_TIMESTEPS, "no timestep", [](Draft& d) { d.edit("\"timesteps\": 2", "\"timesteps\": 0"); }},
+    {LBQ_RULE_TIMESTEPS, "no timestep", [](EditableBundle& d) { d.edit("\"timesteps\": 2", "\"timesteps\": 0"); }},
     {LBQ_RULE_TIMESTEPS, "too many timesteps",
-     [](Draft& d) { d.edit("\"timesteps\": 2", "\"timesteps\": 4097"); }},
+     [](EditableBundle& d) { d.edit("\"timesteps\": 2", "\"timesteps\": 4097"); }},
     {LBQ_RULE_TIMESTEPS, "repeats more often",
-     [](Draft& d) { d.edit("stem.repeat", "\"timesteps\": 2", "\"timesteps\": 3"); }},
-    {LBQ_RULE_MAX_LEVEL, "too many levels", [](Draft& d) { d.edit("stem.neuron", "[3, 4]", "[256, 4]"); }},
+     [](EditableBundle& d) { d.edit("stem.repeat", "\"timesteps\": 2", "\"timesteps\": 3"); }},
+    {LBQ_RULE_MAX_LEVEL, "too many levels", [](EditableBundle& d) { d.edit("stem.neuron", "[3, 4]", "[256, 4]"); }},
     {LBQ_RULE_CONTIGUOUS, "hole",
-     [](Draft& d) {
-       Draft::replace(d.table, "[660,732]", "[661,733]");
+     [](EditableBundle& d) {
+       EditableBundle::replace(d.table, "[660,732]", "[661,733]");
        d.numbers += "x";
      }},
-    {LBQ_RULE_CONTIGUOUS, "overlap", [](Draft& d) { Draft::replace(d.table, "[0,48]", "[492,540]"); }},
-    {LBQ_RULE_CONTIGUOUS, "bytes of nobody", [](Draft& d) { d.numbers += "12345678"; }},
+    {LBQ_RULE_CONTIGUOUS, "overlap", [](EditableBundle& d) { EditableBundle::replace(d.table, "[16,64]", "[508,556]"); }},
+    {LBQ_RULE_CONTIGUOUS, "bytes of nobody", [](EditableBundle& d) { d.numbers += "12345678"; }},
     {LBQ_RULE_CONTIGUOUS, "shape larger than its bytes",
-     [](Draft& d) { Draft::replace(d.table, "[3,4]", "[1099511627776,1099511627776]", "fc.weight"); }},
+     [](EditableBundle& d) { EditableBundle::replace(d.table, "[3,4]", "[1099511627776,1099511627776]", "fc.weight"); }},
     {LBQ_RULE_CONTIGUOUS, "far away",
-     [](Draft& d) { Draft::replace(d.table, "[660,732]", "[4611686018427387832,4611686018427387904]"); }},
+     [](EditableBundle& d) { EditableBundle::replace(d.table, "[660,732]", "[4611686018427387832,4611686018427387904]"); }},
     {LBQ_RULE_TENSORS, "tensor of nobody",
-     [](Draft& d) {
+     [](EditableBundle& d) {
        d.table.back() = ',';
        d.table += "\"extra\":{\"dtype\":\"I8\",\"shape\":[8],\"data_offsets\":[732,740]}}";
        d.numbers += "12345678";
      }},
     {LBQ_RULE_TENSORS, "tensor left out",
-     [](Draft& d) {
+     [](EditableBundle& d) {
        d.edit("fc", "\"weight\": {\"dtype\": \"I16\", \"shape\": [3, 4], \"offset\": ",
               "\"weight\": null, \"x\": {\"a\": ");
        d.edit("fc", ", \"x\": {\"a\": " + std::to_string(8 + d.first_size + d.place("fc.weight")) + "}", "");
      }},
     {LBQ_RULE_TENSORS, "another place",
-     [](Draft& d) {
+     [](EditableBundle& d) {
        d.edit("stem.neuron", "\"shape\": [4], \"offset\": " + std::to_string(8 + d.first_size + 540),
               "\"shape\": [4], \"offset\": " + std::to_string(8 + d.first_size + 48));
      }},
     {LBQ_RULE_DTYPE, "wide weights with few bits",
-     [](Draft& d) { d.edit("fc", "\"bits\": 16", "\"bits\": 4"); }},
-    {LBQ_RULE_DTYPE, "no bits", [](Draft& d) { d.edit("fc", "\"bits\": 16", "\"bits\": null"); }},
-    {LBQ_RULE_DTYPE, "real weights among integers", [](Draft& d) { d.edit("fc", "\"I16\"", "\"F32\""); }},
-    {LBQ_RULE_SHAPE, "channels that do not fit", [](Draft& d) { d.edit("[2, 5, 5]", "[3, 5, 5]"); }},
+     [](EditableBundle& d) { d.edit("fc", "\"bits\": 16", "\"bits\": 4"); }},
+    {LBQ_RULE_DTYPE, "no bits", [](EditableBundle& d) { d.edit("fc", "\"bits\": 16", "\"bits\": null"); }},
+    {LBQ_RULE_DTYPE, "real weights among integers", [](EditableBundle& d) { d.edit("fc", "\"I16\"", "\"F32\""); }},
+    {LBQ_RULE_SHAPE, "channels that do not fit", [](EditableBundle& d) { d.edit("[2, 5, 5]", "[3, 5, 5]"); }},
     {LBQ_RULE_SHAPE, "window wider than the image",
-     [](Draft& d) { d.edit("pool", "\"kernel\": [5, 5]", "\"kernel\": [6, 5]"); }},
+     [](EditableBundle& d) { d.edit("pool", "\"kernel\": [5, 5]", "\"kernel\": [6, 5]"); }},
     {LBQ_RULE_SHAPE, "bias of another shape",
-     [](Draft& d) { d.edit("fc", "\"shape\": [3]", "\"shape\": [4]"); }},
+     [](EditableBundle& d) { d.edit("fc", "\"shape\": [3]", "\"shape\": [4]"); }},
     {LBQ_RULE_SHAPE, "linear layer with a stride",
-     [](Draft& d) { d.edit("fc", "\"stride\": [1, 1]", "\"stride\": [2, 2]"); }},
+     [](EditableBundle& d) { d.edit("fc", "\"stride\": [1, 1]", "\"stride\": [2, 2]"); }},
     {LBQ_RULE_SHAPE, "pool with too much padding",
-     [](Draft& d) { d.edit("pool", "\"padding\": [0, 0]", "\"padding\": [3, 3]"); }},
+     [](EditableBundle& d) { d.edit("pool", "\"padding\": [0, 0]", "\"padding\": [3, 3]"); }},
     {LBQ_RULE_SHAPE, "branches of two sizes",
-     [](Draft& d) { d.edit("block.conv", "\"padding\": [1, 1]", "\"padding\": [0, 0]"); }},
-    {LBQ_RULE_SIZE, "image of gigabytes", [](Draft& d) { d.edit("[2, 5, 5]", "[2, 4096, 4096]"); }},
+     [](EditableBundle& d) { d.edit("block.conv", "\"padding\": [1, 1]", "\"padding\": [0, 0]"); }},
+    {LBQ_RULE_SIZE, "image of gigabytes", [](EditableBundle& d) { d.edit("[2, 5, 5]", "[2, 4096, 4096]"); }},
     {LBQ_RULE_SIZE, "image beyond all integers",
-     [](Draft& d) { d.edit("[2, 5, 5]", "[1099511627776, 1099511627776, 1099511627776]"); }},
+     [](EditableBundle& d) { d.edit("[2, 5, 5]", "[1099511627776, 1099511627776, 1099511627776]"); }},
     {LBQ_RULE_SIZE, "padding of gigabytes",
-     [](Draft& d) {
+     [](EditableBundle& d) {
        d.edit("\"padding\": [1, 1]", "\"padding\": [4096, 4096]");
        d.edit("[4, 5, 5]", "[4]");
      }},
     {LBQ_RULE_SIGNAL, "merged levels",
-     [](Draft& d) { d.edit("block.merge", "\"block.shortcut\"", "\"stem.neuron\""); }},
+     [](EditableBundle& d) { d.edit("block.merge", "\"block.shortcut\"", "\"stem.neuron\""); }},
     {LBQ_RULE_SIGNAL, "still where time passes",
-     [](Draft& d) { d.edit("fc", "\"has_time\": true", "\"has_time\": false"); }},
-    {LBQ_RULE_SIGNAL, "mean of integers", [](Draft& d) { d.edit("readout", "\"sum\"", "\"mean\""); }},
+     [](EditableBundle& d) { d.edit("fc", "\"has_time\": true", "\"has_time\": false"); }},
+    {LBQ_RULE_SIGNAL, "mean of integers", [](EditableBundle& d) { d.edit("readout", "\"sum\"", "\"mean\""); }},
     {LBQ_RULE_SIGNAL, "neuron without time",
-     [](Draft& d) { d.edit("stem.neuron", "[\"stem.repeat\"]", "[\"stem.conv\"]"); }},
+     [](EditableBundle& d) { d.edit("stem.neuron", "[\"stem.repeat\"]", "[\"stem.conv\"]"); }},
     {LBQ_RULE_MAX_INPUT, "more levels than it says",
-     [](Draft& d) { d.edit("fc", "\"max_input\": 75", "\"max_input\": 74"); }},
+     [](EditableBundle& d) { d.edit("fc", "\"max_input\": 75", "\"max_input\": 74"); }},
     {LBQ_RULE_MAX_INPUT, "levels without a limit",
-     [](Draft& d) { d.edit("fc", "\"max_input\": 75", "\"max_input\": null"); }},
-    {LBQ_RULE_BITS, "eight in four bits", [](Draft& d) { d.set<int8_t>("block.conv.weight", 0, 8); }},
-    {LBQ_RULE_BITS, "lowest byte", [](Draft& d) { d.set<int8_t>("stem.conv.weight", 71, -128); }},
-    {LBQ_RULE_BITS, "lowest shortcut", [](Draft& d) { d.set<int16_t>("block.shortcut.weight", 3, -32768); }},
-    {LBQ_RULE_THRESHOLDS, "falling thresholds", [](Draft& d) { d.set<int32_t>("stem.neuron.thresholds", 11, 999); }},
-    {LBQ_RULE_THRESHOLDS, "threshold of zero", [](Draft& d) { d.set<int32_t>("stem.neuron.thresholds", 3, 0); }},
-    {LBQ_RULE_DECAY, "growing carry", [](Draft& d) { d.edit("\"multiplier\": 3", "\"multiplier\": 5"); }},
-    {LBQ_RULE_RESET, "negative reset", [](Draft& d) { d.set<int32_t>("stem.neuron.reset_amount", 2, -1); }},
+     [](EditableBundle& d) { d.edit("fc", "\"max_input\": 75", "\"max_input\": null"); }},
+    {LBQ_RULE_BITS, "eight in four bits", [](EditableBundle& d) { d.set<int8_t>("block.conv.weight", 0, 8); }},
+    {LBQ_RULE_BITS, "lowest byte", [](EditableBundle& d) { d.set<int8_t>("stem.conv.weight", 71, -128); }},
+    {LBQ_RULE_BITS, "lowest shortcut", [](EditableBundle& d) { d.set<int16_t>("block.shortcut.weight", 3, -32768); }},
+    {LBQ_RULE_THRESHOLDS, "falling thresholds", [](EditableBundle& d) { d.set<int32_t>("stem.neuron.thresholds", 11, 999); }},
+    {LBQ_RULE_THRESHOLDS, "threshold of zero", [](EditableBundle& d) { d.set<int32_t>("stem.neuron.thresholds", 3, 0); }},
+    {LBQ_RULE_DECAY, "growing carry", [](EditableBundle& d) { d.edit("\"multiplier\": 3", "\"multiplier\": 5"); }},
+    {LBQ_RULE_RESET, "negative reset", [](EditableBundle& d) { d.set<int32_t>("stem.neuron.reset_amount", 2, -1); }},
     {LBQ_RULE_RESET, "late reset of many levels",
-     [](Draft& d) { d.edit("\"resets_after_decay\": false", "\"resets_after_decay\": true"); }},
-    {LBQ_MODEL_REAL_NUMBERS, "real numbers", [](Draft& d) { d.edit("0.25", "null"); }},
+     [](EditableBundle& d) { d.edit("\"resets_after_decay\": false", "\"resets_after_decay\": true"); }},
+    {LBQ_MODEL_REAL_NUMBERS, "real numbers", [](EditableBundle& d) { d.edit("0.25", "null"); }},
     {LBQ_MODEL_BOUND, "a bound too high",
-     [](Draft& d) { d.edit("block.conv", "\"high\": 93", "\"high\": 94"); }},
+     [](EditableBundle& d) { d.edit("block.conv", "\"high\": 93", "\"high\": 94"); }},
     {LBQ_MODEL_BOUND, "a bound too low",
-     [](Draft& d) { d.edit("block.conv", "\"low\": -117", "\"low\": -116"); }},
+     [](EditableBundle& d) { d.edit("block.conv", "\"low\": -117", "\"low\": -116"); }},
     {LBQ_MODEL_BOUND, "a bound that no integer has",
-     [](Draft& d) { d.edit("block.conv", "\"high\": 93", "\"high\": 9223372036854775807"); }},
-    {LBQ_MODEL_BOUND, "could overflow", [](Draft& d) { d.set<int32_t>("stem.conv.bias", 7, INT32_MAX); }},
+     [](EditableBundle& d) { d.edit("block.conv", "\"high\": 93", "\"high\": 9223372036854775807"); }},
+    {LBQ_MODEL_BOUND, "could overflow", [](EditableBundle& d) { d.set<int32_t>("stem.conv.bias", 7, INT32_MAX); }},
     {LBQ_MODEL_BOUND, "larger weights than were proven",
-     [](Draft& d) { d.numbers.replace(d.place("stem.conv.weight"), 72, 72, 127); }},
+     [](EditableBundle& d) { d.numbers.replace(d.place("stem.conv.weight"), 72, 72, 127); }},
 };
 
 // What no sealed draft can break.
 void test_containers(const std::string& good, Report& report) {
-  const Draft draft(good);
+  const EditableBundle draft(good);
   const auto refused = [&](const std::string& file, lbq_model_status expected, const char* name) {
     report(status_of(file) == expected, name);
   };
   refused("hello", LBQ_RULE_MAGIC, "text is no bundle");
   refused(good.substr(0, 5), LBQ_RULE_MAGIC, "half a magic is none");
-  refused(seal(draft.manifest, draft.payload(), 3), LBQ_RULE_VERSION, "version from the future");
-  refused(seal("{}", "", 1, 1), LBQ_RULE_RESERVED, "reserved bytes used");
+  refused(pack_bundle(draft.manifest, draft.payload(), 3), LBQ_RULE_VERSION, "version from the future");
+  refused(pack_bundle("{}", "", 2, 1), LBQ_RULE_RESERVED, "reserved bytes used");
   refused(good.substr(0, good.size() - 1), LBQ_RULE_LENGTH, "cut");
   refused(good + "x", LBQ_RULE_LENGTH, "extended");
   refused(good.substr(0, 40), LBQ_RULE_LENGTH, "cut in the header");
-  refused(seal(std::string((1 << 20) + 1, ' '), ""), LBQ_RULE_MANIFEST_SIZE, "manifest too long");
-  refused(seal(draft.manifest, "\1"), LBQ_RULE_TABLE_SIZE, "payload shorter than a length");
-  refused(seal(draft.manifest, std::string(7, 0) + "\1{}"), LBQ_RULE_TABLE_SIZE,
+  refused(pack_bundle(std::string((1 << 20) + 1, ' '), ""), LBQ_RULE_MANIFEST_SIZE, "manifest too long");
+  refused(pack_bundle(draft.manifest, "\1"), LBQ_RULE_TABLE_SIZE, "payload shorter than a length");
+  refused(pack_bundle(draft.manifest, std::string(7, 0) + "\1{}"), LBQ_RULE_TABLE_SIZE,
           "table longer than the payload");
   std::string lies = good;
   std::memset(&lies[16], 0x7f, 8);
@@ -201,15 +201,15 @@ void test_containers(const std::string& good, Report& report) {
 
 void test_rules(Report& report) {
   const std::string good = read_whole(corpus("tiny-event.lbq"));
-  report(status_of(Draft(good).pack()) == LBQ_MODEL_OK, "the draft is sound before it is broken");
+  report(status_of(EditableBundle(good).pack()) == LBQ_MODEL_OK, "the draft is sound before it is broken");
   test_containers(good, report);
   std::set<int> broken;
   for (const Case& c : kCases) {
-    Draft draft(good);
+    EditableBundle draft(good);
     c.edit(draft);
-    std::string complaint;
-    const lbq_model_status status = status_of(draft.pack(), &complaint);
-    report(status == c.status, std::string(c.name) + ": " + lbq_model_status_name(status) + ": " + complaint);
+    std::string message;
+    const lbq_model_status status = status_of(draft.pack(), &message);
+    report(status == c.status, std::string(c.name) + ": " + lbq_model_status_name(status) + ": " + message);
     broken.insert(status);
   }
   for (int rule = LBQ_RULE_JSON; rule <= LBQ_RULE_RESET; ++rule)

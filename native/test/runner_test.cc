@@ -21,7 +21,7 @@ bool becomes_sound(Case& c) {
     const std::vector<lbq::Bound> bounds = lbq::prove(c.net);
     for (size_t i = 0; i < bounds.size(); ++i) c.net.nodes[i].bound = bounds[i];
     return true;
-  } catch (const lbq::Refusal&) {
+  } catch (const lbq::ReadError&) {
     return false;
   }
 }
@@ -68,8 +68,8 @@ void test_room(Report& report) {
   for (const char* isa : {"scalar", "no-such-set"}) try {
       lbq::Runner(c.net, isa, 1);
       report(false, "an instruction set cannot be forced upon it");
-    } catch (const lbq::Refusal& refusal) {
-      report(refusal.status == LBQ_MODEL_BAD_ARGUMENT, "an instruction set cannot be forced upon it");
+    } catch (const lbq::ReadError& error) {
+      report(error.status == LBQ_MODEL_BAD_ARGUMENT, "an instruction set cannot be forced upon it");
     }
 }
 
@@ -87,7 +87,7 @@ void test_runner(Report& report) {
         std::unique_ptr<lbq::Runner> runner;
         try {
           runner = std::make_unique<lbq::Runner>(c.net, isa, threads);
-        } catch (const lbq::Refusal&) {
+        } catch (const lbq::ReadError&) {
           continue;  // not on this machine
         }
         const std::string name = std::string("runner, ") + isa + ", case " + std::to_string(index);

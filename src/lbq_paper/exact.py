@@ -10,12 +10,12 @@ from copy import deepcopy
 
 import torch
 
+from lbq.config_io import Document
 from lbq.cost import OpCounter
 from lbq.data import Data, eval_batches
 from lbq.errors import ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import watch_levels
-from lbq.train.document import Document
 from lbq_paper.measure import counts_of
 
 BATCH = 50

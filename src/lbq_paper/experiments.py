@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Literal
 
+from lbq.config_io import Document, digest, to_document
 from lbq.train import Recipe
-from lbq.train.document import Document, digest, to_document
 from lbq_paper.numerics import numerics_digest
 
 Size = Literal["full", "pocket"]

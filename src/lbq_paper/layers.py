@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lbq.analysis import LayerLevels, LayerStep, LevelProfile, StepProfile
-from lbq.train.document import Document
+from lbq.config_io import Document
 from lbq_paper.claims import TEXT
 from lbq_paper.experiments import Size
 from lbq_paper.records import Record

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from lbq.analysis.levels import LayerLevels, LevelCounts
+from lbq.config_io import Document
 from lbq.cost import OpCounter, Padding, count_macs
 from lbq.data import Data, eval_batches, open_data
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import Neuron, NeuronStep, Surrogate, named_neurons, watch_levels
 from lbq.train import Recipe, load_trained
-from lbq.train.document import Document
 from lbq.train.feeding import feed
 from lbq.train.precision import Precision
 

@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from lbq.config_io import Document, from_document
 from lbq.durable import write_durably
 from lbq.errors import FormatError, LBQError
 from lbq.kernels.native_scan import isa
 from lbq.train import Recipe, read_journal
-from lbq.train.document import Document, from_document
 from lbq.train.provenance import git_commit
 from lbq.train.run_folder import RunFolder
 from lbq_paper.experiments import Experiment, published, recipe_key

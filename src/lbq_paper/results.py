@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lbq.config_io import Document
 from lbq.functional.op_costs import arithmetic_energy_pj
-from lbq.train.document import Document
 from lbq_paper.experiments import Experiment, Size, Table, table_of
 from lbq_paper.full_size import full_size_experiments
 from lbq_paper.pocket_size import pocket_experiments

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from lbq.adapters.record import record_run
+from lbq.config_io import from_document
 from lbq.errors import RunError
 from lbq.train import Recipe, train
-from lbq.train.document import from_document
 from lbq.train.engine import RunOptions
 
 

@@ -1,5 +1,5 @@
 from lbq.analysis.settings import settings
-from lbq.train.document import to_document
+from lbq.config_io import to_document
 
 
 def test_a_recipe_is_told_leaf_by_leaf(tiny):

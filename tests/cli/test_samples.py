@@ -6,9 +6,9 @@ import torch
 
 from lbq import data as data_room
 from lbq.cli.samples import count_answers, open_samples, origin_recipe, sample_batches
+from lbq.config_io import to_document
 from lbq.data import DataConfig, open_data
 from lbq.errors import FormatError
-from lbq.train.document import to_document
 
 CACHE = Path("/nonexistent")
 IMAGES = DataConfig(source="synthetic", size=8, limit=64, limit_test=30)

@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bundles import Draft, tiny_network
+from bundles import EditableBundle, tiny_network
 
 from lbq.deploy import prove, run
 from lbq.errors import LBQError
@@ -105,7 +105,7 @@ def mutate(data, rng):
         first, second = sorted(rng.sample(range(len(raw)), 2))
         at = rng.randrange(len(raw))
         return how, bytes(raw[:at] + raw[first:second] + raw[at + (second - first) :])
-    draft = Draft(data)
+    draft = EditableBundle(data)
     if how == "numbers":
         for _ in range(rng.choice([1, 4])):
             value = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])

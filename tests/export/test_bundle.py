@@ -12,7 +12,7 @@ import zipfile
 import pytest
 import safetensors.torch
 import torch
-from bundles import MEAN, STD, Draft, lowered, tiny_network
+from bundles import MEAN, STD, EditableBundle, lowered, tiny_network
 
 import lbq
 from lbq import neurons
@@ -113,7 +113,7 @@ def test_the_payload_is_plain_safetensors_with_weights_of_four_bits_as_bytes(tmp
 def test_the_bounds_that_were_proven_are_in_the_file(tmp_path):
     network = tiny_network()
     save(network, tmp_path / "net.lbq")
-    draft = Draft((tmp_path / "net.lbq").read_bytes())
+    draft = EditableBundle((tmp_path / "net.lbq").read_bytes())
     bounds = prove(network)
     for node in draft.manifest["nodes"]:
         bound = bounds.get(node["path"])
@@ -172,7 +172,7 @@ def _hostile(canary, draft):
 def test_files_that_want_to_run_code_are_refused_and_nothing_runs(tmp_path):  # X1
     path, canary = tmp_path / "net.lbq", tmp_path / "canary"
     save(tiny_network(), path)
-    files = list(_hostile(canary, Draft(path.read_bytes())))
+    files = list(_hostile(canary, EditableBundle(path.read_bytes())))
     for data in files:
         path.write_bytes(data)
         with pytest.raises(BundleError):

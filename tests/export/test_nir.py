@@ -16,7 +16,7 @@ from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import Merge, Pool, Readout, Synapse
 from lbq.errors import FormatError, LoweringError
 from lbq.export import nir as door
-from lbq.export.facts import facts_of, write_facts
+from lbq.export.metadata import network_metadata, write_metadata
 from lbq.export.nir import export_nir, import_nir
 
 pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
@@ -61,7 +61,7 @@ def test_there_and_back_no_level_and_no_logit_changes(case, stirred, tmp_path):
     network, inputs = lowered(stirred, **case)
     export_nir(network, tmp_path / "net.nir")
     again = import_nir(tmp_path / "net.nir")
-    assert facts_of(again) == facts_of(network)
+    assert network_metadata(again) == network_metadata(network)
     (logits, levels), (found, found_levels) = watched(network, inputs), watched(again, inputs)
     assert found.dtype == logits.dtype
     assert torch.equal(found, logits)
@@ -157,7 +157,7 @@ def test_other_files_and_other_graphs_are_refused(tmp_path):
         import_nir(tmp_path / "other.nir")
     spiking = nir.NIRGraph.from_list(nir.IF(ones, ones))
     network = LoweredNetwork(timesteps=2, input_shape=(3,), takes_frames=False)
-    spiking.metadata.update(lbq=write_facts(network), over_time="mean")
+    spiking.metadata.update(lbq=write_metadata(network), over_time="mean")
     nir.write(tmp_path / "spiking.nir", spiking)
     with pytest.raises(FormatError, match=r"if in .* is of kind IF"):
         import_nir(tmp_path / "spiking.nir")
@@ -253,9 +253,9 @@ def test_what_nir_does_not_write_is_refused_before_it_is_read(written, spoil):
 )
 def test_sizes_that_no_network_has_are_refused(written, name, value):
     with h5py.File(written, "a") as file:
-        facts = json.loads(file["node/metadata/lbq"][()]) | {name: value}
+        metadata = json.loads(file["node/metadata/lbq"][()]) | {name: value}
         del file["node/metadata/lbq"]
-        file["node/metadata/lbq"] = json.dumps(facts)
+        file["node/metadata/lbq"] = json.dumps(metadata)
     with pytest.raises(FormatError, match=name):
         import_nir(written)
 

@@ -22,7 +22,7 @@ from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Readout, Synapse
 from lbq.errors import LoweringError, ParameterError
 from lbq.export.onnx import export_onnx
-from lbq.export.onnx_graph import read_onnx_facts
+from lbq.export.onnx_graph import read_onnx_metadata
 from lbq.export.onnx_run import run_onnx
 
 pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
@@ -102,11 +102,11 @@ def test_a_file_tells_where_it_came_from(tmp_path):
     net, _ = integer_resnet(lbq.resnet20, timesteps=2, bits=8)
     net.origin = {"recipe": "tiny", "accuracy": 0.5}
     export_onnx(net, tmp_path / "net.onnx", style="fast")
-    facts = read_onnx_facts(tmp_path / "net.onnx")
-    assert facts["origin"] == net.origin
-    assert facts["logit_scale"] == net.logit_scale
-    assert (facts["timesteps"], facts["input_shape"]) == (2, [3, 16, 16])
-    assert (facts["is_integer"], facts["style"]) == (True, "fast")
+    metadata = read_onnx_metadata(tmp_path / "net.onnx")
+    assert metadata["origin"] == net.origin
+    assert metadata["logit_scale"] == net.logit_scale
+    assert (metadata["timesteps"], metadata["input_shape"]) == (2, [3, 16, 16])
+    assert (metadata["is_integer"], metadata["style"]) == (True, "fast")
 
 
 def test_a_refused_export_leaves_the_old_file(tmp_path):
@@ -143,4 +143,4 @@ def test_a_style_that_does_not_exist_is_refused(tmp_path):
 def test_the_facts_are_plain_json(tmp_path):
     net, _, _ = resnet(lbq.resnet20, timesteps=1)
     export_onnx(net, tmp_path / "net.onnx")
-    assert json.loads(json.dumps(read_onnx_facts(tmp_path / "net.onnx")))["logit_scale"] is None
+    assert json.loads(json.dumps(read_onnx_metadata(tmp_path / "net.onnx")))["logit_scale"] is None

@@ -8,7 +8,7 @@ from onnx_networks import ENGINES, answers, exported_answers, integer_resnet, nu
 import lbq
 from lbq.errors import ParameterError
 from lbq.export.onnx import export_onnx
-from lbq.export.onnx_graph import read_onnx_facts
+from lbq.export.onnx_graph import read_onnx_metadata
 from lbq.export.onnx_qdq import fit_affine
 from lbq.neurons import IntegerLIF
 
@@ -44,7 +44,7 @@ def test_four_bit_weights_leave_room_for_the_same_bits(engine, tmp_path):
     got = exported_answers(net, raw, engine=engine, style="int8")
     assert not num_different(got, answers(net, raw))
     export_onnx(net, tmp_path / "net.onnx", style="int8")
-    assert read_onnx_facts(tmp_path / "net.onnx")["num_inexact_channels"] == 0
+    assert read_onnx_metadata(tmp_path / "net.onnx")["num_inexact_channels"] == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)

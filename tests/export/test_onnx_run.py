@@ -7,7 +7,7 @@ from onnx_networks import ENGINES, integer_resnet
 import lbq
 from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError
 from lbq.export.onnx import export_onnx
-from lbq.export.onnx_graph import read_onnx_facts
+from lbq.export.onnx_graph import read_onnx_metadata
 from lbq.export.onnx_run import OnnxRunner, run_onnx
 
 pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
@@ -51,7 +51,7 @@ def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FormatError, match=r"there is no file .*net\.onnx"):
         run_onnx(tmp_path / "net.onnx", np.zeros(1, dtype=np.uint8))
     with pytest.raises(FormatError, match=r"net\.onnx cannot be read: No such file"):
-        read_onnx_facts(tmp_path / "net.onnx")
+        read_onnx_metadata(tmp_path / "net.onnx")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

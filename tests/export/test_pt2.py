@@ -9,7 +9,7 @@ import torch
 
 from lbq.deploy import run
 from lbq.errors import FormatError, ShapeError
-from lbq.export.facts import facts_of
+from lbq.export.metadata import network_metadata
 from lbq.export.pt2 import export_pt2, read_pt2, run_pt2
 
 as_shipped = pytest.mark.as_shipped  # torch.export cannot trace the annotation checks
@@ -77,8 +77,8 @@ def test_it_answers_alike_in_a_process_without_lbq_for_any_batch(exported):
 
 def test_it_says_what_it_takes_and_runs_at_home(exported):
     network, inputs, path = exported
-    program, facts = read_pt2(path)
-    assert facts == facts_of(network)
+    program, metadata = read_pt2(path)
+    assert metadata == network_metadata(network)
     expected = run(network, inputs, backend="dense")
     assert torch.equal(run_pt2(path, inputs), expected)
     if network.is_integer:  # no setting of torch changes an integer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bundles import Draft, seal, tiny_bundles
+from bundles import EditableBundle, pack_bundle, tiny_bundles
 
 from lbq import LBQError
 from lbq.errors import BoundError
@@ -45,7 +45,7 @@ def version_from_the_future(draft):
 
 @breaks("reserved")
 def reserved_bytes_used(draft):
-    return seal(b"{}", b"", reserved=1)
+    return pack_bundle(b"{}", b"", reserved=1)
 
 
 @breaks("length")
@@ -84,12 +84,12 @@ def manifest_claims_gigabytes(draft):
 
 @breaks("table-size")
 def table_longer_than_the_payload(draft):
-    return seal(json.dumps(draft.manifest).encode(), (2**40).to_bytes(8, "little") + b"{}")
+    return pack_bundle(json.dumps(draft.manifest).encode(), (2**40).to_bytes(8, "little") + b"{}")
 
 
 @breaks("table-size")
 def payload_shorter_than_a_length(draft):
-    return seal(json.dumps(draft.manifest).encode(), b"\0")
+    return pack_bundle(json.dumps(draft.manifest).encode(), b"\0")
 
 
 @breaks("json")
@@ -287,7 +287,7 @@ def numbers_across_words(draft):
     table += b" " * (1 + -len(table) % 8)
     draft._shift(8 + len(table) - draft.start)
     payload = len(table).to_bytes(8, "little") + table + draft.numbers
-    return seal(json.dumps(draft.manifest).encode(), payload)
+    return pack_bundle(json.dumps(draft.manifest).encode(), payload)
 
 
 @breaks("contiguous")
@@ -394,7 +394,7 @@ def sum_of_the_same_thing_over_and_over(draft):
             for kind, inputs, settings in nodes
         ],
     }  # fmt: skip
-    return seal(json.dumps(draft.manifest).encode(), payload)
+    return pack_bundle(json.dumps(draft.manifest).encode(), payload)
 
 
 @breaks("signal")
@@ -506,7 +506,7 @@ def bundles(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_who_breaks_a_rule_is_told_its_name(name, bundles, tmp_path):
     rule, is_integer, edit = CASES[name]
-    draft = Draft(bundles[is_integer])
+    draft = EditableBundle(bundles[is_integer])
     data = edit(draft)
     path = tmp_path / "broken.lbq"
     path.write_bytes(draft.pack() if data is None else data)
@@ -547,13 +547,13 @@ def test_the_page_about_the_format_lists_the_rules():
 def test_the_drafts_are_sound_before_they_are_broken(bundles, tmp_path):
     for data in bundles.values():
         path = tmp_path / "sound.lbq"
-        path.write_bytes(Draft(data).pack())
+        path.write_bytes(EditableBundle(data).pack())
         load(path)
 
 
 @pytest.mark.parametrize("lie", [{"high": 1}, {"low": -1}])
 def test_a_lie_about_a_bound_is_refused(lie, bundles, tmp_path):
-    draft = Draft(bundles[True])
+    draft = EditableBundle(bundles[True])
     bound = draft.node("block.merge")["bound"]
     bound.update({side: bound[side] + by for side, by in lie.items()})
     (tmp_path / "lie.lbq").write_bytes(draft.pack())
@@ -562,7 +562,7 @@ def test_a_lie_about_a_bound_is_refused(lie, bundles, tmp_path):
 
 
 def test_a_network_that_could_overflow_is_refused(bundles, tmp_path):
-    draft = Draft(bundles[True])
+    draft = EditableBundle(bundles[True])
     draft.numbers[draft.region("stem.conv.bias")] = b"\xff\xff\xff\x7f" * 100
     (tmp_path / "wide.lbq").write_bytes(draft.pack())
     with pytest.raises(BoundError, match="32-bit"):

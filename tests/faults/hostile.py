@@ -13,7 +13,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from lbq.train.document import digest
+from lbq.config_io import digest
 
 
 class Payload:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 
-from lbq.train.document import to_document
+from lbq.config_io import to_document
 from lbq.train.provenance import git_commit
 
 HERE = Path(__file__).parent

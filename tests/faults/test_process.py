@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from lbq.train.document import to_document
+from lbq.config_io import to_document
 
 pytestmark = pytest.mark.multi
 

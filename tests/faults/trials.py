@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 
+from lbq.config_io import to_document
 from lbq.train.checkpoint import CheckpointFolder
-from lbq.train.document import to_document
 from lbq.train.journal import read_journal
 from lbq.train.recipe import write_recipe
 

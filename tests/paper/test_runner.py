@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from lbq.config_io import to_document
 from lbq.errors import RunError
 from lbq.train import ModelConfig, RunOptions, write_recipe
-from lbq.train.document import to_document
 from lbq_paper import records
 from lbq_paper.experiments import Experiment
 from lbq_paper.records import read_records

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lbq.config_io import to_document
 from lbq.errors import RecipeError, RunError
 from lbq.neurons import named_neurons
-from lbq.train.document import to_document
 from lbq.train.engine import RunOptions, train
 from lbq.train.journal import read_journal
 from lbq.train.network import ModelConfig

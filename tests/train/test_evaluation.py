@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from lbq.config_io import to_document
 from lbq.data import Batch, DataConfig
 from lbq.errors import RunError
 from lbq.train import evaluation
-from lbq.train.document import to_document
 from lbq.train.precision import Precision
 from lbq.train.world import World
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from lbq import neurons
+from lbq.config_io import from_document, to_document
 from lbq.errors import ParameterError, RecipeError
-from lbq.train.document import from_document, to_document
 from lbq.train.network import (
     SURROGATES,
     ModelConfig,

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
+from lbq.config_io import from_document
 from lbq.data import DataConfig
 from lbq.errors import RecipeError
-from lbq.train.document import from_document
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
 

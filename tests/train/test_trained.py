@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from lbq.config_io import to_document
 from lbq.data import open_data
 from lbq.errors import FormatError, LBQError, RunError
 from lbq.train.checkpoint import Checkpoint
-from lbq.train.document import to_document
 from lbq.train.engine import RunOptions, train
 from lbq.train.journal import read_journal
 from lbq.train.recipe import read_recipe

@@ -12,6 +12,7 @@ from typing import Any
 from safetensors.torch import save as save_tensors
 from torch import nn
 
+from lbq.config_io import from_document, to_document
 from lbq.durable import write_durably
 from lbq.errors import FormatError, MissingExtraError
 from lbq.export.document import check_keys, check_value, parse, text, whole
@@ -19,7 +20,6 @@ from lbq.export.rules import BundleError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained.model_card import CARD, write_card
 from lbq.train.checkpoint import parse_tensors
-from lbq.train.document import from_document, to_document
 from lbq.train.recipe import Recipe
 from lbq.train.trained import network_from_tensors
 

@@ -11,7 +11,7 @@ from lbq.analysis.run_summary import RunSummary
 from lbq.analysis.sections import MILLION, curves_figure, outcome
 from lbq.analysis.settings import settings
 from lbq.analysis.steps import StepProfile
-from lbq.train.document import differences
+from lbq.config_io import differences
 
 
 def render_comparison(runs: Sequence[RunSummary]) -> str:

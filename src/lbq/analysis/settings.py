@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lbq.train.document import Document
+from lbq.config_io import Document
 
 
 def settings(document: Document, place: str = "") -> Iterator[tuple[str, str]]:

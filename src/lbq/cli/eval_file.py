@@ -234,10 +234,10 @@ def _opened(answer: Callable[[Tensor], Tensor], facts: dict[str, Any]) -> Opened
 
 
 def _open_onnx(path: Path, engine: str) -> Opened:
-    from lbq.export.onnx_graph import read_onnx_facts  # noqa: PLC0415 -- an extra
+    from lbq.export.onnx_graph import read_onnx_metadata  # noqa: PLC0415 -- an extra
     from lbq.export.onnx_run import OnnxRunner  # noqa: PLC0415
 
-    facts = read_onnx_facts(path)  # refuses what is no ONNX file, in words
+    facts = read_onnx_metadata(path)  # refuses what is no ONNX file, in words
     runner = OnnxRunner(path, engine=engine)  # pyright: ignore[reportArgumentType] -- it checks
 
     def answer(inputs: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from lbq.cli.args import check_count, read
 from lbq.cli.following import waiting
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
+from lbq.config_io import Document, to_document
 from lbq.data import Data
 from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
 from lbq.deploy import run as run_lowered
 from lbq.errors import LBQError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
-from lbq.train.document import Document, to_document
 from lbq.train.recipe import Recipe
 from lbq.train.trained import load_trained
 

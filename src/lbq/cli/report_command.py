@@ -20,6 +20,7 @@ from lbq.cli.following import waiting
 from lbq.cli.lower_command import check_out
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
+from lbq.config_io import to_document
 from lbq.cost import EnergyModel, EnergyReport, OpCounter
 from lbq.cost.count_table import CountTable
 from lbq.data import Data
@@ -28,7 +29,6 @@ from lbq.errors import CountError, LBQError, MissingExtraError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.pretrained import is_pretrained, load_pretrained, pretrained_recipe, pretrained_record
-from lbq.train.document import to_document
 from lbq.train.journal import read_journal
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder

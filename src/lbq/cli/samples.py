@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lbq.cli.following import follow, waiting
+from lbq.config_io import from_document
 from lbq.data import Data, DataConfig, open_data
 from lbq.data.augment import normalize
 from lbq.data.splits import evenly_spaced
 from lbq.errors import FormatError
-from lbq.train.document import from_document
 from lbq.train.recipe import Recipe
 
 LARGEST = 255

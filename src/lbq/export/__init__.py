@@ -3,7 +3,7 @@
 from lbq.export.bundle import digest, load, save
 from lbq.export.nir import export_nir, import_nir
 from lbq.export.onnx import export_onnx
-from lbq.export.onnx_graph import read_onnx_facts
+from lbq.export.onnx_graph import read_onnx_metadata
 from lbq.export.onnx_run import OnnxRunner, run_onnx
 from lbq.export.pt2 import export_pt2, read_pt2, run_pt2
 from lbq.export.rules import RULES, BundleError
@@ -18,7 +18,7 @@ __all__ = [
     "export_pt2",
     "import_nir",
     "load",
-    "read_onnx_facts",
+    "read_onnx_metadata",
     "read_pt2",
     "run_onnx",
     "run_pt2",

@@ -16,7 +16,7 @@ from lbq.export.assemble import assemble
 from lbq.export.document import parse
 from lbq.export.graph import check_graph
 from lbq.export.manifest import Manifest
-from lbq.export.numbers import check_numbers
+from lbq.export.numbers import check_values
 
 
 def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
@@ -74,7 +74,7 @@ def _parse(content: container.Content) -> LoweredNetwork:
     check_graph(read)
     network = assemble(read, content.payload)
     for place, node in network.nodes():
-        check_numbers(place.path, node)
+        check_values(place.path, node)
     if network.is_integer:
         _check_bounds(read, network)
     return network

@@ -16,7 +16,7 @@ _MAX_SIGNED = 127
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flow:
+class ValueInfo:
     """What a node gives: for one sample at one instant, values of this shape."""
 
     shape: tuple[int, ...]
@@ -25,10 +25,10 @@ class Flow:
     """Largest size of levels (or sums of them); None for currents."""
 
 
-def check_graph(manifest: Manifest) -> dict[str, Flow]:
+def check_graph(manifest: Manifest) -> dict[str, ValueInfo]:
     """Complain where nodes do not fit together; return what each of them gives."""
     flows = {
-        INPUT: Flow(
+        INPUT: ValueInfo(
             shape=manifest.input_shape,
             has_time=manifest.takes_frames,
             max_level=PIXEL_MAX if manifest.is_integer else None,
@@ -53,7 +53,7 @@ def check_graph(manifest: Manifest) -> dict[str, Flow]:
     return flows
 
 
-def _flow(entry: Entry, entering: list[Flow], manifest: Manifest) -> Flow:
+def _flow(entry: Entry, entering: list[ValueInfo], manifest: Manifest) -> ValueInfo:
     first, path, settings = entering[0], entry.path, entry.settings
     if "has_time" in settings:
         matches = settings["has_time"] == first.has_time
@@ -87,7 +87,7 @@ def _flow(entry: Entry, entering: list[Flow], manifest: Manifest) -> Flow:
     return _neuron(entry, first, manifest)
 
 
-def _check_max_input(entry: Entry, entering: Flow) -> None:
+def _check_max_input(entry: Entry, entering: ValueInfo) -> None:
     says, comes = entry.settings["max_input"], entering.max_level
     if entering.max_level is None:
         # the proof knows how large the currents of an integer network get
@@ -104,7 +104,7 @@ def _check_max_input(entry: Entry, entering: Flow) -> None:
     )
 
 
-def _synapse(entry: Entry, entering: Flow) -> tuple[int, ...]:
+def _synapse(entry: Entry, entering: ValueInfo) -> tuple[int, ...]:
     weight, bias = entry.shape("weight"), entry.shape("bias")
     assert weight is not None
     settings, path = entry.settings, entry.path
@@ -131,7 +131,7 @@ def _synapse(entry: Entry, entering: Flow) -> tuple[int, ...]:
     return shape
 
 
-def _shortcut(entry: Entry, entering: Flow) -> tuple[int, ...]:
+def _shortcut(entry: Entry, entering: ValueInfo) -> tuple[int, ...]:
     for role in ("weight", "bias"):
         shape = entry.shape(role)
         fits = shape in (None, (1,), entering.shape[:1])
@@ -139,7 +139,7 @@ def _shortcut(entry: Entry, entering: Flow) -> tuple[int, ...]:
     return entering.shape
 
 
-def _pool(entry: Entry, entering: Flow) -> Flow:
+def _pool(entry: Entry, entering: ValueInfo) -> ValueInfo:
     kernel, padding = entry.settings["kernel"], entry.settings["padding"]
     require(len(entering.shape) == 3, "shape", f"{entry.path} pools {entering.shape}")
     fits = all(2 * p <= k for p, k in zip(padding, kernel, strict=True))
@@ -160,7 +160,7 @@ def _slide(entry: Entry, space: tuple[int, ...], reach: list[int] | tuple[int, .
     return counts
 
 
-def _neuron(entry: Entry, entering: Flow, manifest: Manifest) -> Flow:
+def _neuron(entry: Entry, entering: ValueInfo, manifest: Manifest) -> ValueInfo:
     path, channels, settings = entry.path, entering.shape[:1], entry.settings
     thresholds, reset_amount = entry.shape("thresholds"), entry.shape("reset_amount")
     is_signed = settings.get("is_signed", False)
@@ -200,7 +200,7 @@ def _check_size(shape: tuple[int, ...], path: str) -> None:
     require(math.prod(shape) <= MAX_VALUES, "size", f"{path} gives values of shape {shape}")
 
 
-def _check_proof(manifest: Manifest, flows: dict[str, Flow]) -> None:
+def _check_proof(manifest: Manifest, flows: dict[str, ValueInfo]) -> None:
     """Complain about more work than a proof should be: it visits every channel of every node."""
     work = 0
     for entry in manifest.nodes:

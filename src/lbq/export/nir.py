@@ -20,7 +20,7 @@ from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.durable import write_durably
 from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError
-from lbq.export.facts import empty_network, read_facts, write_facts
+from lbq.export.metadata import empty_network, read_metadata, write_metadata
 from lbq.export.nir_file import check_file
 from lbq.export.nir_neuron import neuron_graph, read_neuron
 
@@ -82,7 +82,7 @@ class _Graph:
         """Return the whole graph, its types checked by NIR."""
         readout = self._network.get_submodule(self._network.plan[-1].path)
         assert isinstance(readout, Readout)
-        said = {"lbq": write_facts(self._network), "over_time": readout.over_time}
+        said = {"lbq": write_metadata(self._network), "over_time": readout.over_time}
         return self._nir.NIRGraph(self._nodes, self._edges, metadata=said)
 
     def _add(self, path: str, node: nn.Module, sources: list[list[str]]) -> list[str]:
@@ -209,7 +209,7 @@ class _Reading:
                 f"{source} does not say for how many timesteps it runs; lbq reads the NIR graphs "
                 f"that it wrote"
             )
-        self.network = empty_network(read_facts(said["lbq"], source=source))
+        self.network = empty_network(read_metadata(said["lbq"], source=source))
         self._into: dict[str, list[str]] = {name: [] for name in graph.nodes}
         for before, behind in graph.edges:
             self._into[behind].append(before)

@@ -10,7 +10,7 @@ _DECAYS = (0.0, 2.0)
 """What a real decay may be: some neurons learn one above 1."""
 
 
-def check_numbers(path: str, node: nn.Module) -> None:
+def check_values(path: str, node: nn.Module) -> None:
     """Complain about numbers that no lowered network has."""
     for name, tensor in node.named_buffers():
         # the extremes of a tensor with a NaN are NaN, which no comparison likes

@@ -22,13 +22,13 @@ from lbq.deploy.nodes import (
     Synapse,
 )
 from lbq.errors import LoweringError, ParameterError
-from lbq.export.facts import facts_of
+from lbq.export.metadata import network_metadata
 from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_integers import IntegerNodes
 from lbq.export.onnx_joint import fits_int8
-from lbq.export.onnx_qdq import Int8Joints
+from lbq.export.onnx_qdq import Int8FusionGroups
 from lbq.export.onnx_real import RealNodes, check_exact
-from lbq.export.onnx_signal import Signal, stack
+from lbq.export.onnx_signal import TimedValue, stack
 
 Style = Literal["exact", "fast", "int8", "int8-lossy"]
 STYLES: tuple[Style, ...] = get_args(Style)
@@ -71,10 +71,10 @@ def export_onnx(
         )
     path = Path(path)
     written = _Written(network, style, outputs_levels)
-    facts = facts_of(network) | {"style": style, "levels": written.level_outputs}
+    metadata = network_metadata(network) | {"style": style, "levels": written.level_outputs}
     if written.num_inexact_channels is not None:
-        facts["num_inexact_channels"] = written.num_inexact_channels
-    written.graph.save(path, facts)
+        metadata["num_inexact_channels"] = written.num_inexact_channels
+    written.graph.save(path, metadata)
     if network.is_integer and style != "exact":
         _log.warning(
             "%s holds integers in float32: OpenVINO computes these in bfloat16 on CPUs that can "
@@ -98,9 +98,11 @@ class _Written:
             self._nodes = IntegerNodes(self.graph, is_wide=is_wide)
         else:
             self._nodes = RealNodes(self.graph, is_integer=network.is_integer)
-        self._joints = None
+        self._fusion_groups = None
         if style in ("int8", "int8-lossy"):
-            self._joints = Int8Joints(self.graph, network, is_lossy=style == "int8-lossy")
+            self._fusion_groups = Int8FusionGroups(
+                self.graph, network, is_lossy=style == "int8-lossy"
+            )
         self._signals = {INPUT: self._enter()}
         for place, node in network.nodes():
             _check_node(place, node)
@@ -121,9 +123,9 @@ class _Written:
     @property
     def num_inexact_channels(self) -> int | None:
         """Channels whose levels may differ by one at a threshold; None where none can."""
-        return None if self._joints is None else self._joints.num_inexact_channels
+        return None if self._fusion_groups is None else self._fusion_groups.num_inexact_channels
 
-    def _enter(self) -> Signal:
+    def _enter(self) -> TimedValue:
         network = self._network
         shape: tuple[int | str, ...] = ("B", *network.input_shape)
         if network.takes_frames:
@@ -133,7 +135,7 @@ class _Written:
         if network.takes_frames:
             folded = self.graph.constant(np.array([-1, *network.input_shape]), np.int64)
             value = self.graph.op("Reshape", value, folded)  # [T * B, ...]
-        return Signal(
+        return TimedValue(
             "moving" if network.takes_frames else "still",
             network.input_shape,
             network.timesteps,
@@ -142,16 +144,16 @@ class _Written:
             is_byte=True,
         )
 
-    def _write(self, place: NodeRef, node: nn.Module) -> Signal:
+    def _write(self, place: NodeRef, node: nn.Module) -> TimedValue:
         inputs = [self._signals[name] for name in place.inputs]
         first, bound = inputs[0], self._bounds.get(place.path)
         if bound is not None and not self._is_exact:
             check_exact(bound.low, bound.high)
-        is_joined = self._joints is not None and place.path in self._joints.nodes
+        is_joined = self._fusion_groups is not None and place.path in self._fusion_groups.nodes
         if isinstance(node, Synapse):
-            if self._joints is not None and fits_int8(node):
+            if self._fusion_groups is not None and fits_int8(node):
                 folded = first.batch(self.graph)
-                value = None if is_joined else self._joints.current(node, folded)
+                value = None if is_joined else self._fusion_groups.current(node, folded)
             else:
                 value = self._nodes.synapse(node, first)
             return _like(first, value, _seen(node, first.shape), bound)
@@ -166,7 +168,7 @@ class _Written:
         if isinstance(node, Repeat):
             return replace(first, time="shown")
         if isinstance(node, LevelNeuron):
-            return Signal(
+            return TimedValue(
                 "moving",
                 first.shape,
                 first.timesteps,
@@ -179,15 +181,15 @@ class _Written:
         raise LoweringError(f"a {type(node).__name__} is no node of a lowered network")
 
     def _levels(self, place: NodeRef, node: LevelNeuron, bound: Bound | None) -> list[str]:
-        if self._joints is not None and place.path in self._joints:
-            return [self._joints.write(place.path, self._read)]
+        if self._fusion_groups is not None and place.path in self._fusion_groups:
+            return [self._fusion_groups.write(place.path, self._read)]
         reach = (0, 0) if bound is None else (bound.low, bound.high)
         return self._nodes.neuron(node, self._signals[place.inputs[0]], reach)
 
     def _read(self, path: str) -> str:
         return self._signals[path].batch(self.graph)
 
-    def _merge(self, node: Merge, inputs: list[Signal], bound: Bound | None) -> Signal:
+    def _merge(self, node: Merge, inputs: list[TimedValue], bound: Bound | None) -> TimedValue:
         is_shown = all(signal.time == inputs[0].time for signal in inputs)
         if is_shown:
             values = [signal.batch(self.graph) for signal in inputs]
@@ -197,7 +199,7 @@ class _Written:
         merged.time = "moving"
         return merged
 
-    def _pool(self, node: Pool, inputs: Signal) -> Signal:
+    def _pool(self, node: Pool, inputs: TimedValue) -> TimedValue:
         channels, *space = inputs.shape
         sizes = (
             (size + 2 * pad - kernel) // stride + 1
@@ -216,7 +218,7 @@ class _Written:
         pooled.is_byte = inputs.is_byte and node.kind == "max"
         return pooled
 
-    def _answer(self, node: Readout, currents: Signal) -> Signal:
+    def _answer(self, node: Readout, currents: TimedValue) -> TimedValue:
         value = self._nodes.readout(node, currents)
         shape = ("B", *currents.shape)
         if node.over_time == "none":
@@ -235,10 +237,12 @@ class _Written:
         self.level_outputs.append(path)
 
 
-def _like(signal: Signal, value: str | None, shape: tuple[int, ...], bound: Bound | None) -> Signal:
+def _like(
+    signal: TimedValue, value: str | None, shape: tuple[int, ...], bound: Bound | None
+) -> TimedValue:
     """Return a value with the time of another."""
     low, high = (0, 0) if bound is None else (bound.low, bound.high)
-    return Signal(signal.time, shape, signal.timesteps, folded=value, low=low, high=high)
+    return TimedValue(signal.time, shape, signal.timesteps, folded=value, low=low, high=high)
 
 
 def _seen(node: Synapse, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""An ONNX graph under construction: operators, constants, facts, and the file they end in.
+"""An ONNX graph under construction: operators, constants, metadata, and the file they end in.
 
 The set of nodes of a lowered network is closed, so its graph is written operator by operator:
 a tracer (torch.onnx) would choose operators for us, and exactness depends on which ones.
@@ -15,18 +15,18 @@ from torch import Tensor
 
 from lbq.durable import write_durably
 from lbq.errors import FormatError, MissingExtraError
-from lbq.export.facts import read_facts
+from lbq.export.metadata import read_metadata
 
 OPSET = 20
 """Version of the operators: the first that both ONNX Runtime and OpenVINO take whole."""
 IR_VERSION = 9
 """Version of the file format that belongs to it."""
-FACTS = "lbq"
+METADATA_KEY = "lbq"
 """The key under which a file says, as JSON, where it came from."""
 OPENVINO_CONFIG = {"INFERENCE_PRECISION_HINT": "f32"}
 """How OpenVINO has to compile a file. It takes no settings from ONNX files, so this is for people
 and for programs that read it; without it float32 is computed in bfloat16 where the CPU can."""
-_MORE_FACTS = {"style": str, "levels": list, "num_inexact_channels": int}
+_ONNX_METADATA = {"style": str, "levels": list, "num_inexact_channels": int}
 """What an ONNX file says besides, and its types."""
 
 
@@ -87,7 +87,7 @@ class Graph:
         self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
         self._outputs.append(self._value(name, dtype, shape))
 
-    def save(self, path: Path, facts: dict[str, Any]) -> None:
+    def save(self, path: Path, metadata: dict[str, Any]) -> None:
         """Check the whole graph and write it, atomically."""
         helper = self._onnx.helper
         nodes, read = self._needed()
@@ -98,7 +98,8 @@ class Graph:
             graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="lbq"
         )
         helper.set_model_props(
-            model, {FACTS: json.dumps(facts), "openvino_config": json.dumps(OPENVINO_CONFIG)}
+            model,
+            {METADATA_KEY: json.dumps(metadata), "openvino_config": json.dumps(OPENVINO_CONFIG)},
         )
         self._onnx.checker.check_model(model, full_check=True)
         write_durably(path, cast(bytes, model.SerializeToString()))
@@ -139,7 +140,7 @@ class Graph:
         return self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
-def read_onnx_facts(path: str | Path) -> dict[str, Any]:
+def read_onnx_metadata(path: str | Path) -> dict[str, Any]:
     """Read what an exported file says about itself: timesteps, shapes, scale, origin."""
     model = _import_onnx().ModelProto()
     try:
@@ -149,8 +150,8 @@ def read_onnx_facts(path: str | Path) -> dict[str, Any]:
     except Exception as error:
         raise FormatError(f"{path} is no ONNX file: {error}") from error
     for fact in model.metadata_props:
-        if fact.key == FACTS:
-            return read_facts(fact.value, source=str(path), more=_MORE_FACTS)
+        if fact.key == METADATA_KEY:
+            return read_metadata(fact.value, source=str(path), more=_ONNX_METADATA)
     raise FormatError(
         f"{path} says nothing about its origin; it was not written by lbq.export.export_onnx"
     )

@@ -25,7 +25,7 @@ from lbq.errors import LoweringError
 from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_real import convolution, covers_everything, per_channel, window
 from lbq.export.onnx_search import UNROLLED, ThresholdSearch
-from lbq.export.onnx_signal import Signal, stack
+from lbq.export.onnx_signal import TimedValue, stack
 
 INT32_MAX = 2**31 - 1
 _PAIR_MAX = 2**15 - 1
@@ -49,7 +49,7 @@ class IntegerNodes:
         """Take what enters the network: bytes."""
         return value
 
-    def synapse(self, node: Synapse, inputs: Signal) -> str:
+    def synapse(self, node: Synapse, inputs: TimedValue) -> str:
         """Convolve or multiply digit by digit, and add the digits up in int32."""
         graph = self.graph
         weights = _weight_digits(node.weight)
@@ -68,7 +68,7 @@ class IntegerNodes:
         bias = node.bias if node.is_linear else node.bias.reshape(len(node.bias), *_map(node.bias))
         return graph.op("Add", total, self._constant(bias))
 
-    def _product(self, node: Synapse, inputs: Signal, digit: str, weight: Tensor) -> str:
+    def _product(self, node: Synapse, inputs: TimedValue, digit: str, weight: Tensor) -> str:
         graph = self.graph
         stored = graph.constant(
             weight.T if node.is_linear else weight,
@@ -83,7 +83,7 @@ class IntegerNodes:
             return product
         return graph.op("BitwiseAnd", product, self._constant(-1))  # a fence: the same bits
 
-    def _input_digits(self, inputs: Signal, bits: int) -> list[tuple[int, str]]:
+    def _input_digits(self, inputs: TimedValue, bits: int) -> list[tuple[int, str]]:
         """Cut what enters into digits of some bits: what each is worth, and its name, as bytes."""
         graph, value = self.graph, inputs.batch(self.graph)
         if inputs.high < 2**bits:
@@ -108,7 +108,7 @@ class IntegerNodes:
                 f"use fewer weight bits"
             )
 
-    def shortcut(self, node: Shortcut, inputs: Signal) -> str:
+    def shortcut(self, node: Shortcut, inputs: TimedValue) -> str:
         """Multiply every channel in int32."""
         graph = self.graph
         weight = self._constant(per_channel(node.weight, inputs.shape))
@@ -121,7 +121,7 @@ class IntegerNodes:
         """Add, from left to right."""
         return self._chain("Add", currents)
 
-    def pool(self, node: Pool, inputs: Signal) -> str:
+    def pool(self, node: Pool, inputs: TimedValue) -> str:
         """Take the largest or the sum of every window; sums are int32."""
         graph = self.graph
         if node.kind == "max":
@@ -137,7 +137,7 @@ class IntegerNodes:
             return graph.op("ReduceSum", self._int32(inputs), axes, keepdims=1)
         return self._slide(node, inputs, "Add", filler=0)
 
-    def _slide(self, node: Pool, inputs: Signal, kind: str, *, filler: int) -> str:
+    def _slide(self, node: Pool, inputs: TimedValue, kind: str, *, filler: int) -> str:
         """Pool by slices, along the rows and then along the columns: exact for every integer."""
         graph, value = self.graph, self._int32(inputs)
         if any(node.padding):
@@ -161,7 +161,7 @@ class IntegerNodes:
             value = self._chain(kind, slices)
         return value
 
-    def neuron(self, node: LevelNeuron, currents: Signal, reach: tuple[int, int]) -> list[str]:
+    def neuron(self, node: LevelNeuron, currents: TimedValue, reach: tuple[int, int]) -> list[str]:
         """Unroll a neuron over time; return its levels as bytes, instant by instant.
 
         Args:
@@ -177,7 +177,7 @@ class IntegerNodes:
         assert isinstance(node, IntegerNeuron)
         return _Unrolled(self.graph, node, currents, reach).levels
 
-    def readout(self, node: Readout, currents: Signal) -> str:
+    def readout(self, node: Readout, currents: TimedValue) -> str:
         """Answer with the sum or with all instants."""
         instants = currents.by_instant(self.graph)
         if node.over_time == "none":
@@ -190,7 +190,7 @@ class IntegerNodes:
             total = self.graph.op(kind, total, value)
         return total
 
-    def _int32(self, inputs: Signal) -> str:
+    def _int32(self, inputs: TimedValue) -> str:
         value = inputs.batch(self.graph)
         return self.graph.cast(value, np.int32) if inputs.is_byte else value
 
@@ -202,7 +202,7 @@ class _Unrolled:
     """A neuron, timestep by timestep, in int32."""
 
     def __init__(
-        self, graph: Graph, node: IntegerNeuron, currents: Signal, reach: tuple[int, int]
+        self, graph: Graph, node: IntegerNeuron, currents: TimedValue, reach: tuple[int, int]
     ) -> None:
         self._graph, self._node = graph, node
         low, high = reach

@@ -18,7 +18,7 @@ _PAIR_MAX = 2**15 - 1
 
 
 @dataclass
-class Joint:
+class FusionGroup:
     """A neuron and the nodes before it, as one convolution.
 
     Args:
@@ -40,23 +40,23 @@ class Joint:
     shortcut_read: str = ""
 
 
-def find_joints(network: LoweredNetwork) -> dict[str, Joint]:
-    """Return the joints of a network of one timestep by the paths of their neurons."""
+def find_joints(network: LoweredNetwork) -> dict[str, FusionGroup]:
+    """Return the groups of a network of one timestep by the paths of their neurons."""
     readers: dict[str, int] = {}
     for place in network.plan:
         for name in place.inputs:
             readers[name] = readers.get(name, 0) + 1
     inputs = {place.path: place.inputs for place in network.plan}
-    joints: dict[str, Joint] = {}
+    groups: dict[str, FusionGroup] = {}
     for path, neuron in network.neurons():
         assert isinstance(neuron, IntegerNeuron)
         nodes = _before(network, inputs, path)
         if nodes is None or any(readers[node] > 1 for node in nodes):
             continue
-        joint = _joint(network, inputs, neuron, nodes)
-        if joint is not None and int(neuron.thresholds.max()) < EXACT_FLOAT32:
-            joints[path] = joint
-    return joints
+        group = _joint(network, inputs, neuron, nodes)
+        if group is not None and int(neuron.thresholds.max()) < EXACT_FLOAT32:
+            groups[path] = group
+    return groups
 
 
 def _before(
@@ -81,7 +81,7 @@ def _joint(
     inputs: dict[str, tuple[str, ...]],
     neuron: IntegerNeuron,
     nodes: tuple[str, ...],
-) -> Joint | None:
+) -> FusionGroup | None:
     found = {path: network.get_submodule(path) for path in nodes}
     synapses = {path: node for path, node in found.items() if isinstance(node, Synapse)}
     shortcuts = {path: node for path, node in found.items() if isinstance(node, Shortcut)}
@@ -101,10 +101,10 @@ def _joint(
         synapse = _joined(synapse, other)
         reads.append(inputs[path][0])
         strides.append(other.stride)
-    joint = Joint(neuron, nodes, synapse, tuple(reads), tuple(strides))
+    group = FusionGroup(neuron, nodes, synapse, tuple(reads), tuple(strides))
     for path, shortcut in shortcuts.items():
-        joint.shortcut, joint.shortcut_read = shortcut, inputs[path][0]
-    return joint
+        group.shortcut, group.shortcut_read = shortcut, inputs[path][0]
+    return group
 
 
 def _joined(synapse: Synapse, projection: Synapse) -> Synapse:

@@ -1,6 +1,6 @@
-"""A residual sum in bytes: the convolution's current on a lattice finer than the step.
+"""A residual sum in bytes: the convolution's current on a grid finer than the step.
 
-Beside a shortcut a current cannot be rounded to levels before the sum, only to a finer lattice of
+Beside a shortcut a current cannot be rounded to levels before the sum, only to a finer grid of
 ``fine`` points per step. If the shortcut's weight is a whole number of these points, ``weight``,
 nothing is lost: whole points can be added before or after rounding down. So the finest fraction
 ``weight / fine`` near the real ratio is looked for, among those whose points fit a byte; beyond the
@@ -16,7 +16,7 @@ from torch import Tensor
 _BYTE_MAX = 255
 
 
-class Lattice(NamedTuple):
+class QuantGrid(NamedTuple):
     """``point = round(scale * (current + offset))``; a level is the rounded mean of points.
 
     ``level = round(unit * (point + weight * shortcut level))``, and a byte is point + zero.
@@ -36,10 +36,10 @@ class Lattice(NamedTuple):
     """The largest distance of a threshold from its place, in steps."""
 
 
-def fit_lattice(
+def fit_quant_grid(
     thresholds: Tensor, shortcut: Tensor, *, max_input: int, gain: int
-) -> Lattice | None:
-    """Find the lattice that moves thresholds least; None if no lattice fits a byte.
+) -> QuantGrid | None:
+    """Find the grid that moves thresholds least; None if no grid fits a byte.
 
     Args:
         thresholds: thresholds ``[N, C]``, integers.
@@ -50,13 +50,13 @@ def fit_lattice(
     rungs = thresholds.to(torch.float64).numpy()  # [N, C]
     step = rungs[-1] / len(rungs)
     ratio = float(np.median(shortcut.numpy() / step))
-    found: list[Lattice] = []
+    found: list[QuantGrid] = []
     for fine in range(1, _BYTE_MAX, 2):  # odd: no sum lies half way between two levels
         weight = round(fine * ratio)
         lowest = min(fine - weight * max_input - 1, fine // 2)
         if fine * len(rungs) - lowest <= _BYTE_MAX:
             found.append(_fit(rungs, shortcut.numpy(), max_input, gain, fine, weight, lowest))
-    return min(found, key=lambda lattice: lattice.error, default=None)
+    return min(found, key=lambda grid: grid.error, default=None)
 
 
 def _fit(
@@ -67,7 +67,7 @@ def _fit(
     fine: int,
     weight: int,
     lowest: int,
-) -> Lattice:
+) -> QuantGrid:
     """Fit a line, per channel, to the smallest current of every level beside every other."""
     half = fine // 2
     levels = np.arange(1, len(rungs) + 1).reshape(-1, 1)
@@ -86,7 +86,7 @@ def _fit(
     )
     distance = np.abs(wanted / slope - offset - border) - gain / 2
     error = np.maximum(distance, 0) / (gain * rungs[-1] / len(rungs))
-    return Lattice(
+    return QuantGrid(
         stored,
         offset,
         weight,

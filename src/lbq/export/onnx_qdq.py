@@ -19,8 +19,8 @@ from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Synapse
 from lbq.errors import ParameterError
 from lbq.export.onnx_graph import Graph
-from lbq.export.onnx_joint import WEIGHT_MAX, Joint, find_joints
-from lbq.export.onnx_lattice import Lattice, fit_lattice
+from lbq.export.onnx_joint import WEIGHT_MAX, FusionGroup, find_joints
+from lbq.export.onnx_lattice import QuantGrid, fit_quant_grid
 from lbq.export.onnx_real import convolution
 
 _BYTE_MAX = 255
@@ -32,7 +32,7 @@ _END = 2**31 - 1
 """Behind the last position of any axis."""
 
 
-class Line(NamedTuple):
+class AffineFit(NamedTuple):
     """Thresholds as a straight line: ``level = round(scale * (current + offset))``, per channel."""
 
     scale: np.ndarray
@@ -43,7 +43,7 @@ class Line(NamedTuple):
     """The largest distance of a threshold from its place, in steps, unless one current fits in."""
 
 
-class Int8Joints:
+class Int8FusionGroups:
     """Writes neurons and what arrives at them as int8 convolutions.
 
     Args:
@@ -61,19 +61,19 @@ class Int8Joints:
         self._graph = graph
         self._bytes: dict[str, str] = {}
         self.num_inexact_channels = 0
-        self._fits: dict[str, Line | Lattice] = {}
-        self._joints = find_joints(network)
-        for path, joint in list(self._joints.items()):
-            fit = _fit(joint, is_lossy=is_lossy)
+        self._fits: dict[str, AffineFit | QuantGrid] = {}
+        self._fusion_groups = find_joints(network)
+        for path, group in list(self._fusion_groups.items()):
+            fit = _fit(group, is_lossy=is_lossy)
             if fit is None or fit.error > _MOST_MOVED:
-                del self._joints[path]
+                del self._fusion_groups[path]
             else:
                 self._fits[path] = fit
-        self.nodes = {node for joint in self._joints.values() for node in joint.nodes}
+        self.nodes = {node for group in self._fusion_groups.values() for node in group.nodes}
         """Paths of the nodes that are written with their neurons only."""
 
     def __contains__(self, path: str) -> bool:
-        return path in self._joints
+        return path in self._fusion_groups
 
     def write(self, path: str, read: Callable[[str], str]) -> str:
         """Return a neuron's levels as floats that engines know to be bytes.
@@ -82,46 +82,48 @@ class Int8Joints:
             path: of the neuron.
             read: gives the value at a path, integers as floats.
         """
-        graph, joint = self._graph, self._joints[path]
+        graph, group = self._graph, self._fusion_groups[path]
         parts = [
             self._strided(self._byte(read(name)), stride)
-            for name, stride in zip(joint.reads, joint.strides, strict=True)
+            for name, stride in zip(group.reads, group.strides, strict=True)
         ]
         inputs = parts[0] if len(parts) == 1 else graph.op("Concat", *parts, axis=1)
         fit = self._fits[path]
         self.num_inexact_channels += int((~fit.is_exact).sum())
-        if isinstance(fit, Lattice):
-            beside = self._byte(read(joint.shortcut_read))
-            current = self._residual(joint, fit, inputs, beside)
+        if isinstance(fit, QuantGrid):
+            beside = self._byte(read(group.shortcut_read))
+            current = self._residual(group, fit, inputs, beside)
         else:
-            current = self._convolve(joint, inputs, fit.scale, fit.offset)
+            current = self._convolve(group, inputs, fit.scale, fit.offset)
         level = graph.op("QuantizeLinear", current, *self._unit())
-        if joint.neuron.max_level < _BYTE_MAX:
-            limits = (graph.constant(limit, np.uint8) for limit in (0, joint.neuron.max_level))
+        if group.neuron.max_level < _BYTE_MAX:
+            limits = (graph.constant(limit, np.uint8) for limit in (0, group.neuron.max_level))
             level = graph.op("Clip", level, *limits)
         # OpenVINO moves scales through float arithmetic that reads bytes, and rounds; not past Abs.
         made = graph.op("Abs", graph.op("DequantizeLinear", level, *self._unit()))
         self._bytes[made] = level
         return made
 
-    def _residual(self, joint: Joint, lattice: Lattice, inputs: str, beside: str) -> str:
+    def _residual(self, group: FusionGroup, grid: QuantGrid, inputs: str, beside: str) -> str:
         """Return convolution and shortcut in steps, less half a step; the first in bytes."""
         graph = self._graph
-        point = self._unit(lattice.unit, lattice.zero)
-        current = self._convolve(joint, inputs, lattice.scale * lattice.unit, lattice.offset)
+        point = self._unit(grid.unit, grid.zero)
+        current = self._convolve(group, inputs, grid.scale * grid.unit, grid.offset)
         points = graph.op("QuantizeLinear", current, *point)
         return graph.op(
             "Add",
             graph.op("DequantizeLinear", points, *point),
-            graph.op("DequantizeLinear", beside, *self._unit(lattice.unit * lattice.weight)),
+            graph.op("DequantizeLinear", beside, *self._unit(grid.unit * grid.weight)),
         )
 
-    def _convolve(self, joint: Joint, inputs: str, scale: np.ndarray, offset: np.ndarray) -> str:
+    def _convolve(
+        self, group: FusionGroup, inputs: str, scale: np.ndarray, offset: np.ndarray
+    ) -> str:
         """Return the current, all biases and the offset added, in the unit of the scale."""
-        graph, synapse = self._graph, joint.synapse
-        gain = _gain(synapse, joint.neuron)
+        graph, synapse = self._graph, group.synapse
+        gain = _gain(synapse, group.neuron)
         bias = offset
-        for node in (synapse, joint.shortcut):
+        for node in (synapse, group.shortcut):
             if node is not None and node.bias is not None:
                 bias = bias + node.bias.numpy() * gain
         channels = len(synapse.weight)
@@ -172,16 +174,16 @@ class Int8Joints:
         return self._graph.constant(scale, np.float32), self._graph.constant(zero, np.uint8)
 
 
-def _fit(joint: Joint, *, is_lossy: bool) -> Line | Lattice | None:
+def _fit(group: FusionGroup, *, is_lossy: bool) -> AffineFit | QuantGrid | None:
     """Fit a neuron's thresholds; None where a shortcut needs all bits of a byte or more."""
-    thresholds, shortcut = joint.neuron.thresholds, joint.shortcut
-    gain = _gain(joint.synapse, joint.neuron)
+    thresholds, shortcut = group.neuron.thresholds, group.shortcut
+    gain = _gain(group.synapse, group.neuron)
     if shortcut is None:
         return fit_affine(thresholds, gain=gain)
     assert shortcut.max_input is not None
     if not is_lossy:
         return None
-    return fit_lattice(thresholds, shortcut.weight, max_input=shortcut.max_input, gain=gain)
+    return fit_quant_grid(thresholds, shortcut.weight, max_input=shortcut.max_input, gain=gain)
 
 
 def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
@@ -193,7 +195,7 @@ def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
     return max(1, min(WEIGHT_MAX // max(int(synapse.weight.int().abs().max()), 1), room))
 
 
-def fit_affine(thresholds: Tensor, *, gain: int) -> Line:
+def fit_affine(thresholds: Tensor, *, gain: int) -> AffineFit:
     """Find the line that rounds to the level of as many integer currents as can be.
 
     Rung k must lie between the largest current that rounds to k - 1 and the smallest that rounds to
@@ -227,7 +229,7 @@ def fit_affine(thresholds: Tensor, *, gain: int) -> Line:
     distance = np.abs((levels - 0.5) / scale - offset - (reached - gain / 2)) - gain / 2
     is_moved = distance > gain  # by more than the one current beside it
     error = np.where(is_moved, distance, 0) / np.maximum(reached[-1] / len(reached), 1)
-    return Line(stored, offset, is_exact, float(error.max()))
+    return AffineFit(stored, offset, is_exact, float(error.max()))
 
 
 def _straight_offset(currents: np.ndarray, points: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from lbq.deploy.nodes import (
 from lbq.errors import LoweringError
 from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_search import UNROLLED, ThresholdSearch
-from lbq.export.onnx_signal import Signal, stack
+from lbq.export.onnx_signal import TimedValue, stack
 
 _VALUE = np.float32
 
@@ -40,7 +40,7 @@ class RealNodes:
         """Take what enters the network."""
         return self.graph.cast(value, np.float32) if self.is_integer else value
 
-    def synapse(self, node: Synapse, inputs: Signal) -> str:
+    def synapse(self, node: Synapse, inputs: TimedValue) -> str:
         """Convolve or multiply, all instants in one batch."""
         graph, value = self.graph, inputs.batch(self.graph)
         weight = node.weight
@@ -60,7 +60,7 @@ class RealNodes:
             product = graph.op("Add", product, self._constant(node.bias))
         return product
 
-    def shortcut(self, node: Shortcut, inputs: Signal) -> str:
+    def shortcut(self, node: Shortcut, inputs: TimedValue) -> str:
         """Multiply every channel."""
         weight = self._constant(per_channel(node.weight, inputs.shape))
         product = self.graph.op("Mul", inputs.batch(self.graph), weight)
@@ -75,7 +75,7 @@ class RealNodes:
             total = self.graph.op("Add", total, current)
         return total
 
-    def pool(self, node: Pool, inputs: Signal) -> str:
+    def pool(self, node: Pool, inputs: TimedValue) -> str:
         """Take the largest or the sum of every window."""
         graph, value = self.graph, inputs.batch(self.graph)
         if node.kind == "max":
@@ -87,7 +87,7 @@ class RealNodes:
         ones = graph.constant(np.ones((channels, 1, *node.kernel)), _VALUE)
         return graph.op("Conv", value, ones, group=channels, **window(node))
 
-    def neuron(self, node: LevelNeuron, currents: Signal, reach: tuple[int, int]) -> list[str]:
+    def neuron(self, node: LevelNeuron, currents: TimedValue, reach: tuple[int, int]) -> list[str]:
         """Unroll a neuron over time; return its levels, instant by instant.
 
         Args:
@@ -102,7 +102,7 @@ class RealNodes:
                 check_exact(0, int(node.reset_amount.max()))
         return _Unrolled(self.graph, node, currents).levels
 
-    def readout(self, node: Readout, currents: Signal) -> str:
+    def readout(self, node: Readout, currents: TimedValue) -> str:
         """Answer with the mean, the sum, or all instants."""
         instants = currents.by_instant(self.graph)
         total = (
@@ -121,7 +121,7 @@ class RealNodes:
 class _Unrolled:
     """A neuron, timestep by timestep, in float32."""
 
-    def __init__(self, graph: Graph, node: LevelNeuron, currents: Signal) -> None:
+    def __init__(self, graph: Graph, node: LevelNeuron, currents: TimedValue) -> None:
         self._graph, self._node = graph, node
         self._rungs = [
             graph.constant(per_channel(rung, currents.shape), _VALUE)

@@ -16,7 +16,7 @@ Time = Literal["still", "shown", "moving"]
 
 
 @dataclass
-class Signal:
+class TimedValue:
     """A value of the graph at every timestep.
 
     Args:

@@ -18,15 +18,15 @@ from torch.export import Dim
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.durable import write_durably
 from lbq.errors import FormatError
-from lbq.export.facts import Facts, empty_network, read_facts, write_facts
+from lbq.export.metadata import Metadata, empty_network, read_metadata, write_metadata
 
-_FACTS = "lbq.json"
+_METADATA = "lbq.json"
 _EXAMPLE = "data/sample_inputs/model.pt"
 """Empty in our programs: torch would unpickle it."""
 _CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
 _ENTRIES = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|models/model\.json|byteorder"
-    rf"|archive_(format|version)|\.data/(version|serialization_id)|extra/{re.escape(_FACTS)}"
+    rf"|archive_(format|version)|\.data/(version|serialization_id)|extra/{re.escape(_METADATA)}"
 )
 """What one of our programs holds besides its example and its two lists of tensors."""
 
@@ -47,26 +47,26 @@ def export_pt2(network: LoweredNetwork, path: Path) -> None:
         node.meta.pop("stack_trace", None)  # paths of this machine
     program.example_inputs = None  # torch would pickle it
     archive = io.BytesIO()
-    torch.export.save(program, archive, extra_files={_FACTS: write_facts(network)})
+    torch.export.save(program, archive, extra_files={_METADATA: write_metadata(network)})
     write_durably(Path(path), archive.getvalue())
 
 
-def read_pt2(path: Path) -> tuple[nn.Module, Facts]:
+def read_pt2(path: Path) -> tuple[nn.Module, Metadata]:
     """Read what :func:`export_pt2` wrote: the program, and what it says about itself."""
     _check_archive(path)
-    extra = {_FACTS: ""}
+    extra = {_METADATA: ""}
     try:
         program = torch.export.load(path, extra_files=extra)
     except Exception as error:
         raise FormatError(f"torch {torch.__version__} cannot read {path}: {error}") from error
-    return program.module(), read_facts(extra[_FACTS], source=str(path))
+    return program.module(), read_metadata(extra[_METADATA], source=str(path))
 
 
 @torch.no_grad()
 def run_pt2(path: Path, inputs: Tensor) -> Tensor:
     """Run a program once and return its logits; of an integer network, integers."""
-    program, facts = read_pt2(path)
-    empty_network(facts).check_input(inputs)
+    program, metadata = read_pt2(path)
+    empty_network(metadata).check_input(inputs)
     return program(inputs)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from safetensors.torch import load
 
+from lbq.config_io import Document, from_document
 from lbq.errors import FormatError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained.model_card import write_card
-from lbq.train.document import Document, from_document
 from lbq.train.network import build_network
 from lbq.train.recipe import Recipe
 from lbq.train.state import copy_tensors

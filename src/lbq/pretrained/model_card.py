@@ -1,6 +1,6 @@
 """The card of a trained network, written from its record: what it is, and is not, good for."""
 
-from lbq.train.document import Document, from_document
+from lbq.config_io import Document, from_document
 from lbq.train.recipe import Recipe
 
 CARD = "README.md"

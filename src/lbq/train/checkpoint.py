@@ -17,9 +17,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from lbq.config_io import Document, digest
 from lbq.durable import remove_temporaries, sync_folder, write_durably
 from lbq.errors import FormatError, RunError
-from lbq.train.document import Document, digest
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Literal
 
 import torch
 
+from lbq.config_io import Document, to_document
 from lbq.data import Data, open_data, steps_per_epoch
 from lbq.errors import NonFiniteError, ParameterError, RunError
 from lbq.ranges import Range, check_ranges
-from lbq.train.document import Document, to_document
 from lbq.train.evaluation import Evaluation
 from lbq.train.journal import Journal, Listener, Record
 from lbq.train.learning import Learner

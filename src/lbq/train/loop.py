@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
+from lbq.config_io import Document
 from lbq.data import Data, steps_per_epoch, train_batches
-from lbq.train.document import Document
 from lbq.train.evaluation import Evaluation, count_correct
 from lbq.train.feeding import feed
 from lbq.train.gauges import Gauges

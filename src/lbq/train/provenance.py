@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 import lbq
+from lbq.config_io import Document, differences
 from lbq.errors import RunError
-from lbq.train.document import Document, differences
 
 _PACKAGE = Path(lbq.__file__).parent
 _COMPARED = ("recipe", "code", "data", "versions")

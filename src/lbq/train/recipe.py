@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from lbq.config_io import digest, from_document, to_document
 from lbq.data import DataConfig
 from lbq.errors import RecipeError
 from lbq.ranges import Range, check_ranges
-from lbq.train.document import digest, from_document, to_document
 from lbq.train.loss import LossKind
 from lbq.train.network import ModelConfig
 from lbq.train.optim import OptimConfig, ScheduleConfig

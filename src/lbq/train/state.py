@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from lbq.config_io import Document
 from lbq.errors import FormatError
 from lbq.models.resnet import SpikingResNet
 from lbq.train.checkpoint import Checkpoint
-from lbq.train.document import Document
 from lbq.train.evaluation import Evaluation
 from lbq.train.optim import optimizer_tensors
 from lbq.train.precision import Precision

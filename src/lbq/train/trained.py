@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lbq.config_io import from_document
 from lbq.data import open_data, steps_per_epoch
 from lbq.errors import FormatError, RunError
 from lbq.models.resnet import SpikingResNet
 from lbq.train.checkpoint import Checkpoint
-from lbq.train.document import from_document
 from lbq.train.evaluation import Evaluation, count_correct
 from lbq.train.network import NETWORKS, ModelConfig, build_network
 from lbq.train.precision import Precision

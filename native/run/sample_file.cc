@@ -1,4 +1,4 @@
-#include "shard.h"
+#include "sample_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@ bool ends_in(const std::string& name, const char* ending) {
   return name.size() > length && name.compare(name.size() - length, length, ending) == 0;
 }
 
-[[noreturn]] void fail(const std::string& path, const std::string& why) { throw Mistake{path + ": " + why}; }
+[[noreturn]] void fail(const std::string& path, const std::string& why) { throw InputError{path + ": " + why}; }
 
 // From samples behind each other to [T, B, ...].
 void put_time_first(std::vector<uint8_t>& batch, const SampleSize& size, int64_t count) {
@@ -57,22 +57,22 @@ std::vector<int64_t> npy_shape(const std::string& path, const std::string& heade
 
 }  // namespace
 
-SampleSize::SampleSize(const lbq_model_facts& facts)
-    : instant(facts.channels * facts.height * facts.width),
-      frames(facts.takes_frames ? facts.timesteps : 1) {}
+SampleSize::SampleSize(const lbq_model_info& info)
+    : instant(info.channels * info.height * info.width),
+      frames(info.takes_frames ? info.timesteps : 1) {}
 
-bool is_shard(const std::string& name) {
+bool is_sample_file(const std::string& name) {
   return name[0] != '.' && (ends_in(name, ".npy") || ends_in(name, ".u8"));
 }
 
-Shard::Shard(const std::string& path, const lbq_model_facts& facts)
-    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), size_(facts) {
+SampleFile::SampleFile(const std::string& path, const lbq_model_info& info)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), size_(info) {
   struct stat found;
   try {
     if (descriptor_ < 0 || ::fstat(descriptor_, &found) != 0) fail(path, std::strerror(errno));
     if (!S_ISREG(found.st_mode)) fail(path, "is no file");
     if (ends_in(path, ".npy")) {
-      read_header(facts, found.st_size);
+      read_header(info, found.st_size);
       return;
     }
     if (found.st_size % size_.bytes() != 0)
@@ -85,9 +85,9 @@ Shard::Shard(const std::string& path, const lbq_model_facts& facts)
   }
 }
 
-Shard::~Shard() { ::close(descriptor_); }
+SampleFile::~SampleFile() { ::close(descriptor_); }
 
-void Shard::read_header(const lbq_model_facts& facts, int64_t size) {
+void SampleFile::read_header(const lbq_model_info& info, int64_t size) {
   uint8_t start[12] = {};
   if (size < 12) fail(path_, "is no .npy file");
   read_at(0, start, sizeof start);
@@ -101,25 +101,25 @@ void Shard::read_header(const lbq_model_facts& facts, int64_t size) {
   read_at(start_ - length, reinterpret_cast<uint8_t*>(&header[0]), length);
 
   const std::vector<int64_t> shape = npy_shape(path_, header);
-  std::vector<int64_t> sample = {facts.channels};
-  if (facts.height * facts.width != 1 || shape.size() > 2u + facts.takes_frames)
-    sample = {facts.channels, facts.height, facts.width};
+  std::vector<int64_t> sample = {info.channels};
+  if (info.height * info.width != 1 || shape.size() > 2u + info.takes_frames)
+    sample = {info.channels, info.height, info.width};
   std::vector<int64_t> expected = sample;
-  const size_t batch_axis = facts.takes_frames ? 1 : 0;
+  const size_t batch_axis = info.takes_frames ? 1 : 0;
   num_samples_ = shape.size() > batch_axis ? shape[batch_axis] : 0;
   expected.insert(expected.begin(), num_samples_);
-  if (facts.takes_frames) expected.insert(expected.begin(), facts.timesteps);
+  if (info.takes_frames) expected.insert(expected.begin(), info.timesteps);
   if (shape != expected)
     fail(path_, "has shape " + written(shape) + ", the network takes " +
-                    (facts.takes_frames ? std::to_string(facts.timesteps) + " frames of B samples of "
+                    (info.takes_frames ? std::to_string(info.timesteps) + " frames of B samples of "
                                         : "B samples of ") +
                     written(sample));
-  has_time_first_ = facts.takes_frames;
+  has_time_first_ = info.takes_frames;
   if ((size - start_) / size_.bytes() != num_samples_ || (size - start_) % size_.bytes() != 0)
     fail(path_, "was cut or extended");
 }
 
-void Shard::read_at(int64_t offset, uint8_t* to, int64_t size) const {
+void SampleFile::read_at(int64_t offset, uint8_t* to, int64_t size) const {
   while (size > 0) {
     const ssize_t got = ::pread(descriptor_, to, size, offset);
     if (got < 0 && errno == EINTR) continue;
@@ -129,7 +129,7 @@ void Shard::read_at(int64_t offset, uint8_t* to, int64_t size) const {
   }
 }
 
-void Shard::read(int64_t first, int64_t count, std::vector<uint8_t>& batch) {
+void SampleFile::read(int64_t first, int64_t count, std::vector<uint8_t>& batch) {
   batch.resize(count * size_.bytes());
   if (!has_time_first_) {
     read_at(start_ + first * size_.bytes(), batch.data(), count * size_.bytes());

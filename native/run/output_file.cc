@@ -1,4 +1,4 @@
-#include "answers.h"
+#include "output_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -10,11 +10,11 @@
 #include <cstdio>
 #include <cstring>
 
-#include "shard.h"
+#include "sample_file.h"
 
 namespace {
 
-[[noreturn]] void fail(const std::string& path) { throw Mistake{path + ": " + std::strerror(errno)}; }
+[[noreturn]] void fail(const std::string& path) { throw InputError{path + ": " + std::strerror(errno)}; }
 
 bool exists(const std::string& path) {
   struct stat found;
@@ -63,16 +63,16 @@ void sync_folder(const std::string& folder) {
   if (failed && errno != EINVAL) fail(folder);  // some file systems cannot, and need not
 }
 
-std::string Rows::header(int64_t num_samples) const {
+std::string OutputRows::header(int64_t num_samples) const {
   std::string text;
   if (format_ == Format::kCsv) {
-    text = facts_.gives_sequence ? "sample,timestep,class" : "sample,class";
-    for (int64_t i = 0; i < facts_.num_logits; ++i) text += ",logit_" + std::to_string(i);
+    text = info_.gives_sequence ? "sample,timestep,class" : "sample,class";
+    for (int64_t i = 0; i < info_.num_logits; ++i) text += ",logit_" + std::to_string(i);
     return text + "\n";
   }
   std::string shape = std::to_string(num_samples) + ", ";
-  if (facts_.gives_sequence) shape += std::to_string(facts_.timesteps) + ", ";
-  shape += std::to_string(1 + facts_.num_logits);
+  if (info_.gives_sequence) shape += std::to_string(info_.timesteps) + ", ";
+  shape += std::to_string(1 + info_.num_logits);
   text = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + shape + "), }";
   text.append(63 - (10 + text.size()) % 64, ' ').push_back('\n');
   const char start[] = {'\x93',
@@ -88,44 +88,44 @@ std::string Rows::header(int64_t num_samples) const {
   return std::string(start, sizeof start) + text;
 }
 
-void Rows::append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const {
+void OutputRows::append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const {
   const int64_t largest =
-      std::max_element(logits, logits + facts_.num_logits) - logits;  // the first of equals
+      std::max_element(logits, logits + info_.num_logits) - logits;  // the first of equals
   if (format_ == Format::kNpy) {
     bytes.append(reinterpret_cast<const char*>(&largest), sizeof largest);
-    bytes.append(reinterpret_cast<const char*>(logits), facts_.num_logits * sizeof *logits);
+    bytes.append(reinterpret_cast<const char*>(logits), info_.num_logits * sizeof *logits);
     return;
   }
   bytes += std::to_string(sample);
-  if (facts_.gives_sequence) bytes += "," + std::to_string(timestep);
+  if (info_.gives_sequence) bytes += "," + std::to_string(timestep);
   bytes += "," + std::to_string(largest);
-  for (int64_t i = 0; i < facts_.num_logits; ++i) bytes += "," + std::to_string(logits[i]);
+  for (int64_t i = 0; i < info_.num_logits; ++i) bytes += "," + std::to_string(logits[i]);
   bytes += "\n";
 }
 
-std::string Rows::of_batch(int64_t first, int64_t count, const int64_t* logits) const {
+std::string OutputRows::of_batch(int64_t first, int64_t count, const int64_t* logits) const {
   std::string bytes;
   for (int64_t b = 0; b < count; ++b)
-    for (int64_t t = 0; t < (facts_.gives_sequence ? facts_.timesteps : 1); ++t)
-      append(bytes, first + b, t, logits + (t * count + b) * facts_.num_logits);
+    for (int64_t t = 0; t < (info_.gives_sequence ? info_.timesteps : 1); ++t)
+      append(bytes, first + b, t, logits + (t * count + b) * info_.num_logits);
   return bytes;
 }
 
-AnswerFile::AnswerFile(std::string folder, const std::string& name)
+OutputFile::OutputFile(std::string folder, const std::string& name)
     : folder_(std::move(folder)), path_(folder_ + "/" + name), temporary_(folder_ + "/." + name + ".tmp") {}
 
-AnswerFile::~AnswerFile() {
+OutputFile::~OutputFile() {
   if (is_ours_) ::unlink(temporary_.c_str());
   release();
 }
 
-void AnswerFile::release() {
+void OutputFile::release() {
   if (descriptor_ >= 0) ::close(descriptor_);
   descriptor_ = -1;
   is_ours_ = false;
 }
 
-AnswerFile::Claim AnswerFile::claim() {
+OutputFile::Claim OutputFile::claim() {
   do {
     release();
     const bool is_done = exists(path_);
@@ -147,7 +147,7 @@ AnswerFile::Claim AnswerFile::claim() {
   return Claim::kOurs;
 }
 
-void AnswerFile::finish() {
+void OutputFile::finish() {
   if (::fsync(descriptor_) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_);
   release();
   sync_folder(folder_);

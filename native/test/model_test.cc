@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "draft.h"
+#include "editable_bundle.h"
 #include "reader_tester.h"
 
 namespace {
@@ -13,9 +13,9 @@ using ModelPointer = std::unique_ptr<lbq_model, void (*)(lbq_model*)>;
 
 ModelPointer open(const std::string& name) {
   lbq_model* model = nullptr;
-  lbq_complaint complaint;
-  if (lbq_model_open(corpus(name + ".lbq").c_str(), nullptr, &model, &complaint) != LBQ_MODEL_OK)
-    std::printf("%s\n", complaint.text);
+  lbq_error_message message;
+  if (lbq_model_open(corpus(name + ".lbq").c_str(), nullptr, &model, &message) != LBQ_MODEL_OK)
+    std::printf("%s\n", message.text);
   return {model, lbq_model_free};
 }
 
@@ -28,20 +28,20 @@ std::vector<int64_t> committed(const std::string& name) {
 
 // The same answers, one timestep at a time; false if they differ.
 bool streams_alike(const lbq_model* model, const Batch& whole) {
-  const lbq_model_facts& facts = whole.facts;
+  const lbq_model_info& info = whole.info;
   lbq_stream* stream = nullptr;
   if (lbq_stream_new(model, Batch::kSize, &stream, nullptr) != LBQ_MODEL_OK) return false;
-  const size_t num_inputs = Batch::kSize * facts.channels * facts.height * facts.width,
-               num_logits = Batch::kSize * facts.num_logits;
+  const size_t num_inputs = Batch::kSize * info.channels * info.height * info.width,
+               num_logits = Batch::kSize * info.num_logits;
   std::vector<int64_t> logits(num_logits);
   bool is_alike = true;
   for (int life = 0; life < 2; ++life) {  // the second one begins from rest
-    for (int64_t t = 0; t < facts.timesteps; ++t) {
-      const uint8_t* inputs = whole.inputs.data() + (facts.takes_frames ? t * num_inputs : 0);
+    for (int64_t t = 0; t < info.timesteps; ++t) {
+      const uint8_t* inputs = whole.inputs.data() + (info.takes_frames ? t * num_inputs : 0);
       is_alike = is_alike && lbq_stream_step(stream, inputs, num_inputs, logits.data(), num_logits,
                                              nullptr) == LBQ_MODEL_OK;
-      const bool can_compare = facts.gives_sequence || t + 1 == facts.timesteps;
-      const int64_t* expected = whole.logits.data() + (facts.gives_sequence ? t * num_logits : 0);
+      const bool can_compare = info.gives_sequence || t + 1 == info.timesteps;
+      const int64_t* expected = whole.logits.data() + (info.gives_sequence ? t * num_logits : 0);
       is_alike = is_alike && (!can_compare || std::equal(logits.begin(), logits.end(), expected));
     }
     const lbq_model_status over =
@@ -107,7 +107,7 @@ void test_preparing(lbq_model* model, const Batch& known, Report& report) {
 
 }  // namespace
 
-void test_answers(Report& report) {
+void test_model(Report& report) {
   for (const char* name : kSound) {
     const ModelPointer model = open(name);
     report(model != nullptr, name);
@@ -116,7 +116,7 @@ void test_answers(Report& report) {
     report(batch.run(model.get()) == LBQ_MODEL_OK && batch.logits == committed(name),
            std::string(name) + " answers as torch did");
     report(streams_alike(model.get(), batch), std::string(name) + " streams");
-    report(std::string(batch.facts.digest).size() == 64, "a digest");
+    report(std::string(batch.info.digest).size() == 64, "a digest");
     test_threads(model.get(), report);
     test_preparing(model.get(), batch, report);
   }

@@ -4,7 +4,7 @@ import random
 import subprocess
 
 import pytest
-from bundles import Draft, tiny_bundles
+from bundles import EditableBundle, tiny_bundles
 from export import mutate
 from export.test_rules import CASES
 from native.make_corpus import CORPUS, inputs_of
@@ -17,7 +17,7 @@ TORCH_ONLY = {"name_that_torch_needs"}
 """Which names torch's modules have given away is no affair of the file."""
 
 
-def verdict(path):
+def load_result(path):
     try:
         load(path)
     except BundleError as error:
@@ -34,13 +34,13 @@ def native_verdicts(lbq_run, paths):
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    return tiny_bundles(tmp_path_factory.mktemp("verdicts") / "tiny.lbq")
+    return tiny_bundles(tmp_path_factory.mktemp("agreement") / "tiny.lbq")
 
 
 def test_every_rule_has_the_same_name_in_both(lbq_run, bundles, tmp_path):
     expected = {}
     for name, (rule, is_integer, edit) in CASES.items():
-        draft = Draft(bundles[is_integer])
+        draft = EditableBundle(bundles[is_integer])
         data = edit(draft)
         path = tmp_path / name
         path.write_bytes(draft.pack() if data is None else data)
@@ -65,7 +65,7 @@ def test_mutants_are_judged_alike(lbq_run, bundles, tmp_path):
     for number in range(500):
         path = tmp_path / str(number)
         path.write_bytes(mutate.mutate(bundles[True], rng)[1])
-        expected[path] = verdict(path)
+        expected[path] = load_result(path)
     assert sum(rule == "ok" for rule in expected.values()) > 10
     assert native_verdicts(lbq_run, list(expected)) == expected
 

@@ -8,30 +8,30 @@
 #include "lbq_model.h"
 
 // Something that a person can put right: said in one line, exit code 1.
-struct Mistake {
+struct InputError {
   std::string text;
 };
 
 // How many bytes a sample has: all of its frames, or its still image.
 struct SampleSize {
-  explicit SampleSize(const lbq_model_facts& facts);
+  explicit SampleSize(const lbq_model_info& info);
   int64_t instant, frames;
   int64_t bytes() const { return instant * frames; }
 };
 
 // A file of samples: .npy holds [B, ...] or, of frames, [T, B, ...]; .u8 one sample behind the other.
-class Shard {
+class SampleFile {
  public:
-  Shard(const std::string& path, const lbq_model_facts& facts);
-  Shard(const Shard&) = delete;
-  ~Shard();
+  SampleFile(const std::string& path, const lbq_model_info& info);
+  SampleFile(const SampleFile&) = delete;
+  ~SampleFile();
 
   int64_t num_samples() const { return num_samples_; }
   // Samples first..first + count - 1 as a batch: [B, ...] or [T, B, ...].
   void read(int64_t first, int64_t count, std::vector<uint8_t>& batch);
 
  private:
-  void read_header(const lbq_model_facts& facts, int64_t size);
+  void read_header(const lbq_model_info& info, int64_t size);
   void read_at(int64_t offset, uint8_t* to, int64_t size) const;
 
   std::string path_;
@@ -42,7 +42,7 @@ class Shard {
 };
 
 // Whether the name is that of a file of samples.
-bool is_shard(const std::string& name);
+bool is_sample_file(const std::string& name);
 
 // What was read of a stream: whole samples, and bytes of one that the stream ended in.
 struct StreamPart {

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbq import config_io
 from lbq.errors import RecipeError
-from lbq.train import document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +41,14 @@ outers = st.builds(
 
 @given(outers)
 def test_a_document_is_read_back_as_it_was_written(config):
-    text = document.write_json(document.to_document(config))
-    assert document.from_document(Outer, json.loads(text)) == config
+    text = config_io.write_json(config_io.to_document(config))
+    assert config_io.from_document(Outer, json.loads(text)) == config
 
 
 @given(outers, outers)
 def test_digests_are_equal_exactly_when_the_configs_are(one, other):
-    digests = [document.digest(document.to_document(each)) for each in (one, other)]
-    found = list(document.differences(*map(document.to_document, (one, other))))
+    digests = [config_io.digest(config_io.to_document(each)) for each in (one, other)]
+    found = list(config_io.differences(*map(config_io.to_document, (one, other))))
     assert (digests[0] == digests[1]) == (not found)
 
 
@@ -69,21 +69,21 @@ def test_digests_are_equal_exactly_when_the_configs_are(one, other):
 )
 def test_what_does_not_fit_is_refused_with_its_place(change, words):
     with pytest.raises(RecipeError, match=words):
-        document.from_document(Outer, {"name": "x"} | change)
+        config_io.from_document(Outer, {"name": "x"} | change)
 
 
 def test_a_missing_field_is_named():
     with pytest.raises(RecipeError, match="Outer lacks name"):
-        document.from_document(Outer, {})
+        config_io.from_document(Outer, {})
 
 
 def test_differences_name_the_leaves_that_differ():
     one = Outer(name="x")
     other = replace(one, rate=0.5, inner=Inner(size=(3, 5)))
-    found = document.differences(document.to_document(one), document.to_document(other))
+    found = config_io.differences(config_io.to_document(one), config_io.to_document(other))
     assert list(found) == [("inner.size", [3, 4], [3, 5]), ("rate", None, 0.5)]
 
 
 def test_only_plain_values_can_be_written():
     with pytest.raises(RecipeError, match="numbers, words"):
-        document.to_document(Outer(name=print))  # type: ignore
+        config_io.to_document(Outer(name=print))  # type: ignore

@@ -9,9 +9,9 @@ enum class Format { kCsv, kNpy };
 
 // The rows of one batch after another, as bytes. A row is: sample, timestep (of a sequence only), class,
 // logits; an .npy file has no column for sample and timestep, it has axes.
-class Rows {
+class OutputRows {
  public:
-  Rows(Format format, const lbq_model_facts& facts) : format_(format), facts_(facts) {}
+  OutputRows(Format format, const lbq_model_info& info) : format_(format), info_(info) {}
 
   std::string header(int64_t num_samples) const;
   // `logits` is [B, n] or [T, B, n].
@@ -21,7 +21,7 @@ class Rows {
   void append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const;
 
   Format format_;
-  const lbq_model_facts& facts_;
+  const lbq_model_info& info_;
 };
 
 // Write all of these bytes, or complain.
@@ -30,14 +30,14 @@ void sync_folder(const std::string& folder);
 
 // One file of answers. The temporary file is locked while someone writes it: a kill unlocks it, and the next
 // one begins it anew. Until `finish` has flushed and renamed it, there is no file under its own name.
-class AnswerFile {
+class OutputFile {
  public:
   enum class Claim { kOurs, kDone, kBusy };
 
-  AnswerFile(std::string folder, const std::string& name);
-  AnswerFile(const AnswerFile&) = delete;
+  OutputFile(std::string folder, const std::string& name);
+  OutputFile(const OutputFile&) = delete;
   // Removes the temporary file, if it is ours and was not finished.
-  ~AnswerFile();
+  ~OutputFile();
 
   Claim claim();
   void write(const std::string& bytes) { write_all(descriptor_, bytes, path_); }

@@ -9,7 +9,7 @@ from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.export.rules import MAX_TIMESTEPS, MAX_VALUES
 
-Facts = dict[str, Any]
+Metadata = dict[str, Any]
 """timesteps, input_shape, takes_frames, is_integer, logit_scale, origin: as JSON holds them."""
 
 _KINDS: dict[str, Any] = {
@@ -22,7 +22,7 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def facts_of(network: LoweredNetwork) -> Facts:
+def network_metadata(network: LoweredNetwork) -> Metadata:
     """Collect what a reader of the file has to know."""
     return {
         "timesteps": network.timesteps,
@@ -34,13 +34,15 @@ def facts_of(network: LoweredNetwork) -> Facts:
     }
 
 
-def write_facts(network: LoweredNetwork) -> str:
-    """Write the facts as JSON."""
-    return json.dumps(facts_of(network), allow_nan=False)
+def write_metadata(network: LoweredNetwork) -> str:
+    """Write the metadata as JSON."""
+    return json.dumps(network_metadata(network), allow_nan=False)
 
 
-def read_facts(text: str | bytes, *, source: str, more: Mapping[str, Any] | None = None) -> Facts:
-    """Read what :func:`write_facts` wrote, or complain about ``source``.
+def read_metadata(
+    text: str | bytes, *, source: str, more: Mapping[str, Any] | None = None
+) -> Metadata:
+    """Read what :func:`write_metadata` wrote, or complain about ``source``.
 
     Args:
         text: the JSON.
@@ -48,35 +50,35 @@ def read_facts(text: str | bytes, *, source: str, more: Mapping[str, Any] | None
         more: names and types of what a format may say besides.
     """
     try:
-        facts = json.loads(text)
+        metadata = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{source} does not say what it takes: {error}") from error
     kinds = {**_KINDS, **(more or {})}
-    if not isinstance(facts, dict) or not set(_KINDS) <= set(facts) <= set(kinds):
+    if not isinstance(metadata, dict) or not set(_KINDS) <= set(metadata) <= set(kinds):
         raise FormatError(f"{source} does not say what it takes; expected {', '.join(_KINDS)}")
-    for name, fact in facts.items():
+    for name, fact in metadata.items():
         if not isinstance(fact, kinds[name]):
             raise FormatError(f"{source} has {name}={fact!r}")
-    sizes = facts["input_shape"]
+    sizes = metadata["input_shape"]
     are_sizes = all(isinstance(size, int) and size > 0 for size in sizes)
     if not are_sizes or len(sizes) not in (1, 3) or math.prod(sizes) > MAX_VALUES:
         raise FormatError(
             f"{source} has input_shape={str(sizes)[:80]}; expected 1 or 3 sizes, {MAX_VALUES:,} "
             f"values at most"
         )
-    if not 1 <= facts["timesteps"] <= MAX_TIMESTEPS:
+    if not 1 <= metadata["timesteps"] <= MAX_TIMESTEPS:
         raise FormatError(
-            f"{source} has timesteps={facts['timesteps']}; expected 1..{MAX_TIMESTEPS}"
+            f"{source} has timesteps={metadata['timesteps']}; expected 1..{MAX_TIMESTEPS}"
         )
-    return facts
+    return metadata
 
 
-def empty_network(facts: Facts) -> LoweredNetwork:
-    """Make a network of these facts, without nodes."""
+def empty_network(metadata: Metadata) -> LoweredNetwork:
+    """Make a network of these metadata, without nodes."""
     return LoweredNetwork(
-        timesteps=facts["timesteps"],
-        input_shape=tuple(facts["input_shape"]),
-        takes_frames=facts["takes_frames"],
-        logit_scale=facts["logit_scale"],
-        origin=facts["origin"],
+        timesteps=metadata["timesteps"],
+        input_shape=tuple(metadata["input_shape"]),
+        takes_frames=metadata["takes_frames"],
+        logit_scale=metadata["logit_scale"],
+        origin=metadata["origin"],
     )

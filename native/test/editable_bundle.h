@@ -18,7 +18,7 @@ inline std::string read_whole(const std::string& path) {
 }
 
 // A header of any kind, with the digest that belongs to it.
-inline std::string seal(std::string manifest, const std::string& payload, uint32_t version = 2,
+inline std::string pack_bundle(std::string manifest, const std::string& payload, uint32_t version = 2,
                         uint64_t reserved = 0) {
   manifest.append((64 - manifest.size() % 64) % 64, ' ');
   std::string start("\x89LBQ\r\n\x1a\n", 8);
@@ -35,11 +35,11 @@ inline std::string seal(std::string manifest, const std::string& payload, uint32
   return start + std::string(digest.begin(), digest.end()) + manifest + payload;
 }
 
-struct Draft {
+struct EditableBundle {
   std::string manifest, table, numbers;
   size_t first_size;  // of the table, when the manifest's offsets were right
 
-  explicit Draft(const std::string& file) {
+  explicit EditableBundle(const std::string& file) {
     uint32_t num_manifest;
     uint64_t length;
     std::memcpy(&num_manifest, &file[12], 4);
@@ -59,7 +59,7 @@ struct Draft {
     return std::string(reinterpret_cast<const char*>(&length), 8) + text + numbers;
   }
 
-  std::string pack() const { return seal(moved_manifest(), payload()); }
+  std::string pack() const { return pack_bundle(moved_manifest(), payload()); }
 
   // The manifest with its tensors as far away as the table made them.
   std::string moved_manifest() const {
