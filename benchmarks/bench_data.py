@@ -74,7 +74,7 @@ def pillow_seconds(rounds: int, images: int = 200) -> float:
     """Measure the policy in Pillow: a row at random for each image."""
     from PIL import Image, ImageEnhance, ImageOps  # noqa: PLC0415 -- the extra [data]
 
-    from lbq.data.policies import RANGES, ROWS  # noqa: PLC0415
+    from lbq.data.autoaugment import RANGES, ROWS  # noqa: PLC0415
 
     grey = (128, 128, 128)
     enhancers = {"color": "Color", "contrast": "Contrast", "sharpness": "Sharpness"}

@@ -14,7 +14,7 @@ DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["opti
 
 DOORS = {  # package: what needs it
     "datasets": 'data.open_data(data.DataConfig(source="here"), cache=Path("cache"))',
-    "pillow": 'decode.decode_image(b"", "one.png")',
+    "pillow": 'encoded_images.decode_image(b"", "one.png")',
     "tensorboard": 'tensorboard.Charts(Path("charts"))',
     "onnx": 'export_onnx(net, "net.onnx")',
     "onnxruntime": 'OnnxRunner("net.onnx")',
@@ -53,7 +53,7 @@ for module in pkgutil.walk_packages(lbq.__path__, "lbq."):
 
 from lbq import data
 from lbq.adapters.hub import from_pretrained
-from lbq.data import decode
+from lbq.data import encoded_images
 from lbq.export.nir import export_nir
 from lbq.export.onnx import export_onnx
 from lbq.export.onnx_run import OnnxRunner

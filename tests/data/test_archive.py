@@ -2,8 +2,8 @@ import zipfile
 
 import pytest
 
-from lbq.data import archive
-from lbq.data.archive import open_archive
+from lbq.data import recordings as archive
+from lbq.data.recordings import open_archive
 from lbq.errors import CorruptSample, FormatError
 
 FILES = {"b/2.bin": b"two" * 50, "a/1.bin": b"one" * 40, "a/note.txt": b"hello"}

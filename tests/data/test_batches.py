@@ -4,9 +4,8 @@ import numpy as np
 import torch
 
 from lbq.data import augment, sampler
-from lbq.data.augment import AugmentConfig
-from lbq.data.batches import EvalTask, TrainTask
-from lbq.data.mixing import MixConfig
+from lbq.data.augment import AugmentConfig, MixConfig
+from lbq.data.loaders import EvalTask, TrainTask
 from lbq.data.splits import InMemory
 
 SAMPLES = np.random.default_rng(0).integers(0, 256, (101, 3, 8, 8), dtype=np.uint8)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lbq.data import decode, sampler
-from lbq.data.decode import CROP_DRAWS
+from lbq.data import encoded_images as decode
+from lbq.data import sampler
+from lbq.data.encoded_images import CROP_DRAWS
 from lbq.data.sampler import RandomStream
 from lbq.errors import CorruptSample, MissingExtraError
 

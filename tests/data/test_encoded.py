@@ -6,8 +6,16 @@ import pytest
 from PIL import Image
 
 from lbq.data import sampler
-from lbq.data.decode import CROP_DRAWS, decode_image, random_resized_crop, to_bytes
-from lbq.data.encoded import DecodedOnRead, EncodedSet, EncodedSplit, image_contents
+from lbq.data.encoded_images import (
+    CROP_DRAWS,
+    DecodedOnRead,
+    EncodedSet,
+    EncodedSplit,
+    decode_image,
+    image_contents,
+    random_resized_crop,
+    to_bytes,
+)
 from lbq.data.sampler import RandomStream
 from lbq.errors import CorruptSample, FormatError
 

@@ -7,9 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from lbq.data.archive import open_archive
-from lbq.data.events import JITTER_US, Events, read_events
-from lbq.data.frames import count_frames
+from lbq.data.events import JITTER_US, Events, count_frames, read_events
+from lbq.data.recordings import open_archive
 from lbq.errors import CorruptSample
 
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from lbq.data.events import Events
-from lbq.data.frames import count_frames, slice_bounds
+from lbq.data.events import Events, count_frames, slice_bounds
 from lbq.errors import CorruptSample
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lbq.data.decode import to_bytes
+from lbq.data.encoded_images import to_bytes
 from lbq.data.images import open_images
 from lbq.errors import FormatError, MissingExtraError
 

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from lbq.data.archive import open_archive
 from lbq.data.events import Events
-from lbq.data.layouts import CIFAR10_CLASSES, LAYOUTS, cifar10_dvs_test_numbers
+from lbq.data.recordings import CIFAR10_CLASSES, LAYOUTS, cifar10_dvs_test_numbers, open_archive
 from lbq.errors import CorruptSample, FormatError
 
 

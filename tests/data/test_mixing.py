@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from lbq.data import mixing
-from lbq.data.mixing import Mix, MixConfig
+from lbq.data import augment as mixing
+from lbq.data.augment import Mix, MixConfig
 from lbq.errors import ParameterError
 
 

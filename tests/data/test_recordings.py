@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lbq.data.events import read_events
-from lbq.data.frames import count_frames
+from lbq.data.events import count_frames, read_events
 from lbq.data.recordings import open_recordings
 from lbq.errors import CorruptSample, FormatError
 

@@ -9,7 +9,7 @@ import webdataset
 from PIL import Image
 from webdataset import tariterators
 
-from lbq.data.decode import to_bytes
+from lbq.data.encoded_images import to_bytes
 from lbq.data.shards import open_shards
 from lbq.errors import CorruptSample, FormatError
 

@@ -1,17 +1,16 @@
 """The way in: images and events as batches, with augmentation that is a function of the seed."""
 
-from lbq.data.augment import CIFAR10, CIFAR100, IMAGENET, UNIT, AugmentConfig, Normalization
-from lbq.data.batches import Batch
-from lbq.data.loaders import (
-    SYNTHETIC,
-    Data,
-    DataConfig,
-    eval_batches,
-    open_data,
-    steps_per_epoch,
-    train_batches,
+from lbq.data.augment import (
+    CIFAR10,
+    CIFAR100,
+    IMAGENET,
+    UNIT,
+    AugmentConfig,
+    MixConfig,
+    Normalization,
 )
-from lbq.data.mixing import MixConfig
+from lbq.data.dataset import SYNTHETIC, Data, DataConfig, open_data, steps_per_epoch
+from lbq.data.loaders import Batch, eval_batches, train_batches
 
 __all__ = [
     "CIFAR10",

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.encoded import EncodedSet, EncodedSplit, count_classes
+from lbq.data.encoded_images import EncodedSet, EncodedSplit, count_classes
 from lbq.data.splits import evenly_spaced
 from lbq.errors import FormatError, MissingExtraError
 

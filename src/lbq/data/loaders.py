@@ -1,146 +1,141 @@
-"""The only door: open a data set by its configuration, then ask for batches.
-
-Everything that varies is a function of seed, epoch and step. The global batch of a step holds the
-same samples with the same augmentation for any number of ranks and workers.
-"""
+"""One batch: read, vary, mix; a pure function of the data, the seed and the step."""
 
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from typing import Any, NamedTuple
 
-from lbq.data.augment import AugmentConfig
-from lbq.data.batches import Batch, EvalTask, LoadedBatch, TrainTask
-from lbq.data.encoded import DecodedOnRead, EncodedSet, image_contents
-from lbq.data.images import open_images
-from lbq.data.packed import open_packed
-from lbq.data.recordings import open_recordings
-from lbq.data.sampler import epoch_order, eval_positions, num_steps, rank_positions
-from lbq.data.shards import open_shards
-from lbq.data.splits import Splits
-from lbq.data.synthetic import open_synthetic
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lbq.data.augment import (
+    AugmentConfig,
+    Floats,
+    augment_images,
+    choose_mix,
+    mix_pairs,
+    normalize,
+    soft_targets,
+)
+from lbq.data.dataset import Data, steps_per_epoch
+from lbq.data.encoded_images import CROP_DRAWS, DecodedOnRead
+from lbq.data.event_augment import augment_clips
+from lbq.data.sampler import RandomStream, epoch_order, eval_positions, random_bits, rank_positions
+from lbq.data.splits import Split
 from lbq.data.workers import TIMEOUT, map_in_order
 from lbq.errors import CorruptSample, ParameterError
-from lbq.ranges import Range, check_ranges
 
-SYNTHETIC = "synthetic"
-"""The source that needs no files."""
 
-Kind = Literal["images", "webdataset", "nmnist", "cifar10-dvs", "dvs-gesture", "dvs128-objects"]
+class Batch(NamedTuple):
+    """What a network is given at once."""
+
+    x: Tensor
+    """Images ``[B, C, H, W]``, or frames of events ``[T, B, 2, H, W]``; float32."""
+    target: Tensor
+    """Classes ``[B]``, or the share of every class ``[B, classes]`` where samples are mixed."""
+    sample_ids: Tensor
+    """Which samples of the data set these are, ``[B]``."""
+
+
+@dataclass(frozen=True)
+class LoadedBatch:
+    """A batch, and what went wrong with samples that were replaced in it, by index."""
+
+    batch: Batch
+    complaints: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Which data, and how it is brought to a network; pure data."""
+class TrainTask:
+    """Makes the training batches of one epoch for one rank."""
 
-    source: str
-    """Hub id or folder of images, folder or zip file of recordings, or "synthetic"."""
-    kind: Kind = "images"
-    """What lies there."""
-    size: int | None = None
-    """Side of the square that samples are brought to; as they are if None."""
-    train_split: str = "train"
-    """Name of the split of images to train on."""
-    test_split: str | None = None
-    """Name of the split of images to test on; "test" or "validation" if None."""
-    label: str | None = None
-    """Column with the classes of images; "label" or "fine_label" if None."""
-    limit: int | None = None
-    """Train on so many samples, spread evenly over the set; on all if None."""
-    limit_test: int | None = None
-    """Test on so many samples."""
-    max_corrupt: float = 0.0001
-    """Share of the training images that may turn out corrupt while they are decoded: they are
-    replaced by their neighbours. Test images and packed sets allow none."""
-    timesteps: int = 10
-    """Number of frames of a recording (T)."""
-    frames: Literal["number", "time"] = "number"
-    """Frames hold equal numbers of events, or last equally long."""
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
-    """How training samples are varied."""
+    split: Split
+    order: NDArray[np.int64]
+    augment: AugmentConfig
+    num_classes: int
+    seed: int
+    epoch: int
+    global_batch: int
+    rank: int
+    world_size: int
 
-    def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
-        for name in ("source", "train_split", "test_split", "label"):
-            value = getattr(self, name)
-            if value is not None and not value.isprintable():
-                raise ParameterError(f"{name} must be text without control characters: {value!r}")
-        augment = self.augment
-        if augment.crop == "resized" and self.size is None:
-            raise ParameterError("resized crops need a size; ImageNet's recipes use 224")
-        if augment.crop == "resized" and self.source == SYNTHETIC:
-            raise ParameterError("synthetic images have one size; crop them with crop='pad'")
-        if self.is_events and (augment.crop != "none" or augment.policy or augment.cutout):
-            raise ParameterError(
-                "crop, policy and cutout are for images; vary event frames with events=..."
-            )
-        if augment.events != "none" and not self.is_events:
-            raise ParameterError(f"events={augment.events!r} is for recordings, not {self.kind}")
-        check_ranges(
-            self,
-            ParameterError,
-            size=Range(1, 2**14),
-            limit=Range(1),
-            limit_test=Range(1),
-            max_corrupt=Range(0, 1),
-            timesteps=Range(1, 2**16),
+    def __call__(self, step: int) -> LoadedBatch:
+        """Make the batch of a step."""
+        mine = rank_positions(
+            step, global_batch=self.global_batch, rank=self.rank, world_size=self.world_size
         )
+        if not self.augment.mix.is_on:
+            values, index, complaints = self._read(mine)
+            target = torch.from_numpy(self.split.labels[index])
+            return LoadedBatch(
+                Batch(_to_tensor(values), target, torch.from_numpy(index)), complaints
+            )
+        # partners are neighbours, so whole pairs are read; the last sample may have none
+        pairs = range(mine.start & ~1, min((mine.stop + 1) & ~1, len(self.order)))
+        values, index, complaints = self._read(pairs)
+        height, width = values.shape[-2:]
+        mix = choose_mix(
+            self.augment.mix, seed=self.seed, epoch=self.epoch, step=step, size=(height, width)
+        )
+        target = soft_targets(self.split.labels[index], mix.kept, self.num_classes)
+        mix_pairs(values, mix)
+        own = slice(mine.start - pairs.start, mine.stop - pairs.start)
+        x, target, index = _to_tensor(values[own]), target[own], index[own]
+        batch = Batch(x, torch.from_numpy(target), torch.from_numpy(index))
+        return LoadedBatch(batch, complaints)
 
-    @property
-    def is_events(self) -> bool:
-        """Whether samples are recordings of events."""
-        return self.kind not in ("images", "webdataset")
+    def _read(self, positions: range) -> tuple[Floats, NDArray[np.int64], dict[int, str]]:
+        """Read and vary the samples of some positions; return which ones were read, too."""
+        index = self.order[positions.start : positions.stop]
+        complaints: dict[int, str] = {}
+        place: dict[str, int] = {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "start": positions.start,
+        }
+        samples: NDArray[Any]
+        if isinstance(self.split, DecodedOnRead):
+            bits = random_bits(
+                RandomStream.RESIZED_CROP, **place, count=len(index), width=CROP_DRAWS
+            )
+            samples, index, complaints = self.split.read_random_crops(
+                index, self.augment.area, bits
+            )
+        else:
+            samples = self.split.read(index)
+        if samples.ndim == 5:
+            return augment_clips(samples, self.augment, **place), index, complaints
+        return augment_images(samples, self.augment, **place), index, complaints
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
-    """An open data set."""
+class EvalTask:
+    """Makes the test batches of one rank: as they are, each sample once."""
 
-    config: DataConfig
-    splits: Splits
-    corrupt: dict[int, str] = field(default_factory=dict[int, str])
-    """Training samples that were replaced so far, and why."""
+    split: Split
+    augment: AugmentConfig
+    positions: range
+    batch: int
 
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return self.splits.num_classes
-
-    @property
-    def num_train(self) -> int:
-        """Number of training samples."""
-        return len(self.splits.train.labels)
-
-    @property
-    def num_test(self) -> int:
-        """Number of test samples."""
-        return len(self.splits.test.labels)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what the set holds: the same for the same data wherever it lies."""
-        return self.splits.digest
-
-    @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """``(C, H, W)`` of an image, ``(T, 2, H, W)`` of a recording."""
-        return self.splits.train.shape
-
-    @property
-    def is_sequence(self) -> bool:
-        """Whether a sample has a time axis of its own."""
-        return len(self.sample_shape) == 4
+    def __call__(self, step: int) -> LoadedBatch:
+        """Make the batch of a step; the last one may be smaller."""
+        mine = self.positions[step * self.batch : (step + 1) * self.batch]
+        index = np.arange(mine.start, mine.stop)
+        samples = self.split.read(index)
+        if samples.ndim == 5:
+            values = samples.astype(np.float32)
+        else:
+            values = normalize(samples, self.augment.normalization)
+        target = torch.from_numpy(self.split.labels[index])
+        return LoadedBatch(Batch(_to_tensor(values), target, torch.from_numpy(index)))
 
 
-def open_data(config: DataConfig, cache: str | Path) -> Data:
-    """Open a data set; small ones are decoded on first use and packed under ``cache``."""
-    return Data(config=config, splits=_open_splits(config, Path(cache).expanduser()))
-
-
-def steps_per_epoch(data: Data, global_batch: int) -> int:
-    """Count the whole global batches of an epoch."""
-    return num_steps(data.num_train, global_batch)
+def _to_tensor(values: Floats) -> Tensor:
+    """Put time first where there is any."""
+    tensor = torch.from_numpy(values)
+    return tensor.transpose(0, 1).contiguous() if tensor.dim() == 5 else tensor
 
 
 def train_batches(
@@ -217,52 +212,6 @@ def _batches(data: Data, results: Iterator[LoadedBatch]) -> Iterator[Batch]:
     for made in results:
         _count_corrupt(data, made.complaints)
         yield made.batch
-
-
-def _open_splits(config: DataConfig, cache: Path) -> Splits:
-    limits = config.limit, config.limit_test
-    if config.source == SYNTHETIC:
-        timesteps = config.timesteps if config.is_events else None
-        return open_synthetic(size=config.size, timesteps=timesteps, limits=limits)
-    if config.is_events:
-        return open_recordings(
-            config.source,
-            config.kind,
-            timesteps=config.timesteps,
-            slicing=config.frames,
-            size=config.size,
-            limits=limits,
-            cache=cache / "packed",
-        )
-    splits = config.train_split, config.test_split
-    if config.kind == "webdataset":
-        found = open_shards(config.source, splits=splits, limits=limits, cache=cache / "packed")
-    else:
-        found = open_images(
-            config.source, splits=splits, label=config.label, limits=limits, cache=cache
-        )
-    return _open_encoded(config, found, cache)
-
-
-def _open_encoded(config: DataConfig, found: EncodedSet, cache: Path) -> Splits:
-    """Pack a set of images, or leave it encoded where every epoch looks at other boxes."""
-    if config.augment.crop == "resized":
-        assert config.size is not None
-        return Splits(
-            train=DecodedOnRead(found.train, config.size, replaces_corrupt=config.max_corrupt > 0),
-            test=DecodedOnRead(found.test, config.size),
-            num_classes=found.num_classes,
-            digest=found.digest(),
-        )
-    return open_packed(
-        cache / "packed",
-        identity=found.identity | {"size": config.size},
-        num_classes=found.num_classes,
-        contents=lambda: {
-            "train": image_contents(found.train, config.size),
-            "test": image_contents(found.test, config.size),
-        },
-    )
 
 
 def _count_corrupt(data: Data, complaints: dict[int, str]) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.encoded import EncodedSet, EncodedSplit, count_classes
+from lbq.data.encoded_images import EncodedSet, EncodedSplit, count_classes
 from lbq.data.packed import SplitContents, open_packed
 from lbq.data.splits import Split, evenly_spaced
 from lbq.errors import CorruptSample, FormatError

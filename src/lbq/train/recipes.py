@@ -17,7 +17,7 @@ from lbq.data import (
     DataConfig,
     MixConfig,
 )
-from lbq.data.loaders import Kind
+from lbq.data.dataset import Kind
 from lbq.train.network import ModelConfig, NeuronConfig
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.recipe import Recipe

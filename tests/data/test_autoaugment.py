@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lbq.data import policies, sampler
-from lbq.data.policies import AROUND_ONE, NUM_DRAWS, POLICIES, RANGES, ROWS, SIGNED
+from lbq.data import autoaugment, sampler
+from lbq.data.autoaugment import AROUND_ONE, NUM_DRAWS, POLICIES, RANGES, ROWS, SIGNED
 from lbq.data.sampler import RandomStream
 
 
@@ -60,7 +60,7 @@ def test_every_row_is_chosen_equally_often():
 def test_an_image_gets_the_same_whatever_batch_it_is_in():
     images = np.random.default_rng(1).integers(0, 256, (64, 3, 32, 32), dtype=np.uint8)
     bits = random_bits(64)
-    together = policies.POLICIES["cifar10"].apply(images, bits)
-    apart = [policies.POLICIES["cifar10"].apply(images[i::4], bits[i::4]) for i in range(4)]
+    together = autoaugment.POLICIES["cifar10"].apply(images, bits)
+    apart = [autoaugment.POLICIES["cifar10"].apply(images[i::4], bits[i::4]) for i in range(4)]
     for i, part in enumerate(apart):
         assert np.array_equal(together[i::4], part)
