@@ -142,7 +142,6 @@ except lbq.LBQError as error:
 
 
 @pytest.mark.multi
-@pytest.mark.as_shipped
 def test_networks_are_loaded_and_saved_without_what_windows_lacks(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_POSIX],

@@ -46,7 +46,6 @@ def test_the_promise_is_short_and_sorted():
     assert len(set(lbq.__all__)) == len(lbq.__all__)
 
 
-@pytest.mark.as_shipped  # the annotation checks stop tracers
 @pytest.mark.parametrize("name", sorted(lbq.__all__))
 def test_every_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

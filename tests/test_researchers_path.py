@@ -19,8 +19,6 @@ from lbq.cli.main import main
 from lbq.errors import LoweringError, ParameterError, TimeError
 from lbq.train import RunOptions, evaluate_run, load_trained, train
 
-pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
-
 T, SIDE = 4, 8
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 

@@ -7,8 +7,6 @@ from torch import nn
 import lbq
 from lbq import neurons
 
-pytestmark = pytest.mark.as_shipped
-
 
 class SmallNetwork(nn.Module):
     """Two convolutions, every kind of neuron, a readout; time folded into the batch by hand."""

@@ -5,8 +5,6 @@ from torch import nn
 import lbq
 from lbq.errors import ParameterError
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 def draw(count, seed):
     generator = torch.Generator().manual_seed(seed)

@@ -7,8 +7,6 @@ import lbq
 from lbq.adapters.relu_to_neuron import with_neurons
 from lbq.errors import LoweringError
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 class Block(nn.Module):
     """A residual block as people write them: one ReLU module, called twice."""

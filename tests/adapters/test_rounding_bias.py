@@ -5,8 +5,6 @@ from torch import nn
 import lbq
 from lbq.adapters.rounding_bias import add_to_bias, find_biases
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 

@@ -2,8 +2,6 @@ import pytest
 import torch
 from sparse_networks import activity_of, build, by_stage, levels_reached, make_sparse
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 def test_levels_are_as_sparse_as_one_asks():
     net, asked = build(width=1 / 16), (0.3, 0.2, 0.1)

@@ -3,11 +3,7 @@
 import json
 import os
 
-import pytest
-
 from lbq.cli.main import main
-
-pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
 
 SMALL = ["--data.limit", "256", "--data.limit-test", "100", "--epochs", "1"]
 

@@ -56,7 +56,6 @@ def test_own_inputs_decide_the_density(capsys, network, tmp_path):
     assert [layer["pair_density"] for layer in seen] == [0, 1]
 
 
-@pytest.mark.as_shipped
 def test_the_test_set_of_the_recipe_is_taken_if_it_is_there(capsys, bundle):
     found = bench(capsys, bundle, "--batch", 2)
     assert not found["inputs"].startswith("noise")

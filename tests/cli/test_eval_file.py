@@ -13,7 +13,6 @@ from lbq.kernels.native_scan import isa
 from lbq.pretrained import pretrained_recipe
 
 pytestmark = [
-    pytest.mark.as_shipped,  # torch.fx and torch.export cannot trace the annotation checks
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 

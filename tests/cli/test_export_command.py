@@ -6,7 +6,6 @@ from lbq.cli.main import main
 from lbq.export.bundle import digest, load
 
 pytestmark = [
-    pytest.mark.as_shipped,  # torch.fx and torch.export cannot trace the annotation checks
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 

@@ -11,8 +11,6 @@ from lbq.deploy.nodes import Synapse
 from lbq.export.bundle import digest, load
 from lbq.train.trained import load_trained
 
-pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
-
 
 def test_a_run_becomes_a_proven_bundle_that_knows_its_recipe(trained, bundle, capsys):
     again = bundle.with_name("again.lbq")

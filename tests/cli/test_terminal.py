@@ -54,7 +54,6 @@ def test_colours_and_bars_of_our_own_still_work(tiny):
     assert "[/not markup]" in out.getvalue()
 
 
-@pytest.mark.as_shipped
 def test_a_recipe_that_would_control_the_terminal_is_refused_in_plain_text(tiny, tmp_path, capsys):
     for field, value, message in (
         ("name", "tiny", "name must be usable as the name of a folder"),

@@ -16,8 +16,6 @@ import lbq
 from lbq.cli.main import MISTAKE, USAGE, main
 from lbq.train.recipe import write_recipe
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks would complain before us
-
 
 @pytest.fixture(scope="module")
 def here(trained, bundle, tmp_path_factory, tiny):

@@ -63,7 +63,6 @@ def test_macs_of_the_stem_and_of_the_ann():
     assert table().active_ratio() == 0.25
 
 
-@pytest.mark.as_shipped  # the annotation checks refuse it first
 def test_a_convention_for_padding_that_is_none_is_refused():
     with pytest.raises(ParameterError, match='"skipped" or "counted", got \'paper\''):
         table().ann_macs(padding="paper")

@@ -180,7 +180,6 @@ def test_frames_are_seen_by_the_neuron_that_reads_them():
     assert found == [("0.0", T), ("2.2", T), ("4", 1)]
 
 
-@pytest.mark.as_shipped  # the annotation checks stop tracers
 def test_a_lowered_network_runs_its_synapses_as_often():
     model = lbq.resnet20(10, width=1 / 16, timesteps=3).eval()
     image = torch.randn(1, 3, 16, 16)

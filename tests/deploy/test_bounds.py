@@ -15,8 +15,6 @@ from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Synapse
 from lbq.errors import BoundError
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 def int32(values):
     return torch.tensor(values, dtype=torch.int32)

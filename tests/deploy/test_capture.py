@@ -9,8 +9,6 @@ import lbq
 from lbq.deploy.capture import capture
 from lbq.errors import LoweringError
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 def test_calls_have_the_paths_and_shapes_of_the_network():
     model = lbq.resnet20(10, width=1 / 16)

@@ -7,8 +7,6 @@ from lbq.deploy.check_lowering import in_float64
 from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 class Branching(nn.Module):
     """Does something else with tensors than with what a trace puts in their place."""

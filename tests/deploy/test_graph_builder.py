@@ -8,8 +8,6 @@ from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Merge, Shortcut, Synapse
 from lbq.errors import LoweringError
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 @pytest.fixture
 def network():

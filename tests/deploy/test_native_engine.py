@@ -16,7 +16,6 @@ from lbq.errors import ImplementationError, LoweringError, ParameterError, Shape
 from lbq.kernels import native_scan as kernels
 
 pytestmark = [
-    pytest.mark.as_shipped,  # the annotation checks stop tracers
     pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built"),
 ]
 

@@ -41,7 +41,6 @@ def test_a_pool_keeps_integers(kind):
     assert torch.equal(pooled.long(), expected)
 
 
-@pytest.mark.as_shipped
 def test_a_pool_of_another_kind_is_refused():
     with pytest.raises(ParameterError, match="median"):
         Pool("median", kernel=(2, 2))

@@ -5,8 +5,6 @@ import lbq
 from lbq.deploy.lower import lower
 from lbq.deploy.rounding import best_unit, decay_as_fraction, mean_inputs, rounded
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 @pytest.mark.parametrize(("decay", "expected"), [(0.5, (1, 1)), (0.0, (0, 0)), (1.0, (1, 0))])
 def test_simple_decays_are_exact(decay, expected):

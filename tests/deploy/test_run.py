@@ -15,8 +15,6 @@ from lbq.deploy.run import BACKENDS, choose_backend, run
 from lbq.errors import LoweringError, ParameterError, ShapeError
 from lbq.kernels.native_scan import isa
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 @pytest.fixture(scope="module")
 def networks():

@@ -18,8 +18,6 @@ from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 from lbq.models.time import merge_time, split_time
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 IMAGES, FRAMES, FEATURES = (3, 3, 8, 8), (2, 3, 3, 8, 8), (2, 3, 6)
 cat = torch.cat
 

@@ -1,12 +1,9 @@
-import pytest
 import torch
 
 import lbq
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
 from lbq.deploy.units import SHORTCUT_MAX, choose_units, group_currents
-
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 
 
 def units(model, images):

@@ -27,7 +27,6 @@ def named(page):
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.as_shipped  # the annotation checks stop tracers
 @pytest.mark.filterwarnings("default")  # a reader would see warnings, not errors
 @pytest.mark.parametrize("page", RUNNING, ids=named)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):

@@ -8,8 +8,6 @@ from random_networks import RandomNetwork
 import lbq
 from lbq.pretrained import pretrained_recipe
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_engine_gives_the_same_integers(seed, tmp_path):

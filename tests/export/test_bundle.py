@@ -25,7 +25,6 @@ from lbq.export import BundleError, digest, load, save
 SHAPES = [("resnet20", "basic"), ("resnet20", "sew"), ("resnet18", "basic"), ("resnet19", "basic")]
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize(("name", "block"), SHAPES)
 @pytest.mark.parametrize("bits", [None, 4, 8, 16])
 def test_a_network_comes_back_bit_for_bit(name, block, bits, tmp_path):
@@ -42,7 +41,6 @@ def test_a_network_comes_back_bit_for_bit(name, block, bits, tmp_path):
     assert all(torch.equal(mine[k], theirs[k]) and mine[k].dtype == theirs[k].dtype for k in mine)
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize(
     "neuron",
     [
@@ -65,7 +63,6 @@ def test_every_neuron_of_the_library_can_be_saved(neuron, tmp_path):
     assert torch.equal(run(load(tmp_path / "net.lbq"), images), run(network, images))
 
 
-@pytest.mark.as_shipped
 def test_a_binary_network_of_integers_can_be_saved(tmp_path):
     model = lbq.resnet20(10, timesteps=2, neuron=lambda c: neurons.BinaryLIF(), width=1 / 16)
     network = lower(model.eval(), torch.randn(2, 3, 16, 16))

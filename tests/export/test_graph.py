@@ -7,7 +7,6 @@ from lbq.export.graph import check_graph
 from lbq.export.manifest import read
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize("is_integer", [True, False])
 def test_shapes_are_those_of_the_running_network(is_integer):
     network = tiny_network(is_integer=is_integer)

@@ -19,8 +19,6 @@ from lbq.export import nir as door
 from lbq.export.metadata import network_metadata, write_metadata
 from lbq.export.nir import export_nir, import_nir
 
-pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
-
 NEURONS = {
     "LBQ": lambda c: lbq.BurstLIF(5, step=lbq.LearnedStep(0.4)),
     "LBQ per channel": lambda c: lbq.BurstLIF(5, step=lbq.LearnedStep(0.4, channels=c)),

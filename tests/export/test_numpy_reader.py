@@ -36,7 +36,6 @@ def answers(network, inputs, folder, *, code=ALONE):
     return torch.tensor([[int(word) for word in line.split()] for line in done.stdout.splitlines()])
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.parametrize(
     ("name", "block"), [("resnet20", "sew"), ("resnet18", "basic"), ("resnet19", "basic")]
@@ -49,7 +48,6 @@ def test_the_reader_agrees_with_torch_bit_for_bit(name, block, bits, tmp_path):
     assert torch.equal(found[:, 0], expected.argmax(1))
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize("reset", ["event", "level", "none", "zero", "late"])
 def test_the_reader_knows_every_reset(reset, tmp_path):
     network = with_reset(reset)

@@ -25,8 +25,6 @@ from lbq.export.onnx import export_onnx
 from lbq.export.onnx_graph import read_onnx_metadata
 from lbq.export.onnx_run import run_onnx
 
-pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
-
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Repeat, Shortcut, Syn
 from lbq.errors import LoweringError
 from lbq.export.onnx import export_onnx
 
-pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
-
 
 def integers(*nodes, timesteps=1, shape=(2, 6, 6)):
     """Return an integer network of a chain of nodes over still bytes."""

@@ -1,12 +1,9 @@
-import pytest
 import torch
 from onnx_networks import integer_resnet
 
 import lbq
 from lbq.deploy.nodes import Shortcut, Synapse
 from lbq.export.onnx_joint import find_joints
-
-pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
 
 
 def test_all_neurons_but_the_first_take_their_convolutions():

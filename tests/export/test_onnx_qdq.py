@@ -12,8 +12,6 @@ from lbq.export.onnx_graph import read_onnx_metadata
 from lbq.export.onnx_qdq import fit_affine
 from lbq.neurons import IntegerLIF
 
-pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
-
 
 def counted(thresholds, currents):
     """Count rungs: what the line must give."""

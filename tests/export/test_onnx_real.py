@@ -11,8 +11,6 @@ from lbq.deploy.nodes import Readout, Shortcut
 from lbq.errors import LoweringError
 from lbq.export.onnx_real import check_exact
 
-pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
-
 
 def one_neuron(neuron, *, timesteps, channels):
     """Return a network of one neuron that reads what enters."""

@@ -10,8 +10,6 @@ from lbq.export.onnx import export_onnx
 from lbq.export.onnx_graph import read_onnx_metadata
 from lbq.export.onnx_run import OnnxRunner, run_onnx
 
-pytestmark = pytest.mark.as_shipped  # lowering traces, and annotation checks stop tracers
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):

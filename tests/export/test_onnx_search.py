@@ -15,8 +15,6 @@ from lbq.export.onnx_graph import Graph
 from lbq.export.onnx_run import OnnxRunner, run_onnx
 from lbq.export.onnx_search import ThresholdSearch
 
-pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
-
 ENGINES = ("onnxruntime", "openvino")
 
 

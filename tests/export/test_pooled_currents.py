@@ -12,8 +12,6 @@ from lbq.errors import LoweringError
 from lbq.export import export_nir, export_onnx, export_pt2, import_nir
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
-pytestmark = pytest.mark.as_shipped  # torch.fx cannot trace the annotation checks
-
 
 class Network(nn.Module):
     """Averages the currents before its second neuron; two heads, whose means are added."""

@@ -12,8 +12,7 @@ from lbq.errors import FormatError, ShapeError
 from lbq.export.metadata import network_metadata
 from lbq.export.pt2 import export_pt2, read_pt2, run_pt2
 
-as_shipped = pytest.mark.as_shipped  # torch.export cannot trace the annotation checks
-pytestmark = [as_shipped, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 ELSEWHERE = """
 import sys

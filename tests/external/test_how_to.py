@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 TOOLS = {
     "brevitas": "brevitas",

@@ -203,7 +203,6 @@ def test_residues_are_refused_where_they_would_saturate():
         ScanOptions(max_level=21, lo=1.0, hi=21.0, keep="residues")
 
 
-@pytest.mark.as_shipped
 def test_a_compiled_network_calls_the_native_kernels_and_gets_the_same_bits():
     def answers(run, batch):
         leaf = torch.randn(2, batch, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()

@@ -256,7 +256,6 @@ def test_the_forced_reference_answers_in_the_dtypes_of_the_others(dtype):
         assert torch.equal(got, want)
 
 
-@pytest.mark.as_shipped
 def test_a_function_compiled_inside_keeps_what_was_forced():
     torch.compiler.reset()
     currents = leaf(2, 3, 4)
@@ -267,7 +266,6 @@ def test_a_function_compiled_inside_keeps_what_was_forced():
 
 
 @needs_native
-@pytest.mark.as_shipped
 @pytest.mark.parametrize("strict", [True, False])
 def test_an_exported_program_calls_the_native_kernels_only_if_told_to(strict):
     class Neuron(torch.nn.Module):
@@ -290,7 +288,6 @@ def forced(name, *arguments, **keywords):
         return simple(*arguments, **keywords)
 
 
-@pytest.mark.as_shipped  # the annotation checks of the test run would complain first
 @pytest.mark.parametrize(
     ("error", "message", "call"),
     [

@@ -10,7 +10,6 @@ def test_a_level_that_fits_no_byte_is_refused(max_level):
         ScanOptions(max_level=max_level, lo=1.0, hi=5.0)
 
 
-@pytest.mark.as_shipped
 def test_an_unknown_reset_is_refused():
     with pytest.raises(ParameterError, match="got 'evnt'"):
         ScanOptions(max_level=5, lo=1.0, hi=5.0, reset_mode="evnt")

@@ -1,13 +1,11 @@
 """The whole network through torch.compile."""
 
-import pytest
 import torch
 
 import lbq
 from lbq.neurons import named_neurons
 
 
-@pytest.mark.as_shipped
 def test_compiled_resnet20_agrees_with_eager_and_flips_almost_no_level():
     torch.manual_seed(0)
     model = lbq.resnet20(10)  # the paper's width

@@ -244,7 +244,6 @@ class BlockTracer(torch.fx.Tracer):
         return isinstance(module, lbq.BurstLIF) or super().is_leaf_module(module, path)
 
 
-@pytest.mark.as_shipped
 def test_tracers_see_the_modules_and_get_the_same_answers():
     fused, unfused = (model.eval() for model in twins())
     program = torch.export.export(fused, (images(),))

@@ -92,7 +92,6 @@ class LeafTracer(torch.fx.Tracer):
         return isinstance(module, (*time, neurons.Neuron)) or super().is_leaf_module(module, name)
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize("block", ["basic", "sew", "ms"])
 @pytest.mark.parametrize("form", ["cifar", "imagenet", "events"])
 def test_the_networks_can_be_traced(block, form):
@@ -170,7 +169,6 @@ def test_width_scales_channels_and_keeps_the_shape():
     assert scaled.scaled(1e-9).channels == (1, 1, 1)
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize(
     ("error", "message", "call"),
     [

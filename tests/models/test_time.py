@@ -67,7 +67,6 @@ def test_features_are_repeated_before_a_neuron():
     assert counter.table().ann_macs() == 5 * 6 + 6 * 2
 
 
-@pytest.mark.as_shipped  # the annotation checks stop tracers
 def test_features_repeated_over_time_can_be_lowered():
     model = nn.Sequential(
         nn.Linear(5, 6), RepeatOverTime(3), lbq.BurstLIF(step=0.1), nn.Linear(6, 2), MeanOverTime()
@@ -158,7 +157,6 @@ class Total(nn.Module):
         return x.sum((0, 1))
 
 
-@pytest.mark.as_shipped  # the annotation checks stop tracers
 def test_lowering_checks_on_request_that_time_is_first():
     model = nn.Sequential(nn.Linear(5, 6), lbq.BurstLIF(step=0.1), nn.Linear(6, 2)).eval()
     lbq.lower(model, torch.randn(3, 1, 5), check_time=True)

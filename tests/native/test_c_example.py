@@ -35,7 +35,6 @@ def example(native_build, tmp_path_factory):
     return folder / "example"
 
 
-@pytest.mark.as_shipped
 def test_it_answers_a_black_image(example, tmp_path):
     network = tiny_network()
     lbq.save(network, tmp_path / "net.lbq")

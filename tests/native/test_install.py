@@ -32,7 +32,6 @@ def test_the_package_has_the_version_of_the_library(installed):
     assert f'set(PACKAGE_VERSION "{lbq.__version__}")' in version.read_text()
 
 
-@pytest.mark.as_shipped
 def test_another_project_finds_the_package_and_answers_a_bundle(installed, tmp_path):
     network, build = tiny_network(), tmp_path / "build"
     lbq.save(network, tmp_path / "net.lbq")

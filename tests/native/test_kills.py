@@ -5,7 +5,7 @@ import pytest
 from bundles import tiny_network
 from faults import killed_batches
 
-pytestmark = [pytest.mark.multi, pytest.mark.as_shipped]
+pytestmark = pytest.mark.multi
 
 
 @pytest.mark.parametrize("workers", [1, 2])

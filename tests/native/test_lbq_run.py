@@ -56,7 +56,6 @@ def check_everywhere(lbq_run, network, inputs, folder):
         assert np.array_equal(from_csv(done.stdout.decode())[:, 1:], expected)
 
 
-@pytest.mark.as_shipped
 def test_threads_that_cannot_start_are_not_called_a_lack_of_memory(lbq_run, tmp_path):
     network = tiny_network()
     lbq.save(network, tmp_path / "net.lbq")
@@ -74,7 +73,6 @@ def test_threads_that_cannot_start_are_not_called_a_lack_of_memory(lbq_run, tmp_
     assert b"memory" not in done.stderr
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize("seed", range(12))
 def test_random_networks_give_the_same_integers(seed, lbq_run, tmp_path):
     model = RandomNetwork(seed)
@@ -83,7 +81,6 @@ def test_random_networks_give_the_same_integers(seed, lbq_run, tmp_path):
     check_everywhere(lbq_run, network, inputs, tmp_path)
 
 
-@pytest.mark.as_shipped
 def test_the_trained_network_gives_the_same_integers(lbq_run, tmp_path):
     model, recipe = lbq.load_pretrained("pocket-cifar10"), pretrained_recipe("pocket-cifar10")
     if "LBQ_DATA" in os.environ:

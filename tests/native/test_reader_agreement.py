@@ -58,7 +58,6 @@ def test_a_folder_and_a_pipe_are_no_bundles(lbq_run, tmp_path):
     assert set(native_verdicts(lbq_run, paths).values()) == {"file"}
 
 
-@pytest.mark.as_shipped
 def test_mutants_are_judged_alike(lbq_run, bundles, tmp_path):
     rng = random.Random(11)
     expected = {}
@@ -70,7 +69,6 @@ def test_mutants_are_judged_alike(lbq_run, bundles, tmp_path):
     assert native_verdicts(lbq_run, list(expected)) == expected
 
 
-@pytest.mark.as_shipped
 @pytest.mark.parametrize("name", [path.stem for path in sorted(CORPUS.glob("*.txt"))])
 def test_the_committed_bundles_answer_as_ever(name):
     network = load(CORPUS / f"{name}.lbq")

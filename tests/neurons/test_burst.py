@@ -106,7 +106,6 @@ def test_wrong_arguments_are_refused(error, message, arguments):
     assert isinstance(caught.value, LBQError)
 
 
-@pytest.mark.as_shipped
 def test_an_unknown_reset_is_refused():
     with pytest.raises(ParameterError, match='"event", "level" or "none", got \'hard\''):
         BurstLIF(reset_mode="hard")

@@ -193,7 +193,6 @@ def test_real_sequences_never_warn(unwarned):
         neuron.train()(currents)
 
 
-@pytest.mark.as_shipped  # the annotation checks stop tracers
 def test_compiling_a_neuron_in_train_mode_is_not_stopped_by_the_warning(unwarned):
     network = nn.Sequential(nn.Linear(8, 5), lbq.models.RepeatOverTime(2), lbq.BurstLIF(step=0.1))
     inputs = torch.randn(4, 8)

@@ -17,8 +17,6 @@ from lbq.train.prepare import build_gradients, build_state
 from lbq.train.world import open_world
 from lbq_paper.full_size import full_size_experiments
 
-pytestmark = pytest.mark.as_shipped  # checked annotations would only make large tensors slow
-
 BATCH = 2
 SIDES = {"cifar10": 32, "cifar100": 32}  # the others say theirs in the recipe
 NUM_CLASSES = {

@@ -60,7 +60,6 @@ def count(monkeypatch, counts, should_stop=lambda: False):
     return found
 
 
-@pytest.mark.as_shipped
 def test_answers_are_counted_and_the_loss_is_a_mean_over_samples(monkeypatch):
     correct, samples, loss = count(monkeypatch, [8, 4])
     assert (correct, samples) == (6, 12)
@@ -68,12 +67,10 @@ def test_answers_are_counted_and_the_loss_is_a_mean_over_samples(monkeypatch):
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(logits, target).item())
 
 
-@pytest.mark.as_shipped
 def test_an_accuracy_over_another_number_of_samples_is_refused(monkeypatch):
     with pytest.raises(RunError, match="evaluated 8 samples, but the test set has 12"):
         count(monkeypatch, [8])
 
 
-@pytest.mark.as_shipped
 def test_a_stop_ends_an_evaluation_without_a_result(monkeypatch):
     assert count(monkeypatch, [8, 4], should_stop=lambda: True) is None

@@ -99,7 +99,6 @@ def test_training_leaves_the_settings_of_torch_as_they_were(mode, tiny, tmp_path
     assert global_settings() == before
 
 
-@pytest.mark.as_shipped
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_network_is_trained_saved_and_continued(tiny, tmp_path, monkeypatch):
     """Without code generation, which takes minutes; tests/models/test_compile.py has that."""

@@ -10,8 +10,6 @@ from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortc
 from lbq.deploy.run import run
 from lbq.errors import LoweringError
 
-pytestmark = pytest.mark.as_shipped  # the annotation checks stop tracers
-
 
 @pytest.mark.parametrize("seed", range(4))
 def test_shapes_are_those_that_torch_gives(seed):

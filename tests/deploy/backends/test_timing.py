@@ -13,7 +13,6 @@ from lbq.deploy.run import run
 from lbq.kernels import native_scan as kernels
 
 pytestmark = [
-    pytest.mark.as_shipped,  # the annotation checks stop tracers
     pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built"),
 ]
 
