@@ -15,7 +15,7 @@ from lbq.data import open_data
 from lbq.pretrained import load_pretrained, pretrained_recipe, pretrained_record
 from lbq.pretrained.loading import FOLDER, pretrained_card
 from lbq.pretrained.model_card import CARD
-from lbq_paper.exact import count_exactly
+from lbq_paper.measure import count_exactly
 
 FEW = 2_000
 """What a test can count again in a minute."""

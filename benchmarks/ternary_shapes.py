@@ -16,7 +16,7 @@ from unittest.mock import patch
 from torch import Tensor, nn
 
 from lbq.train import NeuronConfig, Recipe, RunOptions, train
-from lbq_paper.pocket_size import study_recipe
+from lbq_paper.experiments import study_recipe
 
 EPOCHS = 2
 LOW_RATE = 0.05

@@ -91,8 +91,6 @@ def test_only_drawing_and_other_tools_need_more_to_be_imported(bare):
         "lbq.adapters.spikingjelly",
         "lbq.analysis.figures",
         "lbq.analysis.report",
-        "lbq.analysis.sections",
-        "lbq.analysis.comparison",
     }
 
 

@@ -10,14 +10,18 @@ import tyro
 
 from lbq.errors import LBQError, ParameterError
 from lbq.train import RunOptions
-from lbq_paper.experiments import Experiment, Size, Table, chosen
-from lbq_paper.full_size import full_size_experiments
-from lbq_paper.layers import behaviour_lines
-from lbq_paper.pocket_size import pocket_experiments
+from lbq_paper.experiments import (
+    Experiment,
+    Size,
+    Table,
+    chosen,
+    full_size_experiments,
+    pocket_experiments,
+)
+from lbq_paper.layers import behaviour_lines, save_figure
 from lbq_paper.results import Results, open_results
-from lbq_paper.results_page import results_page
 from lbq_paper.runner import RunnerOptions, run_experiments
-from lbq_paper.tables import aligned, table_text
+from lbq_paper.tables import aligned, results_page, table_text
 
 _USAGE = """usage:
   python -m lbq_paper list [--size pocket] [--table 5] [--group a]    experiments and their state
@@ -200,13 +204,10 @@ def _table(words: Sequence[str]) -> int:
 
 def _figure(words: Sequence[str]) -> int:
     arguments = tyro.cli(FigureArguments, prog="lbq_paper figure", args=list(words))
-    from lbq_paper.paper_figures import save_figure_3, save_figure_4  # noqa: PLC0415 -- an extra
-
-    if arguments.figure == "3":
-        paths = save_figure_3(arguments.out)
-    else:
-        results = _open(arguments.results)
-        paths = save_figure_4(arguments.out, results, arguments.size)
+    needs_records = arguments.figure == "4"
+    results = _open(arguments.results) if needs_records else Results(experiments=(), records={})
+    paths = save_figure(arguments.figure, arguments.out, results, arguments.size)
+    if needs_records:
         _say("\n".join(aligned(behaviour_lines(results, arguments.size))))
     for path in paths:
         _say(str(path))

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from lbq.analysis import LayerLevels, LayerStep, LevelProfile, StepProfile
 from lbq.config_io import Document
+from lbq.errors import ParameterError
 from lbq_paper.claims import TEXT
 from lbq_paper.experiments import Size
 from lbq_paper.records import Record
@@ -125,3 +128,29 @@ def _levels(layer: Document) -> LayerLevels:
     shares = [round(_PPM * share) for share in layer["levels"]] or [0] * layer["max_level"]
     counts = [active * share for share in shares]
     return LayerLevels(layer=layer["layer"], counts=(_PPM**2 - sum(counts), *counts))
+
+
+def save_figure(number: Literal["3", "4"], out: Path, results: Results, size: Size) -> list[Path]:
+    """Write a figure of the paper as SVG, PDF and PNG.
+
+    Figure 3 shows the surrogates. Figure 4 shows the layers of those of V1, V2, V3 and LBQ that
+    were run.
+    """
+    from lbq.analysis import figures  # noqa: PLC0415 -- an extra
+
+    if number == "3":
+        drawn, name = figures.draw_surrogates(), "figure3"
+    else:
+        found = first_behaviours(results, size)
+        if not found:
+            raise ParameterError(
+                f"figure 4 shows {', '.join(VARIANTS)}, and none was run at {size} size; "
+                f"python -m lbq_paper run --size {size} --table 5 --data DATA"
+            )
+        drawn = figures.draw_behaviour([(name, b.steps, b.levels) for name, b in found.items()])
+        name = f"figure4-{size}"
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / f"{name}{suffix}" for suffix in (".svg", ".pdf", ".png")]
+    for path in paths:
+        figures.save_figure(drawn, path)
+    return paths

@@ -1,14 +1,16 @@
 """Measuring a trained network on every test sample: what it answers, and what its levels cost."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from lbq.analysis.levels import LayerLevels, LevelCounts
+from lbq.analysis.layer_stats import LayerLevels, LevelCounts
 from lbq.config_io import Document
 from lbq.cost import OpCounter, Padding, count_macs
 from lbq.data import Data, eval_batches, open_data
+from lbq.errors import ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import Neuron, NeuronStep, Surrogate, named_neurons, watch_levels
 from lbq.train import Recipe, load_trained
@@ -126,3 +128,31 @@ def _settings(neuron: Neuron) -> Document:
 
 def _numbers(values: Tensor) -> list[float]:
     return [round(value, _DIGITS) for value in values.flatten().tolist()]
+
+
+BATCH = 50
+"""Images at once; it divides the milestones and changes no count."""
+
+
+@torch.inference_mode()
+def count_exactly(model: SpikingResNet, data: Data, *, milestones: tuple[int, ...]) -> Document:
+    """Count, in float64, after each of so many test images, in the order of the test set."""
+    last = max(milestones, default=0)
+    if not 0 < last <= data.num_test or any(milestone % BATCH for milestone in milestones):
+        raise ParameterError(
+            f"milestones are multiples of {BATCH} up to {data.num_test}, got {milestones}"
+        )
+    model = deepcopy(model).double()
+    batches = eval_batches(data, batch=BATCH)
+    counter: OpCounter | None = None
+    correct, found = 0, list[Document]()
+    for index, batch in enumerate(batches, 1):
+        images = batch.x.double()
+        counter = counter or OpCounter(model, images[:1])
+        with watch_levels(model, counter):
+            correct += int((model(images).argmax(1) == batch.target).sum())
+        if index * BATCH in milestones:
+            found.append({"correct": correct, **counts_of(counter)})
+        if index * BATCH == last:
+            break
+    return {"precision": "float64", "data_sha256": data.digest, "after": found}

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from lbq_paper.claims import TEXT
+from lbq_paper.claims import TEXT, printed_entries
 from lbq_paper.experiments import Size
 from lbq_paper.layers import active_ratio, entropy, step_variation
 from lbq_paper.results import Results, Spread, Value, accuracy, reduction
-from lbq_paper.tables_as_printed import printed_entries
 
 Conclusion = Literal["holds", "does not hold", "inconclusive", "not run"]
 

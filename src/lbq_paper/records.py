@@ -15,8 +15,7 @@ from lbq.kernels.native_scan import isa
 from lbq.train import Recipe, read_journal
 from lbq.train.provenance import git_commit
 from lbq.train.run_folder import RunFolder
-from lbq_paper.experiments import Experiment, published, recipe_key
-from lbq_paper.numerics import numerics_digest
+from lbq_paper.experiments import Experiment, numerics_digest, published, recipe_key
 
 FORMAT = "lbq-experiment-2"
 

@@ -8,9 +8,14 @@ from pathlib import Path
 
 from lbq.config_io import Document
 from lbq.functional.op_costs import arithmetic_energy_pj
-from lbq_paper.experiments import Experiment, Size, Table, table_of
-from lbq_paper.full_size import full_size_experiments
-from lbq_paper.pocket_size import pocket_experiments
+from lbq_paper.experiments import (
+    Experiment,
+    Size,
+    Table,
+    full_size_experiments,
+    pocket_experiments,
+    table_of,
+)
 from lbq_paper.records import Record, read_records
 
 SIZES: dict[Size, str] = {"full": "full size", "pocket": "pocket"}

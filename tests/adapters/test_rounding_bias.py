@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import lbq
-from lbq.adapters.rounding_bias import add_to_bias, find_biases
+from lbq.adapters.relu_to_neuron import add_to_bias, find_biases
 
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -1,9 +1,15 @@
 """A run that nobody trained, with numbers that can be told apart on a page."""
 
-from lbq.analysis.levels import LayerLevels, LevelProfile
-from lbq.analysis.membranes import BINS_PER_STEP, MARGIN, LayerMembranes
+from lbq.analysis.layer_stats import (
+    BINS_PER_STEP,
+    MARGIN,
+    LayerLevels,
+    LayerMembranes,
+    LayerStep,
+    LevelProfile,
+    StepProfile,
+)
 from lbq.analysis.run_summary import Costs, EdgeCost, Price, RunSummary
-from lbq.analysis.steps import LayerStep, StepProfile
 
 LAYERS = ("stem", "first", "second")
 

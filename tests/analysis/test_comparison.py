@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from lbq.analysis.comparison import render_comparison
-from lbq.analysis.steps import StepProfile
+from lbq.analysis.layer_stats import StepProfile
+from lbq.analysis.report import render_comparison
 
 
 def row(page, name):

@@ -8,8 +8,7 @@ import torch
 from matplotlib.patches import StepPatch
 
 from lbq.analysis import figures
-from lbq.analysis.levels import LayerLevels, LevelProfile
-from lbq.analysis.steps import LayerStep, StepProfile
+from lbq.analysis.layer_stats import LayerLevels, LayerStep, LevelProfile, StepProfile
 from lbq.errors import ParameterError
 from lbq.functional.surrogate import arctan_soft_spike, soft_level
 

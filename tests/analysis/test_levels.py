@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import lbq
-from lbq.analysis.levels import LayerLevels, LevelCounts, LevelProfile
+from lbq.analysis.layer_stats import LayerLevels, LevelCounts, LevelProfile
 from lbq.errors import LevelError
 from lbq.neurons import TernaryLIF
 from lbq.neurons.watch import named_neurons

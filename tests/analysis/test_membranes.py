@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import lbq
-from lbq.analysis.membranes import BINS_PER_STEP, MARGIN, MembraneCounts
+from lbq.analysis.layer_stats import BINS_PER_STEP, MARGIN, MembraneCounts
 from lbq.neurons import BinaryLIF, BoxET, BurstLIF, FixedStep
 
 

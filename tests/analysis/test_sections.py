@@ -1,8 +1,8 @@
 import re
 from dataclasses import replace
 
-from lbq.analysis import sections
-from lbq.analysis.levels import LayerLevels, LevelProfile
+from lbq.analysis import report
+from lbq.analysis.layer_stats import LayerLevels, LevelProfile
 from lbq.analysis.run_summary import Price
 
 
@@ -13,7 +13,7 @@ def values(html):
 
 def test_evaluations_are_the_journals(invented):
     run = invented.run()
-    _, table = sections.curves(run)
+    _, table = report.curves_section(run)
     expected = [x for r in run.evaluations for x in (r["step"], 100 * r["accuracy"], r["loss"])]
     assert values(table) == expected
     assert "62 of 80" in table
@@ -21,23 +21,23 @@ def test_evaluations_are_the_journals(invented):
 
 def test_steps_levels_and_membranes_are_the_profiles(invented):
     run = invented.run()
-    assert values(sections.steps(run)[1]) == list(run.steps.means)
+    assert values(report.steps_section(run)[1]) == list(run.steps.means)
     *layers, mean = [
         [layer.active_ratio, layer.entropy, *layer.shares] for layer in run.levels.layers
     ] + [[run.levels.active_ratio, run.levels.entropy, *map(run.levels.share, range(1, 6))]]
-    assert values(sections.levels(run)[1]) == [x for row in [*layers, mean] for x in row]
+    assert values(report.levels_section(run)[1]) == [x for row in [*layers, mean] for x in row]
     expected = [
         x
         for m in run.membranes
         for x in (m.lower_tail, m.on_plateau, m.upper_tail, m.outside_box, m.tail)
     ]
-    assert values(sections.membranes(run)[1]) == expected
+    assert values(report.membranes_section(run)[1]) == expected
 
 
 def test_layers_may_have_different_largest_levels(invented):
     small = LayerLevels(layer="small", counts=(6, 3, 1))
     mixed = LevelProfile(num_images=1, layers=(*invented.levels().layers, small))
-    table = sections.levels(replace(invented.run(), levels=mixed))[1]
+    table = report.levels_section(replace(invented.run(), levels=mixed))[1]
     row = table[table.index("small") : table.index("each layer counts once")]
     assert values(row) == [0.4, small.entropy, 0.75, 0.25]
 
@@ -47,10 +47,10 @@ def test_signed_levels_are_told_as_such(invented):
         num_images=1, layers=(LayerLevels(layer="a", counts=(6, 4), is_signed=True),)
     )
     run = replace(invented.run(), levels=ternary)
-    more = {name: words for name, _, words in sections.headline_of(run)}
+    more = {name: words for name, _, words in report.headline_of(run)}
     assert more["Timesteps"] == "levels -1 to 1"
-    assert "P(|k| = 1 | k≠0)" in sections.levels(run)[1]
-    unsigned = {name: words for name, _, words in sections.headline_of(invented.run())}
+    assert "P(|k| = 1 | k≠0)" in report.levels_section(run)[1]
+    unsigned = {name: words for name, _, words in report.headline_of(invented.run())}
     assert unsigned["Timesteps"] == "levels 0 to 5"
 
 
@@ -58,27 +58,25 @@ def test_a_box_is_not_said_to_have_tails(invented):
     boxed = replace(
         invented.run(), membranes=tuple(replace(m, tail=None) for m in invented.membranes())
     )
-    assert "there is no gradient" in sections.membranes(boxed)[0]
-    assert "through the tails" in sections.membranes(invented.run())[0]
+    assert "there is no gradient" in report.membranes_section(boxed)[0]
+    assert "through the tails" in report.membranes_section(invented.run())[0]
 
 
 def test_costs_and_energy_are_those_handed_in(invented):
     run = invented.run()
-    _, _, edges, others = sections.costs(run)
+    _, _, edges, others = report.costs_section(run)
     assert values(edges)[:2] == [4.0, 1.5]
     assert values(edges)[-3:] == [run.costs.unary_acs / 1e6, 4.5, 100 * run.costs.saved]
     assert values(others) == [2.25, 0.125, 0.0625, 0.75, 123.456789]
-    _, energy = sections.energy(run)
+    _, energy = report.energy_section(run)
     assert values(energy) == [4000, 500, 8, 1000, 250, 4]
     assert "a book &amp; a half" in energy
 
 
 def test_the_headline_says_when_a_better_epoch_was_seen_on_the_test_set(invented):
-    names = [name for name, _, _ in sections.headline_of(invented.run())]
+    names = [name for name, _, _ in report.headline_of(invented.run())]
     assert "Best epoch" not in names
-    early = {
-        name: (value, more) for name, value, more in sections.headline_of(invented.run(step=15))
-    }
+    early = {name: (value, more) for name, value, more in report.headline_of(invented.run(step=15))}
     assert early["Test accuracy"][0].value == 100 * 61 / 80
     assert early["Best epoch"][1] == "epoch 2, chosen on the test set"
 
@@ -92,43 +90,43 @@ def with_memory(invented, burst_mj):
 
 
 def test_memory_has_a_card_beside_energy_and_a_loss_is_marked(invented):
-    *_, energy, memory = sections.headline_of(with_memory(invented, 4.0))
+    *_, energy, memory = report.headline_of(with_memory(invented, 4.0))
     assert (energy[0], energy[1].value, energy[1].is_loss) == ("Energy, ANN / this", 4.0, False)
     assert (memory[0], memory[1].value, memory[1].is_loss) == ("Memory, ANN / this", 0.25, True)
     assert memory[2] == "bytes moved; a loss, 4.0 times the ANN's"
-    *_, gain = sections.headline_of(with_memory(invented, 0.5))
+    *_, gain = report.headline_of(with_memory(invented, 0.5))
     assert (gain[1].text, gain[1].is_loss, gain[2]) == ("2.00 x", False, "bytes moved")
 
 
 def test_one_sentence_says_what_the_run_came_to_losses_included(invented):
-    assert sections.outcome(with_memory(invented, 4.0)) == (
+    assert report.outcome(with_memory(invented, 4.0)) == (
         "77.50 % of the test samples are answered correctly; an image takes 4.50 M bit-sparse "
         "accumulations and 0.75 M multiply-accumulates, where an ANN of the same shape takes "
         "123.46 M multiply-accumulates; compared with that ANN, its arithmetic takes 8.00 times "
         "less energy (paper) and 4.00 times less energy (int8, 32-bit sums); it moves 4.00 times "
         "as many bytes, a loss."
     )
-    assert sections.outcome(with_memory(invented, 0.5)).endswith("it moves 2.00 times fewer bytes.")
+    assert report.outcome(with_memory(invented, 0.5)).endswith("it moves 2.00 times fewer bytes.")
     partly = replace(invented.run(), costs=replace(invented.costs(), notes=("no matmul",)))
-    assert "(not all operations are counted)" in sections.outcome(partly)
+    assert "(not all operations are counted)" in report.outcome(partly)
     bare = invented.run(journal=(), levels=None, membranes=(), costs=None, prices=())
-    assert sections.outcome(bare) == (
+    assert report.outcome(bare) == (
         "It was not evaluated on the test set; levels, costs and energy were not measured."
     )
 
 
 def test_what_was_not_measured_has_no_section(invented):
     run = invented.run(levels=None, membranes=(), costs=None, prices=())
-    assert not sections.levels(run)
-    assert not sections.membranes(run)
-    assert not sections.costs(run)
-    assert not sections.energy(run)
+    assert not report.levels_section(run)
+    assert not report.membranes_section(run)
+    assert not report.costs_section(run)
+    assert not report.energy_section(run)
 
 
 def test_every_setting_and_its_origin_is_on_the_page(invented):
-    (recipe,) = sections.recipe(invented.run())
+    (recipe,) = report.recipe_section(invented.run())
     for words in ("&lt;nowhere&gt;", "neuron.kind", "epochs", "yes"):
         assert words in recipe
-    (origin,) = sections.provenance(invented.run())
+    (origin,) = report.provenance_section(invented.run())
     for words in ("c0ffee", "versions.torch", "2.13.0", "2001-09-09 01:46 UTC", "2.00"):
         assert words in origin

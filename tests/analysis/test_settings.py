@@ -1,4 +1,4 @@
-from lbq.analysis.settings import settings
+from lbq.analysis.report import settings
 from lbq.config_io import to_document
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import lbq
-from lbq.analysis.steps import LayerStep, StepProfile, read_steps
+from lbq.analysis.layer_stats import LayerStep, StepProfile, read_steps
 from lbq.neurons import BinaryLIF, BurstLIF, FixedStep, LearnedStep, OriginalTernaryLIF
 
 

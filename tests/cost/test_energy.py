@@ -17,7 +17,7 @@ from lbq.cost import (
 )
 from lbq.functional.op_costs import AC_PJ, FORMATION_PJ, MAC_PJ
 from lbq.neurons import BinaryLIF, TernaryLIF
-from lbq_paper.tables_as_printed import ENERGIES
+from lbq_paper.claims import ENERGIES
 
 ANN_MACS, STEM_MACS, NEURONS = 2_587_235_328, 3_538_944, 1_507_328
 

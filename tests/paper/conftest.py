@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from lbq_paper.experiments import published
-from lbq_paper.full_size import full_size_experiments
-from lbq_paper.numerics import numerics_digest
-from lbq_paper.pocket_size import pocket_experiments
+from lbq_paper.experiments import (
+    full_size_experiments,
+    numerics_digest,
+    pocket_experiments,
+    published,
+)
 from lbq_paper.records import FORMAT
 
 COUNTS = {"num_images": 10_000, "ann_macs": 0, "fp_macs": 0}

@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 from lbq.functional.op_costs import AC_PJ, FORMATION_PJ, MAC_PJ, arithmetic_energy_pj
-from lbq_paper.claims import DIFFERENCES, DISPUTED, REPEATED, TEXT, Dispute
-from lbq_paper.tables_as_printed import (
+from lbq_paper.claims import (
     ABLATION,
     ACCUMULATIONS,
     ACCURACY,
     COST_TIMESTEPS,
+    DIFFERENCES,
+    DISPUTED,
     ENERGIES,
     HYPERPARAMETERS,
+    REPEATED,
+    TEXT,
+    Dispute,
     printed_entries,
 )
 

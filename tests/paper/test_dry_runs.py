@@ -15,7 +15,7 @@ from lbq.train.feeding import feed
 from lbq.train.learning import Learner
 from lbq.train.prepare import build_gradients, build_state
 from lbq.train.world import open_world
-from lbq_paper.full_size import full_size_experiments
+from lbq_paper.experiments import full_size_experiments
 
 BATCH = 2
 SIDES = {"cifar10": 32, "cifar100": 32}  # the others say theirs in the recipe

@@ -10,7 +10,7 @@ from lbq.data import open_data
 from lbq.errors import ParameterError
 from lbq.pretrained import pretrained_recipe, pretrained_record
 from lbq.train import build_network
-from lbq_paper.exact import count_exactly
+from lbq_paper.measure import count_exactly
 
 NAME = "pocket-cifar10"
 

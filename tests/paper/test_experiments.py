@@ -7,18 +7,21 @@ import torch
 from lbq.neurons import BurstLIF, MultiLevelLIF, named_neurons
 from lbq.train import build_network, read_recipe, write_recipe
 from lbq_paper import experiments as experiments_module
+from lbq_paper.claims import ACCURACY, printed_entries
 from lbq_paper.experiments import (
+    ABLATION,
+    COSTS,
     Experiment,
     chosen,
+    full_size_experiments,
     in_order,
     merged,
+    pocket_experiments,
+    pocket_science,
     published,
     recipe_key,
     table_of,
 )
-from lbq_paper.full_size import ABLATION, COSTS, full_size_experiments
-from lbq_paper.pocket_size import pocket_experiments, pocket_science
-from lbq_paper.tables_as_printed import ACCURACY, printed_entries
 
 FULL, POCKET = full_size_experiments(), pocket_experiments()
 NUM_CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet-1k": 1000, "dvs-gesture": 11}

@@ -5,7 +5,7 @@ import pytest
 
 import lbq
 from lbq.errors import RunError
-from lbq_paper.numerics import digest_of, numerics_digest
+from lbq_paper.experiments import digest_of, numerics_digest
 
 PACKAGE = Path(lbq.__file__).parent
 

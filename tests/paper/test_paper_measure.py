@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lbq
-from lbq.analysis.levels import LevelCounts
+from lbq.analysis.layer_stats import LevelCounts
 from lbq.data import open_data
 from lbq.train import ModelConfig, NeuronConfig, build_network
 from lbq_paper.measure import levels_of, measure

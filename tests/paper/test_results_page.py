@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from lbq_paper.paper_figures import save_figure_4
+from lbq_paper.layers import save_figure
 from lbq_paper.results import open_results
-from lbq_paper.results_page import results_page
+from lbq_paper.tables import results_page
 
 ROOT = Path(__file__).parents[2]
 COUNTS = {
@@ -23,7 +23,7 @@ def test_the_committed_page_is_what_the_records_generate():
 
 
 def test_so_is_the_committed_figure(tmp_path):
-    save_figure_4(tmp_path, open_results(ROOT / "results"), "pocket")
+    save_figure("4", tmp_path, open_results(ROOT / "results"), "pocket")
     name = "figure4-pocket.svg"
     assert (tmp_path / name).read_text() == (ROOT / "docs" / "figures" / name).read_text(), (
         "draw it again: python -m lbq_paper figure 4 --out docs/figures"

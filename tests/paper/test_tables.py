@@ -3,9 +3,9 @@ from decimal import Decimal
 
 import pytest
 
+from lbq_paper.claims import ABLATION, ACCUMULATIONS, ACCURACY, ENERGIES
 from lbq_paper.results import open_results, shown
 from lbq_paper.tables import table_lines, table_text
-from lbq_paper.tables_as_printed import ABLATION, ACCUMULATIONS, ACCURACY, ENERGIES
 
 COUNTS = {
     "num_images": 10,

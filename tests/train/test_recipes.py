@@ -5,7 +5,7 @@ import torch
 
 from lbq.train.network import build_network
 from lbq.train.recipes import RECIPES
-from lbq_paper.tables_as_printed import HYPERPARAMETERS
+from lbq_paper.claims import HYPERPARAMETERS
 
 TABLE_1 = {
     "imagenet-resnet34": "ImageNet-1K",

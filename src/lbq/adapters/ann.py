@@ -15,8 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lbq.adapters.relu_to_neuron import with_neurons
-from lbq.adapters.rounding_bias import add_to_bias, find_biases
+from lbq.adapters.relu_to_neuron import add_to_bias, find_biases, with_neurons
 from lbq.errors import LoweringError, ParameterError
 from lbq.models.time import check_timesteps
 from lbq.neurons.burst import BurstLIF

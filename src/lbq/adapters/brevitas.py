@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.adapters.relu_to_neuron import ReplacementSpec, with_neurons
-from lbq.adapters.rounding_bias import add_to_bias, find_biases
+from lbq.adapters.relu_to_neuron import ReplacementSpec, add_to_bias, find_biases, with_neurons
 from lbq.errors import LoweringError, MissingExtraError
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.step import FixedStep, LearnedStep, NeuronStep

@@ -3,9 +3,16 @@
 ``lbq.analysis.figures`` and ``lbq.analysis.report`` draw it and need the extra ``lbq[report]``.
 """
 
-from lbq.analysis.levels import LayerLevels, LevelCounts, LevelProfile
-from lbq.analysis.membranes import LayerMembranes, MembraneCounts
-from lbq.analysis.steps import LayerStep, StepProfile, read_steps
+from lbq.analysis.layer_stats import (
+    LayerLevels,
+    LayerMembranes,
+    LayerStep,
+    LevelCounts,
+    LevelProfile,
+    MembraneCounts,
+    StepProfile,
+    read_steps,
+)
 
 __all__ = [
     "LayerLevels",

@@ -14,10 +14,15 @@ from typing import Any, ParamSpec
 
 import torch
 
-from lbq.analysis.levels import LayerLevels, LevelProfile
-from lbq.analysis.membranes import BINS_PER_STEP, MARGIN, LayerMembranes
+from lbq.analysis.layer_stats import (
+    BINS_PER_STEP,
+    MARGIN,
+    LayerLevels,
+    LayerMembranes,
+    LevelProfile,
+    StepProfile,
+)
 from lbq.analysis.run_summary import Costs, RunSummary
-from lbq.analysis.steps import StepProfile
 from lbq.errors import MissingExtraError, ParameterError
 from lbq.functional.surrogate import arctan_soft_spike, plateau_position, soft_level_slope
 from lbq.neurons.surrogates import BoxET, ReLSGET, Surrogate

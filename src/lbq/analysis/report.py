@@ -1,13 +1,27 @@
 """One or several runs as one HTML page: opens offline, prints well."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import PurePath
 
-from lbq.analysis import sections
-from lbq.analysis.comparison import render_comparison
-from lbq.analysis.html_page import headline, notes, page, section
-from lbq.analysis.run_summary import RunSummary
-from lbq.analysis.settings import word
+from lbq.analysis import figures
+from lbq.analysis.html_page import (
+    Cell,
+    beside,
+    figure,
+    headline,
+    notes,
+    number,
+    page,
+    paragraph,
+    ratio,
+    section,
+    table,
+)
+from lbq.analysis.layer_stats import LayerLevels, LayerMembranes, LevelProfile, StepProfile
+from lbq.analysis.run_summary import Costs, Price, RunSummary
+from lbq.config_io import Document, differences
 
 _TURNS = ("start", "resume", "stop", "finish")
 """What begins or ends a stretch of training in a journal."""
@@ -21,14 +35,14 @@ def render(runs: Sequence[RunSummary]) -> str:
 def render_run(run: RunSummary) -> str:
     """Write the page of one run; what could not be measured has no section, and a note says why."""
     parts = {
-        "curves": ("Training", sections.curves(run)),
-        "steps": ("Steps", sections.steps(run)),
-        "levels": ("Levels", sections.levels(run)),
-        "membranes": ("Membranes", sections.membranes(run)),
-        "costs": ("Costs", sections.costs(run)),
-        "energy": ("Energy", sections.energy(run)),
-        "recipe": ("Recipe", sections.recipe(run)),
-        "provenance": ("Provenance", sections.provenance(run)),
+        "curves": ("Training", curves_section(run)),
+        "steps": ("Steps", steps_section(run)),
+        "levels": ("Levels", levels_section(run)),
+        "membranes": ("Membranes", membranes_section(run)),
+        "costs": ("Costs", costs_section(run)),
+        "energy": ("Energy", energy_section(run)),
+        "recipe": ("Recipe", recipe_section(run)),
+        "provenance": ("Provenance", provenance_section(run)),
     }
     there = {key: (title, content) for key, (title, content) in parts.items() if content}
     links = "".join(f'<a href="#{key}">{title}</a>' for key, (title, _) in there.items())
@@ -37,11 +51,11 @@ def render_run(run: RunSummary) -> str:
         _lead(run),
         [
             notes(run.notes),
-            headline(list(sections.headline_of(run))),
+            headline(list(headline_of(run))),
             f"<nav>{links}</nav>",
             *(section(key, title, *content) for key, (title, content) in there.items()),
         ],
-        opening=[sections.outcome(run)],
+        opening=[outcome(run)],
     )
 
 
@@ -57,3 +71,471 @@ def _lead(run: RunSummary) -> str:
         f"{neuron.get('kind')} neurons, {model.get('timesteps')} timesteps, on "
         f"{PurePath(str(data.get('source'))).name}. {state.capitalize()}{looked_at}."
     )
+
+
+MILLION = 1e6
+
+
+def headline_of(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
+    """Yield the numbers that one looks for first."""
+    if last := run.last_evaluation:
+        count = f"{last['correct']:,} of {last['count']:,}, epoch {last['epoch']}"
+        yield "Test accuracy", number(100 * last["accuracy"], ".2f", " %"), count
+        best = last.get("best_on_test_set")
+        if best and best["epoch"] != last["epoch"]:
+            words = f"epoch {best['epoch']}, chosen on the test set"
+            yield "Best epoch", number(100 * best["accuracy"], ".2f", " %"), words
+    start = next((r for r in run.journal if "parameters" in r), None)
+    if start:
+        yield "Parameters", number(start["parameters"], ",d"), f"on {start.get('device', '?')}"
+    if run.steps.layers:
+        spread = f"{min(run.steps.means):.3f} to {max(run.steps.means):.3f} over layers"
+        yield "Variation of steps", number(run.steps.variation, ".2f"), spread
+    if run.levels:
+        timesteps = number(run.recipe["model"]["timesteps"], "d")
+        least = -run.levels.max_level if run.levels.is_signed else 0
+        yield "Timesteps", timesteps, f"levels {least} to {run.levels.max_level}"
+        over = f"mean over {len(run.levels.layers)} layers"
+        yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
+    if run.costs:
+        macs = f"an ANN takes {run.costs.ann_macs / MILLION:,.2f} M MACs"
+        words = f"per image, {100 * run.costs.saved:.1f} % fewer than unary; {macs}"
+        yield "Bit-sparse ACs", number(run.costs.bit_sparse_acs / MILLION, ",.2f", " M"), words
+    for price in _arithmetic(run):
+        words = f"arithmetic: {price.name}{_loss(price)}"
+        yield "Energy, ANN / this", ratio(price.ratio), words
+    if memory := _memory(run):
+        yield "Memory, ANN / this", ratio(memory.ratio), f"bytes moved{_loss(memory)}"
+
+
+def outcome(run: RunSummary) -> str:
+    """Say in one sentence what the run came to, losses included."""
+    last, costs, memory = run.last_evaluation, run.costs, _memory(run)
+    found = ["it was not evaluated on the test set"]
+    if last:
+        found = [f"{100 * last['accuracy']:.2f} % of the test samples are answered correctly"]
+    if costs:
+        some = " (not all operations are counted)" if costs.notes else ""
+        found.append(
+            f"an image takes {costs.bit_sparse_acs / MILLION:,.2f} M bit-sparse accumulations and "
+            f"{costs.fp_macs / MILLION:,.2f} M multiply-accumulates{some}, where an ANN of the "
+            f"same shape takes {costs.ann_macs / MILLION:,.2f} M multiply-accumulates"
+        )
+    else:
+        found.append("levels, costs and energy were not measured")
+    prices = [
+        f"{_times(price, 'less energy', 'as much energy')} ({price.name})"
+        for price in _arithmetic(run)
+    ]
+    if prices:
+        found.append(f"compared with that ANN, its arithmetic takes {' and '.join(prices)}")
+    if memory:
+        loss = ", a loss" if memory.ratio < 1 else ""
+        found.append(f"it moves {_times(memory, 'fewer bytes', 'as many bytes')}{loss}")
+    sentence = "; ".join(found)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _arithmetic(run: RunSummary) -> list[Price]:
+    """Return the prices of arithmetic that the top of a page names."""
+    return [price for price in run.prices if price.name in ("paper", "int8, 32-bit sums")]
+
+
+def _memory(run: RunSummary) -> Price | None:
+    """Return the first price of memory: the ratio of bytes is the same for all."""
+    return next((price for price in run.prices if price.group == "memory traffic"), None)
+
+
+def _times(price: Price, gain: str, loss: str) -> str:
+    if price.ratio < 1:
+        return f"{1 / price.ratio:.2f} times {loss}"
+    return f"{price.ratio:.2f} times {gain}"
+
+
+def _loss(price: Price) -> str:
+    return f"; a loss, {1 / price.ratio:.1f} times the ANN's" if price.ratio < 1 else ""
+
+
+def curves_section(run: RunSummary) -> list[str]:
+    """Show how the run learned."""
+    if not run.training and not run.evaluations:
+        return []
+    rows = [
+        [
+            str(record["epoch"]),
+            number(record.get("step"), ",d"),
+            number(100 * record["accuracy"], ".2f", " %"),
+            f"{record['correct']:,} of {record['count']:,}",
+            number(float(record["loss"]), ".4f"),
+        ]
+        for record in run.evaluations
+    ]
+    found = [curves_figure([run])]
+    if rows:
+        headings = ["epoch", "step", "accuracy", "right answers", "loss"]
+        found.append(table("Evaluations on the test set, as the journal has them", headings, rows))
+    return found
+
+
+def curves_figure(runs: Sequence[RunSummary]) -> str:
+    """Draw the curves of one or several runs."""
+    last = "; ".join(
+        f"{run.name} ends at {100 * record['accuracy']:.2f} % on the test set"
+        for run in runs
+        if (record := run.last_evaluation)
+    )
+    return figure(
+        "plot-curves",
+        figures.to_svg(figures.draw_curves(runs)),
+        label=f"Accuracy and loss over epochs. {last}",
+        caption="Accuracy and loss. Thin lines: training samples as they were augmented, in "
+        "training mode; markers: the whole test set.",
+    )
+
+
+def steps_section(run: RunSummary) -> list[str]:
+    """Show the step of every layer."""
+    layers = run.steps.layers
+    if not layers:
+        return []
+    is_spread = any(step.smallest < step.largest for step in layers)
+    rows = [
+        [
+            str(index),
+            step.layer,
+            number(step.mean, ".5f"),
+            *(number(end, ".5f") for end in (step.smallest, step.largest) if is_spread),
+        ]
+        for index, step in enumerate(layers, start=1)
+    ]
+    headings = [
+        "layer",
+        "neuron",
+        *(("mean step", "smallest", "largest") if is_spread else ("step",)),
+    ]
+    bars = " Bars reach from the smallest to the largest channel." if is_spread else ""
+    kind = "learned" if run.steps.is_learned else "fixed"
+    return [
+        figure(
+            "plot-steps",
+            figures.to_svg(figures.draw_steps(run.steps)),
+            label=f"The {kind} step of each of {len(layers)} layers",
+            caption=f"The {kind} step of every layer. Coefficient of variation over layers: "
+            f"{run.steps.variation:.3f}.{bars}",
+        ),
+        table("Steps", headings, rows),
+    ]
+
+
+def _share(layer: LayerLevels, level: int) -> float | None:
+    """Return P(level | k > 0); None for a silent layer, and for a level it does not have."""
+    if layer.shares is None or level > layer.max_level:
+        return None
+    return layer.shares[level - 1]
+
+
+def levels_section(run: RunSummary) -> list[str]:
+    """Show which levels every layer emits."""
+    if run.levels is None:
+        return []
+    most = run.levels.max_level
+    shown = range(1, most + 1) if most <= 8 else (1, 2, 3, most)
+    rows: list[list[Cell]] = [
+        [
+            str(index),
+            layer.layer,
+            number(layer.active_ratio, ".4f"),
+            number(layer.entropy, ".4f"),
+            *(number(_share(layer, k), ".4f") for k in shown),
+        ]
+        for index, layer in enumerate(run.levels.layers, start=1)
+    ]
+    rows.append(
+        [
+            "mean",
+            "each layer counts once",
+            number(run.levels.active_ratio, ".4f"),
+            number(run.levels.entropy, ".4f"),
+            *(number(run.levels.share(k), ".4f") for k in shown),
+        ]
+    )
+    share = "P(|k| = {} | k≠0)" if run.levels.is_signed else "P({} | k>0)"
+    headings = ["layer", "neuron", "active", "entropy", *(share.format(k) for k in shown)]
+    return [
+        figure(
+            "plot-levels",
+            figures.to_svg(figures.draw_levels(run.levels)),
+            label="Active ratio and distribution of the levels that are not zero, per layer",
+            caption=f"Left: share of levels that are not zero. Right: which levels those are. "
+            f"{run.levels.num_images:,} test samples, all timesteps.",
+        ),
+        table("Levels; entropy is that of P(k | k>0) over log N", headings, rows, has_total=True),
+    ]
+
+
+def membranes_section(run: RunSummary) -> list[str]:
+    """Show where membranes lie between the thresholds."""
+    if not run.membranes:
+        return []
+    rows = [
+        [
+            str(index),
+            layer.layer,
+            number(layer.lower_tail, ".4f"),
+            number(layer.on_plateau, ".4f"),
+            number(layer.upper_tail, ".4f"),
+            number(layer.outside_box, ".4f"),
+            number(layer.tail, ".4f"),
+        ]
+        for index, layer in enumerate(run.membranes, start=1)
+    ]
+    headings = ["layer", "neuron", "below", "plateau", "above", "outside Box-ET", "tail λ"]
+    return [
+        figure(
+            "plot-membranes",
+            figures.to_svg(figures.draw_membranes(run.membranes)),
+            label="Histograms of membranes counted in steps, one per layer, with thresholds",
+            caption="Membranes before emission, counted in steps; each layer scaled to its own "
+            f"peak. Dotted: thresholds. {_beside_plateau(run.membranes)}",
+        ),
+        table(
+            "Where the surrogate sees the membranes, as shares; a box would give those outside it "
+            "no gradient",
+            headings,
+            rows,
+        ),
+    ]
+
+
+def _beside_plateau(layers: Sequence[LayerMembranes]) -> str:
+    if all(layer.tail is None for layer in layers):
+        return "Beside the plateau there is no gradient."
+    return "Beside the plateau gradients arrive through the tails only."
+
+
+def costs_section(run: RunSummary) -> list[str]:
+    """Show what the network computes for an image."""
+    costs = run.costs
+    if costs is None:
+        return []
+    rows: list[list[Cell]] = [
+        [
+            str(index),
+            edge.source,
+            edge.target,
+            number(edge.unary_acs / MILLION),
+            number(edge.bit_sparse_acs / MILLION),
+            number(100 * (1 - edge.bit_sparse_acs / edge.unary_acs), ".1f", " %")
+            if edge.unary_acs
+            else "-",
+        ]
+        for index, edge in enumerate(costs.edges, start=1)
+    ]
+    total: list[Cell] = [number(v / MILLION) for v in (costs.unary_acs, costs.bit_sparse_acs)]
+    rows.append(["total", "", "", *total, number(100 * costs.saved, ".1f", " %")])
+    others = [[name, number(value / MILLION)] for name, value in _other_costs(costs)]
+    headings = ["edge", "neuron", "into synapse", "unary, M", "bit-sparse, M", "saved"]
+    return [
+        notes(costs.notes),
+        figure(
+            "plot-costs",
+            figures.to_svg(figures.draw_costs(costs)),
+            label="Accumulations behind every edge, unary and bit-sparse",
+            caption=f"Accumulations per image, mean of {costs.num_images:,} test samples, "
+            f"{costs.timesteps} timesteps summed; exact fan-out.",
+        ),
+        table("Accumulations per image, in millions", headings, rows, has_total=True),
+        table("Other operations per image, in millions", ["operation", "millions"], others),
+    ]
+
+
+def _other_costs(costs: Costs) -> Iterator[tuple[str, float]]:
+    yield "explicit shifts, where shifting is not fused", costs.explicit_shifts
+    yield "plane formations", costs.plane_formations
+    yield "additions of identity shortcuts (unary)", costs.identity_acs
+    yield "MACs of synapses with a real-valued input", costs.fp_macs
+    yield "MACs of an ANN of the same shape", float(costs.ann_macs)
+
+
+def energy_section(run: RunSummary) -> list[str]:
+    """Show what that costs, both ways: as the paper prices it, and like for like."""
+    if not run.prices:
+        return []
+    rows = [
+        [
+            price.name,
+            price.group,
+            number(1e3 * price.ann_mj),
+            number(1e3 * price.burst_mj),
+            number(price.ratio, ".2f"),
+            price.convention,
+        ]
+        for price in run.prices
+    ]
+    headings = ["convention", "of", "ANN, µJ", "this, µJ", "ANN / this", "what it means"]
+    return [
+        paragraph(
+            "The first row is the paper's convention; the rows below it let both networks compute "
+            "in the same narrower numbers. Memory traffic is priced apart: moving a byte costs "
+            "more than adding it."
+        ),
+        table(f"Energy per image. Prices: {run.prices_source}", headings, rows),
+    ]
+
+
+def recipe_section(run: RunSummary) -> list[str]:
+    """Show everything that decided what was computed."""
+    groups = {"data": "Data", "model": "Network", "": "Training"}
+    rows = {group: list[tuple[str, str]]() for group in groups}
+    for key, value in settings(run.recipe):
+        group, _, inside = key.partition(".")
+        rows[group if group in rows else ""].append((inside if group in rows else key, value))
+    tables = (
+        table(name, ["setting", "value"], rows[group])
+        for group, name in groups.items()
+        if rows[group]
+    )
+    return [beside(*tables)]
+
+
+def provenance_section(run: RunSummary) -> list[str]:
+    """Show with which code, data and versions."""
+    rows = [[key, value] for key, value in settings(run.provenance)]
+    start = next((r for r in run.journal if r.get("event") == "start"), None)
+    if start:
+        rows += [
+            [key, word(start[key])] for key in ("recipe_sha256", "device", "processes", "threads")
+            if key in start
+        ]  # fmt: skip
+        began = datetime.fromtimestamp(start["time"], UTC)
+        hours = (run.journal[-1]["time"] - start["time"]) / 3600
+        rows.append(["began", began.strftime("%Y-%m-%d %H:%M UTC")])
+        rows.append(["hours from first to last line of the journal", f"{hours:.2f}"])
+    return [table("What it was made with", ["", "value"], rows)]
+
+
+def render_comparison(runs: Sequence[RunSummary]) -> str:
+    """Write one page that sets several runs side by side."""
+    rows = [[name, *cells] for name, cells in _compared(runs)]
+    behaviour = [(run.name, run.steps, run.levels) for run in runs if run.levels]
+    said = [
+        f"{run.name}: {note}"
+        for run in runs
+        for note in (*run.notes, *(run.costs.notes if run.costs else ()))
+    ]
+    if len({run.provenance.get("data") for run in runs}) > 1:
+        said.insert(0, OTHER_DATA)
+    parts = [
+        section(
+            "numbers",
+            "Side by side",
+            table("Every run in a column", ["", *(run.name for run in runs)], rows),
+            paragraph(CONVENTIONS),
+        ),
+        section("curves", "Training", curves_figure(runs)),
+    ]
+    if behaviour:
+        parts.append(section("behaviour", "Layers", _behaviour_figure(behaviour)))
+    parts.append(section("recipe", "What differs in the recipes", *_recipe_differences(runs)))
+    return page(
+        f"{len(runs)} runs compared",
+        ", ".join(run.name for run in runs),
+        [notes(said), *parts],
+        opening=[f"{run.name}: {outcome(run)}" for run in runs],
+    )
+
+
+OTHER_DATA = (
+    "These runs were not trained and tested on the same data (see the row data): their accuracies "
+    "and costs cannot be compared."
+)
+
+
+CONVENTIONS = (
+    "Active ratio and entropy are means over layers, each counting once. Accumulations use exact "
+    "fan-out and are summed over timesteps, per image. An energy ratio says as much about the two "
+    "prices as about the two networks: read the paper's next to the one like for like."
+)
+
+
+def _recipe_differences(runs: Sequence[RunSummary]) -> list[str]:
+    first = runs[0].recipe
+    keys = sorted({key for run in runs for key, _, _ in differences(first, run.recipe)})
+    if not keys:
+        return [paragraph("Nothing: all runs have the same recipe.")]
+    found = [dict(settings(run.recipe)) for run in runs]
+    rows = [[key, *(each.get(key, "-") for each in found)] for key in keys]
+    return [table("Settings that are not the same", ["setting", *(r.name for r in runs)], rows)]
+
+
+def _behaviour_figure(behaviour: Sequence[tuple[str, StepProfile, LevelProfile]]) -> str:
+    return figure(
+        "plot-behaviour",
+        figures.to_svg(figures.draw_behaviour(behaviour)),
+        label="Learned steps, entropy against activity, and level distributions of every run",
+        caption="(a) Learned step of every layer. (b) Normalised conditional burst entropy and "
+        "active ratio: small markers are layers, large ones their mean. Then, for every run, which "
+        "levels above zero its layers emit.",
+    )
+
+
+def _compared(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[Cell]]]:
+    """Yield the rows of the comparison: what, and its value for every run."""
+    yield "data", [_data(run) for run in runs]
+    lasts = [run.last_evaluation for run in runs]
+    yield "test accuracy", [number(100 * x["accuracy"] if x else None, ".2f", " %") for x in lasts]
+    yield "right answers", [f"{x['correct']:,} of {x['count']:,}" if x else "-" for x in lasts]
+    yield "epoch", [str(x["epoch"]) if x else "-" for x in lasts]
+    starts = [next((r for r in run.journal if "parameters" in r), None) for run in runs]
+    yield "parameters", [number(x["parameters"] if x else None, ",d") for x in starts]
+    yield "timesteps", [str(run.recipe["model"]["timesteps"]) for run in runs]
+    yield "largest level", [str(run.levels.max_level) if run.levels else "-" for run in runs]
+    steps = [run.steps for run in runs]
+    yield "smallest step", [number(min(s.means, default=None), ".4f") for s in steps]
+    yield "largest step", [number(max(s.means, default=None), ".4f") for s in steps]
+    yield "variation of steps", [number(_real(s.variation), ".3f") for s in steps]
+    levels = [run.levels for run in runs]
+    yield "active ratio", [number(x and x.active_ratio, ".4f") for x in levels]
+    yield "entropy", [number(x and x.entropy, ".4f") for x in levels]
+    is_signed = any(x and x.is_signed for x in levels)
+    share = "P(|k| = 1 | k≠0)" if is_signed else "P(1 | k>0)"
+    yield share, [number(x and x.share(1), ".4f") for x in levels]
+    costs = [run.costs for run in runs]
+    yield "unary ACs, M", [number(x and x.unary_acs / MILLION) for x in costs]
+    yield "bit-sparse ACs, M", [number(x and x.bit_sparse_acs / MILLION) for x in costs]
+    yield "saved by bits", [number(x and 100 * x.saved, ".1f", " %") for x in costs]
+    yield "MACs of the ANN, M", [number(x and x.ann_macs / MILLION) for x in costs]
+    prices = [{price.name: price.ratio for price in run.prices} for run in runs]
+    for name in dict.fromkeys(name for each in prices for name in each):
+        yield f"energy, ANN / this: {name}", [number(each.get(name), ".2f") for each in prices]
+
+
+def _real(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _data(run: RunSummary) -> str:
+    """Name the data of a run by their source and the first digits of their SHA-256."""
+    source = PurePath(str(run.recipe["data"]["source"])).name
+    digest = run.provenance.get("data")
+    return f"{source}, {digest[:8]}" if digest else source
+
+
+def settings(document: Document, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every setting of a document in words, its keys joined by dots."""
+    if not isinstance(document, dict):
+        yield place, word(document)
+        return
+    for key, value in document.items():
+        yield from settings(value, f"{place}.{key}" if place else str(key))
+
+
+def word(value: Document) -> str:
+    """Write one value: yes, no and none instead of JSON's words."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(word, value))
+    return str(value)

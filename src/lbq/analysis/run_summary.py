@@ -7,9 +7,7 @@ arrive as numbers per image.
 from dataclasses import dataclass
 from typing import Any
 
-from lbq.analysis.levels import LevelProfile
-from lbq.analysis.membranes import LayerMembranes
-from lbq.analysis.steps import StepProfile
+from lbq.analysis.layer_stats import LayerMembranes, LevelProfile, StepProfile
 from lbq.train.journal import Record
 
 

@@ -10,10 +10,14 @@ import torch
 import tyro
 from torch import Tensor
 
-from lbq.analysis.levels import LevelCounts, LevelProfile
-from lbq.analysis.membranes import LayerMembranes, MembraneCounts
+from lbq.analysis.layer_stats import (
+    LayerMembranes,
+    LevelCounts,
+    LevelProfile,
+    MembraneCounts,
+    read_steps,
+)
 from lbq.analysis.run_summary import Costs, EdgeCost, Price, RunSummary
-from lbq.analysis.steps import read_steps
 from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.eval_file import SUFFIXES
 from lbq.cli.following import waiting

@@ -9,11 +9,12 @@ from lbq.cost.energy import (
     EnergyReport,
     EnergyRow,
     Technology,
+    Traffic,
+    ann_traffic,
+    burst_traffic,
 )
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out
-from lbq.cost.macs import count_macs
-from lbq.cost.op_counter import OpCounter
-from lbq.cost.traffic import Traffic, ann_traffic, burst_traffic
+from lbq.cost.op_counter import OpCounter, count_macs
 
 __all__ = [
     "HAN_2016",

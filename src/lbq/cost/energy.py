@@ -9,7 +9,6 @@ the same narrower numbers, and memory traffic apart, since moving a byte costs m
 from dataclasses import dataclass, replace
 
 from lbq.cost.count_table import CountTable, Padding
-from lbq.cost.traffic import Traffic, ann_traffic, burst_traffic
 from lbq.functional.op_costs import arithmetic_energy_pj
 
 _PJ_PER_MJ = 1e9
@@ -60,6 +59,26 @@ HAN_2016 = replace(
     dram_byte=640 / 4,  # published per 32 bits
 )
 """The same arithmetic in front of a small memory."""
+
+
+_MEMBRANE_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes moved for one image."""
+
+    weight_bytes: int
+    """Weights read."""
+    activation_bytes: int
+    """Activations or levels written by neurons and read by synapses."""
+    state_bytes: int
+    """Membranes written at one timestep and read at the next."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weight_bytes + self.activation_bytes + self.state_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,3 +213,30 @@ class EnergyModel:
             ann_mj=ann_pj / _PJ_PER_MJ,
             burst_mj=burst_pj / _PJ_PER_MJ,
         )
+
+
+def ann_traffic(table: CountTable) -> Traffic:
+    """Count the bytes of the same network as an int8 ANN: everything once, no state."""
+    synapses = [synapse for synapse, _ in table.synapses_with_timesteps()]
+    reads = sum(synapse.inputs for synapse in synapses)
+    return Traffic(
+        weight_bytes=sum(synapse.num_weights for synapse in synapses),
+        activation_bytes=reads + _num_neurons(table),
+        state_bytes=0,
+    )
+
+
+def burst_traffic(table: CountTable) -> Traffic:
+    """Count the bytes of the burst network with one-byte levels, over all its timesteps."""
+    synapses = list(table.synapses_with_timesteps())
+    reads = sum(synapse.inputs * instants for synapse, instants in synapses)
+    neurons, passes = _num_neurons(table), table.timesteps - 1
+    return Traffic(
+        weight_bytes=sum(synapse.num_weights * instants for synapse, instants in synapses),
+        activation_bytes=reads + neurons * table.timesteps,
+        state_bytes=2 * _MEMBRANE_BYTES * neurons * passes,
+    )
+
+
+def _num_neurons(table: CountTable) -> int:
+    return sum({layer.layer: layer.neurons for layer in table.layers}.values())
