@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lbq.deploy.absorb import ScaledInput, SymbolicValue, absorb
+from lbq.deploy.graph_builder import ScaledInput, SymbolicValue, absorb
 
 
 def term(scale, channels, **more):

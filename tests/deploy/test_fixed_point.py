@@ -7,10 +7,9 @@ from random_networks import RandomNetwork, to_proven_integers
 from torch import nn
 
 import lbq
-from lbq.deploy.fixed_point import Pixels, to_fixed_point
+from lbq.deploy.fixed_point import Pixels, rounded, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
-from lbq.deploy.rounding import rounded
 from lbq.deploy.run import run
 from lbq.errors import LoweringError, NonFiniteError, ParameterError, ShapeError
 from lbq.neurons import LMHT, BurstLIF, FixedStep, MultiLevelLIF, TernaryLIF

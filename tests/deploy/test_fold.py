@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lbq.deploy.fold import batch_norm_affine, fold_batch_norm
+from lbq.deploy.graph_builder import batch_norm_affine, fold_batch_norm
 from lbq.errors import LoweringError
 
 

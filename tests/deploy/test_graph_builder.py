@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lbq.deploy.absorb import PendingSynapse, ScaledInput, SymbolicValue
-from lbq.deploy.graph_builder import GraphBuilder, one
+from lbq.deploy.graph_builder import GraphBuilder, PendingSynapse, ScaledInput, SymbolicValue, one
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Merge, Shortcut, Synapse
 from lbq.errors import LoweringError

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lbq.deploy.level_neuron import IntegerNeuron, LevelNeuron
+from lbq.deploy.nodes import IntegerNeuron, LevelNeuron
 
 
 def test_a_neuron_counts_the_thresholds_it_has_reached():

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 import lbq
+from lbq.deploy.fixed_point import best_unit, decay_as_fraction, mean_inputs, rounded
 from lbq.deploy.lower import lower
-from lbq.deploy.rounding import best_unit, decay_as_fraction, mean_inputs, rounded
 
 
 @pytest.mark.parametrize(("decay", "expected"), [(0.5, (1, 1)), (0.0, (0, 0)), (1.0, (1, 0))])

@@ -1,9 +1,9 @@
 import torch
 
 import lbq
+from lbq.deploy.fixed_point import SHORTCUT_MAX, choose_units, group_currents
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
-from lbq.deploy.units import SHORTCUT_MAX, choose_units, group_currents
 
 
 def units(model, images):

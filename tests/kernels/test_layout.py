@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lbq.kernels.layout import layout_for, match_layout
+from lbq.kernels.scan_interface import layout_for, match_layout
 
 
 def last(sequence):

@@ -12,7 +12,7 @@ from kernels.cases import draw_case
 
 from lbq.kernels import ScanOptions
 from lbq.kernels import triton_scan as binding
-from lbq.kernels.layout import layout_for
+from lbq.kernels.scan_interface import layout_for
 
 if util.find_spec("triton") is None:
     message = "triton is not installed: pip install -c constraints.txt --no-deps triton"

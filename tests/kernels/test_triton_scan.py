@@ -20,8 +20,8 @@ from kernels.cases import (
 
 from lbq.kernels import ScanOptions, burst_scan, force_implementation
 from lbq.kernels import triton_scan as binding
-from lbq.kernels.layout import layout_for
 from lbq.kernels.plain_scan import PlainBurstScan
+from lbq.kernels.scan_interface import layout_for
 from lbq.kernels.triton_scan import can_run
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

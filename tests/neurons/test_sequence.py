@@ -3,7 +3,7 @@ import torch
 
 from lbq.errors import TimeError
 from lbq.neurons import BinaryLIF, IntegerLIF
-from lbq.neurons.sequence import TimestepOutput, scan_over_time
+from lbq.neurons.baselines import TimestepOutput, scan_over_time
 
 
 def test_instants_are_called_in_order_with_the_carry_of_the_one_before():

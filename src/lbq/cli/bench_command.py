@@ -17,8 +17,7 @@ from lbq.cli.eval_file import load_bundle
 from lbq.cli.samples import open_samples, origin_recipe, sample_batches
 from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
-from lbq.deploy.backends.timing import NetworkTime, time_layers
-from lbq.deploy.native_engine import MAX_TIMED_IMAGES, Choice
+from lbq.deploy.native_engine import MAX_TIMED_IMAGES, Choice, NetworkTime, time_layers
 from lbq.errors import FormatError, LBQError, ParameterError
 
 EXAMPLES = {

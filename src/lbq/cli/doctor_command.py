@@ -15,8 +15,7 @@ from rich.table import Table
 from lbq import __version__
 from lbq.cli.args import read
 from lbq.cli.terminal import Console
-from lbq.deploy.backends.timing import ideal_network
-from lbq.deploy.native_engine import NativeEngine
+from lbq.deploy.native_engine import NativeEngine, ideal_network
 from lbq.errors import ImplementationError
 from lbq.kernels import native_scan
 from lbq.train.world import backends

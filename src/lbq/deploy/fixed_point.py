@@ -4,12 +4,14 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
 from types import EllipsisType
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lbq.deploy.bounds import PIXEL_MAX, prove
@@ -24,10 +26,152 @@ from lbq.deploy.nodes import (
     Shortcut,
     Synapse,
 )
-from lbq.deploy.rounding import MAX_SHIFT, best_unit, decay_as_fraction, mean_inputs, rounded
 from lbq.deploy.run import run
-from lbq.deploy.units import Group, choose_units, group_currents
 from lbq.errors import LoweringError, ParameterError
+
+SHORTCUT_MAX = 2**15 - 1
+"""The largest weight of an identity shortcut: it is alone in its channel, so it may be wide."""
+_FINE = 2**20
+"""Units that a threshold or bias may have at most: beyond, finer steps change nothing."""
+
+
+@dataclass
+class Group:
+    """Nodes whose currents are added, and who reads the sum."""
+
+    members: list[str] = field(default_factory=list[str])
+    is_answer: bool = False
+    unit: Tensor = field(default_factory=lambda: torch.ones(1, dtype=torch.float64))
+
+
+def group_currents(network: LoweredNetwork) -> dict[str, Group]:
+    """Find for every node that gives or reads currents the group it belongs to."""
+    found: dict[str, Group] = {}
+    for place, node in network.nodes():
+        if isinstance(node, Synapse | Shortcut):
+            group = Group([place.path])
+        elif isinstance(node, Merge | Repeat | Readout | LevelNeuron) or place.inputs[0] in found:
+            group = _join([found[name] for name in place.inputs], found)
+            group.is_answer |= isinstance(node, Readout)
+        else:
+            continue
+        if isinstance(node, LevelNeuron):
+            group.members.append(place.path)  # its levels belong to nobody's sum
+            found[f"{place.path}:currents"] = group
+            continue
+        if place.path not in group.members:
+            group.members.append(place.path)
+        found[place.path] = group
+    return found
+
+
+def choose_units(
+    network: LoweredNetwork, groups: dict[str, Group], best: dict[str, Tensor]
+) -> None:
+    """Set the unit of every group.
+
+    Args:
+        network: the lowered network.
+        groups: from :func:`group_currents`.
+        best: for every synapse, the unit per output channel that suits its weights.
+    """
+    for group in {id(g): g for g in groups.values()}.values():
+        nodes = [(path, network.get_submodule(path)) for path in group.members]
+        units = [best[path] for path, node in nodes if isinstance(node, Synapse)]
+        floor = _smallest_unit([node for _, node in nodes])
+        unit = floor
+        for other in units:
+            unit = torch.maximum(unit, other)
+        group.unit = unit.max().reshape(1) if group.is_answer else unit
+
+
+def _smallest_unit(nodes: list[torch.nn.Module]) -> Tensor:
+    """Return the finest unit in which shortcuts, biases and thresholds still fit their integers."""
+    floor = torch.full((1,), 1e-30, dtype=torch.float64)
+    for node in nodes:
+        if isinstance(node, Shortcut):
+            floor = torch.maximum(floor, node.weight.double().abs() / SHORTCUT_MAX)
+        if isinstance(node, Synapse | Shortcut) and node.bias is not None:
+            largest = node.bias.double().abs().reshape(len(node.bias), -1).amax(1)
+            floor = torch.maximum(floor, largest / _FINE)
+        if isinstance(node, LevelNeuron):
+            floor = torch.maximum(floor, node.thresholds[0].double() / _FINE)
+    return floor
+
+
+def _join(groups: list[Group], found: dict[str, Group]) -> Group:
+    first = groups[0]
+    for other in groups[1:]:
+        if other is first:
+            continue
+        first.members += other.members
+        first.is_answer |= other.is_answer
+        for name, group in found.items():
+            if group is other:
+                found[name] = first
+    return first
+
+
+MAX_SHIFT = 8
+"""A decay is a multiple of 1 / 2**8."""
+_SHRINKS = tuple(1 - k / 40 for k in range(21))
+"""Shares of the largest weight at which weights may be clipped."""
+
+
+def rounded(weight: Tensor, unit: Tensor, *, bits: int) -> Tensor:
+    """Round weights to integers of ``bits`` in these units, symmetrically, the rest clipped."""
+    largest = 2 ** (bits - 1) - 1
+    shaped = unit.reshape(-1, *[1] * (weight.dim() - 1))
+    integers = (weight / shaped).round().clamp(-largest, largest)
+    return integers.to(torch.int8 if bits <= 8 else torch.int16)
+
+
+def best_unit(weight: Tensor, *, bits: int) -> Tensor:
+    """Find per output channel the unit in which rounding and clipping lose least, in squares."""
+    largest = 2 ** (bits - 1) - 1
+    widest = weight.flatten(1).abs().amax(1) / largest
+    widest = widest.clamp(min=1e-30)
+    best, least = widest, torch.full_like(widest, torch.inf)
+    for share in _SHRINKS:
+        unit = widest * share
+        kept = rounded(weight, unit, bits=bits).double() * unit.reshape(
+            -1, *[1] * (weight.dim() - 1)
+        )
+        lost = (kept - weight).square().flatten(1).sum(1)
+        best, least = torch.where(lost < least, unit, best), torch.minimum(lost, least)
+    return best
+
+
+def decay_as_fraction(decay: float, *, max_shift: int) -> tuple[int, int]:
+    """Write a decay as multiplier and shift: ``multiplier / 2**shift``, as short as possible."""
+    nearest = Fraction(round(decay * 2**max_shift), 2**max_shift)
+    return nearest.numerator, nearest.denominator.bit_length() - 1
+
+
+def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
+    """Run a lowered network and return, for every synapse, the mean of each input channel."""
+    means: dict[str, Tensor] = {}
+
+    def look(path: str, node: nn.Module, args: tuple[Any, ...]) -> None:
+        assert isinstance(node, Synapse)
+        seen = args[0].double().flatten(0, 1 if node.has_time else 0)  # [instants, C, *space]
+        if node.is_linear:
+            means[path] = seen.flatten(1).mean(0)
+        else:
+            means[path] = seen.mean((0, 2, 3))
+
+    hooks = [
+        node.register_forward_pre_hook(partial(look, place.path))
+        for place, node in network.nodes()
+        if isinstance(node, Synapse) and place.inputs != (INPUT,)
+    ]
+    try:
+        network(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return means
+
 
 Bits = Literal[4, 8, 16]
 

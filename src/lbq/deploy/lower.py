@@ -11,11 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.deploy.absorb import Axes, PendingSynapse, ScaledInput, SymbolicValue
 from lbq.deploy.capture import Call, capture, overridden_methods
 from lbq.deploy.check_lowering import check_agreement
-from lbq.deploy.fold import batch_norm_affine, fold_batch_norm
-from lbq.deploy.graph_builder import GraphBuilder, one
+from lbq.deploy.graph_builder import (
+    Axes,
+    GraphBuilder,
+    PendingSynapse,
+    ScaledInput,
+    SymbolicValue,
+    batch_norm_affine,
+    fold_batch_norm,
+    one,
+)
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.neuron_thresholds import as_level_neuron
 from lbq.deploy.nodes import Merge, Readout, Repeat, Shortcut

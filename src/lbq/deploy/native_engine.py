@@ -4,22 +4,303 @@
 """
 
 import ctypes
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import util
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, finalize
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lbq.deploy.backends.description import BufferSnapshot, Description, NetworkDescription
-from lbq.deploy.lowered_network import LoweredNetwork, check_bytes, check_shape
+from lbq.deploy.bounds import Bound, prove
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork, NodeRef, check_bytes, check_shape
+from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.errors import ImplementationError, LoweringError, ParameterError, TimeError
 from lbq.kernels import native_scan as kernels
 from lbq.types import Watch
+
+Shape = tuple[int, int, int]
+"""Channels, height and width; features have one pixel."""
+
+KINDS = (Synapse, Shortcut, Merge, Pool, Repeat, IntegerNeuron, Readout)
+RESETS = ("event", "level", "zero", "none")
+_PAIRS = ("kernel", "stride", "padding", "dilation")
+
+
+class _Integers(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("width", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+    )
+
+
+class _Node(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_int64),
+        ("num_inputs", ctypes.c_int64),
+        ("inputs", ctypes.POINTER(ctypes.c_int32)),
+        *((name, ctypes.c_int64 * 3) for name in ("from_", "to")),
+        *((name, ctypes.c_int64) for name in ("has_time", "low", "high", "bits")),
+        *((name, ctypes.c_int64 * 2) for name in _PAIRS),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("is_linear", "groups", "weight_bits", "max_input", "pools_max")
+        ),
+        *((name, _Integers) for name in ("weight", "bias", "thresholds", "reset_amount")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("max_level", "multiplier", "shift", "reset", "resets_after_decay")
+        ),
+        ("sums_over_time", ctypes.c_int64),
+    )
+
+
+class Description(ctypes.Structure):
+    """A whole network; what it points at lives as long as :class:`NetworkDescription`."""
+
+    _fields_ = (
+        ("timesteps", ctypes.c_int64),
+        ("takes_frames", ctypes.c_int64),
+        ("input", ctypes.c_int64 * 3),
+        ("num_nodes", ctypes.c_int64),
+        ("nodes", ctypes.POINTER(_Node)),
+    )
+
+
+class NetworkDescription:
+    """The description of an integer network, and everything that it points at.
+
+    Args:
+        network: what :func:`lbq.to_fixed_point` returned; its bounds are proven here.
+    """
+
+    def __init__(self, network: LoweredNetwork) -> None:
+        if not network.is_integer:
+            raise LoweringError(
+                "the native engine runs networks of integers, this one is of real numbers; "
+                "turn it into one with lbq.to_fixed_point"
+            )
+        self._alive: list[Any] = []
+        self._numbers = {INPUT: -1} | {place.path: i for i, place in enumerate(network.plan)}
+        self.shapes: dict[str, Shape] = {INPUT: _three(network.input_shape)}
+        self.has_places = {INPUT: len(network.input_shape) == 3}
+        self.has_time = {INPUT: network.takes_frames}
+        self._are_currents = {INPUT: False}
+        for place, node in network.nodes():
+            first = place.inputs[0]
+            why = self._why_not(place, node, network)
+            if why is not None:
+                raise LoweringError(f"the native engine does not run {place.path}: {why}")
+            self.shapes[place.path] = output_shape(node, self.shapes[first])
+            self.has_places[place.path] = _has_places(node, self.has_places[first])
+            self.has_time[place.path] = _gives_time(node, self.has_time[first])
+            gives_levels = isinstance(node, IntegerNeuron) or (
+                isinstance(node, Pool) and not self._are_currents[first]
+            )
+            self._are_currents[place.path] = not gives_levels
+        bounds = prove(network)
+        nodes = [
+            self._describe(place.path, place.inputs, node, bounds.get(place.path))
+            for place, node in network.nodes()
+        ]
+        array = (_Node * len(nodes))(*nodes)
+        self._alive.append(array)
+        self.struct = Description(
+            network.timesteps,
+            network.takes_frames,
+            (ctypes.c_int64 * 3)(*self.shapes[INPUT]),
+            len(nodes),
+            array,
+        )
+
+    def _why_not(self, place: NodeRef, node: nn.Module, network: LoweredNetwork) -> str | None:
+        """Say why the engine was not made for a node where it is; None if it was."""
+        if type(node) not in KINDS:
+            return f"a {type(node).__name__} is none of its nodes"
+        is_last = place == network.plan[-1]
+        if isinstance(node, Readout) != is_last:
+            return "a network ends with its only readout"
+        if not is_last and not any(place.path in other.inputs for other in network.plan):
+            return "nothing reads it"
+        shapes = {self.shapes[name] for name in place.inputs}
+        times = {self.has_time[name] for name in place.inputs}
+        if not place.inputs or len(shapes) > 1 or len(times) > 1:
+            return f"it reads shapes {sorted(shapes)}, or mixes still and moving inputs"
+        (has_time,), (shape,) = times, shapes
+        if isinstance(node, Merge | Repeat | IntegerNeuron | Readout):
+            if not all(self._are_currents[name] for name in place.inputs):
+                return "it takes currents, and reads levels or the input"
+            if not isinstance(node, Merge) and has_time == isinstance(node, Repeat):
+                return "it repeats what has time already" if has_time else "it reads a still input"
+        elif has_time != node.has_time:  # pyright: ignore[reportAttributeAccessIssue]
+            return "has_time contradicts what it reads"
+        if isinstance(node, Repeat) and node.timesteps != network.timesteps:
+            return f"it repeats {node.timesteps} times in a network of {network.timesteps}"
+        return _why_no_shape(node, shape)
+
+    def torch_shape(self, path: str) -> tuple[int, ...]:
+        """Return the shape of what a node gives as torch has it: features without places."""
+        return self.shapes[path] if self.has_places[path] else self.shapes[path][:1]
+
+    def _describe(
+        self, path: str, inputs: Sequence[str], node: nn.Module, bound: Bound | None
+    ) -> _Node:
+        numbers = (ctypes.c_int32 * len(inputs))(*(self._numbers[name] for name in inputs))
+        self._alive.append(numbers)
+        made = _Node(kind=KINDS.index(type(node)), num_inputs=len(inputs), inputs=numbers, groups=1)
+        made.from_[:], made.to[:] = self.shapes[inputs[0]], self.shapes[path]
+        made.has_time = self.has_time[path]
+        for name in _PAIRS:
+            getattr(made, name)[:] = (0, 0) if name == "padding" else (1, 1)
+        if bound is not None:
+            made.low, made.high, made.bits = bound.low, bound.high, bound.bits
+        for name, value in _settings(node):
+            if isinstance(value, int):
+                setattr(made, name, value)
+            else:
+                getattr(made, name)[:] = value
+        for name in ("weight", "bias", "thresholds", "reset_amount"):
+            if isinstance(getattr(node, name, None), Tensor):
+                setattr(made, name, self._integers(getattr(node, name)))
+        return made
+
+    def _integers(self, tensor: Tensor) -> _Integers:
+        array = np.ascontiguousarray(tensor.detach().cpu().numpy())
+        self._alive.append(array)
+        return _Integers(array.ctypes.data, array.itemsize, array.size)
+
+
+def output_shape(node: nn.Module, shape: Shape) -> Shape:
+    """Return the shape of what a node gives, per sample and instant."""
+    if isinstance(node, Synapse):
+        if node.is_linear:
+            return (node.weight.shape[0], 1, 1)
+        kernel, reach = node.weight.shape[2:], node.dilation
+        window = (kernel, node.stride, node.padding, reach)
+        return (node.weight.shape[0], *_places(shape, *window))
+    if isinstance(node, Pool):
+        return (shape[0], *_places(shape, node.kernel, node.stride, node.padding, (1, 1)))
+    return shape
+
+
+def _why_no_shape(node: nn.Module, shape: Shape) -> str | None:
+    """Say why a node cannot read values of this shape; None if it can."""
+    channels, where = shape[0], f"it reads values of shape {shape}"
+    if isinstance(node, Synapse) and node.is_linear:
+        if node.weight.shape[1] != math.prod(shape):
+            return f"{where} with weights of {tuple(node.weight.shape)}"
+    elif isinstance(node, Synapse):
+        outputs, inputs = node.weight.shape[:2]
+        if inputs * node.groups != channels or outputs % node.groups:
+            return f"{where} with weights of {tuple(node.weight.shape)} in {node.groups} groups"
+    elif isinstance(node, Shortcut | IntegerNeuron):
+        per_channel = (
+            [node.weight] if isinstance(node, Shortcut) else [node.thresholds[0], node.reset_amount]
+        )
+        sizes = [values.numel() for values in per_channel]
+        if not set(sizes) <= {1, channels}:
+            return f"{where} with {max(sizes)} numbers for its channels"
+    elif isinstance(node, Pool) and any(
+        2 * pad > size for pad, size in zip(node.padding, node.kernel, strict=True)
+    ):
+        return f"it pads {node.padding} around windows of {node.kernel}"
+    after = output_shape(node, shape)
+    if min(after) < 1:
+        return f"{where}, which is smaller than its window"
+    bias = getattr(node, "bias", None)
+    if bias is not None and bias.numel() not in (1, after[0], math.prod(after)):
+        return f"its bias has {bias.numel()} numbers, and it gives {after}"
+    return None
+
+
+def _places(
+    shape: Shape,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[int, int]:
+    height, width = (
+        (size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
+        for i, size in enumerate(shape[1:])
+    )
+    return height, width
+
+
+def _settings(node: nn.Module) -> Iterator[tuple[str, int | tuple[int, ...]]]:
+    """Yield what the struct of a node holds beside shapes, bounds and tensors."""
+    if isinstance(node, Synapse | Shortcut):
+        assert node.max_input is not None  # integers
+        yield "max_input", node.max_input
+    if isinstance(node, Synapse):
+        yield "weight_bits", 8 * node.weight.dtype.itemsize if node.bits is None else node.bits
+        yield "is_linear", node.is_linear
+        if not node.is_linear:
+            yield "kernel", tuple(node.weight.shape[2:])
+            yield "stride", node.stride
+            yield "padding", node.padding
+            yield "dilation", node.dilation
+            yield "groups", node.groups
+    elif isinstance(node, Pool):
+        yield "kernel", node.kernel
+        yield "stride", node.stride
+        yield "padding", node.padding
+        yield "pools_max", node.kind == "max"
+    elif isinstance(node, IntegerNeuron):
+        yield "max_level", node.max_level
+        yield "multiplier", node.multiplier
+        yield "shift", node.shift
+        yield "reset", RESETS.index(node.reset)
+        yield "resets_after_decay", node.resets_after_decay
+    elif isinstance(node, Readout):
+        yield "sums_over_time", node.over_time == "sum"
+
+
+def _has_places(node: nn.Module, before: bool) -> bool:
+    return not node.is_linear if isinstance(node, Synapse) else before
+
+
+def _gives_time(node: nn.Module, has_time: bool) -> bool:
+    if isinstance(node, Repeat | IntegerNeuron):
+        return True
+    return has_time and not (isinstance(node, Readout) and node.over_time == "sum")
+
+
+def _three(shape: Sequence[int]) -> Shape:
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class BufferSnapshot:
+    """The numbers of a network at some moment: the tensors themselves, and how often written."""
+
+    buffers: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, network: LoweredNetwork) -> "BufferSnapshot":
+        """Remember the numbers that a network has now."""
+        found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
+        return cls(found, tuple(map(_version, found)))
+
+    def matches(self, network: LoweredNetwork) -> bool:
+        """Say whether nobody replaced them or wrote into them since."""
+        now = BufferSnapshot.of(network)
+        return self.versions == now.versions and all(
+            mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
+        )
+
+
+def _version(buffer: Tensor) -> int:
+    """Count how often a tensor was written into; inference tensors do not count."""
+    return 0 if buffer.is_inference() else buffer._version
+
 
 Choice = Literal["measured", "events", "dense"]
 CHOICES: tuple[Choice, ...] = ("measured", "events", "dense")
@@ -271,3 +552,131 @@ def _checked(handle: int | None, paths: Sequence[str] = ()) -> int:
                 message = re.sub(rf"node {number}\b", f"node {number} ({paths[number]})", message)
         raise ImplementationError(message)
     return handle
+
+
+IDEAL_CHANNELS, IDEAL_SIDE = 256, 14
+"""A layer whose weights and sums stay in the caches, and whose rows fill every vector."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTime:
+    """One step of the engine: everything that is added up before a neuron, and the neuron."""
+
+    path: str
+    seconds: float
+    """Of the fastest round."""
+    kernel: str
+    """ "events", "dense", or "plain" where no level meets a weight."""
+    pair_density: float | None
+    """Share of pairs of channels that were not both zero."""
+    products: int
+    """That a dense engine would multiply for this."""
+
+    @property
+    def rate(self) -> float:
+        """Products of a dense engine per second."""
+        return self.products / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkTime:
+    """All layers, and the machine's limit."""
+
+    isa: str
+    limit: float
+    """Products per second of the engine's own dense kernel on an ideal layer, just now."""
+    layers: tuple[LayerTime, ...]
+
+    def share(self, layer: LayerTime) -> float:
+        """Compare a layer with the limit; above 1, no dense kernel here could keep up with it."""
+        return layer.rate / self.limit
+
+
+def time_layers(
+    network: LoweredNetwork,
+    inputs: Tensor,
+    *,
+    rounds: int = 20,
+    choice: Choice = "measured",
+    isa: str | None = None,
+) -> NetworkTime:
+    """Run at most four images on one thread, again and again; keep the fastest time of each layer.
+
+    Args:
+        network: what :func:`lbq.to_fixed_point` returned.
+        inputs: uint8, as the network takes them; how many levels are active depends on them.
+        rounds: how often.
+        choice: as :class:`NativeEngine` takes it.
+        isa: as :class:`NativeEngine` takes it.
+    """
+    network.check_input(inputs)
+    engine = NativeEngine(network, choice=choice, isa=isa)
+    runs = [engine.time_steps(inputs) for _ in range(1 + rounds)][1:]  # the first one takes memory
+    batch = inputs.shape[1] if network.takes_frames else len(inputs)
+    products = products_of_steps(network, {step.path for step in runs[0]})
+    layers = tuple(
+        LayerTime(
+            path=same[0].path,
+            seconds=min(step.seconds for step in same),
+            kernel=_kernel(same[-1].pair_density, is_dense=same[-1].is_dense),
+            pair_density=same[-1].pair_density,
+            products=batch * products[same[0].path],
+        )
+        for same in zip(*runs, strict=True)
+    )
+    return NetworkTime(isa=engine.isa, limit=measure_limit(engine.isa, rounds), layers=layers)
+
+
+def products_of_steps(network: LoweredNetwork, steps: Iterable[str]) -> dict[str, int]:
+    """Count, for one sample, what a dense engine multiplies in each of these steps.
+
+    A synapse that is no step of its own is added up where its only reader is.
+    """
+    described = NetworkDescription(network)
+    reader = {name: place.path for place in network.plan for name in place.inputs}
+    counts = dict.fromkeys(steps, 0)
+    for place, node in network.nodes():
+        if not isinstance(node, Synapse):
+            continue
+        _, height, width = described.shapes[place.path]
+        instants = network.timesteps if described.has_time[place.path] else 1
+        step = place.path
+        while step not in counts:
+            step = reader[step]
+        counts[step] += instants * height * width * node.weight.numel()
+    return counts
+
+
+def measure_limit(isa: str, rounds: int = 20) -> float:
+    """Return how many products per second the dense kernel reaches on an ideal layer."""
+    network = ideal_network()
+    engine = NativeEngine(network, choice="dense", isa=isa)
+    inputs = torch.ones(1, 1, 1, IDEAL_SIDE, IDEAL_SIDE, dtype=torch.uint8)
+    times = [engine.time_steps(inputs)[-1] for _ in range(1 + rounds)]
+    products = products_of_steps(network, ["neuron", "ideal"])["ideal"]
+    return products / min(step.seconds for step in times)
+
+
+def ideal_network() -> LoweredNetwork:
+    """Make a network whose last layer is a full 3x3 convolution of levels, all of them active."""
+    network = LoweredNetwork(
+        timesteps=1,
+        input_shape=(1, IDEAL_SIDE, IDEAL_SIDE),
+        takes_frames=True,
+        logit_scale=1.0,
+    )
+    few = torch.ones(IDEAL_CHANNELS, 1, 1, 1, dtype=torch.int8)
+    many = torch.ones(IDEAL_CHANNELS, IDEAL_CHANNELS, 3, 3, dtype=torch.int8)
+    one = torch.ones(1, 1, dtype=torch.int32)
+    neuron = IntegerNeuron(one, multiplier=0, shift=0, reset_amount=one[0], reset="event")
+    network.add("stem", Synapse(few, max_input=255, bits=8), "input")
+    network.add("neuron", neuron, "stem")
+    network.add("ideal", Synapse(many, max_input=1, padding=(1, 1), bits=8), "neuron")
+    network.add("readout", Readout("sum"), "ideal")
+    return network
+
+
+def _kernel(pair_density: float | None, *, is_dense: bool) -> str:
+    if pair_density is None:
+        return "plain"
+    return "dense" if is_dense else "events"

@@ -7,14 +7,17 @@ from lbq.deploy.capture import overridden_methods
 from lbq.deploy.nodes import LevelNeuron
 from lbq.errors import LoweringError, StepError
 from lbq.functional.quantize import level_thresholds
-from lbq.neurons.binary import BinaryLIF
+from lbq.neurons.baselines import (
+    LMHT,
+    BinaryLIF,
+    IntegerLIF,
+    MultiLevelLIF,
+    OriginalTernaryLIF,
+    TernaryLIF,
+)
 from lbq.neurons.burst import BurstLIF
-from lbq.neurons.integer import IntegerLIF
-from lbq.neurons.lmht import LMHT
-from lbq.neurons.multilevel import MultiLevelLIF
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.step import LearnedStep, NeuronStep
-from lbq.neurons.ternary import OriginalTernaryLIF, TernaryLIF
 
 _NEURONS = (
     BurstLIF,

@@ -1,6 +1,7 @@
 """``run``: a lowered network on a backend of choice, watched or not."""
 
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Literal
 
@@ -9,19 +10,60 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from lbq.deploy import native_engine
-from lbq.deploy.backends import dense, planes, unary
 from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Multiply
+from lbq.deploy.nodes import Multiply, Weighted
 from lbq.errors import ImplementationError, LoweringError, ParameterError
+from lbq.functional.planes import bit_sparse_product, num_planes, to_planes
 from lbq.neurons.watch import watch_levels
 from lbq.types import Watch
+
+
+def by_sign(levels: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
+    """Multiply the positive levels, and subtract the product of the negative ones' sizes."""
+    if not levels.dtype.is_signed or not bool((levels < 0).any()):
+        return multiply(levels)
+    return multiply(levels.clamp(min=0)) - multiply((-levels).clamp(min=0))
+
+
+def dense_product(synapse: Weighted, levels: Tensor) -> Tensor:
+    """Multiply at once."""
+    return synapse.multiply(levels)
+
+
+def unary_product(synapse: Weighted, levels: Tensor) -> Tensor:
+    """Add up the synapse's answers to "at least one", "at least two", and so on."""
+    if levels.is_floating_point():
+        return synapse.multiply(levels)
+
+    def add_up(sizes: Tensor) -> Tensor:
+        total = synapse.multiply((sizes >= 1).to(torch.uint8))
+        for k in range(2, int(sizes.max()) + 1 if sizes.numel() else 0):
+            total = total + synapse.multiply((sizes >= k).to(torch.uint8))
+        return total
+
+    return by_sign(levels, add_up)
+
+
+def planes_product(synapse: Weighted, levels: Tensor) -> Tensor:
+    """Multiply plane by plane and shift."""
+    if levels.is_floating_point():
+        return synapse.multiply(levels)
+    assert synapse.max_input is not None
+
+    def add_up(sizes: Tensor) -> Tensor:
+        planes = to_planes(sizes, num_planes(synapse.max_input or 1))
+        product = bit_sparse_product(synapse.multiply, planes, dtype=torch.uint8)
+        return product.to(torch.int32) if synapse.is_integer else product
+
+    return by_sign(levels, add_up)
+
 
 Backend = Literal["auto", "native", "dense", "unary", "planes"]
 
 BACKENDS: dict[Literal["dense", "unary", "planes"], Multiply] = {
-    "dense": dense.multiply,
-    "unary": unary.multiply,
-    "planes": planes.multiply,
+    "dense": dense_product,
+    "unary": unary_product,
+    "planes": planes_product,
 }
 """How levels are multiplied in torch; all give the same currents (in integers, the same bits)."""
 

@@ -1,6 +1,5 @@
 """The paper's equations as pure functions, one home each (docs/equations.md is the index)."""
 
-from lbq.functional.absorb import absorb_step
 from lbq.functional.membrane import integrate, lif_membrane, soft_reset, steps_removed
 from lbq.functional.op_costs import (
     arithmetic_energy_pj,
@@ -10,7 +9,14 @@ from lbq.functional.op_costs import (
     unary_acs,
     unit_event_acs,
 )
-from lbq.functional.planes import bit_sparse_product, from_planes, num_planes, popcount, to_planes
+from lbq.functional.planes import (
+    absorb_step,
+    bit_sparse_product,
+    from_planes,
+    num_planes,
+    popcount,
+    to_planes,
+)
 from lbq.functional.quantize import (
     binary_spike,
     burst,

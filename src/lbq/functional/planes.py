@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lbq.errors import LevelError, ParameterError
-from lbq.types import Level, Num, Planes
+from lbq.errors import LevelError, ParameterError, ShapeError
+from lbq.types import Level, Num, Planes, Step, Weight
 
 MAX_LEVEL = 255
 """The largest level anywhere in the library: levels are stored as uint8."""
@@ -85,3 +85,20 @@ def as_integers(level: Level, *, max_level: int) -> Level:
     if not level.is_floating_point():
         return level
     return level.to(torch.uint8 if max_level <= MAX_LEVEL else torch.int64)
+
+
+def absorb_step(weight: Weight, step: Step) -> Weight:
+    """Scale a synapse's weights by the step of the neurons that feed it (Eq. 13).
+
+    Afterwards the neurons send integer levels and the synapse returns the same current. A bias is
+    not scaled. A step per channel scales the weight's second axis, so it fits ungrouped synapses.
+    """
+    if step.numel() == 1:
+        return weight * step.reshape(())
+    if step.numel() != weight.shape[1]:
+        raise ShapeError(
+            f"a step per channel needs one step for each of the weight's {weight.shape[1]} input "
+            f"channels (weight shape {tuple(weight.shape)}), got {step.numel()}; "
+            f"use the step of the layer that feeds this weight"
+        )
+    return weight * step.reshape(1, -1, *[1] * (weight.dim() - 2))

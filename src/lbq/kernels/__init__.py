@@ -2,7 +2,7 @@
 
 from lbq.kernels.reference_scan import burst_scan_reference
 from lbq.kernels.scan import burst_scan, force_implementation
-from lbq.kernels.signature import ScanOptions, ScanOutput
+from lbq.kernels.scan_interface import ScanOptions, ScanOutput
 
 __all__ = [
     "ScanOptions",

@@ -17,8 +17,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lbq.kernels.layout import Layout, layout_for, match_layout, require_layout
-from lbq.kernels.signature import ScanOptions, ScanOutput, cache_signature
+from lbq.kernels.scan_interface import (
+    Layout,
+    ScanOptions,
+    ScanOutput,
+    cache_signature,
+    layout_for,
+    match_layout,
+    require_layout,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lbq.kernels.layout import match_layout
 from lbq.kernels.native_scan import DTYPES, RESET_MODES, isa, split_coefficient_grads
-from lbq.kernels.signature import ScanOptions, cache_signature
+from lbq.kernels.scan_interface import ScanOptions, cache_signature, match_layout
 
 MAX_TIMESTEPS = 32
 """Timesteps of which a kernel holds the membranes while it walks back."""

@@ -37,7 +37,7 @@ from lbq.functional.surrogate import (
     step_slope,
     tail_slope,
 )
-from lbq.kernels.signature import ScanOptions, cache_signature
+from lbq.kernels.scan_interface import ScanOptions, cache_signature
 
 _SLICE_ELEMENTS = 1 << 17
 """Neurons per slice: a slice's temporaries (512 KiB each in float32) stay in the L2 cache."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from lbq.functional.membrane import integrate, soft_reset
 from lbq.functional.quantize import burst_level
 from lbq.functional.surrogate import soft_level, straight_through
-from lbq.kernels.signature import ScanOptions, ScanOutput
+from lbq.kernels.scan_interface import ScanOptions, ScanOutput
 from lbq.types import Carry, Currents, Scalar, Step
 
 

@@ -19,7 +19,7 @@ from lbq.kernels.native_scan import can_run as native_can_run
 from lbq.kernels.native_scan import run_forward as run_native_forward
 from lbq.kernels.plain_scan import PlainBurstScan
 from lbq.kernels.reference_scan import burst_scan_reference
-from lbq.kernels.signature import ScanOptions, ScanOutput
+from lbq.kernels.scan_interface import ScanOptions, ScanOutput
 from lbq.kernels.triton_scan import TritonBurstScan
 from lbq.kernels.triton_scan import can_run as triton_can_run
 from lbq.types import Carry, Currents, Scalar, Step

@@ -17,8 +17,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lbq.kernels.layout import layout_for, match_layout, require_layout
-from lbq.kernels.signature import ScanOptions, cache_signature
+from lbq.kernels.scan_interface import (
+    ScanOptions,
+    cache_signature,
+    layout_for,
+    match_layout,
+    require_layout,
+)
 
 _log = logging.getLogger(__name__)
 

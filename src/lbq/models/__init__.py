@@ -1,8 +1,16 @@
 """Blocks and ResNets built from neurons."""
 
 from lbq.models.blocks import BasicBlock, BlockKind, MSBlock, NeuronBuilder, SEWBlock
-from lbq.models.build import NamedResNet, resnet18, resnet19, resnet20, resnet34
-from lbq.models.resnet import Form, ResNetShape, SpikingResNet
+from lbq.models.resnet import (
+    Form,
+    NamedResNet,
+    ResNetShape,
+    SpikingResNet,
+    resnet18,
+    resnet19,
+    resnet20,
+    resnet34,
+)
 from lbq.models.time import (
     FramesIn,
     ImagesIn,

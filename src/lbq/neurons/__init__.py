@@ -1,15 +1,18 @@
 """The first things with parameters: neurons, their steps and surrogates, and ways to watch them."""
 
-from lbq.neurons.binary import BinaryLIF
+from lbq.neurons.baselines import (
+    LMHT,
+    BinaryLIF,
+    IntegerLIF,
+    MultiLevelLIF,
+    OriginalTernaryLIF,
+    TernaryLIF,
+)
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.calibrate import calibrate_steps
-from lbq.neurons.integer import IntegerLIF
-from lbq.neurons.lmht import LMHT
-from lbq.neurons.multilevel import MultiLevelLIF
 from lbq.neurons.neuron import Decay, Neuron
 from lbq.neurons.step import FixedStep, LearnedStep, NeuronStep
 from lbq.neurons.surrogates import BoxET, ClipBox, MatchedBox, ReLSGET, Surrogate, TailedBox
-from lbq.neurons.ternary import OriginalTernaryLIF, TernaryLIF
 from lbq.neurons.watch import (
     check_currents_finite,
     named_neurons,

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lbq.errors import ParameterError
 from lbq.kernels.scan import burst_scan
-from lbq.kernels.signature import Keep, ScanOptions
+from lbq.kernels.scan_interface import Keep, ScanOptions
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import NeuronStep, as_step
 from lbq.neurons.surrogates import ReLSGET, Surrogate

@@ -8,13 +8,24 @@ from torch import nn
 
 from lbq.errors import RecipeError
 from lbq.models.blocks import BlockKind
-from lbq.models.build import NamedResNet, resnet18, resnet19, resnet20, resnet34
-from lbq.models.resnet import Form, SpikingResNet
-from lbq.neurons.binary import BinaryLIF
+from lbq.models.resnet import (
+    Form,
+    NamedResNet,
+    SpikingResNet,
+    resnet18,
+    resnet19,
+    resnet20,
+    resnet34,
+)
+from lbq.neurons.baselines import (
+    LMHT,
+    BinaryLIF,
+    IntegerLIF,
+    MultiLevelLIF,
+    OriginalTernaryLIF,
+    TernaryLIF,
+)
 from lbq.neurons.burst import BurstLIF
-from lbq.neurons.integer import IntegerLIF
-from lbq.neurons.lmht import LMHT
-from lbq.neurons.multilevel import MultiLevelLIF
 from lbq.neurons.step import FixedStep, GradientScale, LearnedStep, NeuronStep
 from lbq.neurons.surrogates import (
     BoxET,
@@ -24,7 +35,6 @@ from lbq.neurons.surrogates import (
     Surrogate,
     TailedBox,
 )
-from lbq.neurons.ternary import OriginalTernaryLIF, TernaryLIF
 from lbq.ranges import Range, check_ranges
 from lbq.types import ResetMode
 

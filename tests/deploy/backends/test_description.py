@@ -2,10 +2,10 @@ import pytest
 import torch
 from random_networks import RandomNetwork
 
-from lbq.deploy.backends.description import BufferSnapshot, NetworkDescription, output_shape
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
+from lbq.deploy.native_engine import BufferSnapshot, NetworkDescription, output_shape
 from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.deploy.run import run
 from lbq.errors import LoweringError

@@ -4,7 +4,7 @@ import pytest
 import torch
 from random_networks import RandomNetwork
 
-from lbq.deploy.backends import timing
+from lbq.deploy import native_engine as timing
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.native_engine import NativeEngine

@@ -1,1 +1,0 @@
-"""Ways to multiply levels by weights; all give the same currents."""

@@ -1,0 +1,328 @@
+"""Running a neuron instant by instant: the loop that the relatives of the burst neuron share."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lbq.errors import TimeError
+from lbq.functional.membrane import check_reset_mode, integrate, lif_membrane, soft_reset
+from lbq.functional.quantize import binary_spike, burst_level, ternary_level
+from lbq.functional.surrogate import arctan_soft_spike, soft_level, straight_through
+from lbq.kernels.scan import check_currents
+from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
+from lbq.neurons.step import FixedStep, NeuronStep, as_step, check_step_value
+from lbq.neurons.surrogates import BoxET, Surrogate
+from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
+
+
+class TimestepOutput(NamedTuple):
+    """What one timestep of a neuron gives."""
+
+    burst: Tensor
+    level: Tensor
+    carry: Tensor
+
+
+def scan_over_time(
+    instant: Callable[[Tensor, Tensor], TimestepOutput],
+    currents: Currents,
+    carry: Carry | None,
+    *,
+    rest: Tensor | None = None,
+    level_dtype: torch.dtype = torch.uint8,
+) -> tuple[Bursts, Levels, Carry]:
+    """Call ``instant(carry, current)`` for every timestep and stack what it gives.
+
+    Half-precision currents are computed in float32, as in :func:`lbq.kernels.burst_scan`.
+
+    Args:
+        instant: one timestep of the neuron.
+        currents: the sequence.
+        carry: the state to start from; None is rest.
+        rest: the carry at rest; zeros like one instant of the currents unless said.
+        level_dtype: how the levels are stored.
+    """
+    check_currents(currents)
+    exact = currents.to(torch.promote_types(currents.dtype, torch.float32))
+    if carry is None:
+        carry = torch.zeros_like(exact[0]) if rest is None else rest
+    bursts: list[Tensor] = []
+    levels: list[Tensor] = []
+    for current in exact.unbind(0):
+        burst, level, carry = instant(carry, current)
+        bursts.append(burst)
+        levels.append(level.detach().to(level_dtype))
+    return torch.stack(bursts).to(currents.dtype), torch.stack(levels), carry
+
+
+class BinaryLIF(Neuron):
+    """A leaky neuron that emits 0 or 1 per timestep and sends it on unscaled.
+
+    Its reset is subtracted after the decay (Eq. 1), unlike the burst neuron's, and carries no
+    gradient, as everywhere in this library. The carry is the last membrane.
+
+    Args:
+        threshold: firing threshold (V_theta).
+        decay: share of the membrane that survives a timestep (beta), 0.5 unless said.
+        tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+        reset: share of the threshold that a spike removes (alpha).
+        sharpness: how steep the surrogate is at the threshold.
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 1.0,
+        decay: float | None = None,
+        tau: float | None = None,
+        reset: float = 1.0,
+        sharpness: float = 2.0,
+    ) -> None:
+        super().__init__(max_level=1)
+        self.sharpness = sharpness
+        self.decay = Decay(decay, tau=tau, default=0.5)
+        self.threshold: Tensor
+        self.reset: Tensor
+        self.register_buffer("threshold", scalar(check_step_value(threshold)))
+        self.register_buffer("reset", scalar(check_reset(reset)))
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Loop over the timesteps in plain torch."""
+        decay, one = self.decay(), torch.ones_like(self.threshold)
+
+        def instant(membrane: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = lif_membrane(
+                membrane,
+                current,
+                spike=binary_spike(membrane, threshold=self.threshold),
+                decay=decay,
+                threshold=self.threshold,
+                reset=self.reset,
+            )
+            level = binary_spike(membrane, threshold=self.threshold)
+            soft = arctan_soft_spike(membrane, threshold=self.threshold, sharpness=self.sharpness)
+            return TimestepOutput(straight_through(level, soft, one), level, membrane)
+
+        return scan_over_time(instant, currents, carry)
+
+
+class TernaryLIF(Neuron):
+    """A leaky neuron that emits -1, 0 or 1 and sends ``step * level`` on.
+
+    The step is threshold and scale at once, as the burst neuron's: ``TernaryLIF()`` is the paper's
+    "Ternary, fixed", ``TernaryLIF(step=LearnedStep())`` its "Ternary, learnable". Everything is
+    the burst neuron's, mirrored at zero.
+
+    Args:
+        step: threshold and output scale; a number, or nothing (1.0), means a fixed step.
+        surrogate: the soft level that carries the gradient, applied to the membrane's size.
+        decay: share of the carry that survives a timestep (beta), 0.5 unless said.
+        tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+        reset: share of a step that an emission takes from the membrane's size (alpha).
+        reset_mode: "event" (one step) or "none"; "level" is the same as "event" here.
+    """
+
+    is_signed = True
+
+    def __init__(
+        self,
+        *,
+        step: NeuronStep | float | None = None,
+        surrogate: Surrogate | None = None,
+        decay: float | None = None,
+        tau: float | None = None,
+        reset: float = 1.0,
+        reset_mode: ResetMode = "event",
+    ) -> None:
+        super().__init__(max_level=1)
+        self.step = FixedStep() if step is None else as_step(step)
+        self.surrogate = BoxET() if surrogate is None else surrogate
+        self.reset_mode: ResetMode = check_reset_mode(reset_mode)
+        self.decay = Decay(decay, tau=tau, default=0.5)
+        self.reset: Tensor
+        self.register_buffer("reset", scalar(check_reset(reset)))
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Loop over the timesteps in plain torch."""
+        step = self.step.for_currents(currents, max_level=1)
+        decay, tail = self.decay(), self.surrogate.tail()
+        lo, hi = self.surrogate.lo, self.surrogate.hi(1)
+
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = integrate(state, current, decay=decay)
+            level = ternary_level(membrane, step)
+            sign = membrane.detach().sign()
+            soft = sign * soft_level(sign * membrane / step, lo=lo, hi=hi, tail=tail)
+            state = soft_reset(membrane, level, step=step, reset=self.reset, mode=self.reset_mode)
+            return TimestepOutput(straight_through(level, soft, step), level, state)
+
+        return scan_over_time(instant, currents, carry, level_dtype=torch.int8)
+
+
+class OriginalTernaryLIF(Neuron):
+    """The ternary neuron as published: threshold 0.5, hard reset, a learned amplitude behind it.
+
+    The amplitude scales what is sent on and leaves the threshold alone; deployment absorbs it like
+    a step. The gradient is 1 where the membrane's size is at most 1, and flows through the reset.
+
+    Args:
+        step: the amplitude; nothing means a learned one, starting at 1.0.
+        decay: share of the carry that survives a timestep, 0.25 unless said.
+        tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+    """
+
+    THRESHOLD = 0.5
+    is_signed = True
+    step_sets_levels = False
+
+    def __init__(
+        self,
+        *,
+        step: NeuronStep | float | None = None,
+        decay: float | None = None,
+        tau: float | None = None,
+    ) -> None:
+        super().__init__(max_level=1)
+        self.step = as_step(step)
+        self.decay = Decay(decay, tau=tau, default=0.25)
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Loop over the timesteps in plain torch."""
+        amplitude = self.step.for_currents(currents, max_level=1)
+        threshold = amplitude.new_full((1,), self.THRESHOLD)
+        decay, one = self.decay(), amplitude.new_ones(1)
+
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = integrate(state, current, decay=decay)
+            level = ternary_level(membrane, threshold)
+            spike = straight_through(level, membrane.clamp(-1, 1), one)
+            return TimestepOutput(amplitude * spike, level, membrane * (1 - spike.abs()))
+
+        return scan_over_time(instant, currents, carry, level_dtype=torch.int8)
+
+
+class IntegerLIF(Neuron):
+    """A leaky neuron that rounds its membrane to 0..D and sends the integer on unscaled.
+
+    Rounding means thresholds at 0.5, 1.5, ...; the reset removes the whole level, without
+    gradient; the gradient of the emission is a box over [0, D].
+
+    Args:
+        max_level: the largest level (D), 4 in the original.
+        decay: share of the carry that survives a timestep, 0.25 unless said.
+        tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+    """
+
+    def __init__(
+        self, max_level: int = 4, *, decay: float | None = None, tau: float | None = None
+    ) -> None:
+        super().__init__(max_level)
+        self.decay = Decay(decay, tau=tau, default=0.25)
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Loop over the timesteps in plain torch."""
+        decay = self.decay()
+
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = integrate(state, current, decay=decay)
+            soft = soft_level(membrane, lo=0.0, hi=float(self.max_level))
+            level = soft.detach().round()
+            burst = straight_through(level, soft, membrane.new_ones(1))
+            return TimestepOutput(burst, level, membrane - level)
+
+        return scan_over_time(instant, currents, carry)
+
+
+class MultiLevelLIF(Neuron):
+    """K leaky membranes fed by one current; the level is how many of them fire.
+
+    Membrane k fires above ``first_threshold + k`` and is reset to zero when it did. Each spike's
+    gradient is 1 within half a unit of its threshold. The carry is ``[K, B, *n]``.
+
+    Args:
+        max_level: number of membranes (K), 3 in the original.
+        first_threshold: the lowest threshold.
+        decay: share of a membrane that survives a timestep, 0.25 unless said.
+        tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+    """
+
+    def __init__(
+        self,
+        max_level: int = 3,
+        *,
+        first_threshold: float = 0.6,
+        decay: float | None = None,
+        tau: float | None = None,
+    ) -> None:
+        super().__init__(max_level)
+        self.decay = Decay(decay, tau=tau, default=0.25)
+        self.thresholds: Tensor
+        self.register_buffer("thresholds", first_threshold + torch.arange(max_level).float())
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Loop over the timesteps in plain torch."""
+        decay = self.decay()
+        thresholds = self.thresholds.reshape(-1, *[1] * (currents.dim() - 1))  # [K, 1, ...]
+
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+            membranes = integrate(state, current.expand_as(state), decay=decay)  # [K, B, *n]
+            spikes = binary_spike(membranes, threshold=thresholds)
+            soft = soft_level(membranes - thresholds, lo=-0.5, hi=0.5)
+            bursts = straight_through(spikes, soft, membranes.new_ones(1))
+            state = membranes * (1 - spikes)
+            return TimestepOutput(bursts.sum(0), spikes.sum(0), state)
+
+        dtype = torch.promote_types(currents.dtype, torch.float32)
+        rest = currents.new_zeros((self.max_level, *currents.shape[1:]), dtype=dtype)
+        return scan_over_time(instant, currents, carry, rest=rest)
+
+
+class LMHT(Neuron):
+    """Every timestep integrates a learned mixture of the currents of *all* timesteps.
+
+    The thresholds are fixed multiples of ``2 / max_level`` (1.0 at one level); the leak is learned
+    around 1; the reset removes the whole emission. No gradient passes between timesteps other than
+    through the mixture. A neuron that needs the future cannot be streamed.
+
+    Args:
+        timesteps: length of the sequences (T); the mixture is a T x T matrix.
+        max_level: number of thresholds (L), 2 in the paper's comparison.
+    """
+
+    def __init__(self, timesteps: int, max_level: int = 2) -> None:
+        super().__init__(max_level)
+        if timesteps < 1:
+            raise TimeError(f"LMHT needs at least one timestep, got timesteps={timesteps}")
+        self.timesteps = timesteps
+        self.raw_leak = nn.Parameter(scalar(0.0))
+        self.raw_mixture = nn.Parameter(torch.zeros(timesteps, timesteps))
+        self.step: Tensor
+        self.register_buffer("step", scalar(1.0 if max_level == 1 else 2.0 / max_level))
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Mix the timesteps, then loop over them in plain torch."""
+        if carry is not None or len(currents) != self.timesteps:
+            raise TimeError(
+                f"LMHT mixes all of its {self.timesteps} timesteps, so it takes whole sequences of "
+                f"that length, got {len(currents)}{' and a carry' if carry is not None else ''}; "
+                f"build it with timesteps={len(currents)}, or stream with BurstLIF"
+            )
+        dtype = torch.promote_types(currents.dtype, torch.float32)
+        leak = torch.sigmoid(self.raw_leak.to(dtype)) + 0.5
+        mixture = 2 * torch.sigmoid(self.raw_mixture.to(dtype)) / self.timesteps
+        flat = currents.to(dtype).flatten(1)  # [T, B n]
+        rows = [(row.unsqueeze(1) * flat).sum(0) for row in mixture]  # a product autocast ignores
+        mixed = torch.stack(rows).reshape(currents.shape)  # [T, B, *n]
+        step, lo, hi = self.step.to(dtype), 0.5, self.max_level + 0.5
+
+        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = leak * state.detach() + current
+            level = burst_level(membrane, step, max_level=self.max_level)
+            soft = soft_level(membrane / step, lo=lo, hi=hi)
+            burst = straight_through(level, soft, step)
+            return TimestepOutput(burst, level, membrane - burst.detach())
+
+        bursts, levels, carry = scan_over_time(instant, mixed, None)
+        return bursts.to(currents.dtype), levels, carry
