@@ -7,7 +7,17 @@ from random_networks import RandomNetwork, to_proven_integers
 from torch import nn
 
 import lbq
-from lbq.deploy.fixed_point import Pixels, rounded, to_fixed_point
+from lbq.deploy.fixed_point import (
+    SHORTCUT_MAX,
+    Pixels,
+    best_unit,
+    choose_units,
+    decay_as_fraction,
+    group_currents,
+    mean_inputs,
+    rounded,
+    to_fixed_point,
+)
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
 from lbq.deploy.run import run
@@ -271,3 +281,82 @@ def test_neither_the_default_device_nor_autocast_changes_a_conversion(images):
     assert {buffer.device.type for buffer in integers.buffers()} == {"cpu"}
     for (name, here), there in zip(expected.named_buffers(), integers.buffers(), strict=True):
         assert torch.equal(here, there), name
+
+
+def units(model, images):
+    net = lower(model.eval(), images)
+    groups = group_currents(net)
+    best = {
+        place.path: node.weight.double().flatten(1).abs().amax(1) / 127
+        for place, node in net.nodes()
+        if isinstance(node, Synapse)
+    }
+    choose_units(net, groups, best)
+    return net, groups, best
+
+
+def test_what_is_added_has_one_unit():
+    _, groups, _ = units(lbq.resnet20(10, width=1 / 8), torch.zeros(1, 3, 16, 16))
+    block = groups["stages.1.0.merge"]
+    assert groups["stages.1.0.synapse2.0"] is block
+    assert groups["stages.1.0.shortcut.0"] is block
+    assert groups["stages.1.0.neuron2:currents"] is block
+    assert groups["stages.1.0.synapse1.0"] is not block
+
+
+def test_a_unit_fits_every_weight_of_its_group():
+    net, groups, best = units(lbq.resnet20(10, width=1 / 8), torch.zeros(1, 3, 16, 16))
+    for path, unit in best.items():
+        assert bool((groups[path].unit >= unit).all())
+    shortcut = net.get_submodule("stages.0.0.shortcut").weight.double()
+    integers = shortcut / groups["stages.0.0.shortcut"].unit
+    assert bool((integers.abs() <= SHORTCUT_MAX).all())
+
+
+def test_all_classes_share_a_unit():
+    _, groups, _ = units(lbq.resnet20(10, width=1 / 8), torch.zeros(1, 3, 16, 16))
+    assert groups["readout"].unit.numel() == 1
+
+
+@pytest.mark.parametrize(("decay", "expected"), [(0.5, (1, 1)), (0.0, (0, 0)), (1.0, (1, 0))])
+def test_simple_decays_are_exact(decay, expected):
+    assert decay_as_fraction(decay, max_shift=8) == expected
+
+
+def test_other_decays_are_near():
+    for decay in torch.rand(100).tolist():
+        multiplier, shift = decay_as_fraction(decay, max_shift=8)
+        assert abs(multiplier / 2**shift - decay) <= 2**-9
+
+
+def test_integers_stay_within_their_bits():
+    weight = torch.randn(4, 50).double() * 100
+    for bits, largest in ((4, 7), (8, 127), (16, 32767)):
+        integers = rounded(weight, torch.full((4,), 0.01).double(), bits=bits)
+        assert integers.abs().max() == largest if bits < 16 else integers.abs().max() <= largest
+
+
+def test_the_best_unit_loses_no_more_than_the_widest():
+    weight = torch.randn(8, 200).double()
+    widest = weight.abs().amax(1) / 7
+    for unit in (best_unit(weight, bits=4),):
+        lost = (rounded(weight, unit, bits=4) * unit.unsqueeze(1) - weight).square().sum()
+        plain = (rounded(weight, widest, bits=4) * widest.unsqueeze(1) - weight).square().sum()
+        assert lost < plain
+
+
+def test_mean_inputs_are_those_of_the_levels():
+    model = lbq.resnet20(10, width=1 / 16).double().eval()
+    images, sums = torch.randn(4, 3, 16, 16).double(), []
+    net = lower(model, images)
+    means = mean_inputs(net, images)
+    with (
+        torch.no_grad(),
+        lbq.watch_levels(
+            net, lambda layer, t, level: layer == "stem_neuron" and sums.append(level)
+        ),
+    ):
+        net(images)
+    expected = torch.stack(sums).double().mean((0, 1, 3, 4))
+    torch.testing.assert_close(means["stages.0.0.synapse1.0"], expected)
+    assert "stem.1" not in means

@@ -1,6 +1,7 @@
 """The engine is tested in native/test/engine_test.cc; here is what reaches it from Python."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,14 @@ import lbq
 from lbq.deploy import native_engine
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
-from lbq.deploy.native_engine import EngineState, NativeEngine
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
+from lbq.deploy.native_engine import (
+    EngineState,
+    NativeEngine,
+    NetworkDescription,
+    output_shape,
+)
+from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.deploy.run import run
 from lbq.errors import ImplementationError, LoweringError, ParameterError, ShapeError, TimeError
 from lbq.kernels import native_scan as kernels
@@ -78,19 +86,21 @@ def test_one_engine_serves_many_threads():
     assert all(torch.equal(answer, expected) for answer in answers.values())
 
 
-def test_numbers_that_change_are_seen():
+def test_buffers_that_are_written_or_replaced_are_packed_again():
     net, inputs = integer_network(2)
     run(net, inputs, backend="native")
-    for _, neuron in net.neurons():
-        neuron.thresholds += 1
-    assert torch.equal(run(net, inputs, backend="native"), run(net, inputs, backend="dense"))
-
-
-def test_numbers_that_are_replaced_are_seen():
-    net, inputs = integer_network(2)
-    for _ in range(3):
+    for change in ("write", "replace", "replace"):  # a freed tensor may leave its id to the next
         for _, neuron in net.neurons():
-            neuron.thresholds = neuron.thresholds + 1
+            if change == "write":
+                neuron.thresholds += 1
+            else:
+                neuron.thresholds = neuron.thresholds + 1
+        assert torch.equal(run(net, inputs, backend="native"), run(net, inputs, backend="dense"))
+
+
+def test_networks_made_in_inference_mode_run():
+    with torch.inference_mode():
+        net, inputs = integer_network(1)
         assert torch.equal(run(net, inputs, backend="native"), run(net, inputs, backend="dense"))
 
 
@@ -141,12 +151,14 @@ def test_no_timestep_and_fewer_are_refused(timesteps):
     assert carries.timesteps_left == net.timesteps
 
 
-def test_no_frames_are_refused():
+def test_frames_must_be_as_many_as_timesteps():
     net, inputs = next(
         found for seed in range(9) if (found := integer_network(seed))[0].takes_frames
     )
     with pytest.raises(TimeError, match="at least one timestep"):
         NativeEngine(net).run(inputs[:0])
+    with pytest.raises(TimeError, match="frames"):
+        NativeEngine(net).run(inputs[:1], timesteps=2)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +173,6 @@ def test_an_engine_refuses_what_it_cannot_read(spoil, message):
     net, inputs = integer_network(2)
     with pytest.raises(ShapeError, match=message):
         NativeEngine(net).run(spoil(inputs))
-
-
-def test_frames_and_timesteps_must_agree():
-    net, inputs = next(
-        found for seed in range(9) if (found := integer_network(seed))[0].takes_frames
-    )
-    with pytest.raises(TimeError, match="frames"):
-        NativeEngine(net).run(inputs[:1], timesteps=2)
 
 
 def test_an_instruction_set_that_is_not_there_is_refused():
@@ -193,3 +197,150 @@ def test_a_residual_network_runs():
     pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
     net = to_fixed_point(lower(model, pixels.float()), pixels=None)
     assert torch.equal(run(net, pixels, backend="native"), run(net, pixels, backend="dense"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shapes_are_those_that_torch_gives(seed):
+    net, inputs = integer_network(seed)
+    described, given = NetworkDescription(net), {}
+    hooks = [
+        node.register_forward_hook(lambda _, args, out, path=place.path: given.update({path: out}))
+        for place, node in net.nodes()
+    ]
+    net(inputs)
+    for hook in hooks:
+        hook.remove()
+    for path, out in given.items():
+        leading = 2 if described.has_time[path] else 1
+        assert out.shape[leading:] == described.torch_shape(path), path
+
+
+def test_windows_with_holes_and_strides_are_measured():
+    weight = torch.zeros(4, 2, 3, 2, dtype=torch.int8)
+    conv = Synapse(weight, max_input=1, stride=(2, 1), padding=(1, 0), dilation=(2, 3))
+    expected = conv(torch.zeros(1, 1, 2, 9, 8, dtype=torch.uint8)).shape[2:]
+    assert output_shape(conv, (2, 9, 8)) == tuple(expected)
+    pool = Pool("max", kernel=(3, 2), stride=(2, 2), padding=(1, 0))
+    assert output_shape(pool, (2, 9, 8)) == (2, 5, 4)
+
+
+def linear(inputs, outputs, *, max_input=255, **options):
+    weight = torch.ones(outputs, inputs, dtype=torch.int8)
+    return Synapse(weight, max_input=max_input, bits=8, **options)
+
+
+def neuron(channels=1):
+    thresholds, reset_amount = torch.ones(2, channels).int(), torch.ones(channels).int()
+    return IntegerNeuron(
+        thresholds, multiplier=1, shift=1, reset_amount=reset_amount, reset="event"
+    )
+
+
+SUM, FIRST = Readout("sum"), ("a", linear(4, 3), INPUT)
+REFUSED = {
+    "mean: a network ends with its only readout": [
+        *(FIRST, ("mean", SUM, "a"), ("mean_2", Readout("sum"), "a")),
+        *(("sum", Merge(), "mean", "mean_2"), ("end", Readout("none"), "sum")),
+    ],
+    "sum: it reads shapes": [
+        *(FIRST, ("b", linear(4, 2), INPUT), ("sum", Merge(), "a", "b"), ("end", SUM, "sum")),
+    ],
+    "a: a network ends with its only readout": [FIRST],
+    "b: nothing reads it": [FIRST, ("b", linear(4, 3), INPUT), ("end", SUM, "a")],
+    "end: it takes currents": [FIRST, ("n", neuron(), "a"), ("end", SUM, "n")],
+    "n: .* 5 numbers for its channels": [
+        *(FIRST, ("n", neuron(5), "a"), ("b", linear(3, 2, max_input=2), "n"), ("end", SUM, "b")),
+    ],
+    r"a: .* weights of \(3, 7\)": [("a", linear(7, 3), INPUT), ("end", SUM, "a")],
+    "again: it repeats what has time already": [
+        *(FIRST, ("again", Repeat(2), "a"), ("end", SUM, "again")),
+    ],
+    "a: has_time contradicts": [("a", linear(4, 3, has_time=False), INPUT), ("end", SUM, "a")],
+    "a: .* 9 numbers": [
+        ("a", Shortcut(torch.ones(9, dtype=torch.int16), max_input=255), INPUT),
+        ("end", SUM, "a"),
+    ],
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_network_that_the_engine_does_not_support_is_refused(why):
+    net = LoweredNetwork(timesteps=2, input_shape=(4,), takes_frames=True, logit_scale=1.0)
+    for path, node, *inputs in REFUSED[why]:
+        net.add(path, node, *inputs)
+    with pytest.raises(LoweringError, match=why):
+        run(net, torch.zeros(2, 1, 4, dtype=torch.uint8), backend="native")
+
+
+def test_a_pool_that_is_larger_than_what_it_reads_does_not_run():
+    net = LoweredNetwork(timesteps=1, input_shape=(1, 4, 4), takes_frames=True, logit_scale=1.0)
+    weight = torch.ones(1, 1, 3, 3, dtype=torch.int8)
+    net.add("a", Synapse(weight, max_input=255, bits=8), INPUT)
+    net.add("pool", Pool("sum", kernel=(3, 3)), "a")
+    net.add("end", Readout("sum"), "pool")
+    with pytest.raises(LoweringError, match=r"pool: .*smaller than its window"):
+        NetworkDescription(net)
+
+
+def multiplied_by_torch(network, inputs):
+    """Count what torch multiplies, synapse by synapse, while it runs the network."""
+    counts = []
+
+    def count(node, arguments, currents):
+        counts.append(currents.numel() * node.weight[0].numel())
+
+    hooks = [
+        node.register_forward_hook(count)
+        for _, node in network.nodes()
+        if isinstance(node, Synapse)
+    ]
+    run(network, inputs, backend="dense")
+    for hook in hooks:
+        hook.remove()
+    return sum(counts)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_product_of_a_dense_engine_is_counted_once(seed):
+    network, inputs = integer_network(seed)
+    few = inputs[:, :2] if network.takes_frames else inputs[:2]
+    times = native_engine.time_layers(network, few, rounds=1)
+    assert sum(layer.products for layer in times.layers) == multiplied_by_torch(network, few)
+
+
+def test_kernels_are_those_that_were_asked_for():
+    network = native_engine.ideal_network()
+    inputs = torch.ones(network.example().shape, dtype=torch.uint8)
+    events = native_engine.time_layers(network, inputs, rounds=1, choice="events").layers[-1]
+    assert (events.path, events.kernel, events.pair_density) == ("ideal", "events", 1.0)
+    scalar = native_engine.time_layers(network, inputs, rounds=1, isa="scalar")
+    assert scalar.isa == "scalar"
+
+
+def test_the_ideal_layer_reaches_the_limit_and_shares_are_relative_to_it():
+    network = native_engine.ideal_network()
+    inputs = torch.ones(network.example().shape, dtype=torch.uint8)
+    times = native_engine.time_layers(network, inputs, rounds=10, choice="dense")
+    (layer,) = [layer for layer in times.layers if layer.path == "ideal"]
+    assert times.share(layer) == pytest.approx(layer.products / layer.seconds / times.limit)
+    assert 0.1 < times.share(layer) < 10  # the machine has neighbours
+
+
+def test_the_limit_is_products_over_the_least_time(monkeypatch):
+    seconds = iter([4.0, 9.0, 2.0, 5.0])
+
+    def timed(engine, inputs):
+        return [SimpleNamespace(seconds=0.001), SimpleNamespace(seconds=next(seconds))]
+
+    monkeypatch.setattr(native_engine.NativeEngine, "time_steps", timed)
+    side, channels = native_engine.IDEAL_SIDE, native_engine.IDEAL_CHANNELS
+    products = (side * channels * 3) ** 2
+    assert native_engine.measure_limit("scalar", rounds=3) == products / 2.0
+
+
+def test_the_ideal_network_is_exact():
+    network = native_engine.ideal_network()
+    inputs = torch.ones(network.example().shape, dtype=torch.uint8)
+    assert torch.equal(
+        NativeEngine(network, choice="dense").run(inputs), run(network, inputs, backend="dense")
+    )

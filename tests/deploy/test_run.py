@@ -11,7 +11,15 @@ import lbq
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Shortcut, Synapse
-from lbq.deploy.run import BACKENDS, choose_backend, run
+from lbq.deploy.run import (
+    BACKENDS,
+    by_sign,
+    choose_backend,
+    dense_product,
+    planes_product,
+    run,
+    unary_product,
+)
 from lbq.errors import LoweringError, ParameterError, ShapeError
 from lbq.kernels.native_scan import isa
 
@@ -237,3 +245,32 @@ def test_whoever_hooks_a_node_sees_the_default_run(wide_sums):
         assert choose_backend(net) == "dense"
         assert torch.equal(run(net, raw).long(), answers.long())
     assert len(seen) == net.timesteps * len(list(net.neurons()))
+
+
+@pytest.mark.parametrize(
+    ("product", "levels", "planes"),
+    [
+        (dense_product, [[0], [5]], [[0, 5]]),
+        (unary_product, [[1], [3]], [[1, 1], [0, 1], [0, 1]]),
+        (planes_product, [[1], [5]], [[1, 1], [0, 1]]),  # 001 and 101: the middle plane is empty
+    ],
+)
+def test_a_backend_multiplies_once_per_nonempty_plane(product, levels, planes):
+    received = []
+
+    class Counted(Synapse):
+        def multiply(self, inputs):
+            received.append(inputs.flatten().tolist())
+            return super().multiply(inputs)
+
+    product(Counted(torch.ones(1, 1), max_input=7), torch.tensor(levels, dtype=torch.uint8))
+    assert received == planes
+
+
+def test_negative_levels_are_multiplied_as_absolute_values():
+    received = []
+    signed = torch.tensor([-2, 0, 3], dtype=torch.int8)
+    by_sign(signed, lambda x: received.append(x.tolist()) or x)
+    assert received == [[0, 0, 3], [2, 0, 0]]
+    unsigned = torch.tensor([0, 3], dtype=torch.uint8)
+    assert by_sign(unsigned, lambda x: x) is unsigned
