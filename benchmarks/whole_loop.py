@@ -1,7 +1,7 @@
 """The whole training loop against its bare step, and two processes against one.
 
 ``bench_engine.py --loop pocket`` calls this. A round trains a run on for some steps (data,
-augmentation, journal, levels watched in every step, everything that ``lbq train`` does between two
+augmentation, log, levels watched in every step, everything that ``lbq train`` does between two
 checkpoints) and then takes as many bare steps: forward, loss, backward and optimizer on one batch
 that lies ready. Medians of steps are compared, which a busy neighbour disturbs less than sums; with
 one thread, the time that they ran instead of the time that passed.
@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from lbq.train import RECIPES, Recipe, RunOptions, train, write_recipe
 from lbq.train.allocator import keep_freed_memory
-from lbq.train.journal import Record
-from lbq.train.network import build_network
+from lbq.train.metrics import Record
+from lbq.train.model_config import build_network
 from lbq.train.optim import build_optimizer
 from lbq.train.precision import Precision
 
@@ -50,7 +50,7 @@ def compare_loop(
                 if record["event"] == "train":
                     stamps.append(clock())
 
-            train(recipe, Path(folder), options, listeners=[note])
+            train(recipe, Path(folder), options, callbacks=[note])
             in_loop = [end - start for start, end in pairwise(stamps)]
             if turn > 1:  # the first round warms caches up
                 loop_rates.append(recipe.batch / statistics.median(in_loop))
@@ -123,6 +123,6 @@ def _seconds(step: Callable[[], None], clock: Callable[[], float]) -> float:
 
 
 def _last_rate(out: Path) -> float:
-    lines = (out / "journal.jsonl").read_text().splitlines()
+    lines = (out / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     return [r["samples_per_s"] for r in records if r["event"] == "train"][-1]

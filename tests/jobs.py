@@ -17,16 +17,16 @@ import lbq
 from lbq.config_io import from_document
 from lbq.data import open_data
 from lbq.train import engine, loop
+from lbq.train.batchnorm_stats import BatchNormStats
 from lbq.train.checkpoint import CheckpointFolder
+from lbq.train.distributed import open_process_group
 from lbq.train.engine import RunOptions
 from lbq.train.evaluation import count_correct
 from lbq.train.gradients import AveragedGradients, CanonicalGradients
-from lbq.train.loss import Lesson
+from lbq.train.loss import ModelWithLoss
 from lbq.train.precision import Precision
 from lbq.train.prepare import build_state
 from lbq.train.recipe import Recipe
-from lbq.train.running import RunningStatistics
-from lbq.train.world import open_world
 
 
 def digest(tensors):
@@ -41,59 +41,59 @@ def tell_rank():
 
 
 def collectives():
-    with open_world("cpu", timeout_s=30) as world:
-        mine = torch.tensor([float(world.rank), 1.0])
-        lines = world.gather(mine).tolist()
-        strided = torch.arange(6.0).reshape(2, 3).t() + world.rank
-        world.broadcast_(strided)
-        text = world.broadcast_text("grüß" if world.is_first else None)
-        world.barrier()
-        return [world.sum_(mine).tolist(), lines, strided.tolist(), text]
+    with open_process_group("cpu", timeout_s=30) as group:
+        mine = torch.tensor([float(group.rank), 1.0])
+        lines = group.all_gather(mine).tolist()
+        strided = torch.arange(6.0).reshape(2, 3).t() + group.rank
+        group.broadcast_(strided)
+        text = group.broadcast_text("grüß" if group.is_first else None)
+        group.barrier()
+        return [group.all_reduce_(mine).tolist(), lines, strided.tolist(), text]
 
 
-def small_lesson(neuron=None, **options):
+def small_model_with_loss(neuron=None, **options):
     torch.manual_seed(0)
     builders = {"relu": lambda channels: torch.nn.ReLU()}
     model = lbq.resnet20(4, width=1 / 32, timesteps=2, neuron=builders.get(neuron))
-    return Lesson(model, **options)
+    return ModelWithLoss(model, **options)
 
 
 def gradients_of_one_batch(mode, shards=4, accumulate=1, kind="fp32", stopping_rank=None):
-    """Return digests of gradients and statistics, and the shared numbers."""
-    with open_world("cpu", timeout_s=30) as world:
-        lesson = small_lesson()
-        precision = Precision(kind, world.device)
+    """Return digests of gradients and statistics, and the reduced numbers."""
+    with open_process_group("cpu", timeout_s=30) as group:
+        model = small_model_with_loss()
+        precision = Precision(kind, group.device)
         if mode == "canonical":
-            gradients = CanonicalGradients(lesson, world, precision=precision, shards=shards)
+            gradients = CanonicalGradients(model, group, precision=precision, shards=shards)
         else:
-            gradients = AveragedGradients(lesson, world, precision=precision, accumulate=accumulate)
+            gradients = AveragedGradients(model, group, precision=precision, accumulate=accumulate)
         generator = torch.Generator().manual_seed(1)
         images = torch.randn(16, 3, 8, 8, generator=generator)
         target = torch.randint(0, 4, (16,), generator=generator)
-        mine = slice(world.rank * 16 // world.size, (world.rank + 1) * 16 // world.size)
-        stop = world.rank == stopping_rank
-        shared = gradients.compute(images[mine], target[mine], stop=stop)
-        statistics = RunningStatistics(lesson)
-        statistics.write(shared.statistics)
+        mine = slice(group.rank * 16 // group.size, (group.rank + 1) * 16 // group.size)
+        stop = group.rank == stopping_rank
+        reduced = gradients.compute(images[mine], target[mine], stop=stop)
+        statistics = BatchNormStats(model)
+        statistics.write(reduced.statistics)
         return {
-            "gradients": digest(p.grad for p in lesson.parameters()),
-            "norm": torch.nn.utils.get_total_norm([p.grad for p in lesson.parameters()]).item(),
-            "buffers": digest(lesson.buffers()),
-            "loss": shared.loss.item(),
-            "correct": shared.correct.item(),
-            "stop": shared.stop.item(),
+            "gradients": digest(p.grad for p in model.parameters()),
+            "grad_norm": torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item(),
+            "buffers": digest(model.buffers()),
+            "loss": reduced.loss.item(),
+            "correct": reduced.correct.item(),
+            "stop": reduced.stop.item(),
         }
 
 
 def count(recipe, num_test, batch, step=None):
     """Evaluate a fresh network; return right answers, samples and loss."""
     recipe = from_document(Recipe, recipe)
-    with open_world("cpu", timeout_s=60) as world:
+    with open_process_group("cpu", timeout_s=60) as group:
         data = open_data(recipe.data, Path("/nonexistent"))
         assert data.num_test == num_test
-        state = build_state(recipe, data, world)
-        precision = Precision("fp32", world.device)
-        return count_correct(state.model, data, world, precision=precision, batch=batch)
+        state = build_state(recipe, data, group)
+        precision = Precision("fp32", group.device)
+        return count_correct(state.model, data, group, precision=precision, batch=batch)
 
 
 def train_run(out, recipe, options=None, fault=None, has_own_group=False):
@@ -122,13 +122,13 @@ def train_run(out, recipe, options=None, fault=None, has_own_group=False):
 
 def orphan(out, recipe):
     """Start a training process as its guardian, and leave it behind."""
-    os.environ["LBQ_GUARDIAN"] = str(os.getpid())
+    os.environ["LBQ_PARENT_PID"] = str(os.getpid())
     if os.fork() == 0:
         try:
             engine.train(from_document(Recipe, recipe), Path(out), RunOptions(log_every=1))
         finally:
             os._exit(0)
-    while not (Path(out) / "journal.jsonl").exists():
+    while not (Path(out) / "metrics.jsonl").exists():
         time.sleep(0.01)
 
 
@@ -180,24 +180,24 @@ FAULTS = {"poison": _poison, "full disk": _full_disk, "crash": _crash}
 
 def sharded_step():
     """Take one step of a network wrapped in fully_shard; return its loss and weights whole."""
-    with open_world("cpu", timeout_s=30) as world:
-        lesson = small_lesson()
-        fully_shard(lesson, mesh=init_device_mesh("cpu", (world.size,)))
-        optimizer = torch.optim.SGD(lesson.parameters(), lr=0.1)
+    with open_process_group("cpu", timeout_s=30) as group:
+        model = small_model_with_loss()
+        fully_shard(model, mesh=init_device_mesh("cpu", (group.size,)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         generator = torch.Generator().manual_seed(1)
         images = torch.randn(8, 3, 8, 8, generator=generator)
-        loss, _ = lesson(images, torch.arange(8) % 4)  # the same on every rank
+        loss, _ = model(images, torch.arange(8) % 4)  # the same on every rank
         loss.backward()
         optimizer.step()
-        return [loss.item(), [p.full_tensor().sum().item() for p in lesson.parameters()]]
+        return [loss.item(), [p.full_tensor().sum().item() for p in model.parameters()]]
 
 
 def plain_step():
     """Take the same step without any wrapping."""
-    lesson = small_lesson()
-    optimizer = torch.optim.SGD(lesson.parameters(), lr=0.1)
+    model = small_model_with_loss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    loss, _ = lesson(images, torch.arange(8) % 4)
+    loss, _ = model(images, torch.arange(8) % 4)
     loss.backward()
     optimizer.step()
-    return [loss.item(), [p.sum().item() for p in lesson.parameters()]]
+    return [loss.item(), [p.sum().item() for p in model.parameters()]]

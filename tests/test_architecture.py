@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 FLOORS = [
-    {"types", "errors", "durable", "waiting"},
+    {"types", "errors", "atomic_files", "waiting"},
     {"ranges", "config_io"},
     {"functional"},
     {"kernels"},
@@ -25,7 +25,7 @@ FLOORS = [
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 OWNERS = {
-    "torch.distributed": ("lbq/train/world.py",),
+    "torch.distributed": ("lbq/train/distributed.py",),
     "torch.fx": ("lbq/deploy/capture.py", "lbq/adapters/relu_to_neuron.py"),  # reads | rewrites
     "matplotlib": ("lbq/analysis/figures.py",),
     "triton": ("lbq/kernels/triton_kernels.py",),

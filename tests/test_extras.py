@@ -15,7 +15,7 @@ DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["opti
 DOORS = {  # package: what needs it
     "datasets": 'data.open_data(data.DataConfig(source="here"), cache=Path("cache"))',
     "pillow": 'encoded_images.decode_image(b"", "one.png")',
-    "tensorboard": 'tensorboard.Charts(Path("charts"))',
+    "tensorboard": 'tensorboard.TensorBoardCallback(Path("charts"))',
     "onnx": 'export_onnx(net, "net.onnx")',
     "onnxruntime": 'OnnxRunner("net.onnx")',
     "openvino": 'OnnxRunner("net.onnx", engine="openvino")',

@@ -3,7 +3,7 @@
 import json
 
 from lbq.data import DataConfig
-from lbq.train.network import ModelConfig
+from lbq.train.model_config import ModelConfig
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.recipe import Recipe
 

@@ -14,8 +14,8 @@ from lbq.errors import ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import Neuron, NeuronStep, Surrogate, named_neurons, watch_levels
 from lbq.train import Recipe, load_trained
-from lbq.train.feeding import feed
 from lbq.train.precision import Precision
+from lbq.train.prefetch import prefetch_to_device
 
 MACS_PADDING: Padding = "counted"
 """The paper's convention for MACs: products with padding count (docs/decisions/0006)."""
@@ -101,7 +101,7 @@ def _answer(model: nn.Module, data: Data, recipe: Recipe, device: torch.device) 
     """Count the right answers over the test set."""
     correct, precision = 0, Precision(recipe.precision, device)
     batches = eval_batches(data, batch=recipe.test_batch)
-    for x, target, _ in feed(batches, device, channels_last=recipe.channels_last):
+    for x, target, _ in prefetch_to_device(batches, device, channels_last=recipe.channels_last):
         with precision.autocast():
             logits = model(x)
         correct += int((logits.argmax(1) == target).sum())

@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from lbq.atomic_files import atomic_write
 from lbq.config_io import Document, from_document
-from lbq.durable import write_durably
 from lbq.errors import FormatError, LBQError
 from lbq.kernels.native_scan import isa
-from lbq.train import Recipe, read_journal
+from lbq.train import Recipe, read_metrics_log
 from lbq.train.provenance import git_commit
 from lbq.train.run_folder import RunFolder
 from lbq_paper.experiments import Experiment, numerics_digest, published, recipe_key
@@ -63,15 +63,15 @@ def record_path(out: Path, experiment: Experiment) -> Path:
 
 def write_record(out: Path, experiment: Experiment, run: Path, measured: Document) -> Path:
     """Write what a finished run and its measurement came to."""
-    journal = list(read_journal(run / "journal.jsonl"))
-    body = {**_headline(journal), **_history(journal), **_provenance(run), **measured}
+    metrics_log = list(read_metrics_log(run / "metrics.jsonl"))
+    body = {**_headline(metrics_log), **_history(metrics_log), **_provenance(run), **measured}
     return _write(out, experiment, {**body, "measured_commit": git_commit()})
 
 
 def write_failure(out: Path, experiment: Experiment, run: Path, words: str) -> Path:
     """Write that training diverged: that, too, is an answer."""
-    journal = list(read_journal(run / "journal.jsonl"))
-    return _write(out, experiment, {"diverged": words, **_history(journal), **_provenance(run)})
+    metrics_log = list(read_metrics_log(run / "metrics.jsonl"))
+    return _write(out, experiment, {"diverged": words, **_history(metrics_log), **_provenance(run)})
 
 
 def read_records(folder: Path) -> dict[str, list[Record]]:
@@ -101,7 +101,7 @@ def _write(out: Path, experiment: Experiment, body: Document) -> Path:
     whole = {**head, **body, "recipe": published(experiment.recipe)}
     out.mkdir(parents=True, exist_ok=True)
     path = record_path(out, experiment)
-    write_durably(path, (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())
+    atomic_write(path, (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())
     return path
 
 
@@ -115,9 +115,9 @@ def _read(path: Path) -> Document:
     return body
 
 
-def _headline(journal: list[dict[str, Any]]) -> Document:
+def _headline(metrics_log: list[dict[str, Any]]) -> Document:
     """Say how good training found the network: at the end, and at best."""
-    evaluations = [record for record in journal if record["event"] == "evaluation"]
+    evaluations = [record for record in metrics_log if record["event"] == "evaluation"]
     last, best = evaluations[-1], max(evaluations, key=lambda record: record["correct"])
     return {
         "accuracy_after_last_epoch": last["accuracy"],
@@ -128,13 +128,13 @@ def _headline(journal: list[dict[str, Any]]) -> Document:
     }
 
 
-def _history(journal: list[dict[str, Any]]) -> Document:
-    """Tell a run from its journal: time, devices, curve."""
-    attempts = [record for record in journal if record["event"] in ("start", "resume")]
-    curve = [record for record in journal if record["event"] == "train"]
+def _history(metrics_log: list[dict[str, Any]]) -> Document:
+    """Describe a run from its metrics log: time, devices, curve."""
+    attempts = [record for record in metrics_log if record["event"] in ("start", "resume")]
+    curve = [record for record in metrics_log if record["event"] == "train"]
     kept = ("epoch", "loss", "accuracy", "active", "samples_per_s")
     return {
-        "minutes": round(_seconds(journal) / 60, 2),
+        "minutes": round(_seconds(metrics_log) / 60, 2),
         "attempts": len(attempts),
         **_rounded(attempts[-1], ("device", "processes", "threads")),
         "curve": [_rounded(record, kept) for record in curve[:: 1 + len(curve) // _CURVE_LINES]],
@@ -149,18 +149,18 @@ def _provenance(run: Path) -> Document:
     if not checkpoints.steps():
         return found
     manifest = json.loads(checkpoints.path(checkpoints.steps()[-1]).read_bytes())["body"]
-    facts, files = manifest["facts"], manifest["files"]
+    metadata, files = manifest["metadata"], manifest["files"]
     return {
         **found,
-        "commit": facts["commit"],
-        "versions": facts["versions"],
+        "commit": metadata["commit"],
+        "versions": metadata["versions"],
         "weights_sha256": files.get("average", files["model"])["sha256"],
     }
 
 
-def _seconds(journal: list[dict[str, Any]]) -> float:
+def _seconds(metrics_log: list[dict[str, Any]]) -> float:
     """Add up the time of all attempts, without the time between them."""
-    pairs = pairwise(journal)
+    pairs = pairwise(metrics_log)
     return sum(b["time"] - a["time"] for a, b in pairs if b["event"] != "resume")
 
 

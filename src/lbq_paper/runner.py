@@ -15,11 +15,11 @@ from typing import Literal
 from lbq.data import SYNTHETIC
 from lbq.errors import LBQError, NonFiniteError, RunError
 from lbq.train import Recipe, RunOptions, train, write_recipe
-from lbq.train.journal import Listener, Record
-from lbq.train.preemption import listening_for_stop
+from lbq.train.distributed import choose_device, is_inside_launcher
+from lbq.train.metrics import Callback, Record
+from lbq.train.preemption import catch_stop_signals
 from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import Supervisor
-from lbq.train.world import choose_device, is_inside_launcher
 from lbq_paper.experiments import Experiment
 from lbq_paper.measure import measure_run
 from lbq_paper.records import read_records, record_path, write_failure, write_record
@@ -68,7 +68,7 @@ def run_experiments(
             "experiments; start it once and pass --devices N: it launches the workers itself"
         )
     num_failed = 0
-    with listening_for_stop() as stop, _alarm(limit_minutes):
+    with catch_stop_signals() as stop, _alarm(limit_minutes):
         for index, experiment in enumerate(experiments, 1):
             if stop:
                 return stop.exit_code
@@ -122,7 +122,7 @@ def is_recorded(experiment: Experiment, work: RunnerOptions) -> bool:
     return work.accept_older and experiment.key in read_records(work.out)
 
 
-def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Listener) -> bool:
+def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Callback) -> bool:
     """Train to the end; False if somebody said stop.
 
     Code may have changed since an earlier attempt: what decides numbers is in the experiment's id,
@@ -130,7 +130,7 @@ def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Listener) -
     """
     options = replace(work.options, allow_changed=("code",))
     if work.devices == 1:
-        return train(recipe, run, options, listeners=[progress]).ending != "stopped"
+        return train(recipe, run, options, callbacks=[progress]).ending != "stopped"
     run.mkdir(parents=True, exist_ok=True)
     file = run.parent / "recipe.json"
     file.write_text(write_recipe(recipe))
@@ -150,7 +150,7 @@ def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Listener) -
     return code == 0
 
 
-def _progress(say: Say) -> Listener:
+def _progress(say: Say) -> Callback:
     """Tell a line when a run begins, every few hundred steps, and at every evaluation."""
 
     def tell(record: Record) -> None:

@@ -54,7 +54,7 @@ def test_a_record_keeps_ids_of_the_hub_and_no_paths(
     out = shutil.copytree(finished, tmp_path / "run")
     (manifest,) = (out / "checkpoints").glob("*.json")
     whole = json.loads(manifest.read_text())
-    whole["body"]["facts"]["recipe"]["data"] |= {
+    whole["body"]["metadata"]["recipe"]["data"] |= {
         "kind": kind,
         "source": source.format(here=tmp_path),
     }
@@ -74,6 +74,6 @@ def test_a_clock_that_is_set_back_does_not_shorten_a_run(tiny, tmp_path, monkeyp
 
 
 def test_a_folder_without_a_run_is_said_to_be_none(tmp_path):
-    (tmp_path / "journal.jsonl").write_text("")
+    (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(RunError, match="nothing to record"):
         record_run(tmp_path)

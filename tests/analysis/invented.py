@@ -70,7 +70,7 @@ def costs():
     )
 
 
-def journal():
+def metrics_log():
     yield {"event": "start", "step": 0, "time": 1e9, "parameters": 4321, "device": "cpu"}
     for epoch in (1, 2):
         step = 10 * epoch
@@ -87,7 +87,7 @@ def run(name="invented", **changes):
     fields = {
         "name": name,
         "step": 20,
-        "journal": tuple(journal()),
+        "metrics_log": tuple(metrics_log()),
         "recipe": {
             "name": "r",
             "data": {"source": "<nowhere>", "flip": True},

@@ -103,7 +103,7 @@ def test_many_levels_name_five_shades(invented):
     ]  # fmt: skip
 
 
-def test_curves_are_the_journals(invented):
+def test_curves_are_the_metrics_log(invented):
     run = invented.run()
     left, right = figures.draw_curves([run]).axes
     assert curve(left, 1)[1].tolist() == [100 * r["accuracy"] for r in run.evaluations]

@@ -135,8 +135,8 @@ def test_the_first_sentence_is_true_of_a_run_that_goes_on(invented):
     run = invented.run()
     assert "resnet20 x 0.5 with lbq neurons" in render([run])
     assert "Finished; looked at after step 20." in render([run])
-    longer = (*run.journal, {"event": "resume", "step": 20, "time": 2e9})
+    longer = (*run.metrics_log, {"event": "resume", "step": 20, "time": 2e9})
     run.recipe["model"]["blocks"] = [1, 1, 2]
-    html = render([replace(run, journal=longer)])
+    html = render([replace(run, metrics_log=longer)])
     assert "Not finished; looked at after step 20." in html
     assert "resnet20 (1, 1, 2 blocks) x 0.5" in html

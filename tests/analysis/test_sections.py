@@ -11,7 +11,7 @@ def values(html):
     return [float(value) for value in re.findall(r'<data value="([^"]+)">', html)]
 
 
-def test_evaluations_are_the_journals(invented):
+def test_evaluations_are_the_metrics_log(invented):
     run = invented.run()
     _, table = report.curves_section(run)
     expected = [x for r in run.evaluations for x in (r["step"], 100 * r["accuracy"], r["loss"])]
@@ -109,7 +109,7 @@ def test_one_sentence_says_what_the_run_came_to_losses_included(invented):
     assert report.outcome(with_memory(invented, 0.5)).endswith("it moves 2.00 times fewer bytes.")
     partly = replace(invented.run(), costs=replace(invented.costs(), notes=("no matmul",)))
     assert "(not all operations are counted)" in report.outcome(partly)
-    bare = invented.run(journal=(), levels=None, membranes=(), costs=None, prices=())
+    bare = invented.run(metrics_log=(), levels=None, membranes=(), costs=None, prices=())
     assert report.outcome(bare) == (
         "It was not evaluated on the test set; levels, costs and energy were not measured."
     )

@@ -60,14 +60,14 @@ def evaluation(epoch, correct):
     return Evaluation(step=epoch, epoch=epoch, correct=correct, count=100, loss=0.5)
 
 
-@pytest.mark.parametrize("ending", ["finished", "was finished"])
+@pytest.mark.parametrize("ending", ["finished", "already finished"])
 def test_the_headline_is_the_last_epoch_and_the_best_is_named_for_what_it_is(ending):
     found = (evaluation(1, 60), evaluation(2, 80), evaluation(3, 70))
     outcome = Outcome(ending=ending, step=3, evaluations=found, exit_code=0)
     words = headline(outcome, Path("runs/x"))
     assert "accuracy after the last epoch: 70.00% (70 of 100)" in words
     assert "best 80.00% after epoch 2, chosen on the test set" in words
-    assert words.startswith("nothing left to do") == (ending == "was finished")
+    assert words.startswith("nothing left to do") == (ending == "already finished")
 
 
 def test_a_stopped_run_says_how_to_go_on():

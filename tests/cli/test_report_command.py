@@ -13,8 +13,8 @@ from lbq.cost import EnergyModel, OpCounter
 from lbq.data import DataConfig
 from lbq.neurons.watch import watch_levels
 from lbq.pretrained import pretrained_record
-from lbq.train.journal import read_journal
-from lbq.train.network import ModelConfig, NeuronConfig
+from lbq.train.metrics import read_metrics_log
+from lbq.train.model_config import ModelConfig, NeuronConfig
 from lbq.train.recipe import write_recipe
 from lbq.train.trained import load_trained
 
@@ -37,7 +37,7 @@ def test_the_numbers_on_the_page_are_the_runs(trained, opened, tmp_path, capsys)
     assert main(["report", str(trained), "--out", str(out), "--limit", "20"]) == 0
     assert f"{out}: {out.stat().st_size:,} bytes" in capsys.readouterr().out
     html = out.read_text()
-    told = [r for r in read_journal(trained / "journal.jsonl") if r["event"] == "evaluation"]
+    told = [r for r in read_metrics_log(trained / "metrics.jsonl") if r["event"] == "evaluation"]
     expected = [x for r in told for x in (r["step"], 100 * r["accuracy"], r["loss"])]
     assert values(html, "curves") == expected
     model, data = opened

@@ -18,7 +18,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from lbq import durable
+from lbq import atomic_files
 from lbq.errors import RunError
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.engine import RunOptions, train
@@ -58,7 +58,7 @@ def trial(tiny, recipe, expected, disk, dice):
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
     try:
         if not has_preflight:
-            durable.check_space = lambda folder, num_bytes: None
+            atomic_files.check_space = lambda folder, num_bytes: None
         out = disk / "run"
         code = in_child(lambda: train(recipe, out, OPTIONS))
         folder = CheckpointFolder(out / "checkpoints")
@@ -84,9 +84,9 @@ def main():
     assert in_child(lambda: train(recipe, arguments.folder / "reference", OPTIONS)) == 0
     expected = tiny.final_hashes(arguments.folder / "reference")
     dice, found, failures = random.Random(arguments.seed), [], []
-    real = durable.check_space
+    real = atomic_files.check_space
     for number in range(arguments.trials):
-        durable.check_space = real
+        atomic_files.check_space = real
         try:
             found.append(trial(tiny, recipe, expected, arguments.folder / str(number), dice))
         except AssertionError as error:

@@ -76,7 +76,7 @@ def make(folder, canary):
             {"state_dict": Payload(canary, "exec")}
         ),
         "header that is code": header(code),
-        "_target_ in the facts": weights,
+        "_target_ in the metadata": weights,
         "a path in the manifest": weights,
     }
     assert len(kinds) == 12
@@ -87,12 +87,12 @@ def make(folder, canary):
         (place / "000000001.model.safetensors").write_bytes(data)
         (place / ".metadata").write_bytes(pickle.dumps(Payload(canary, "exec")))
         part = "../../../model" if kind == "a path in the manifest" else "model"
-        recipe = target if kind == "_target_ in the facts" else {"name": code}
+        recipe = target if kind == "_target_ in the metadata" else {"name": code}
         body = {
-            "format": 1,
+            "format": 2,
             "step": 1,
             "files": {part: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}},
-            "facts": {"recipe": recipe, "num_classes": 10, "progress": target, "loss_scale": {}},
+            "metadata": {"recipe": recipe, "num_classes": 10, "progress": target, "loss_scale": {}},
         }
         whole = {"body": body, "sha256": digest(body)}
         text = json.dumps(whole, indent=1, sort_keys=True)

@@ -14,23 +14,23 @@ import time
 
 from lbq.config_io import to_document
 from lbq.train.checkpoint import CheckpointFolder
-from lbq.train.journal import read_journal
+from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import write_recipe
 
 
 def records(out, event=None):
-    found = list(read_journal(out / "journal.jsonl"))
+    found = list(read_metrics_log(out / "metrics.jsonl"))
     return [r for r in found if event is None or r["event"] == event]
 
 
 def last_step(out):
-    """Return the last step that the journal tells of, in any life."""
+    """Return the last step that the metrics log tells of, in any life."""
     steps = [record["step"] for record in records(out, "train")]
     return steps[-1] if steps else 0
 
 
 def lines(out):
-    path = out / "journal.jsonl"
+    path = out / "metrics.jsonl"
     return path.read_bytes().count(b'"event": "train"') if path.exists() else 0
 
 
@@ -168,7 +168,7 @@ def fill_the_disk(pool, tiny, out, recipe, expected, *, dice):
     code = job.wait()[0]
     folder = CheckpointFolder(out / "checkpoints")
     assert not list(out.rglob("*.tmp"))
-    assert len(records(out, "unsaved")) == (3 if forever else 2), job.log()
+    assert len(records(out, "save_failed")) == (3 if forever else 2), job.log()
     found = folder.load_newest()
     if forever:
         assert code == 70

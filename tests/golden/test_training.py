@@ -51,9 +51,9 @@ def first_steps(case):
     )
     with tempfile.TemporaryDirectory() as out:
         options = RunOptions(device="cpu", log_every=1, cache=Path(out))
-        train(recipe, Path(out) / "run", options, listeners=[told.append])
+        train(recipe, Path(out) / "run", options, callbacks=[told.append])
     lines = [record for record in told if record["event"] == "train"]
-    return [[line["loss"], line["norm"]] for line in lines]
+    return [[line["loss"], line["grad_norm"]] for line in lines]
 
 
 @pytest.mark.parametrize("case", CASES)

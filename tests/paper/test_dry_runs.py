@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from lbq.data import SYNTHETIC, open_data, train_batches
-from lbq.train.feeding import feed
-from lbq.train.learning import Learner
+from lbq.train.distributed import open_process_group
+from lbq.train.prefetch import prefetch_to_device
 from lbq.train.prepare import build_gradients, build_state
-from lbq.train.world import open_world
+from lbq.train.train_step import TrainStep
 from lbq_paper.experiments import full_size_experiments
 
 BATCH = 2
@@ -61,18 +61,18 @@ def test_one_step_at_full_size(recipe, tmp_path):
     recipe, num_classes = shrunk(recipe)
     data = open_data(recipe.data, tmp_path)
     data = replace(data, splits=replace(data.splits, num_classes=num_classes))
-    with open_world("cpu") as world:
-        state = build_state(recipe, data, world)
-        learner = Learner(state, build_gradients(recipe, state, world), recipe, world)
+    with open_process_group("cpu") as group:
+        state = build_state(recipe, data, group)
+        train_step = TrainStep(state, build_gradients(recipe, state, group), recipe, group)
         batches = train_batches(data, seed=recipe.seed, epoch=0, global_batch=BATCH)
-        (batch,) = feed(batches, world.device, channels_last=recipe.channels_last)
+        (batch,) = prefetch_to_device(batches, group.device, channels_last=recipe.channels_last)
         assert batch.x.shape[-1] == recipe.data.size
         kernels = [p for p in state.model.parameters() if p.dim() == 4]
         before = [kernel.detach().clone() for kernel in kernels]
         lr = recipe.optim.lr
-        verdict = learner.learn(batch, lr=lr, stop=False, watching=nullcontext())
-    assert 0 < verdict.loss < 100
-    assert verdict.norm > 0
+        result = train_step.run(batch, lr=lr, stop=False, watching=nullcontext())
+    assert 0 < result.loss < 100
+    assert result.norm > 0
     moved = [not torch.equal(new, old) for new, old in zip(kernels, before, strict=True)]
     assert sum(moved) > 0.9 * len(moved)  # a silent layer has no gradient at the first step
 

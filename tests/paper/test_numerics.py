@@ -38,7 +38,7 @@ def test_the_digest_does_not_depend_on_where_the_files_lie(copy):
         "lbq/neurons/burst.py",
         "lbq/models/blocks.py",
         "lbq/data/augment.py",
-        "lbq/train/learning.py",
+        "lbq/train/train_step.py",
         "native/src/burst_scan-scalar.cc",
         "native/include/lbq.h",
     ],

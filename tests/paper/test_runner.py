@@ -131,13 +131,13 @@ def test_a_diverged_experiments_is_recorded_as_such(experiment, work):
 
 
 def test_time_between_attempts_does_not_count():
-    journal = [
+    metrics_log = [
         {"event": "start", "time": 0.0},
         {"event": "train", "time": 10.0},
         {"event": "resume", "time": 1000.0},
         {"event": "finish", "time": 1005.0},
     ]
-    assert records._seconds(journal) == 15.0
+    assert records._seconds(metrics_log) == 15.0
 
 
 PROGRAM = """
@@ -166,8 +166,8 @@ def test_two_runners_do_not_run_one_experiments_twice(experiment, tmp_path):
     assert said[0].strip() == "recorded"
     assert said[1].strip() in ("locked by another process", "already recorded")
     assert len(list((tmp_path / "results").iterdir())) == 1
-    (journal,) = (tmp_path / "runs").glob("*/run/journal.jsonl")
-    assert journal.read_text().count('"event": "start"') == 1
+    (metrics_log,) = (tmp_path / "runs").glob("*/run/metrics.jsonl")
+    assert metrics_log.read_text().count('"event": "start"') == 1
 
 
 @pytest.mark.multi
@@ -177,8 +177,8 @@ def test_a_experiments_can_be_trained_on_several_devices(experiment, work, monke
     assert run(replace(experiment, recipe=recipe), replace(work, devices=2)) == "recorded"
     ((record,),) = read_records(work.out).values()
     assert record.body["count"] == 30
-    (journal,) = work.folder.glob("*/run/journal.jsonl")
-    assert '"processes": 2' in journal.read_text()
+    (metrics_log,) = work.folder.glob("*/run/metrics.jsonl")
+    assert '"processes": 2' in metrics_log.read_text()
 
 
 def test_a_limit_of_time_stops_and_saves(experiment, work):

@@ -13,7 +13,7 @@ def launch():
 
     def start(program, *arguments):
         code = (
-            "import sys\nfrom lbq.train.world import launch_workers\n"
+            "import sys\nfrom lbq.train.distributed import launch_workers\n"
             "sys.exit(launch_workers(['-c', *sys.argv[1:]], devices=2))"
         )
         command = [sys.executable, "-c", code, program, *arguments]

@@ -17,11 +17,11 @@ def checkpoint(step, value=0.0):
         "model": {"weight": torch.full((3, 2), value), "count": torch.tensor(step)},
         "training": {"weight:momentum": torch.arange(6.0).reshape(2, 3).t()},
     }
-    return Checkpoint(step=step, parts=parts, facts={"loss": 0.1 + value, "words": "ja"})
+    return Checkpoint(step=step, parts=parts, metadata={"loss": 0.1 + value, "words": "ja"})
 
 
 def assert_equal(one, other):
-    assert (one.step, one.facts) == (other.step, other.facts)
+    assert (one.step, one.metadata) == (other.step, other.metadata)
     for part in one.parts:
         assert one.parts[part].keys() == other.parts[part].keys()
         assert all(
@@ -50,14 +50,14 @@ def test_the_newest_ones_are_kept_and_older_ones_removed(folder):
 
 def test_a_save_that_fails_leaves_no_part_behind(folder, monkeypatch):
     folder.save(checkpoint(1))
-    real = checkpoint_module.write_durably
+    real = checkpoint_module.atomic_write
 
     def fail_at_the_second(path, data):
         if ".training." in path.name:
             raise OSError("no room")
         real(path, data)
 
-    monkeypatch.setattr(checkpoint_module, "write_durably", fail_at_the_second)
+    monkeypatch.setattr(checkpoint_module, "atomic_write", fail_at_the_second)
     for step in (1, 2):  # also where a whole checkpoint of the step is there
         with pytest.raises(OSError, match="no room"):
             folder.save(checkpoint(step))
@@ -140,16 +140,16 @@ def test_parts_without_a_manifest_are_no_checkpoint_and_are_swept_away(folder):
     (folder.folder / ".000000003.json.tmp").write_text("half")
     (folder.folder / "notes.txt").write_text("mine")
     assert folder.load_newest().step == 1
-    folder.sweep()
+    folder.remove_partial()
     names = {"000000001.json", "000000001.model.safetensors", "000000001.training.safetensors"}
     assert set(os.listdir(folder.folder)) == names | {"notes.txt"}
 
 
 def test_a_manifest_of_another_format_is_refused_and_not_called_damaged(folder, monkeypatch):
-    monkeypatch.setattr("lbq.train.checkpoint.FORMAT", 2)
+    monkeypatch.setattr("lbq.train.checkpoint.FORMAT", 3)
     folder.save(checkpoint(1))
     monkeypatch.undo()
-    with pytest.raises(RunError, match="format 2, this version of lbq reads format 1"):
+    with pytest.raises(RunError, match="format 3, this version of lbq reads format 2"):
         folder.load_newest(quarantine=True)
     assert folder.steps() == [1]
 
@@ -172,7 +172,7 @@ def test_anything_else_is_not_a_manifest(folder, text):
 def test_a_manifest_is_readable_by_people(folder):
     folder.save(checkpoint(1))
     body = json.loads(folder.path(1).read_text())["body"]
-    assert body["facts"] == {"loss": 0.1, "words": "ja"}
+    assert body["metadata"] == {"loss": 0.1, "words": "ja"}
     assert set(body["files"]) == {"model", "training"}
 
 
@@ -189,11 +189,11 @@ FILE = {"bytes": 1, "sha256": "0"}
     "body",
     [
         [],
-        [{"format": 1}],
+        [{"format": 2}],
         None,
         "body",
-        {"format": 1, "step": 9, "facts": {}, "files": {"model": FILE | {"bytes": "1"}}},
-        {"format": 1, "step": 9, "facts": {}, "files": {"model": FILE | {"sha256": [1]}}},
+        {"format": 2, "step": 9, "metadata": {}, "files": {"model": FILE | {"bytes": "1"}}},
+        {"format": 2, "step": 9, "metadata": {}, "files": {"model": FILE | {"sha256": [1]}}},
     ],
     ids=["list", "list of one", "null", "text", "size as text", "hash as list"],
 )
@@ -225,5 +225,5 @@ def test_a_folder_in_the_place_of_an_old_file_does_not_stop_saving(folder):
     (folder.folder / "000000005.model.safetensors").mkdir()
     for step in (8, 9, 10):
         folder.save(checkpoint(step))
-        folder.sweep()
+        folder.remove_partial()
     assert folder.steps() == [9, 10]

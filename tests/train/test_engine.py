@@ -8,8 +8,8 @@ from lbq.config_io import to_document
 from lbq.errors import RecipeError, RunError
 from lbq.neurons import named_neurons
 from lbq.train.engine import RunOptions, train
-from lbq.train.journal import read_journal
-from lbq.train.network import ModelConfig
+from lbq.train.metrics import read_metrics_log
+from lbq.train.model_config import ModelConfig
 from lbq.train.optim import OptimConfig
 from lbq.train.run_folder import RunFolder
 from lbq.train.trained import load_trained
@@ -18,12 +18,12 @@ OPTIONS = RunOptions(device="cpu", log_every=2, cache=Path("/nonexistent"))
 
 
 def events(out):
-    return [(record["event"], record["step"]) for record in read_journal(out / "journal.jsonl")]
+    return [(record["event"], record["step"]) for record in read_metrics_log(out / "metrics.jsonl")]
 
 
 def test_a_run_trains_evaluates_saves_and_tells(tiny, tmp_path):
     heard = []
-    outcome = train(tiny.tiny_recipe(), tmp_path, OPTIONS, listeners=[heard.append])
+    outcome = train(tiny.tiny_recipe(), tmp_path, OPTIONS, callbacks=[heard.append])
     assert (outcome.ending, outcome.step, outcome.exit_code) == ("finished", 12, 0)
     assert [found.epoch for found in outcome.evaluations] == [1, 2, 3]
     assert all(found.count == 30 for found in outcome.evaluations)
@@ -76,7 +76,7 @@ def test_a_finished_run_is_left_alone(tiny, tmp_path):
     first = train(tiny.tiny_recipe(), tmp_path, OPTIONS)
     before = events(tmp_path)
     again = train(tiny.tiny_recipe(), tmp_path, OPTIONS)
-    assert (again.ending, again.exit_code) == ("was finished", 0)
+    assert (again.ending, again.exit_code) == ("already finished", 0)
     assert again.evaluations == first.evaluations
     assert events(tmp_path) == before
 
@@ -119,11 +119,11 @@ def test_other_code_and_other_data_are_refused_each_by_its_name(tiny, tmp_path, 
 
 def test_more_devices_than_a_batch_has_parts_are_refused(tiny):
     with pytest.raises(RecipeError, match="3 devices cannot share a batch of 16"):
-        tiny.tiny_recipe().check_world(3)
+        tiny.tiny_recipe().check_world_size(3)
     canonical = tiny.tiny_recipe(deterministic="canonical", shards=4)
     with pytest.raises(RecipeError, match="8 devices"):
-        canonical.check_world(8)
-    tiny.tiny_recipe(accumulate=4).check_world(4)
+        canonical.check_world_size(8)
+    tiny.tiny_recipe(accumulate=4).check_world_size(4)
 
 
 def test_calibrated_steps_come_from_the_data_and_leave_the_statistics_alone(tiny, tmp_path):

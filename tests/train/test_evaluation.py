@@ -5,11 +5,11 @@ from lbq.config_io import to_document
 from lbq.data import Batch, DataConfig
 from lbq.errors import RunError
 from lbq.train import evaluation
+from lbq.train.distributed import ProcessGroup
 from lbq.train.precision import Precision
-from lbq.train.world import World
 
 CPU = torch.device("cpu")
-ALONE = World(0, 1, CPU)
+ALONE = ProcessGroup(0, 1, CPU)
 
 
 @pytest.mark.multi

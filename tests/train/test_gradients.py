@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from lbq.train.gradients import cut
+from lbq.train.gradients import split_batch
 
 
 def test_a_batch_is_cut_along_its_batch_axis():
     images, frames = torch.randn(8, 3, 4, 4), torch.randn(2, 8, 2, 4, 4)
     target = torch.arange(8)
     for inputs, axis in ((images, 0), (frames, 1)):
-        parts = list(cut(inputs, target, 4))
+        parts = list(split_batch(inputs, target, 4))
         assert torch.equal(torch.cat([x for x, _ in parts], axis), inputs)
         assert torch.equal(torch.cat([y for _, y in parts]), target)
 
@@ -41,7 +41,7 @@ def test_canonical_shards_are_what_averaging_processes_compute(pool):  # up to r
     averaged = pool.run("gradients_of_one_batch", mode="averaged", world=4)[0]
     accumulated = pool.run("gradients_of_one_batch", mode="averaged", accumulate=4)[0]
     for other in (averaged, accumulated):
-        assert canonical["norm"] == pytest.approx(other["norm"], rel=1e-5)
+        assert canonical["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-5)
         assert canonical["loss"] == pytest.approx(other["loss"], rel=1e-6)
         assert canonical["correct"] == other["correct"]
 
@@ -50,5 +50,5 @@ def test_canonical_shards_are_what_averaging_processes_compute(pool):  # up to r
 def test_accumulating_on_two_processes_is_averaging_on_four(pool):
     two = pool.run("gradients_of_one_batch", mode="averaged", world=2, accumulate=2)[0]
     four = pool.run("gradients_of_one_batch", mode="averaged", world=4)[0]
-    assert two["norm"] == pytest.approx(four["norm"], rel=1e-5)
+    assert two["grad_norm"] == pytest.approx(four["grad_norm"], rel=1e-5)
     assert two["loss"] == pytest.approx(four["loss"], rel=1e-6)

@@ -9,13 +9,13 @@ import pytest
 
 from lbq.train import loop
 from lbq.train.engine import RunOptions, train
-from lbq.train.journal import read_journal
+from lbq.train.metrics import read_metrics_log
 
 OPTIONS = RunOptions(device="cpu", log_every=1, cache=Path("/nonexistent"))
 
 
 def records(out, event):
-    return [r for r in read_journal(out / "journal.jsonl") if r["event"] == event]
+    return [r for r in read_metrics_log(out / "metrics.jsonl") if r["event"] == event]
 
 
 def test_the_learning_rate_follows_its_schedule(tiny, tmp_path):
@@ -45,7 +45,7 @@ def test_a_signal_between_steps_saves_the_step_that_was_reached(tiny, tmp_path):
         if record["event"] == "train" and record["step"] == 6:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    outcome = train(tiny.tiny_recipe(), tmp_path, OPTIONS, listeners=[interrupt])
+    outcome = train(tiny.tiny_recipe(), tmp_path, OPTIONS, callbacks=[interrupt])
     assert (outcome.ending, outcome.exit_code) == ("stopped", 143)
     assert outcome.step == 7  # the next step sees it, finishes, and is saved
     assert records(tmp_path, "checkpoint")[-1]["step"] == 7

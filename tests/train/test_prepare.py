@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from lbq.data import open_data
+from lbq.train.distributed import ProcessGroup
 from lbq.train.engine import RunOptions, train
 from lbq.train.gradients import AveragedGradients, CanonicalGradients
-from lbq.train.prepare import build_gradients, build_state, prepared_torch
-from lbq.train.world import World
+from lbq.train.prepare import build_gradients, build_state, torch_settings
 
 CPU = torch.device("cpu")
-ALONE = World(0, 1, CPU)
+ALONE = ProcessGroup(0, 1, CPU)
 
 
 @pytest.fixture
@@ -72,11 +72,11 @@ def unusual_settings(monkeypatch):
 
 
 def test_canonical_mode_fixes_threads_and_kernels(tiny, unusual_settings):
-    with prepared_torch(tiny.tiny_recipe(), CPU, threads=2):
+    with torch_settings(tiny.tiny_recipe(), CPU, threads=2):
         assert torch.get_num_threads() == 2
         assert not torch.are_deterministic_algorithms_enabled()
         assert torch.backends.cudnn.benchmark
-    with prepared_torch(tiny.tiny_recipe(deterministic="canonical"), CPU):
+    with torch_settings(tiny.tiny_recipe(deterministic="canonical"), CPU):
         assert torch.get_num_threads() == 1
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
@@ -95,7 +95,7 @@ def test_training_leaves_the_settings_of_torch_as_they_were(mode, tiny, tmp_path
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path, RunOptions(device="cpu", threads=1), listeners=[interrupt])
+        train(recipe, tmp_path, RunOptions(device="cpu", threads=1), callbacks=[interrupt])
     assert global_settings() == before
 
 

@@ -3,7 +3,7 @@ from decimal import Decimal
 import pytest
 import torch
 
-from lbq.train.network import build_network
+from lbq.train.model_config import build_network
 from lbq.train.recipes import RECIPES
 from lbq_paper.claims import HYPERPARAMETERS
 
@@ -54,7 +54,7 @@ def test_every_recipe_is_filed_under_its_name_and_can_be_built(name):
     with torch.device("meta"):
         model = build_network(recipe.model, num_classes=10)
     assert any(True for _ in model.parameters())
-    recipe.check_world(1)
+    recipe.check_world_size(1)
 
 
 def test_the_twin_of_the_pocket_recipe_differs_in_its_neuron_alone():

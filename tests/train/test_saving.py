@@ -10,7 +10,7 @@ from lbq.train.saving import Saver
 
 
 def checkpoint(step):
-    return Checkpoint(step=step, parts={"model": {"w": torch.ones(2)}}, facts={})
+    return Checkpoint(step=step, parts={"model": {"w": torch.ones(2)}}, metadata={})
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def full(monkeypatch):
     def switch(is_full):
         monkeypatch.undo()
         if is_full:
-            monkeypatch.setattr("lbq.train.checkpoint.write_durably", fail)
+            monkeypatch.setattr("lbq.train.checkpoint.atomic_write", fail)
 
     return switch
 
@@ -65,8 +65,8 @@ def test_a_full_disk_is_borne_twice_and_forgotten_when_there_is_room(saver, told
         saver.save(checkpoint(12))
     assert [record["event"] for record in told[:4]] == [
         "checkpoint",
-        "unsaved",
-        "unsaved",
+        "save_failed",
+        "save_failed",
         "checkpoint",
     ]
     assert CheckpointFolder(tmp_path).load_newest().step == 12

@@ -4,12 +4,12 @@ import torch
 from lbq.data import open_data
 from lbq.errors import FormatError
 from lbq.train.checkpoint import Checkpoint, CheckpointFolder
+from lbq.train.distributed import ProcessGroup
 from lbq.train.evaluation import Evaluation
 from lbq.train.prepare import build_state
 from lbq.train.state import Progress, copy_tensors, read_progress
-from lbq.train.world import World
 
-ALONE = World(0, 1, torch.device("cpu"))
+ALONE = ProcessGroup(0, 1, torch.device("cpu"))
 
 
 def build(tiny, tmp_path, **changes):
@@ -36,7 +36,7 @@ def test_a_state_survives_a_file_bit_for_bit(tiny, tmp_path, changes):
     after.restore(found)
     assert after.progress == before.progress
     assert after.precision.state() == before.precision.state()
-    assert found.facts["words"] == "more"
+    assert found.metadata["words"] == "more"
     for part, tensors in before.tensors().items():
         for name, tensor in tensors.items():
             assert torch.equal(tensor, after.tensors()[part][name]), name
@@ -46,7 +46,7 @@ def test_a_state_with_other_parts_is_refused(tiny, tmp_path):
     state = build(tiny, tmp_path, ema_decay=0.9)
     parts = {"model": state.tensors()["model"]}
     with pytest.raises(FormatError, match=r"the parts \['model'\], this run"):
-        state.restore(Checkpoint(step=1, parts=parts, facts={}))
+        state.restore(Checkpoint(step=1, parts=parts, metadata={}))
 
 
 def test_the_best_is_the_first_of_the_most_right_answers():
@@ -59,15 +59,15 @@ def test_the_best_is_the_first_of_the_most_right_answers():
 @pytest.mark.parametrize("scale", [None, {}, {"scale": "large"}])
 def test_a_loss_scale_that_does_not_fit_is_refused(tiny, tmp_path, scale):
     state = build(tiny, tmp_path, precision="fp16")
-    facts = state.checkpoint({}).facts | {"loss_scale": scale}
+    metadata = state.checkpoint({}).metadata | {"loss_scale": scale}
     with pytest.raises(FormatError, match="loss scale"):
-        state.restore_facts(facts)
+        state.restore_metadata(metadata)
 
 
-@pytest.mark.parametrize("facts", [{}, {"progress": {}}, {"progress": {"evaluations": [{}]}}])
-def test_facts_without_progress_are_refused(facts):
+@pytest.mark.parametrize("metadata", [{}, {"progress": {}}, {"progress": {"evaluations": [{}]}}])
+def test_facts_without_progress_are_refused(metadata):
     with pytest.raises(FormatError, match="does not say how far it was"):
-        read_progress(facts)
+        read_progress(metadata)
 
 
 def test_tensors_that_do_not_fit_are_refused():

@@ -7,58 +7,58 @@ import time
 
 import pytest
 
-from lbq.train.supervisor import Patience, Supervisor
+from lbq.train.supervisor import RestartPolicy, Supervisor
 
-QUICK = Patience(first_wait_s=0.01, longest_wait_s=0.05, idle_crashes=3)
+QUICK = RestartPolicy(first_wait_s=0.01, max_wait_s=0.05, max_idle_crashes=3)
 
 pytestmark = pytest.mark.multi
 
 
 def job(code, path):
-    """A job that counts its lives in a file; ``life`` is the number of this one."""
+    """A job that counts its attempts in a file; ``attempt`` is the number of this one."""
     preamble = (
         f"import os, sys, time; path = {str(path)!r}\n"
-        "life = 1 + os.path.getsize(path) if os.path.exists(path) else 1\n"
+        "attempt = 1 + os.path.getsize(path) if os.path.exists(path) else 1\n"
         "open(path, 'a').write('x')\n"
     )
     return [sys.executable, "-S", "-c", preamble + code]
 
 
-def lives(path):
+def attempts(path):
     return path.stat().st_size if path.exists() else 0
 
 
 def test_a_job_that_crashes_is_started_again_until_it_succeeds(tmp_path, caplog):
-    path = tmp_path / "lives"
-    crash = "os.kill(os.getpid(), 9) if life < 6 else None"
+    path = tmp_path / "attempts"
+    crash = "os.kill(os.getpid(), 9) if attempt < 6 else None"
     with caplog.at_level(logging.WARNING):
-        supervisor = Supervisor(job(crash, path), progress=lambda: lives(path), patience=QUICK)
+        supervisor = Supervisor(job(crash, path), progress=lambda: attempts(path), policy=QUICK)
         assert supervisor.run() == 0
-    assert lives(path) == 6
+    assert attempts(path) == 6
     assert "crash 5 (exit 137)" in caplog.text
 
 
 def test_without_progress_it_gives_up_at_last(tmp_path, caplog):
-    path = tmp_path / "lives"
-    supervisor = Supervisor(job("sys.exit(70)", path), progress=lambda: 0, patience=QUICK)
+    path = tmp_path / "attempts"
+    supervisor = Supervisor(job("sys.exit(70)", path), progress=lambda: 0, policy=QUICK)
     with caplog.at_level(logging.ERROR):
         assert supervisor.run() == 70
-    assert lives(path) == 3
+    assert attempts(path) == 3
     assert "3 crashes in a row without progress" in caplog.text
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_success_and_mistakes_are_not_repeated(tmp_path, code):
-    path = tmp_path / "lives"
-    supervisor = Supervisor(job(f"sys.exit({code})", path), progress=lambda: 0, patience=QUICK)
+    path = tmp_path / "attempts"
+    supervisor = Supervisor(job(f"sys.exit({code})", path), progress=lambda: 0, policy=QUICK)
     assert supervisor.run() == code
-    assert lives(path) == 1
+    assert attempts(path) == 1
 
 
 def test_the_waits_double_until_there_is_progress(monkeypatch):
     waits, reached = [], iter([0] * 5 + [1] * 9)
-    patience = Patience(first_wait_s=1.0, longest_wait_s=3.0, idle_crashes=4)
-    supervisor = Supervisor(["-"], progress=lambda: next(reached), patience=patience)
+    policy = RestartPolicy(first_wait_s=1.0, max_wait_s=3.0, max_idle_crashes=4)
+    supervisor = Supervisor(["-"], progress=lambda: next(reached), policy=policy)
     monkeypatch.setattr(supervisor, "_attempt", lambda: 70)
     monkeypatch.setattr(supervisor, "_sleep", waits.append)
     # progress is asked before and after every attempt: attempt 3 is the one that moves on
@@ -68,7 +68,7 @@ def test_the_waits_double_until_there_is_progress(monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_passed_on_and_nothing_is_restarted(tmp_path, number):
-    path = tmp_path / "lives"
+    path = tmp_path / "attempts"
     work = (
         "import signal; number = int(sys.argv[1])\n"
         "signal.signal(number, lambda *a: sys.exit(128 + number))\n"
@@ -87,4 +87,4 @@ def test_a_signal_is_passed_on_and_nothing_is_restarted(tmp_path, number):
         time.sleep(0.02)
     process.send_signal(number)
     assert process.wait(120) == 128 + number
-    assert lives(path) == 1
+    assert attempts(path) == 1

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from lbq.errors import MissingExtraError
-from lbq.train.tensorboard import Charts
+from lbq.train.tensorboard import TensorBoardCallback
 
 TRAIN = {"event": "train", "step": 5, "loss": 0.25, "words": "no chart"}
 
@@ -11,7 +11,7 @@ TRAIN = {"event": "train", "step": 5, "loss": 0.25, "words": "no chart"}
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_number_of_a_record_becomes_a_point_of_a_chart(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    charts = Charts(tmp_path)
+    charts = TensorBoardCallback(tmp_path)
     charts(TRAIN)
     charts({"event": "evaluation", "step": 7, "accuracy": 0.5})
     found = accumulator.EventAccumulator(str(tmp_path))
@@ -24,4 +24,4 @@ def test_every_number_of_a_record_becomes_a_point_of_a_chart(tmp_path):
 def test_without_the_package_the_line_that_installs_it_is_told(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[train\]'"):
-        Charts(tmp_path)
+        TensorBoardCallback(tmp_path)

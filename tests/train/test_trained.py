@@ -9,7 +9,7 @@ from lbq.data import open_data
 from lbq.errors import FormatError, LBQError, RunError
 from lbq.train.checkpoint import Checkpoint
 from lbq.train.engine import RunOptions, train
-from lbq.train.journal import read_journal
+from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import read_recipe
 from lbq.train.run_folder import RunFolder
 from lbq.train.trained import evaluate_run, load_trained
@@ -53,19 +53,19 @@ def test_loading_changes_nothing_even_if_a_file_is_damaged(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    ("metadata", "words"),
     [({}, "Recipe must be an object"), ({"recipe": None}, "Recipe must be an object")],
 )
-def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(tmp_path, facts, words):
-    checkpoint = Checkpoint(step=1, parts={"model": {}}, facts=facts)
+def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(tmp_path, metadata, words):
+    checkpoint = Checkpoint(step=1, parts={"model": {}}, metadata=metadata)
     RunFolder(tmp_path).checkpoints.save(checkpoint)
     with pytest.raises(LBQError, match=words):
         load_trained(tmp_path)
 
 
 def test_a_checkpoint_that_does_not_say_its_classes_is_refused(tiny, tmp_path):
-    facts = {"recipe": to_document(tiny.tiny_recipe()), "num_classes": "ten"}
-    checkpoint = Checkpoint(step=1, parts={"model": {}}, facts=facts)
+    metadata = {"recipe": to_document(tiny.tiny_recipe()), "num_classes": "ten"}
+    checkpoint = Checkpoint(step=1, parts={"model": {}}, metadata=metadata)
     RunFolder(tmp_path).checkpoints.save(checkpoint)
     with pytest.raises(FormatError, match="how many classes"):
         load_trained(tmp_path)
@@ -84,6 +84,6 @@ def test_paths_may_be_text(tiny, tmp_path):
     assert again == outcome.evaluations[-1]
     assert read_recipe(str(tmp_path / "run" / "recipe.json")) == recipe
     assert RunFolder(out).read_recipe() == recipe
-    assert list(read_journal(out + "/journal.jsonl"))
+    assert list(read_metrics_log(out + "/metrics.jsonl"))
     assert open_data(recipe.data, "/nonexistent").num_classes == 10
     assert open_data(recipe.data, cache="/nonexistent").num_classes == 10

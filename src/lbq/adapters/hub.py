@@ -12,8 +12,8 @@ from typing import Any
 from safetensors.torch import save as save_tensors
 from torch import nn
 
+from lbq.atomic_files import atomic_write
 from lbq.config_io import from_document, to_document
-from lbq.durable import write_durably
 from lbq.errors import FormatError, MissingExtraError
 from lbq.export.document import check_keys, check_value, parse, text, whole
 from lbq.export.rules import BundleError
@@ -73,9 +73,9 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     card = write_card(record, name=recipe.name, opening=_OPENING, num_parameters=num_parameters)
     folder.mkdir(parents=True, exist_ok=True)
-    write_durably(folder / WEIGHTS, weights)
-    write_durably(folder / CARD, f"---\n{_front_matter(record, recipe)}---\n\n{card}".encode())
-    write_durably(folder / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
+    atomic_write(folder / WEIGHTS, weights)
+    atomic_write(folder / CARD, f"---\n{_front_matter(record, recipe)}---\n\n{card}".encode())
+    atomic_write(folder / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
 
 
 def from_pretrained(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lbq.errors import RunError
-from lbq.train.journal import read_all, read_journal
+from lbq.train.metrics import read_all_records, read_metrics_log
 
 _CURVE = ("epoch", "loss", "accuracy", "active", "samples_per_s")
 _EVALUATION = ("epoch", "accuracy", "loss", "seconds")
@@ -26,18 +26,18 @@ def record_run(out: str | Path) -> dict[str, Any]:
         out: the folder of the run.
     """
     out = Path(out)
-    journal = list(read_journal(out / "journal.jsonl"))
-    evaluations = [line for line in journal if line["event"] == "evaluation"]
+    metrics_log = list(read_metrics_log(out / "metrics.jsonl"))
+    evaluations = [line for line in metrics_log if line["event"] == "evaluation"]
     manifests = sorted((out / "checkpoints").glob("*.json"))
     if not evaluations or not manifests:
         raise RunError(f"{out} was never evaluated or saved, so there is nothing to record")
     manifest = json.loads(manifests[-1].read_text())["body"]
-    facts = manifest["facts"]
-    recipe = facts["recipe"]
+    metadata = manifest["metadata"]
+    recipe = metadata["recipe"]
     recipe["data"]["source"] = _without_path(**recipe["data"])
     last, best = evaluations[-1], max(evaluations, key=lambda line: line["accuracy"])
-    attempts = _attempts(out / "journal.jsonl")
-    curve = [line for line in journal if line["event"] == "train"][::_EVERY]
+    attempts = _attempts(out / "metrics.jsonl")
+    curve = [line for line in metrics_log if line["event"] == "train"][::_EVERY]
     return {
         "recipe": recipe,
         "accuracy_after_last_epoch": last["accuracy"],
@@ -46,9 +46,9 @@ def record_run(out: str | Path) -> dict[str, Any]:
         "best_on_test_set": {"accuracy": best["accuracy"], "epoch": best["epoch"]},
         "minutes": round(sum(attempts) / 60, 1),
         "attempts": len(attempts),
-        "commit": facts["commit"],
-        "versions": facts["versions"],
-        "data_sha256": facts["data"],
+        "commit": metadata["commit"],
+        "versions": metadata["versions"],
+        "data_sha256": metadata["data"],
         "weights_sha256": manifest["files"]["model"]["sha256"],
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
         "curve": [{key: line[key] for key in _CURVE if key in line} for line in curve],
@@ -65,13 +65,13 @@ def _without_path(*, source: str, kind: str, **other: Any) -> str:
     return path.name
 
 
-def _attempts(journal: Path) -> list[float]:
+def _attempts(metrics_log: Path) -> list[float]:
     """Return how many seconds each attempt took.
 
-    Read from a clock that nobody can set; journals of lbq 0.1 have the time of day only.
+    Read from a clock that nobody can set; logs of lbq 0.1 have the time of day only.
     """
     seconds, start = list[float](), 0.0
-    for line in read_all(journal):
+    for line in read_all_records(metrics_log):
         if line["event"] in ("start", "resume"):
             start = line["time"]
             seconds.append(0.0)

@@ -26,7 +26,7 @@ from lbq.analysis.run_summary import Costs, RunSummary
 from lbq.errors import MissingExtraError, ParameterError
 from lbq.functional.surrogate import arctan_soft_spike, plateau_position, soft_level_slope
 from lbq.neurons.surrogates import BoxET, ReLSGET, Surrogate
-from lbq.train.journal import Record
+from lbq.train.metrics import Record
 
 try:
     import matplotlib as mpl
@@ -263,7 +263,7 @@ def _arctan_slope(ratio: torch.Tensor) -> torch.Tensor:
 
 
 def _series(records: Sequence[Record], key: str, scale: float) -> tuple[list[float], list[float]]:
-    """Read a curve from a journal; numbers that JSON does not know leave gaps."""
+    """Read a curve from a metrics log; numbers that JSON does not know leave gaps."""
     found = [record for record in records if key in record and "epoch" in record]
     return [float(r["epoch"]) for r in found], [scale * float(r[key]) for r in found]
 

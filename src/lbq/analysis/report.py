@@ -24,7 +24,7 @@ from lbq.analysis.run_summary import Costs, Price, RunSummary
 from lbq.config_io import Document, differences
 
 _TURNS = ("start", "resume", "stop", "finish")
-"""What begins or ends a stretch of training in a journal."""
+"""What begins or ends a stretch of training in a metrics log."""
 
 
 def render(runs: Sequence[RunSummary]) -> str:
@@ -62,7 +62,7 @@ def render_run(run: RunSummary) -> str:
 def _lead(run: RunSummary) -> str:
     model, data = run.recipe.get("model", {}), run.recipe.get("data", {})
     neuron = model.get("neuron", {})
-    turns = [r["event"] for r in run.journal if r.get("event") in _TURNS]
+    turns = [r["event"] for r in run.metrics_log if r.get("event") in _TURNS]
     state = "finished" if turns and turns[-1] == "finish" else "not finished"
     looked_at = "" if run.step is None else f"; looked at after step {run.step:,}"
     blocks = f" ({word(model['blocks'])} blocks)" if model.get("blocks") else ""
@@ -85,7 +85,7 @@ def headline_of(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
         if best and best["epoch"] != last["epoch"]:
             words = f"epoch {best['epoch']}, chosen on the test set"
             yield "Best epoch", number(100 * best["accuracy"], ".2f", " %"), words
-    start = next((r for r in run.journal if "parameters" in r), None)
+    start = next((r for r in run.metrics_log if "parameters" in r), None)
     if start:
         yield "Parameters", number(start["parameters"], ",d"), f"on {start.get('device', '?')}"
     if run.steps.layers:
@@ -173,7 +173,7 @@ def curves_section(run: RunSummary) -> list[str]:
     found = [curves_figure([run])]
     if rows:
         headings = ["epoch", "step", "accuracy", "right answers", "loss"]
-        found.append(table("Evaluations on the test set, as the journal has them", headings, rows))
+        found.append(table("Evaluations on the test set, from the metrics log", headings, rows))
     return found
 
 
@@ -401,16 +401,16 @@ def recipe_section(run: RunSummary) -> list[str]:
 def provenance_section(run: RunSummary) -> list[str]:
     """Show with which code, data and versions."""
     rows = [[key, value] for key, value in settings(run.provenance)]
-    start = next((r for r in run.journal if r.get("event") == "start"), None)
+    start = next((r for r in run.metrics_log if r.get("event") == "start"), None)
     if start:
         rows += [
             [key, word(start[key])] for key in ("recipe_sha256", "device", "processes", "threads")
             if key in start
         ]  # fmt: skip
         began = datetime.fromtimestamp(start["time"], UTC)
-        hours = (run.journal[-1]["time"] - start["time"]) / 3600
+        hours = (run.metrics_log[-1]["time"] - start["time"]) / 3600
         rows.append(["began", began.strftime("%Y-%m-%d %H:%M UTC")])
-        rows.append(["hours from first to last line of the journal", f"{hours:.2f}"])
+        rows.append(["hours from first to last line of the metrics log", f"{hours:.2f}"])
     return [table("What it was made with", ["", "value"], rows)]
 
 
@@ -486,7 +486,7 @@ def _compared(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[Cell]]]:
     yield "test accuracy", [number(100 * x["accuracy"] if x else None, ".2f", " %") for x in lasts]
     yield "right answers", [f"{x['correct']:,} of {x['count']:,}" if x else "-" for x in lasts]
     yield "epoch", [str(x["epoch"]) if x else "-" for x in lasts]
-    starts = [next((r for r in run.journal if "parameters" in r), None) for run in runs]
+    starts = [next((r for r in run.metrics_log if "parameters" in r), None) for run in runs]
     yield "parameters", [number(x["parameters"] if x else None, ",d") for x in starts]
     yield "timesteps", [str(run.recipe["model"]["timesteps"]) for run in runs]
     yield "largest level", [str(run.levels.max_level) if run.levels else "-" for run in runs]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lbq.analysis.layer_stats import LayerMembranes, LevelProfile, StepProfile
-from lbq.train.journal import Record
+from lbq.train.metrics import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class RunSummary:
     step: int | None
     """Training steps of the checkpoint that was looked at; None if only the record of a finished
     run is left."""
-    journal: tuple[Record, ...]
+    metrics_log: tuple[Record, ...]
     recipe: dict[str, Any]
     """As a document."""
     provenance: dict[str, Any]
@@ -88,13 +88,13 @@ class RunSummary:
 
     @property
     def evaluations(self) -> list[Record]:
-        """The journal's evaluations on the test set, in order."""
-        return [record for record in self.journal if record.get("event") == "evaluation"]
+        """The metrics log's evaluations on the test set, in order."""
+        return [record for record in self.metrics_log if record.get("event") == "evaluation"]
 
     @property
     def training(self) -> list[Record]:
-        """The journal's lines about training, in order."""
-        return [record for record in self.journal if record.get("event") == "train"]
+        """The metrics log's lines about training, in order."""
+        return [record for record in self.metrics_log if record.get("event") == "train"]
 
     @property
     def last_evaluation(self) -> Record | None:

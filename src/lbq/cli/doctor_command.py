@@ -18,7 +18,7 @@ from lbq.cli.terminal import Console
 from lbq.deploy.native_engine import NativeEngine, ideal_network
 from lbq.errors import ImplementationError
 from lbq.kernels import native_scan
-from lbq.train.world import backends
+from lbq.train.distributed import available_backends
 
 EXTRAS = {
     "datasets": ("data", "images: CIFAR, ImageNet, any folder in their layout"),
@@ -89,7 +89,9 @@ def examine(cache: Path) -> Iterator[Finding]:
     yield _kernels()
     yield _engine()
     yield _bf16()
-    yield Finding(what="processes", found=f"{', '.join(backends()) or 'none'} for --devices")
+    yield Finding(
+        what="processes", found=f"{', '.join(available_backends()) or 'none'} for --devices"
+    )
     yield _compiler()
     yield _disk("data cache", cache)
     yield _disk("here", Path.cwd())

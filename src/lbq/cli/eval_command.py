@@ -15,9 +15,9 @@ from lbq.cli.samples import Count
 from lbq.cli.terminal import Console
 from lbq.errors import ParameterError
 from lbq.pretrained import is_pretrained
+from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
 from lbq.train.evaluation import Evaluation
 from lbq.train.trained import evaluate_run
-from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
 
 EXAMPLES = {
     "lbq eval runs/pocket": "the last checkpoint of a run",

@@ -25,7 +25,7 @@ from lbq.cli import (
 from lbq.cli.args import UsageError
 from lbq.cli.cli_errors import explain
 from lbq.cli.terminal import Console, printable, write_messages
-from lbq.train.world import is_first_process, is_lost_contact
+from lbq.train.distributed import is_connection_error, is_first_process
 
 MISTAKE, USAGE, CRASH, INTERRUPTED, UNREAD = 1, 2, 70, 130, 141
 
@@ -66,7 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except Exception as error:
-        words_for_it = str(error) if is_lost_contact(error) else explain(error)
+        words_for_it = str(error) if is_connection_error(error) else explain(error)
         if words_for_it is None or "--debug" in words:
             sys.stderr.write(printable(traceback.format_exc()))
         else:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from lbq.cli.terminal import Console
 from lbq.train.engine import Outcome
-from lbq.train.journal import Record
+from lbq.train.metrics import Record
 from lbq.train.recipe import Recipe
 
 
@@ -45,7 +45,7 @@ class Display:
             self._move(record)
         elif record["event"] == "evaluation":
             self.say(_evaluation(record, self._recipe.epochs))
-        elif record["event"] in ("skip", "unsaved"):
+        elif record["event"] in ("skip", "save_failed"):
             self.say(f"step {record['step']}: {record['event']}")
 
     def say(self, words: str) -> None:
@@ -78,9 +78,9 @@ class Display:
     def _move(self, record: Record) -> None:
         place = f"epoch {record['epoch']:.1f}/{self._recipe.epochs}"
         if self._bar is None or self._task is None:
-            self.say(f"{place}  {_gauges(record)}")
+            self.say(f"{place}  {_metrics(record)}")
             return
-        self._bar.update(self._task, completed=record["step"], words=_gauges(record), place=place)
+        self._bar.update(self._task, completed=record["step"], words=_metrics(record), place=place)
 
 
 def headline(outcome: Outcome, out: Path) -> str:
@@ -93,7 +93,7 @@ def headline(outcome: Outcome, out: Path) -> str:
         f"accuracy after the last epoch: {last.accuracy:.2%} ({last.correct} of {last.count}); "
         f"best {best.accuracy:.2%} after epoch {best.epoch}, chosen on the test set; {out}"
     )
-    return f"nothing left to do. {words}" if outcome.ending == "was finished" else words
+    return f"nothing left to do. {words}" if outcome.ending == "already finished" else words
 
 
 def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _bar(console: Console) -> Progress:
     )
 
 
-def _gauges(record: Record) -> str:
+def _metrics(record: Record) -> str:
     active = f"  active {record['active']:.3f}" if "active" in record else ""
     return (
         f"{record['samples_per_s']:,.0f}/s  loss {record['loss']:.3f}  "

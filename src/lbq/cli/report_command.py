@@ -18,6 +18,7 @@ from lbq.analysis.layer_stats import (
     read_steps,
 )
 from lbq.analysis.run_summary import Costs, EdgeCost, Price, RunSummary
+from lbq.atomic_files import atomic_write
 from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.eval_file import SUFFIXES
 from lbq.cli.following import waiting
@@ -28,12 +29,11 @@ from lbq.config_io import to_document
 from lbq.cost import EnergyModel, EnergyReport, OpCounter
 from lbq.cost.count_table import CountTable
 from lbq.data import Data
-from lbq.durable import write_durably
 from lbq.errors import CountError, LBQError, MissingExtraError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.pretrained import is_pretrained, load_pretrained, pretrained_recipe, pretrained_record
-from lbq.train.journal import read_journal
+from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
 from lbq.train.trained import load_trained
@@ -100,7 +100,7 @@ def run(words: Sequence[str]) -> int:
         for out, name in zip(arguments.runs, run_names(arguments.runs), strict=True)
     ]
     with waiting(f"drawing {arguments.out}"):
-        write_durably(arguments.out, render(facts).encode())
+        atomic_write(arguments.out, render(facts).encode())
     console = Console(soft_wrap=True)
     notes = [
         f"{each.name}: {note}" if len(facts) > 1 else note for each in facts for note in each.notes
@@ -132,12 +132,12 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunSummary:
         return gather_pretrained(str(out), arguments=arguments)
     model, recipe, step = load_trained(out, step=arguments.step)
     folder = RunFolder(out)
-    facts = folder.checkpoints.load(step).facts
+    facts = folder.checkpoints.load(step).metadata
     found = measure_if_possible(model, recipe, name, facts.get("data"), arguments)
     return RunSummary(
         name=name,
         step=step,
-        journal=tuple(read_journal(folder.journal)),
+        metrics_log=tuple(read_metrics_log(folder.metrics_log)),
         recipe=to_document(recipe),
         provenance={key: facts.get(key) for key in ("commit", "code", "data", "versions")},
         steps=read_steps(model),
@@ -173,7 +173,7 @@ def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunSummary:
     return RunSummary(
         name=name,
         step=None,
-        journal=(*training, *evaluations, last),
+        metrics_log=(*training, *evaluations, last),
         recipe=to_document(recipe),
         provenance=provenance | {"data": record["data_sha256"]},
         steps=read_steps(model),

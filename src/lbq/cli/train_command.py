@@ -17,14 +17,14 @@ from lbq.cli.progress import Display, headline, summary
 from lbq.cli.terminal import Console
 from lbq.data import open_data
 from lbq.errors import LBQError, RecipeError, RunError
+from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
 from lbq.train.engine import RunOptions, train
-from lbq.train.journal import Listener
-from lbq.train.preemption import GUARDIAN
+from lbq.train.metrics import Callback
+from lbq.train.preemption import PARENT_PID
 from lbq.train.recipe import Recipe, read_recipe
 from lbq.train.recipes import RECIPES
 from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import Supervisor
-from lbq.train.world import is_first_process, is_inside_launcher, launch_workers
 
 EXAMPLES = {
     "lbq train smoke": "half a minute, no download: does everything work?",
@@ -78,7 +78,7 @@ def run(words: Sequence[str]) -> int:
     check_count("--devices", arguments.devices, at_least=1)
     recipe, out = arguments.recipe, arguments.out or Path("runs") / arguments.recipe.name
     again = ["-m", "lbq.cli", "train", *words]
-    is_guarded = GUARDIAN in os.environ
+    is_guarded = PARENT_PID in os.environ
     if arguments.supervise and not is_guarded:
         if is_inside_launcher():
             raise RunError(
@@ -91,17 +91,17 @@ def run(words: Sequence[str]) -> int:
         )
         return job.run()
     if arguments.devices > 1 and not is_inside_launcher():
-        recipe.check_world(arguments.devices)
+        recipe.check_world_size(arguments.devices)
         open_data(recipe.data, arguments.options.cache)  # decodes and checks the data once
         return launch_workers(again, devices=arguments.devices)
     display = None
     if is_first_process():
         display = Display(recipe, Console(stderr=arguments.json, soft_wrap=True))
-    listeners: list[Listener] = [] if display is None else [display]
+    callbacks: list[Callback] = [] if display is None else [display]
     if arguments.tensorboard and is_first_process():
-        from lbq.train.tensorboard import Charts  # noqa: PLC0415 -- an extra
+        from lbq.train.tensorboard import TensorBoardCallback  # noqa: PLC0415 -- an extra
 
-        listeners.append(Charts(out / "tensorboard"))
+        callbacks.append(TensorBoardCallback(out / "tensorboard"))
     try:
         if display is not None:
             display.wait(f"opening {recipe.data.source}")
@@ -109,7 +109,7 @@ def run(words: Sequence[str]) -> int:
             recipe,
             out,
             arguments.options,
-            listeners=listeners,
+            callbacks=callbacks,
             wait_for_lock_s=_WAIT_FOR_PREDECESSOR_S if is_guarded else 0.0,
         )
     finally:

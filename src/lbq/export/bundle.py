@@ -7,9 +7,9 @@ import hashlib
 from os import PathLike
 from pathlib import Path
 
+from lbq.atomic_files import atomic_write
 from lbq.deploy.bounds import prove
 from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.durable import write_durably
 from lbq.errors import BoundError
 from lbq.export import container, manifest, payload
 from lbq.export.assemble import assemble
@@ -39,7 +39,7 @@ def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
     regions = payload.read_table(memoryview(tensors))
     data = container.pack(manifest.write(network, regions), tensors)
     _parse(container.unpack(bytearray(data)))
-    write_durably(Path(path), data)
+    atomic_write(Path(path), data)
     return hashlib.sha256(data).hexdigest()
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lbq.atomic_files import atomic_write
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
-from lbq.durable import write_durably
 from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError
 from lbq.export.metadata import empty_network, read_metadata, write_metadata
 from lbq.export.nir_file import check_file
@@ -31,7 +31,7 @@ def export_nir(network: LoweredNetwork, path: Path) -> None:
     file = io.BytesIO()
     nir.write(file, _Graph(nir, network).finish())
     check_file(file, source=str(path))
-    write_durably(Path(path), file.getvalue())
+    atomic_write(Path(path), file.getvalue())
 
 
 def import_nir(path: Path) -> LoweredNetwork:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from lbq.durable import write_durably
+from lbq.atomic_files import atomic_write
 from lbq.errors import FormatError, MissingExtraError
 from lbq.export.metadata import read_metadata
 
@@ -102,7 +102,7 @@ class Graph:
             {METADATA_KEY: json.dumps(metadata), "openvino_config": json.dumps(OPENVINO_CONFIG)},
         )
         self._onnx.checker.check_model(model, full_check=True)
-        write_durably(path, cast(bytes, model.SerializeToString()))
+        atomic_write(path, cast(bytes, model.SerializeToString()))
 
     def _needed(self) -> tuple[list[Any], set[str]]:
         """Return the operators that an output depends on, and all that they read.

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from lbq.atomic_files import atomic_write
 from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.durable import write_durably
 from lbq.errors import FormatError
 from lbq.export.metadata import Metadata, empty_network, read_metadata, write_metadata
 
@@ -48,7 +48,7 @@ def export_pt2(network: LoweredNetwork, path: Path) -> None:
     program.example_inputs = None  # torch would pickle it
     archive = io.BytesIO()
     torch.export.save(program, archive, extra_files={_METADATA: write_metadata(network)})
-    write_durably(Path(path), archive.getvalue())
+    atomic_write(Path(path), archive.getvalue())
 
 
 def read_pt2(path: Path) -> tuple[nn.Module, Metadata]:

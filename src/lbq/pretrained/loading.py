@@ -15,7 +15,7 @@ from lbq.config_io import Document, from_document
 from lbq.errors import FormatError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained.model_card import write_card
-from lbq.train.network import build_network
+from lbq.train.model_config import build_network
 from lbq.train.recipe import Recipe
 from lbq.train.state import copy_tensors
 

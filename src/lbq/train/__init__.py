@@ -2,8 +2,8 @@
 
 from lbq.train.engine import Outcome, RunOptions, train
 from lbq.train.evaluation import Evaluation
-from lbq.train.journal import Journal, read_journal
-from lbq.train.network import ModelConfig, NeuronConfig, build_network
+from lbq.train.metrics import MetricsLog, read_metrics_log
+from lbq.train.model_config import ModelConfig, NeuronConfig, build_network
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
@@ -12,7 +12,7 @@ from lbq.train.trained import evaluate_run, load_trained
 __all__ = [
     "RECIPES",
     "Evaluation",
-    "Journal",
+    "MetricsLog",
     "ModelConfig",
     "NeuronConfig",
     "OptimConfig",
@@ -23,7 +23,7 @@ __all__ = [
     "build_network",
     "evaluate_run",
     "load_trained",
-    "read_journal",
+    "read_metrics_log",
     "read_recipe",
     "train",
     "write_recipe",

@@ -17,13 +17,13 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from lbq.atomic_files import atomic_write, remove_temporary_files, sync_folder
 from lbq.config_io import Document, digest
-from lbq.durable import remove_temporaries, sync_folder, write_durably
 from lbq.errors import FormatError, RunError
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Version of what is written; a reader refuses others."""
 
 Part = Mapping[str, Tensor]
@@ -41,7 +41,7 @@ class Checkpoint:
 
     step: int
     parts: Mapping[str, Part]
-    facts: Document
+    metadata: Document
 
 
 class CheckpointFolder:
@@ -77,7 +77,7 @@ class CheckpointFolder:
         try:
             self._write(checkpoint)
         except OSError:
-            self.sweep()  # a disk that is full needs no half checkpoint
+            self.remove_partial()  # a disk that is full needs no half checkpoint
             raise
         self._read_verified(checkpoint.step)
         self._retire()
@@ -89,7 +89,7 @@ class CheckpointFolder:
         parts = {
             part: parse_tensors(self._part_path(step, part), raw) for part, raw in data.items()
         }
-        return Checkpoint(step=step, parts=parts, facts=body["facts"])
+        return Checkpoint(step=step, parts=parts, metadata=body["metadata"])
 
     def load_newest(self, *, quarantine: bool = False) -> Checkpoint | None:
         """Read the newest checkpoint that is whole; None if there never was one.
@@ -113,11 +113,11 @@ class CheckpointFolder:
             )
         return None
 
-    def sweep(self) -> None:
+    def remove_partial(self) -> None:
         """Remove what a killed process left: temporary files, and parts without a manifest."""
         if not self.folder.is_dir():
             return
-        remove_temporaries(self.folder)
+        remove_temporary_files(self.folder)
         steps = set(self.steps())
         for path in self.folder.iterdir():
             match = _OURS.fullmatch(path.name)
@@ -130,15 +130,15 @@ class CheckpointFolder:
         for part, tensors in checkpoint.parts.items():
             assert _PART_NAME.fullmatch(part), part
             data = safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()})
-            write_durably(self._part_path(checkpoint.step, part), data)
+            atomic_write(self._part_path(checkpoint.step, part), data)
             files[part] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         body = {
             "format": FORMAT,
             "step": checkpoint.step,
             "files": files,
-            "facts": checkpoint.facts,
+            "metadata": checkpoint.metadata,
         }
-        write_durably(self.path(checkpoint.step), _manifest_bytes(body))
+        atomic_write(self.path(checkpoint.step), _manifest_bytes(body))
 
     def _part_path(self, step: int, part: str) -> Path:
         return self.folder / f"{step:09d}.{part}.safetensors"
@@ -216,7 +216,7 @@ def _check_body(path: Path, body: Document) -> Document:
     is_sound = (
         isinstance(body, dict)
         and isinstance(body.get("step"), int)
-        and isinstance(body.get("facts"), dict)
+        and isinstance(body.get("metadata"), dict)
         and isinstance(files, dict)
         and all(_PART_NAME.fullmatch(part) for part in files)
         and all(_is_file_entry(entry) for entry in files.values())

@@ -14,18 +14,18 @@ from lbq.config_io import Document, to_document
 from lbq.data import Data, open_data, steps_per_epoch
 from lbq.errors import NonFiniteError, ParameterError, RunError
 from lbq.ranges import Range, check_ranges
+from lbq.train.distributed import ProcessGroup, is_first_process, open_process_group
 from lbq.train.evaluation import Evaluation
-from lbq.train.journal import Journal, Listener, Record
-from lbq.train.learning import Learner
 from lbq.train.loop import Ending, Loop
-from lbq.train.preemption import StopRequest, listening_for_stop
-from lbq.train.prepare import build_gradients, build_state, calibrate, prepared_torch
+from lbq.train.metrics import Callback, MetricsLog, Record
+from lbq.train.preemption import StopRequest, catch_stop_signals
+from lbq.train.prepare import build_gradients, build_state, calibrate, torch_settings
 from lbq.train.provenance import check_same_run, provenance
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
 from lbq.train.saving import Saver
 from lbq.train.state import TrainingState
-from lbq.train.world import World, is_first_process, open_world
+from lbq.train.train_step import TrainStep
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class RunOptions:
     threads: int | None = None
     """Threads per device on CPUs; None leaves it to torch, canonical mode takes 1."""
     log_every: int = 50
-    """Steps between two lines of the journal."""
+    """Steps between two lines of the metrics_log."""
     save_every_s: float = 300.0
     """Seconds between two checkpoints: what a crash may cost."""
     save_every_steps: int | None = None
@@ -76,8 +76,8 @@ class RunOptions:
 class Outcome:
     """How a life of a run ended."""
 
-    ending: Ending | Literal["was finished"]
-    """ "was finished" if there was nothing left to do."""
+    ending: Ending | Literal["already finished"]
+    """ "already finished" if there was nothing left to do."""
     step: int
     """Steps done, in all lives."""
     evaluations: tuple[Evaluation, ...]
@@ -91,7 +91,7 @@ def train(
     out: str | Path,
     options: RunOptions | None = None,
     *,
-    listeners: Sequence[Listener] = (),
+    callbacks: Sequence[Callback] = (),
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
     """Train a recipe in a folder; if it was begun there, go on where it was left.
@@ -102,7 +102,7 @@ def train(
         recipe: what to compute.
         out: the folder of the run.
         options: where and how fast.
-        listeners: are told every record of the journal.
+        callbacks: are told every record of the metrics_log.
         wait_for_lock_s: how long to wait for another process to leave the folder.
     """
     options = RunOptions() if options is None else options
@@ -111,18 +111,18 @@ def train(
     with folder.locked(wait_s=wait_for_lock_s) if is_first else nullcontext():
         data = open_data(recipe.data, options.cache)
         with (
-            listening_for_stop() as stop,
-            open_world(options.device, timeout_s=options.timeout_s) as world,
+            catch_stop_signals() as stop,
+            open_process_group(options.device, timeout_s=options.timeout_s) as group,
         ):
-            hear: list[Listener] = [Journal(folder.journal), *listeners] if is_first else []
+            hear: list[Callback] = [MetricsLog(folder.metrics_log), *callbacks] if is_first else []
 
             def tell(record: Record) -> None:
                 for listener in hear:
                     listener(record)
 
-            recipe.check_world(world.size)
-            with prepared_torch(recipe, world.device, threads=options.threads):
-                return _Run(recipe, folder, options, data, world, stop, tell).live()
+            recipe.check_world_size(group.size)
+            with torch_settings(recipe, group.device, threads=options.threads):
+                return _Run(recipe, folder, options, data, group, stop, tell).run()
 
 
 @dataclass(frozen=True)
@@ -133,54 +133,56 @@ class _Run:
     folder: RunFolder
     options: RunOptions
     data: Data
-    world: World
+    group: ProcessGroup
     stop: StopRequest
-    tell: Listener
+    tell: Callback
 
-    def live(self) -> Outcome:
+    def run(self) -> Outcome:
         """Build or restore the state, and let the loop run."""
-        state = build_state(self.recipe, self.data, self.world)
-        facts = self._facts()
-        is_fresh = not self._restore(state, facts)
+        state = build_state(self.recipe, self.data, self.group)
+        metadata = self._metadata()
+        is_fresh = not self._restore(state, metadata)
         if is_fresh and self.recipe.calibrate is not None:
-            calibrate(state.model, self.recipe, self.data, self.world)
-        state.share(self.world)
+            calibrate(state.model, self.recipe, self.data, self.group)
+        state.broadcast(self.group)
         total = self.recipe.epochs * steps_per_epoch(self.data, self.recipe.batch)
         done = state.progress.evaluations
         if state.progress.step == total and done and done[-1].step == total:
-            return self._outcome(state, "was finished")
+            return self._outcome(state, "already finished")
         self._announce(state, total, is_fresh=is_fresh)
         try:
-            ending = self._loop(state, facts).run()
+            ending = self._loop(state, metadata).run()
         except NonFiniteError as error:
             last = max(self.folder.checkpoints.steps(), default=None)
             raise NonFiniteError(f"{error}. Last checkpoint: step {last}") from error
         return self._outcome(state, ending)
 
-    def _facts(self) -> Document:
+    def _metadata(self) -> Document:
         return {
             "recipe": to_document(self.recipe),
             "num_classes": self.data.num_classes,
-            "world": self.world.size,
+            "world_size": self.group.size,
             **provenance(self.data.digest),
         }
 
-    def _restore(self, state: TrainingState, facts: Document) -> bool:
+    def _restore(self, state: TrainingState, metadata: Document) -> bool:
         """Take up the last whole checkpoint, read by the first process; False if there is none."""
         text = None
-        if self.world.is_first:
-            self.folder.checkpoints.sweep()
+        if self.group.is_first:
+            self.folder.checkpoints.remove_partial()
             found = self.folder.checkpoints.load_newest(quarantine=True)
             if found is not None:
-                changed = check_same_run(found.facts, facts, allowed=self.options.allow_changed)
+                changed = check_same_run(
+                    found.metadata, metadata, allowed=self.options.allow_changed
+                )
                 for words in changed:
                     _log.warning("continuing though this changed: %s", words)
                 state.restore(found)
-                text = json.dumps(found.facts)
-        facts_then = self.world.broadcast_text(text)
-        if not facts_then:
+                text = json.dumps(found.metadata)
+        saved_metadata = self.group.broadcast_text(text)
+        if not saved_metadata:
             return False
-        state.restore_facts(json.loads(facts_then))
+        state.restore_metadata(json.loads(saved_metadata))
         total = self.recipe.epochs * steps_per_epoch(self.data, self.recipe.batch)
         if state.progress.step > total:
             raise RunError(
@@ -190,7 +192,7 @@ class _Run:
         return True
 
     def _announce(self, state: TrainingState, total: int, *, is_fresh: bool) -> None:
-        if not self.world.is_first:
+        if not self.group.is_first:
             return
         self.folder.write_recipe(self.recipe)
         self.tell(
@@ -203,39 +205,41 @@ class _Run:
                 "recipe_sha256": self.recipe.digest(),
                 "data_sha256": self.data.digest,
                 "parameters": sum(p.numel() for p in state.model.parameters()),
-                "processes": self.world.size,
-                "device": str(self.world.device),
+                "processes": self.group.size,
+                "device": str(self.group.device),
                 "threads": torch.get_num_threads(),
             }
         )
 
-    def _loop(self, state: TrainingState, facts: Document) -> Loop:
+    def _loop(self, state: TrainingState, metadata: Document) -> Loop:
         options, recipe = self.options, self.recipe
         saver = None
-        if self.world.is_first:
+        if self.group.is_first:
             saver = Saver(
                 self.folder.checkpoints,
                 self.tell,
                 every_s=options.save_every_s,
                 every_steps=options.save_every_steps,
             )
-        gradients = build_gradients(recipe, state, self.world)
+        gradients = build_gradients(recipe, state, self.group)
         return Loop(
             recipe=recipe,
             data=self.data,
-            world=self.world,
+            group=self.group,
             state=state,
-            learner=Learner(state, gradients, recipe, self.world),
+            train_step=TrainStep(state, gradients, recipe, self.group),
             stop=self.stop,
             tell=self.tell,
             saver=saver,
-            facts=facts,
+            metadata=metadata,
             num_workers=options.workers,
             log_every=options.log_every,
             stop_at=options.stop_at,
         )
 
-    def _outcome(self, state: TrainingState, ending: Ending | Literal["was finished"]) -> Outcome:
+    def _outcome(
+        self, state: TrainingState, ending: Ending | Literal["already finished"]
+    ) -> Outcome:
         was_asked = ending == "stopped" and state.progress.step != self.options.stop_at
         return Outcome(
             ending=ending,

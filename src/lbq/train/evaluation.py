@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from lbq.data import Data, eval_batches
 from lbq.errors import RunError
-from lbq.train.feeding import feed
+from lbq.train.distributed import ProcessGroup
 from lbq.train.precision import Precision
-from lbq.train.world import World
+from lbq.train.prefetch import prefetch_to_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Evaluation:
 def count_correct(
     model: nn.Module,
     data: Data,
-    world: World,
+    group: ProcessGroup,
     *,
     precision: Precision,
     batch: int,
@@ -56,12 +56,12 @@ def count_correct(
     """
     was_training = model.training
     model.eval()
-    correct = torch.zeros((), dtype=torch.int64, device=world.device)
-    count, loss, stopped = 0, torch.zeros((), dtype=torch.float64, device=world.device), False
+    correct = torch.zeros((), dtype=torch.int64, device=group.device)
+    count, loss, stopped = 0, torch.zeros((), dtype=torch.float64, device=group.device), False
     batches = eval_batches(
-        data, batch=batch, rank=world.rank, world_size=world.size, num_workers=num_workers
+        data, batch=batch, rank=group.rank, world_size=group.size, num_workers=num_workers
     )
-    for x, target, _ in feed(batches, world.device, channels_last=channels_last):
+    for x, target, _ in prefetch_to_device(batches, group.device, channels_last=channels_last):
         if stopped := should_stop():
             break
         with precision.autocast():
@@ -70,11 +70,11 @@ def count_correct(
         loss += F.cross_entropy(logits.float(), target, reduction="sum").double()
         count += len(target)
         if tell is not None:
-            tell(count, -(-data.num_test // world.size))
+            tell(count, -(-data.num_test // group.size))
     model.train(was_training)
     counts = torch.stack([correct, *torch.tensor([count, stopped]).to(correct)])
-    num_correct, num_samples, num_stopped = world.sum_(counts).tolist()
-    total = world.sum_(loss).item()
+    num_correct, num_samples, num_stopped = group.all_reduce_(counts).tolist()
+    total = group.all_reduce_(loss).item()
     if num_stopped:
         return None
     if num_samples != data.num_test:

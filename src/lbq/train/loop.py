@@ -8,17 +8,17 @@ from typing import Literal
 
 from lbq.config_io import Document
 from lbq.data import Data, steps_per_epoch, train_batches
+from lbq.train.distributed import ProcessGroup
 from lbq.train.evaluation import Evaluation, count_correct
-from lbq.train.feeding import feed
-from lbq.train.gauges import Gauges
-from lbq.train.journal import Listener
-from lbq.train.learning import Learner, Verdict
+from lbq.train.metrics import Callback
 from lbq.train.optim import learning_rate_factor
 from lbq.train.preemption import StopRequest
+from lbq.train.prefetch import prefetch_to_device
 from lbq.train.recipe import Recipe
 from lbq.train.saving import Saver
 from lbq.train.state import TrainingState
-from lbq.train.world import World
+from lbq.train.train_metrics import TrainMetrics
+from lbq.train.train_step import StepResult, TrainStep
 
 Ending = Literal["finished", "stopped"]
 
@@ -33,18 +33,18 @@ class Loop:
 
     recipe: Recipe
     data: Data
-    world: World
+    group: ProcessGroup
     state: TrainingState
-    learner: Learner
+    train_step: TrainStep
     stop: StopRequest
-    tell: Listener
+    tell: Callback
     saver: Saver | None
-    facts: Document
+    metadata: Document
     """What every checkpoint says about the run."""
     num_workers: int = 0
     """Processes that prepare batches."""
     log_every: int = 50
-    """Steps between two journal lines."""
+    """Steps between two lines of the metrics log."""
     stop_at: int | None = None
     """Stop at this step as if asked to."""
 
@@ -57,10 +57,10 @@ class Loop:
             if progress.step >= total or not self._train_epoch():
                 break
         if self.saver is not None:
-            self.saver.save(self.state.checkpoint(self.facts), must=True)
+            self.saver.save(self.state.checkpoint(self.metadata), must=True)
         is_finished = progress.step >= total and not self._is_evaluation_due()
         self.tell({"event": "finish" if is_finished else "stop", "step": progress.step})
-        self.world.barrier()  # who leaves early is taken for dead
+        self.group.barrier()  # who leaves early is taken for dead
         return "finished" if is_finished else "stopped"
 
     @property
@@ -71,31 +71,31 @@ class Loop:
         """Train to the end of the epoch; False if somebody said stop."""
         progress = self.state.progress
         epoch, start_step = divmod(progress.step, self._epoch_steps)
-        gauges = Gauges(self.recipe.batch)
+        metrics = TrainMetrics(self.recipe.batch)
         batches = train_batches(
             self.data,
             seed=self.recipe.seed,
             epoch=epoch,
             global_batch=self.recipe.batch,
-            rank=self.world.rank,
-            world_size=self.world.size,
+            rank=self.group.rank,
+            world_size=self.group.size,
             start_step=start_step,
             num_workers=self.num_workers,
         )
-        device, channels_last = self.world.device, self.recipe.channels_last
-        for batch in feed(batches, device, channels_last=channels_last):
-            gauges.batch_arrived()
+        device, channels_last = self.group.device, self.recipe.channels_last
+        for batch in prefetch_to_device(batches, device, channels_last=channels_last):
+            metrics.batch_ready()
             lr = self._learning_rate()
-            watching = self._watching(gauges)
-            verdict = self.learner.learn(batch, lr=lr, stop=bool(self.stop), watching=watching)
+            watching = self._watching(metrics)
+            result = self.train_step.run(batch, lr=lr, stop=bool(self.stop), watching=watching)
             progress.step += 1
-            if math.isfinite(verdict.loss):
-                gauges.step_done(loss=verdict.loss, correct=verdict.correct)
-            self._report(gauges, verdict, lr)
-            if verdict.stop > 0 or progress.step == self.stop_at:
+            if math.isfinite(result.loss):
+                metrics.update(loss=result.loss, correct=result.correct)
+            self._report(metrics, result, lr)
+            if result.stop > 0 or progress.step == self.stop_at:
                 return False
             if self.saver is not None and self.saver.is_due(progress.step):
-                self.saver.save(self.state.checkpoint(self.facts))
+                self.saver.save(self.state.checkpoint(self.metadata))
         return True
 
     def _learning_rate(self) -> float:
@@ -110,20 +110,22 @@ class Loop:
     def _is_report_due(self, step: int) -> bool:
         return step % self.log_every == 0
 
-    def _watching(self, gauges: Gauges) -> AbstractContextManager[None]:
+    def _watching(self, metrics: TrainMetrics) -> AbstractContextManager[None]:
         """Look at the levels in the steps that are reported; hooks would undo a compilation."""
         is_due = self._is_report_due(self.state.progress.step + 1)
-        if is_due and self.world.is_first and not self.recipe.compile:
-            return gauges.watching(self.state.model)
+        if is_due and self.group.is_first and not self.recipe.compile:
+            return metrics.watching(self.state.model)
         return nullcontext()
 
-    def _report(self, gauges: Gauges, verdict: Verdict, lr: float) -> None:
+    def _report(self, metrics: TrainMetrics, result: StepResult, lr: float) -> None:
         step = self.state.progress.step
-        if not (math.isfinite(verdict.loss) and math.isfinite(verdict.norm)):
-            self.tell({"event": "skip", "step": step, "loss": verdict.loss, "norm": verdict.norm})
+        if not (math.isfinite(result.loss) and math.isfinite(result.norm)):
+            self.tell(
+                {"event": "skip", "step": step, "loss": result.loss, "grad_norm": result.norm}
+            )
         if self._is_report_due(step):
             place = {"step": step, "epoch": step / self._epoch_steps, "lr": lr}
-            self.tell({"event": "train", **place, **gauges.read(), "norm": verdict.norm})
+            self.tell({"event": "train", **place, **metrics.read(), "grad_norm": result.norm})
 
     def _is_evaluation_due(self) -> bool:
         step, done = self.state.progress.step, self.state.progress.evaluations
@@ -138,7 +140,7 @@ class Loop:
         found = count_correct(
             self.state.model if average is None else average,
             self.data,
-            self.world,
+            self.group,
             precision=self.state.precision,
             batch=self.recipe.test_batch,
             num_workers=self.num_workers,

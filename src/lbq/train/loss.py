@@ -10,7 +10,7 @@ from lbq.models.resnet import SpikingResNet
 LossKind = Literal["mean", "tet"]
 
 
-class Lesson(nn.Module):
+class ModelWithLoss(nn.Module):
     """A network with its loss, as one module: inputs and targets in, loss and correct answers out.
 
     The loss lives inside, so that whatever wraps the module (torch's DistributedDataParallel) sees

@@ -7,10 +7,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Sent by schedulers before they kill, and by Ctrl-C."""
 
-GUARDIAN = "LBQ_GUARDIAN"
+PARENT_PID = "LBQ_PARENT_PID"
 """Environment variable: the process that started this one and must outlive it."""
 
 
@@ -24,10 +24,10 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
-        self._guardian = int(os.environ.get(GUARDIAN, "0"))
+        self._parent_pid = int(os.environ.get(PARENT_PID, "0"))
 
     def __bool__(self) -> bool:
-        is_orphan = self._guardian > 0 and os.getppid() != self._guardian
+        is_orphan = self._parent_pid > 0 and os.getppid() != self._parent_pid
         return self.signal is not None or is_orphan
 
     @property
@@ -35,7 +35,7 @@ class StopRequest:
         """Return 128 + signal: 143 for SIGTERM, 130 for Ctrl-C."""
         return 128 + int(self.signal or signal.SIGTERM)
 
-    def take(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
         if self.signal is not None and number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +43,7 @@ class StopRequest:
 
 
 @contextmanager
-def listening_for_stop() -> Generator[StopRequest]:
+def catch_stop_signals() -> Generator[StopRequest]:
     """Turn SIGTERM and Ctrl-C into a flag inside the ``with`` block.
 
     Only a main thread can: in another one the flag stays down.
@@ -52,7 +52,7 @@ def listening_for_stop() -> Generator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, request.take) for number in STOPPING}
+    before = {number: signal.signal(number, request.handle) for number in STOP_SIGNALS}
     try:
         yield request
     finally:

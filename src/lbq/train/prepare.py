@@ -11,16 +11,16 @@ from lbq.data import Data, train_batches
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons.calibrate import calibrate_steps
 from lbq.train.allocator import keep_freed_memory
-from lbq.train.feeding import to_device
+from lbq.train.batchnorm_stats import BatchNormStats
+from lbq.train.distributed import ProcessGroup
 from lbq.train.gradients import AveragedGradients, CanonicalGradients, Gradients
-from lbq.train.loss import Lesson
-from lbq.train.network import build_network
+from lbq.train.loss import ModelWithLoss
+from lbq.train.model_config import build_network
 from lbq.train.optim import build_optimizer
 from lbq.train.precision import Precision
+from lbq.train.prefetch import to_device
 from lbq.train.recipe import Recipe
-from lbq.train.running import RunningStatistics
 from lbq.train.state import TrainingState
-from lbq.train.world import World
 
 _CALIBRATION_SAMPLES = 256
 
@@ -29,7 +29,7 @@ _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 @contextmanager
-def prepared_torch(
+def torch_settings(
     recipe: Recipe, device: torch.device, *, threads: int | None = None
 ) -> Generator[None]:
     """Set what torch keeps for the whole process inside the ``with`` block: threads, kernels.
@@ -68,14 +68,14 @@ def _set_torch(recipe: Recipe, device: torch.device, threads: int | None) -> Non
     torch.backends.cudnn.benchmark = not is_canonical
 
 
-def build_state(recipe: Recipe, data: Data, world: World) -> TrainingState:
+def build_state(recipe: Recipe, data: Data, group: ProcessGroup) -> TrainingState:
     """Build everything that is trained, as the seed wants it.
 
     The state of torch's generators does not change.
     """
-    with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []):
+    with torch.random.fork_rng([group.device] if group.device.type == "cuda" else []):
         torch.manual_seed(recipe.seed)
-        model = build_network(recipe.model, num_classes=data.num_classes).to(world.device)
+        model = build_network(recipe.model, num_classes=data.num_classes).to(group.device)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     average = None
@@ -87,29 +87,29 @@ def build_state(recipe: Recipe, data: Data, world: World) -> TrainingState:
     return TrainingState(
         model=model,
         optimizer=build_optimizer(model, recipe.optim),
-        precision=Precision(recipe.precision, world.device),
+        precision=Precision(recipe.precision, group.device),
         average=average,
     )
 
 
-def build_gradients(recipe: Recipe, state: TrainingState, world: World) -> Gradients:
+def build_gradients(recipe: Recipe, state: TrainingState, group: ProcessGroup) -> Gradients:
     """Build the way in which the processes compute gradients together."""
-    lesson = Lesson(state.model, kind=recipe.loss, label_smoothing=recipe.label_smoothing)
+    model = ModelWithLoss(state.model, kind=recipe.loss, label_smoothing=recipe.label_smoothing)
     if recipe.deterministic == "canonical":
-        return CanonicalGradients(lesson, world, precision=state.precision, shards=recipe.shards)
-    return AveragedGradients(lesson, world, precision=state.precision, accumulate=recipe.accumulate)
+        return CanonicalGradients(model, group, precision=state.precision, shards=recipe.shards)
+    return AveragedGradients(model, group, precision=state.precision, accumulate=recipe.accumulate)
 
 
-def calibrate(model: SpikingResNet, recipe: Recipe, data: Data, world: World) -> None:
+def calibrate(model: SpikingResNet, recipe: Recipe, data: Data, group: ProcessGroup) -> None:
     """Set the steps from the first training samples, the same on every process."""
     assert recipe.calibrate is not None
     batches = train_batches(data, seed=recipe.seed, epoch=0, global_batch=recipe.batch)
     batch = next(iter(batches)).x
     axis = 1 if data.is_sequence else 0
     few = batch.narrow(axis, 0, min(_CALIBRATION_SAMPLES, batch.shape[axis]))
-    inputs = to_device(few, world.device, channels_last=recipe.channels_last)
-    statistics = RunningStatistics(model)
+    inputs = to_device(few, group.device, channels_last=recipe.channels_last)
+    statistics = BatchNormStats(model)
     before = statistics.read()
     calibrate_steps(model, [inputs], percentile=recipe.calibrate)
     statistics.write(before)
-    statistics.forget_batches(1)
+    statistics.subtract_batches(1)

@@ -63,14 +63,14 @@ def check_same_run(then: Document, now: Document, *, allowed: Collection[str]) -
     The same data may lie elsewhere. A commit is not compared: the digest of the code says more.
 
     Args:
-        then: recipe and provenance of the checkpoint, among other facts.
+        then: recipe and provenance of the checkpoint, among other metadata.
         now: those of this start.
         allowed: keys that may differ, such as ``recipe.epochs``; a key allows what is inside it.
 
     Returns:
         What differs and was allowed, as sentences.
     """
-    before, after = ({key: facts.get(key) for key in _COMPARED} for facts in (then, now))
+    before, after = ({key: metadata.get(key) for key in _COMPARED} for metadata in (then, now))
     is_moved = before["data"] == after["data"]
     changed = {
         key: f"{key}: {old!r} -> {new!r}"

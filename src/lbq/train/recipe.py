@@ -14,7 +14,7 @@ from lbq.data import DataConfig
 from lbq.errors import RecipeError
 from lbq.ranges import Range, check_ranges
 from lbq.train.loss import LossKind
-from lbq.train.network import ModelConfig
+from lbq.train.model_config import ModelConfig
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.precision import PrecisionKind
 
@@ -102,7 +102,7 @@ class Recipe:
                 f"{self.model.timesteps} timesteps; set data.timesteps and model.timesteps alike"
             )
 
-    def check_world(self, size: int) -> None:
+    def check_world_size(self, size: int) -> None:
         """Complain if that many devices cannot share a batch of this recipe."""
         parts = self.shards if self.deterministic == "canonical" else self.batch
         if parts % size or (self.batch // size) % self.accumulate:

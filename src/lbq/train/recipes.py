@@ -18,7 +18,7 @@ from lbq.data import (
     MixConfig,
 )
 from lbq.data.dataset import Kind
-from lbq.train.network import ModelConfig, NeuronConfig
+from lbq.train.model_config import ModelConfig, NeuronConfig
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.recipe import Recipe
 

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbq.durable import write_durably
+from lbq.atomic_files import atomic_write
 from lbq.errors import RunError
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
@@ -29,7 +29,7 @@ _held: set[tuple[int, int]] = set()
 
 
 class RunFolder:
-    """``recipe.json``, ``journal.jsonl``, ``checkpoints/`` and a lock.
+    """``recipe.json``, ``metrics.jsonl``, ``checkpoints/`` and a lock.
 
     Args:
         path: the folder; made when a run starts in it.
@@ -39,12 +39,12 @@ class RunFolder:
     def __init__(self, path: str | Path, *, keep: int = 2) -> None:
         self.path = path = Path(path)
         self.checkpoints = CheckpointFolder(path / "checkpoints", keep=keep)
-        self.journal = path / "journal.jsonl"
+        self.metrics_log = path / "metrics.jsonl"
         self._recipe = path / "recipe.json"
 
     def write_recipe(self, recipe: Recipe) -> None:
         """Write down what is being trained."""
-        write_durably(self._recipe, write_recipe(recipe).encode())
+        atomic_write(self._recipe, write_recipe(recipe).encode())
 
     def read_recipe(self) -> Recipe:
         """Read what was, or is being, trained here."""

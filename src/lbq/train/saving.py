@@ -5,11 +5,11 @@ import time
 
 from lbq.errors import RunError
 from lbq.train.checkpoint import Checkpoint, CheckpointFolder
-from lbq.train.journal import Listener
+from lbq.train.metrics import Callback
 
 _log = logging.getLogger(__name__)
 
-FAILURES = 3
+MAX_SAVE_FAILURES = 3
 """Saves in a row that may fail, for want of room or otherwise, before the run gives up."""
 
 
@@ -28,7 +28,7 @@ class Saver:
     def __init__(
         self,
         folder: CheckpointFolder,
-        tell: Listener,
+        tell: Callback,
         *,
         every_s: float = 300.0,
         every_steps: int | None = None,
@@ -60,8 +60,8 @@ class Saver:
         except OSError as error:
             self._failures += 1
             _log.error("step %d could not be saved (%d in a row): %s", step, self._failures, error)
-            self._tell({"event": "unsaved", "step": step, "error": str(error)})
-            if must or self._failures >= FAILURES:
+            self._tell({"event": "save_failed", "step": step, "error": str(error)})
+            if must or self._failures >= MAX_SAVE_FAILURES:
                 raise RunError(
                     f"step {step} could not be saved: {error}; the last good checkpoint is of step "
                     f"{max(self._folder.steps(), default='none')}. Make room and start again: the "

@@ -13,10 +13,10 @@ from lbq.config_io import Document
 from lbq.errors import FormatError
 from lbq.models.resnet import SpikingResNet
 from lbq.train.checkpoint import Checkpoint
+from lbq.train.distributed import ProcessGroup
 from lbq.train.evaluation import Evaluation
 from lbq.train.optim import optimizer_tensors
 from lbq.train.precision import Precision
-from lbq.train.world import World
 
 
 @dataclass
@@ -57,15 +57,15 @@ class TrainingState:
             parts["average"] = dict(self.average.state_dict())
         return parts
 
-    def checkpoint(self, facts: Document) -> Checkpoint:
-        """Describe the state, with further facts about the run."""
+    def checkpoint(self, metadata: Document) -> Checkpoint:
+        """Describe the state, with further metadata about the run."""
         progress = asdict(self.progress)
         scale = self.precision.state()
-        facts = {**facts, "progress": progress, "loss_scale": scale}
-        return Checkpoint(step=self.progress.step, parts=self.tensors(), facts=facts)
+        metadata = {**metadata, "progress": progress, "loss_scale": scale}
+        return Checkpoint(step=self.progress.step, parts=self.tensors(), metadata=metadata)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up the tensors of a checkpoint, and :meth:`restore_facts`."""
+        """Take up the tensors of a checkpoint, and :meth:`restore_metadata`."""
         mine = self.tensors()
         if set(mine) != set(checkpoint.parts):
             raise FormatError(
@@ -73,27 +73,27 @@ class TrainingState:
             )
         for part, tensors in mine.items():
             copy_tensors(checkpoint.parts[part], tensors, what=f"part {part!r} of the checkpoint")
-        self.restore_facts(checkpoint.facts)
+        self.restore_metadata(checkpoint.metadata)
 
-    def restore_facts(self, facts: Document) -> None:
+    def restore_metadata(self, metadata: Document) -> None:
         """Take up the numbers of a checkpoint that are no tensors."""
-        self.progress = read_progress(facts)
+        self.progress = read_progress(metadata)
         try:
-            self.precision.restore(facts["loss_scale"])
+            self.precision.restore(metadata["loss_scale"])
         except (KeyError, TypeError, RuntimeError) as error:
             raise FormatError(f"the checkpoint has no loss scale that fits: {error}") from error
 
-    def share(self, world: World) -> None:
+    def broadcast(self, group: ProcessGroup) -> None:
         """Give every process the tensors of the first one."""
         for tensors in self.tensors().values():
             for tensor in tensors.values():
-                world.broadcast_(tensor)
+                group.broadcast_(tensor)
 
 
-def read_progress(facts: Document) -> Progress:
+def read_progress(metadata: Document) -> Progress:
     """Read how far a checkpoint was."""
     try:
-        said: dict[str, Any] = dict(facts["progress"])
+        said: dict[str, Any] = dict(metadata["progress"])
         evaluations = [Evaluation(**found) for found in said.pop("evaluations")]
         return Progress(**said, evaluations=evaluations)
     except (KeyError, TypeError) as error:

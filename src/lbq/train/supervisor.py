@@ -13,23 +13,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from lbq.train.preemption import GUARDIAN, STOPPING
+from lbq.train.preemption import PARENT_PID, STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
 
-MISTAKES = (1, 2)
+NO_RESTART = (1, 2)
 """Exit codes of a job that would only fail again: a user's error, a wrong command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RestartPolicy:
     """How long a supervisor waits, and when it gives up."""
 
     first_wait_s: float = 1.0
     """Before the first restart; doubled with every crash that brought no progress."""
-    longest_wait_s: float = 60.0
+    max_wait_s: float = 60.0
     """Largest wait."""
-    idle_crashes: int = 10
+    max_idle_crashes: int = 10
     """Crashes in a row without any progress after which it gives up. There is no other limit: a
     run of weeks on preemptible machines may crash as often as it likes while it moves on."""
 
@@ -40,7 +40,7 @@ class Supervisor:
     Args:
         command: the job.
         progress: a number that grows when the job got further, such as its last checkpoint's step.
-        patience: how long to wait, and when to give up.
+        policy: how long to wait, and when to give up.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class Supervisor:
         command: Sequence[str],
         *,
         progress: Callable[[], int],
-        patience: Patience | None = None,
+        policy: RestartPolicy | None = None,
     ) -> None:
         self._command = list(command)
         self._progress = progress
-        self._patience = Patience() if patience is None else patience
+        self._policy = RestartPolicy() if policy is None else policy
         self._job: subprocess.Popen[bytes] | None = None
         self._stopped_by: signal.Signals | None = None
 
     def run(self) -> int:
         """Return the exit code of the last attempt, or 128 + signal if we were told to stop."""
-        before = {number: signal.signal(number, self._pass_on) for number in STOPPING}
+        before = {number: signal.signal(number, self._pass_on) for number in STOP_SIGNALS}
         try:
             return self._keep_running()
         finally:
@@ -72,16 +72,14 @@ class Supervisor:
             code = self._attempt()
             if self._stopped_by is not None:
                 return code if code == 0 else 128 + int(self._stopped_by)
-            if code == 0 or code in MISTAKES:
+            if code == 0 or code in NO_RESTART:
                 return code
             attempt += 1
             idle = 0 if self._progress() > reached else idle + 1
-            if idle >= self._patience.idle_crashes:
+            if idle >= self._policy.max_idle_crashes:
                 _log.error("%d crashes in a row without progress (exit %d): giving up", idle, code)
                 return code
-            wait = min(
-                self._patience.first_wait_s * 2 ** max(0, idle - 1), self._patience.longest_wait_s
-            )
+            wait = min(self._policy.first_wait_s * 2 ** max(0, idle - 1), self._policy.max_wait_s)
             _log.warning("crash %d (exit %d); starting again in %.0f s", attempt, code, wait)
             self._sleep(wait)
             if self._stopped_by is not None:
@@ -89,7 +87,7 @@ class Supervisor:
 
     def _attempt(self) -> int:
         """Run the job once, in a session of its own, so that Ctrl-C reaches it through us only."""
-        environment = {**os.environ, GUARDIAN: str(os.getpid())}
+        environment = {**os.environ, PARENT_PID: str(os.getpid())}
         self._job = subprocess.Popen(  # noqa: S603 -- our own command, no shell
             self._command, env=environment, start_new_session=True
         )

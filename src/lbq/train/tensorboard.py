@@ -1,12 +1,12 @@
-"""Charts for TensorBoard: every number of every record, by event and name."""
+"""TensorBoardCallback for TensorBoard: every number of every record, by event and name."""
 
 from pathlib import Path
 
 from lbq.errors import MissingExtraError
-from lbq.train.journal import Record
+from lbq.train.metrics import Record
 
 
-class Charts:
+class TensorBoardCallback:
     """Writes the records of a run as TensorBoard scalars.
 
     Args:

@@ -14,13 +14,13 @@ from lbq.data import open_data, steps_per_epoch
 from lbq.errors import FormatError, RunError
 from lbq.models.resnet import SpikingResNet
 from lbq.train.checkpoint import Checkpoint
+from lbq.train.distributed import open_process_group
 from lbq.train.evaluation import Evaluation, count_correct
-from lbq.train.network import NETWORKS, ModelConfig, build_network
+from lbq.train.model_config import NETWORKS, ModelConfig, build_network
 from lbq.train.precision import Precision
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
 from lbq.train.state import check_tensors, copy_tensors
-from lbq.train.world import open_world
 
 _BLOCK = re.compile(r"stages\.(\d{1,9})\.(\d{1,9})\.")
 
@@ -38,8 +38,8 @@ def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingRe
         The network, the recipe it was trained by, and the steps it was trained for.
     """
     checkpoint = _find(out, step)
-    recipe = from_document(Recipe, checkpoint.facts.get("recipe"))
-    num_classes = checkpoint.facts.get("num_classes")
+    recipe = from_document(Recipe, checkpoint.metadata.get("recipe"))
+    num_classes = checkpoint.metadata.get("num_classes")
     if not isinstance(num_classes, int):
         raise FormatError(f"the checkpoint in {out} does not say for how many classes it is")
     prefix = "module." if "average" in checkpoint.parts else ""
@@ -113,15 +113,15 @@ def evaluate_run(
     if source is not None:
         data_config = replace(data_config, source=source)
     data = open_data(data_config, cache)
-    with open_world(device, timeout_s=timeout_s) as world:
-        model = model.to(world.device)
+    with open_process_group(device, timeout_s=timeout_s) as group:
+        model = model.to(group.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         counts = count_correct(
             model,
             data,
-            world,
-            precision=Precision(recipe.precision, world.device),
+            group,
+            precision=Precision(recipe.precision, group.device),
             batch=recipe.test_batch,
             num_workers=workers,
             channels_last=recipe.channels_last,

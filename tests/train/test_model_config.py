@@ -7,7 +7,7 @@ from torch import nn
 from lbq import neurons
 from lbq.config_io import from_document, to_document
 from lbq.errors import ParameterError, RecipeError
-from lbq.train.network import (
+from lbq.train.model_config import (
     SURROGATES,
     ModelConfig,
     NeuronConfig,

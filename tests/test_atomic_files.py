@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lbq import durable
+from lbq import atomic_files
 
 
 def test_a_file_is_flushed_before_its_name_changes_and_its_folder_after(tmp_path, monkeypatch):
@@ -20,28 +20,28 @@ def test_a_file_is_flushed_before_its_name_changes_and_its_folder_after(tmp_path
             return real(*args)
 
         monkeypatch.setattr(os, name, record)
-    durable.write_durably(tmp_path / "file", b"new")
+    atomic_files.atomic_write(tmp_path / "file", b"new")
     assert calls == ["fsync", "replace", "fsync folder"]
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
 def test_a_failure_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    durable.write_durably(path, b"old")
+    atomic_files.atomic_write(path, b"old")
 
     def fail(descriptor):
         raise OSError(errno.EIO, "the disk is broken")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="the disk is broken"):
-        durable.write_durably(path, b"new")
+        atomic_files.atomic_write(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_disk_without_room_is_noticed_before_anything_is_written(tmp_path):
     with pytest.raises(OSError, match="bytes wanted") as caught:
-        durable.check_space(tmp_path, 2**62)
+        atomic_files.check_space(tmp_path, 2**62)
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(tmp_path)
 
@@ -49,11 +49,11 @@ def test_a_disk_without_room_is_noticed_before_anything_is_written(tmp_path):
 @pytest.mark.multi
 def test_a_write_beyond_the_limit_of_a_file_keeps_the_old_one(tmp_path):
     path = tmp_path / "file"
-    durable.write_durably(path, b"old")
+    atomic_files.atomic_write(path, b"old")
     code = (
-        "import pathlib, signal, sys; from lbq.durable import write_durably\n"
+        "import pathlib, signal, sys; from lbq.atomic_files import atomic_write\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "write_durably(pathlib.Path(sys.argv[1]), bytes(1_000_000))"
+        "atomic_write(pathlib.Path(sys.argv[1]), bytes(1_000_000))"
     )
 
     def limit():
@@ -74,7 +74,7 @@ def test_a_write_beyond_the_limit_of_a_file_keeps_the_old_one(tmp_path):
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     (tmp_path / ".file.tmp").write_bytes(b"half")
     (tmp_path / "file").write_bytes(b"whole")
-    durable.remove_temporaries(tmp_path)
+    atomic_files.remove_temporary_files(tmp_path)
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -83,12 +83,12 @@ def test_two_writers_of_one_path_do_not_disturb_each_other(tmp_path, monkeypatch
 
     def replace(source, target):  # another process writes the same path just before the rename
         monkeypatch.setattr(os, "replace", real)
-        durable.write_durably(path, b"theirs")
+        atomic_files.atomic_write(path, b"theirs")
         assert path.read_bytes() == b"theirs"
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    durable.write_durably(path, b"ours")
+    atomic_files.atomic_write(path, b"ours")
     assert path.read_bytes() == b"ours"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -96,7 +96,7 @@ def test_two_writers_of_one_path_do_not_disturb_each_other(tmp_path, monkeypatch
 def test_what_was_put_at_the_old_temporary_name_is_not_written_through(tmp_path):
     (tmp_path / "victim").write_bytes(b"theirs")
     (tmp_path / ".file.tmp").symlink_to(tmp_path / "victim")
-    durable.write_durably(tmp_path / "file", b"ours")
+    atomic_files.atomic_write(tmp_path / "file", b"ours")
     assert (tmp_path / "victim").read_bytes() == b"theirs"
 
 
@@ -104,7 +104,7 @@ def test_what_was_put_at_the_old_temporary_name_is_not_written_through(tmp_path)
 def test_permissions_are_those_of_the_umask(tmp_path, umask):
     before = os.umask(umask)
     try:
-        durable.write_durably(tmp_path / "file", b"ours")
+        atomic_files.atomic_write(tmp_path / "file", b"ours")
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~umask
@@ -127,9 +127,9 @@ import shutil
 shutil.disk_usage = lambda path: shutil._ntuple_diskusage(2**40, 0, 2**40)
 import lbq
 network = lbq.lower(lbq.load_pretrained("pocket-cifar10"), torch.zeros(1, 3, 32, 32))
-import lbq.durable
-lbq.durable.os = type(sys)("os")  # os.name decides much in Python's own library
-lbq.durable.os.__dict__.update({**os.__dict__, "name": "nt"})
+import lbq.atomic_files
+lbq.atomic_files.os = type(sys)("os")  # os.name decides much in Python's own library
+lbq.atomic_files.os.__dict__.update({**os.__dict__, "name": "nt"})
 lbq.save(network, "net.lbq")
 print(lbq.load("net.lbq").timesteps)
 from lbq.train.run_folder import RunFolder

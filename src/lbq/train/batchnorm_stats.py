@@ -10,7 +10,7 @@ _copy_all_ = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportP
 _subtract_ = torch._foreach_sub_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 
-class RunningStatistics:
+class BatchNormStats:
     """Reads and writes every running mean and variance of a model at once.
 
     Each process normalises with the statistics of its own part of the batch and so ends a step with
@@ -40,7 +40,7 @@ class RunningStatistics:
         if self._tensors:
             _copy_all_(self._tensors, list(values.split(self._sizes)))
 
-    def forget_batches(self, count: int) -> None:
+    def subtract_batches(self, count: int) -> None:
         """Count that many batches less, where several forwards belonged to one step."""
         if self._counts and count:
             _subtract_(self._counts, count)

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from lbq.errors import RunError
-from lbq.train import world
+from lbq.train import distributed
 
 
 def test_a_world_of_one_needs_nobody():
-    with world.open_world("cpu") as alone:
+    with distributed.open_process_group("cpu") as alone:
         assert (alone.rank, alone.size, alone.is_first) == (0, 1, True)
-        assert alone.sum_(torch.ones(2)).tolist() == [1, 1]
-        assert alone.gather(torch.ones(2)).tolist() == [[1, 1]]
+        assert alone.all_reduce_(torch.ones(2)).tolist() == [1, 1]
+        assert alone.all_gather(torch.ones(2)).tolist() == [[1, 1]]
         assert alone.broadcast_text("words") == "words"
         module = torch.nn.Linear(2, 2)
         assert alone.wrap(module) is module
@@ -28,17 +28,21 @@ def test_three_processes_agree(pool):
 
 def test_a_device_that_is_not_there_is_an_error():
     with pytest.raises(RunError, match="no device 'warp'"):
-        world.choose_device("warp")
+        distributed.choose_device("warp")
     if not torch.cuda.is_available():
         with pytest.raises(RunError, match="finds no GPU"):
-            world.choose_device("cuda")
-        assert world.choose_device("auto").type == "cpu"
+            distributed.choose_device("cuda")
+        assert distributed.choose_device("auto").type == "cpu"
 
 
 def test_a_lost_process_is_told_from_a_fault_of_our_own():
-    assert world.is_lost_contact(RuntimeError("[pair.cc:553] Connection closed by peer [::1]"))
-    assert not world.is_lost_contact(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not world.is_lost_contact(ValueError("Connection closed by peer"))
+    assert distributed.is_connection_error(
+        RuntimeError("[pair.cc:553] Connection closed by peer [::1]")
+    )
+    assert not distributed.is_connection_error(
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    )
+    assert not distributed.is_connection_error(ValueError("Connection closed by peer"))
 
 
 @pytest.mark.multi

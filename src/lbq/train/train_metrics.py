@@ -1,4 +1,4 @@
-"""What is read off a run between two journal lines: loss, accuracy, rate, activity."""
+"""What is read off a run between two lines of the metrics log: loss, accuracy, rate, activity."""
 
 import time
 from contextlib import AbstractContextManager
@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from lbq.neurons.watch import watch_levels
-from lbq.train.journal import Record
+from lbq.train.metrics import Record
 
 
-class Gauges:
+class TrainMetrics:
     """Averages over the steps since they were last read.
 
     Loss and right answers arrive as Python's numbers, which the step has read anyway; activity
@@ -24,11 +24,11 @@ class Gauges:
         self._batch = batch
         self._restart()
 
-    def batch_arrived(self) -> None:
+    def batch_ready(self) -> None:
         """Note that the wait for data is over."""
         self._waited += time.perf_counter() - self._idle_since
 
-    def step_done(self, *, loss: float, correct: float) -> None:
+    def update(self, *, loss: float, correct: float) -> None:
         """Note what a step came to."""
         self._steps += 1
         self._loss += loss

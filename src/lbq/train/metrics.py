@@ -1,4 +1,4 @@
-"""The journal of a run: one JSON object per line, only ever appended to."""
+"""The metrics log of a run: one JSON object per line, only ever appended to."""
 
 import json
 import logging
@@ -14,11 +14,11 @@ _log = logging.getLogger(__name__)
 Record = dict[str, Any]
 """One thing that happened: its ``event``, its ``step``, and numbers or words by name."""
 
-Listener = Callable[[Record], None]
-"""Is told every record as it happens: a journal, a progress bar, a chart."""
+Callback = Callable[[Record], None]
+"""Is told every record as it happens: a metrics log, a progress bar, a chart."""
 
 
-class Journal:
+class MetricsLog:
     """Appends records to a file; a full disk loses lines later, never the run.
 
     Lines that cannot be written are kept in memory and tried again with the next one. Every record
@@ -29,7 +29,7 @@ class Journal:
         self.path = Path(path)
         self._start = time.monotonic()
         self._pending: list[bytes] = []
-        self._has_complained = False
+        self._has_reported = False
 
     def __call__(self, record: Record) -> None:
         """Append a record, with the time."""
@@ -37,16 +37,16 @@ class Journal:
             "time": round(time.time(), 3),
             "elapsed_s": round(time.monotonic() - self._start, 3),
         }
-        line = json.dumps({**times, **_sayable(record)}, allow_nan=False)
+        line = json.dumps({**times, **_json_safe(record)}, allow_nan=False)
         self._pending.append(line.encode() + b"\n")
         try:
             self._write()
         except OSError as error:
-            if not self._has_complained:
+            if not self._has_reported:
                 _log.error("%s cannot be written, its lines wait in memory: %s", self.path, error)
-            self._has_complained = True
+            self._has_reported = True
             return
-        self._has_complained = False
+        self._has_reported = False
 
     def _write(self) -> None:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -70,7 +70,7 @@ class Journal:
                 written -= len(self._pending.pop(0))
 
 
-def _sayable(record: Record) -> Record:
+def _json_safe(record: Record) -> Record:
     """Write numbers that JSON does not know as words: "nan", "inf"."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -78,21 +78,21 @@ def _sayable(record: Record) -> Record:
     }
 
 
-def read_journal(path: str | Path) -> Iterator[Record]:
+def read_metrics_log(path: str | Path) -> Iterator[Record]:
     """Yield the records that count, in order.
 
     Where a run resumed from an earlier step, the records of the steps that it then repeated are
     left out: what remains is one line of history.
     """
     records: list[Record] = []
-    for record in read_all(path):
+    for record in read_all_records(path):
         if record["event"] == "resume":
             records = [r for r in records if r["step"] <= record["step"]]
         records.append(record)
     yield from records
 
 
-def read_all(path: str | Path) -> Iterator[Record]:
+def read_all_records(path: str | Path) -> Iterator[Record]:
     """Yield every record, in order; lines that a kill or a full disk cut short are skipped."""
     path = Path(path)
     for line in path.read_bytes().splitlines() if path.exists() else []:

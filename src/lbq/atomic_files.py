@@ -9,7 +9,7 @@ from pathlib import Path
 _TEMPORARY = ".tmp"
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def atomic_write(path: Path, data: bytes) -> None:
     """Replace a file in one instant: at any moment ``path`` holds all of the old or all of the new.
 
     The temporary file lies in the same folder (a rename across devices is a copy), is flushed to
@@ -60,7 +60,7 @@ def check_space(folder: Path, num_bytes: int) -> None:
         )
 
 
-def remove_temporaries(folder: Path) -> None:
+def remove_temporary_files(folder: Path) -> None:
     """Remove what a killed process left half written."""
     for leftover in folder.glob(f".*{_TEMPORARY}"):
         leftover.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The processes that train together: the only user of process groups and of torchrun's launcher.
 
-A world of one needs no process group and pays nothing. Otherwise every process was started by
+A group of one needs no process group and pays nothing. Otherwise every process was started by
 torchrun (or by :func:`launch_workers`, which is torchrun without its command line) and finds its
 rank in the environment. gloo connects CPUs, NCCL connects GPUs.
 """
@@ -26,7 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn.parallel import DistributedDataParallel
 
 from lbq.errors import RunError
-from lbq.train.preemption import GUARDIAN
+from lbq.train.preemption import PARENT_PID
 
 _LOST = (
     "Connection closed by peer",
@@ -44,7 +44,7 @@ _KEEP_BUFFERS: dict[str, Any] = (
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """This process among those that train together.
 
     Every method with a tensor is a collective: all processes call it, in the same order.
@@ -60,13 +60,13 @@ class World:
         """Whether this is the process that writes files and talks."""
         return self.rank == 0
 
-    def sum_(self, tensor: Tensor) -> Tensor:
+    def all_reduce_(self, tensor: Tensor) -> Tensor:
         """Replace a tensor by its sum over all processes, the same bits on each of them."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
-    def gather(self, tensor: Tensor) -> Tensor:
+    def all_gather(self, tensor: Tensor) -> Tensor:
         """Stack the tensors of all processes, in the order of ranks: ``[size, ...]``."""
         if self.size == 1:
             return tensor.unsqueeze(0)
@@ -92,12 +92,12 @@ class World:
 
     def barrier(self) -> None:
         """Wait until every process has come here."""
-        self.sum_(torch.zeros(1, device=self.device))
+        self.all_reduce_(torch.zeros(1, device=self.device))
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Let torch average this module's gradients over the processes during the backward.
 
-        Buffers are left to us (lbq.train.running): torch would broadcast those of one process.
+        Buffers are left to lbq.train.batchnorm_stats: torch would broadcast those of one process.
         """
         if self.size == 1:
             return module
@@ -110,13 +110,13 @@ class World:
         self._wrapped.append(wrapped)
         return wrapped
 
-    def holding_back(self, module: nn.Module) -> AbstractContextManager[None]:
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Keep the gradients of a wrapped module to this process inside the ``with`` block."""
         if isinstance(module, DistributedDataParallel):
             return module.no_sync()
         return nullcontext()
 
-    def leave(self) -> None:
+    def destroy(self) -> None:
         """Part from the other processes.
 
         The wrappers let go of the process group first. If one of them were its last owner, its end
@@ -128,8 +128,10 @@ class World:
 
 
 @contextmanager
-def open_world(device: str = "auto", *, timeout_s: float = 300.0) -> Generator[World]:
-    """Join the other processes of a torchrun job, or be a world of one.
+def open_process_group(
+    device: str = "auto", *, timeout_s: float = 300.0
+) -> Generator[ProcessGroup]:
+    """Join the other processes of a torchrun job, or be a group of one.
 
     Args:
         device: "auto" (a GPU where there is one), or torch's name of a device.
@@ -142,7 +144,7 @@ def open_world(device: str = "auto", *, timeout_s: float = 300.0) -> Generator[W
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if size == 1:
-        yield World(0, 1, place)
+        yield ProcessGroup(0, 1, place)
         return
     if os.environ.get("LOCAL_WORLD_SIZE") == str(size):  # one machine: stay inside it
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -153,9 +155,9 @@ def open_world(device: str = "auto", *, timeout_s: float = 300.0) -> Generator[W
         timeout=timedelta(seconds=timeout_s),
         device_id=place if place.type == "cuda" else None,
     )
-    world = World(rank, size, place)
-    yield world
-    world.leave()  # not after an error: it could wait for a process that is gone
+    group = ProcessGroup(rank, size, place)
+    yield group
+    group.destroy()  # not after an error: it could wait for a process that is gone
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -183,18 +185,18 @@ def is_inside_launcher() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def backends() -> list[str]:
+def available_backends() -> list[str]:
     """List the ways in which processes can talk to each other here."""
     known = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
     return [name for name, is_there in known.items() if dist.is_available() and is_there()]
 
 
 def is_first_process() -> bool:
-    """Say whether this process will be the first of its world; known before the others are met."""
+    """Say whether this process will be the first of its group; known before the others are met."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def is_lost_contact(error: BaseException) -> bool:
+def is_connection_error(error: BaseException) -> bool:
     """Say whether an error only means that another process is gone, and is not the first fault."""
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST)
@@ -225,7 +227,7 @@ def launch_workers(arguments: Sequence[str], *, devices: int) -> int:
     )
     threads = max(1, (os.cpu_count() or 1) // devices)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    os.environ[GUARDIAN] = str(os.getpid())
+    os.environ[PARENT_PID] = str(os.getpid())
     _raise_once_on_signals()
     try:
         elastic_launch(config, sys.executable)(*arguments)

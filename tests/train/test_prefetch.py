@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lbq.data import Batch
-from lbq.train.feeding import ahead, feed, to_device
+from lbq.train.prefetch import ahead, prefetch_to_device, to_device
 
 CPU = torch.device("cpu")
 
@@ -18,7 +18,7 @@ def batches(count, inputs=(4, 3, 2, 2)):
 
 def test_batches_arrive_in_order_and_in_the_memory_order_asked_for():
     for channels_last in (True, False):
-        found = list(feed(batches(5), CPU, channels_last=channels_last))
+        found = list(prefetch_to_device(batches(5), CPU, channels_last=channels_last))
         assert [batch.x[0, 0, 0, 0].item() for batch in found] == [0, 1, 2, 3, 4]
         is_last = found[0].x.is_contiguous(memory_format=torch.channels_last)
         assert is_last == channels_last
@@ -28,7 +28,7 @@ def test_batches_arrive_in_order_and_in_the_memory_order_asked_for():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_batches_on_a_gpu_hold_what_they_held():
     device = torch.device("cuda", 0)
-    for index, batch in enumerate(feed(batches(20), device, channels_last=True)):
+    for index, batch in enumerate(prefetch_to_device(batches(20), device, channels_last=True)):
         assert batch.x.device == device
         assert (batch.x == index).all()
 

@@ -17,7 +17,9 @@ _AHEAD = 2
 """Batches that wait on the device."""
 
 
-def feed(batches: Iterable[Batch], device: torch.device, *, channels_last: bool) -> Iterator[Batch]:
+def prefetch_to_device(
+    batches: Iterable[Batch], device: torch.device, *, channels_last: bool
+) -> Iterator[Batch]:
     """Yield the batches on a device, images in the memory order asked for.
 
     A batch on a CPU is where it is needed. For a GPU it is copied through pinned memory on a stream

@@ -3,50 +3,50 @@ import json
 import logging
 import os
 
-from lbq.train.journal import Journal, read_journal
+from lbq.train.metrics import MetricsLog, read_metrics_log
 
 
 def events(path):
-    return [(record["event"], record["step"]) for record in read_journal(path)]
+    return [(record["event"], record["step"]) for record in read_metrics_log(path)]
 
 
 def test_records_are_read_back_in_order_with_their_time(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
-    journal({"event": "train", "step": 1, "loss": 0.25})
-    journal({"event": "train", "step": 2, "loss": 0.125})
-    records = list(read_journal(path))
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log({"event": "train", "step": 1, "loss": 0.25})
+    log({"event": "train", "step": 2, "loss": 0.125})
+    records = list(read_metrics_log(path))
     assert [record["loss"] for record in records] == [0.25, 0.125]
     assert all(record["time"] > 1.7e9 for record in records)
 
 
 def test_a_number_that_json_does_not_know_is_written_as_a_word(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    Journal(path)({"event": "skip", "step": 1, "loss": float("nan"), "norm": float("inf")})
-    record = next(read_journal(path))
-    assert (record["loss"], record["norm"]) == ("nan", "inf")
+    path = tmp_path / "metrics.jsonl"
+    MetricsLog(path)({"event": "skip", "step": 1, "loss": float("nan"), "grad_norm": float("inf")})
+    record = next(read_metrics_log(path))
+    assert (record["loss"], record["grad_norm"]) == ("nan", "inf")
 
 
 def test_a_torn_line_costs_only_itself(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    Journal(path)({"event": "train", "step": 1})
+    path = tmp_path / "metrics.jsonl"
+    MetricsLog(path)({"event": "train", "step": 1})
     with path.open("a") as file:
         file.write('{"event": "train", "st')
-    Journal(path)({"event": "train", "step": 3})
+    MetricsLog(path)({"event": "train", "step": 3})
     assert events(path) == [("train", 1), ("train", 3)]
 
 
 def test_steps_that_were_repeated_after_a_crash_are_told_once(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
     for record in [("train", 1), ("train", 2), ("train", 3), ("resume", 1), ("train", 2)]:
-        journal(dict(zip(("event", "step"), record, strict=True)))
+        log(dict(zip(("event", "step"), record, strict=True)))
     assert events(path) == [("train", 1), ("resume", 1), ("train", 2)]
 
 
 def test_a_full_disk_delays_lines_and_complains_once(tmp_path, monkeypatch, caplog):
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
     real = os.write
 
     def full(descriptor, data):
@@ -54,22 +54,22 @@ def test_a_full_disk_delays_lines_and_complains_once(tmp_path, monkeypatch, capl
 
     with caplog.at_level(logging.ERROR):
         monkeypatch.setattr(os, "write", full)
-        journal({"event": "train", "step": 1})
-        journal({"event": "train", "step": 2})
+        log({"event": "train", "step": 1})
+        log({"event": "train", "step": 2})
         monkeypatch.setattr(os, "write", real)
-    journal({"event": "train", "step": 3})
+    log({"event": "train", "step": 3})
     assert events(path) == [("train", 1), ("train", 2), ("train", 3)]
     assert len(caplog.records) == 1
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
 def test_a_run_without_a_journal_has_no_records(tmp_path):
-    assert list(read_journal(tmp_path / "journal.jsonl")) == []
+    assert list(read_metrics_log(tmp_path / "metrics.jsonl")) == []
 
 
 def test_a_write_that_stops_half_way_repeats_no_line(tmp_path, monkeypatch):
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
     real, room = os.write, 150
 
     def nearly_full(descriptor, data):
@@ -82,20 +82,20 @@ def test_a_write_that_stops_half_way_repeats_no_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "write", nearly_full)
     for step in range(1, 6):  # some are written, one in part, the others wait
-        journal({"event": "train", "step": step})
+        log({"event": "train", "step": step})
     assert path.stat().st_size == 150
     room = 100  # enough for one line and a part of the next
-    journal({"event": "train", "step": 6})
+    log({"event": "train", "step": 6})
     monkeypatch.setattr(os, "write", real)
-    journal({"event": "train", "step": 7})
+    log({"event": "train", "step": 7})
     assert events(path) == [("train", step) for step in range(1, 8)]
 
 
 def test_lines_that_are_no_records_are_skipped(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    Journal(path)({"event": "train", "step": 1})
+    path = tmp_path / "metrics.jsonl"
+    MetricsLog(path)({"event": "train", "step": 1})
     strange = [b"[1, 2]", b'"x"', b"null", b'{"event": 5, "step": "a"}', b'{"event": "resume"}']
     with path.open("ab") as file:
         file.write(b"\n".join([*strange, b"[" * 100_000, b'{"event": "resume", "step": 1e400}\n']))
-    Journal(path)({"event": "train", "step": 2})
+    MetricsLog(path)({"event": "train", "step": 2})
     assert events(path) == [("train", 1), ("train", 2)]
