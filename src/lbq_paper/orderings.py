@@ -82,7 +82,7 @@ QUESTIONS = (
         printed="energy/{}/accuracy".format,
     ),
     Question(
-        words="bits save more where there are more levels",
+        words="bits save more with more levels",
         measure="saved, %",
         value=reduction,
         pairs=(("LBQ (5)", "LBQ (2)"), ("LBQ (10)", "LBQ (5)"), ("LBQ (20)", "LBQ (10)")),
@@ -90,7 +90,7 @@ QUESTIONS = (
         printed="accumulation/{}/reduction".format,
     ),
     Question(
-        words="under ReLSG-ET learned steps spread more",
+        words="learned steps vary more with ReLSG-ET",
         measure=_VARIATION,
         value=step_variation,
         pairs=((_LBQ, _V3),),
@@ -98,7 +98,7 @@ QUESTIONS = (
         digits=3,
     ),
     Question(
-        words="levels are more even under Box-ET, and with learned steps",
+        words="levels are more even with Box-ET, and with learned steps",
         measure=_ENTROPY,
         value=entropy,
         pairs=((_V1, _V2), (_V3, _LBQ), (_V3, _V1), (_LBQ, _V2)),
@@ -106,7 +106,7 @@ QUESTIONS = (
         digits=3,
     ),
     Question(
-        words="more neurons are active under Box-ET, and with learned steps",
+        words="more neurons are active with Box-ET, and with learned steps",
         measure=_ACTIVE,
         value=active_ratio,
         pairs=((_V1, _V2), (_V3, _LBQ), (_V3, _V1), (_LBQ, _V2)),
@@ -162,14 +162,14 @@ def rule(spread: Spread) -> str:
     found = (
         f"of accuracies {spread.deviation:.2f} points, {spread.freedom} degrees of freedom"
         if spread.freedom
-        else "which is not known yet"
+        else "not known yet"
     )
     return (
-        "A difference is judged by how much one run varies from seed to seed: the standard "
-        f"deviation, pooled over all small networks with several seeds ({found}). The mean over n "
-        "seeds of both sides then has the standard error s sqrt(2 / n), and what exceeds Student's "
-        "97.5 % quantile of it *holds*, or *does not hold* if the sign is the opposite; the rest "
-        "is *inconclusive*. Of twenty pairs without any difference, one would pass."
+        "The criterion uses the standard deviation s between seeds, pooled over all small networks "
+        f"with several seeds ({found}). The difference of two means over n seeds has the standard "
+        "error s sqrt(2 / n). If it exceeds the 97.5 % quantile of Student's t times this error, "
+        "the ordering *holds*, or *does not hold* if the sign is opposite; otherwise it is "
+        "*inconclusive*. Of twenty pairs without a difference, one is expected to pass."
     )
 
 

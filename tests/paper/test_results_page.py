@@ -49,10 +49,10 @@ def test_records_fill_the_page(record, layers, tmp_path):
     difference = "| LBQ/learnable | V3/learnable | accuracy, % | +0.15 | +1.50 +- 0.71 (n=2) |"
     assert f"{difference} inconclusive |" in page  # three runs more than networks
     assert "| ReLSG-ET beats Box-ET |  |  | 1 | 1 |" in page
-    assert "N = 5: 40.00 +- 0.00 (n=2) here, 40.52 in the paper" in " ".join(page.split())
+    assert "N = 5, percent: 40.00 +- 0.00 (n=2) here, 40.52 in the paper" in " ".join(page.split())
     assert "| no reset | 71.00 +- 1.41 (n=2) | LBQ, step from 1.0 | -12.50 +- 0.71 (n=2) |" in page
     assert "| hours of training | 2.0 |" in page
-    assert "abc (4); not said (2)" in page
+    assert "abc (4); unknown (2)" in page
 
 
 def test_the_page_does_not_depend_on_the_code_that_runs_now(record, tmp_path):
