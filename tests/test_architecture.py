@@ -17,8 +17,8 @@ FLOORS = [
     {"neurons", "data"},
     {"models"},
     {"train", "deploy"},
-    {"export", "pretrained"},
-    {"cost", "analysis"},
+    {"export", "pretrained", "cost"},
+    {"analysis"},
     {"adapters"},
     {"cli"},
 ]

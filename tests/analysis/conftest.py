@@ -1,4 +1,4 @@
-"""What the tests of this room share."""
+"""Fixtures of the tests of lbq.analysis."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def invented():
-    """A run that nobody trained (invented.py)."""
+    """An invented run (invented.py)."""
     path = Path(__file__).with_name("invented.py")
     spec = importlib.util.spec_from_file_location("invented", path)
     module = importlib.util.module_from_spec(spec)

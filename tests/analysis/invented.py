@@ -1,4 +1,6 @@
-"""A run that nobody trained, with numbers that can be told apart on a page."""
+"""An invented run, with numbers that differ from one another."""
+
+from dataclasses import replace
 
 from lbq.analysis.layer_stats import (
     BINS_PER_STEP,
@@ -9,7 +11,9 @@ from lbq.analysis.layer_stats import (
     LevelProfile,
     StepProfile,
 )
-from lbq.analysis.run_summary import Costs, EdgeCost, Price, RunSummary
+from lbq.analysis.run_summary import RunSummary
+from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
+from lbq.cost.energy import HOROWITZ_2014, EnergyReport, EnergyRow, Traffic
 
 LAYERS = ("stem", "first", "second")
 
@@ -51,22 +55,52 @@ def membranes():
     )
 
 
-def costs():
+def counts(**changes):
+    """Return counts whose values per image differ from one another."""
     edges = tuple(
-        EdgeCost(source=name, target=f"into {name}", unary_acs=4e6 + i, bit_sparse_acs=1.5e6)
+        EdgeCounts(
+            source=name,
+            target=f"into {name}",
+            t=0,
+            is_identity=False,
+            counts=Counts(
+                unary_acs=40 * (4_000_000 + i),
+                bit_sparse_acs=60_000_000,
+                explicit_shifts=30_000_000,
+            ),
+        )
         for i, name in enumerate(LAYERS)
     )
-    return Costs(
-        num_images=40,
-        timesteps=2,
-        edges=edges,
-        unary_acs=sum(edge.unary_acs for edge in edges),
-        bit_sparse_acs=4.5e6,
-        explicit_shifts=2.25e6,
-        plane_formations=0.125e6,
-        fp_macs=0.75e6,
-        identity_acs=0.0625e6,
-        ann_macs=123_456_789,
+    identity = replace(edges[0], is_identity=True, counts=Counts(unary_acs=2_500_000))
+    size = {"num_weights": 1, "inputs": 1}
+    stem = SynapseSize(
+        name="s", macs=750_000, padded_macs=0, timesteps=1, has_real_input=True, **size
+    )
+    body = SynapseSize(
+        name="b", macs=2 * 122_706_789, padded_macs=0, timesteps=2, has_real_input=False, **size
+    )
+    layer = LayerCounts(
+        layer="stem", t=0, neurons=1, active=1, max_level=5, plane_formations=5_000_000
+    )
+    fields = {
+        "num_images": 40, "timesteps": 2, "synapses": (stem, body), "edges": (*edges, identity),
+        "layers": (layer,),
+    }  # fmt: skip
+    return CountTable(**(fields | changes))
+
+
+def energy(*memory):
+    """Return an energy report with these rows of memory traffic."""
+    nothing = Traffic(weight_bytes=0, activation_bytes=0, state_bytes=0)
+    return EnergyReport(
+        technology=replace(HOROWITZ_2014, source="a book & a half"),
+        arithmetic=(
+            EnergyRow(name="paper", convention="floats", ann_mj=4.0, burst_mj=0.5),
+            EnergyRow(name="int8, 32-bit sums", convention="integers", ann_mj=1.0, burst_mj=0.25),
+        ),
+        memory=memory,
+        ann_traffic=nothing,
+        burst_traffic=nothing,
     )
 
 
@@ -98,17 +132,7 @@ def run(name="invented", **changes):
         "steps": steps(),
         "levels": levels(),
         "membranes": membranes(),
-        "costs": costs(),
-        "prices": (
-            Price(group="arithmetic", name="paper", convention="floats", ann_mj=4.0, burst_mj=0.5),
-            Price(
-                group="arithmetic",
-                name="int8, 32-bit sums",
-                convention="integers",
-                ann_mj=1.0,
-                burst_mj=0.25,
-            ),
-        ),
-        "prices_source": "a book & a half",
+        "counts": counts(),
+        "energy": energy(),
     }
     return RunSummary(**(fields | changes))

@@ -128,7 +128,7 @@ def test_long_names_are_cut_in_the_middle_and_stay_inside(invented):
 
 
 def test_costs_and_membranes_show_every_edge_and_layer(invented):
-    (axes,) = figures.draw_costs(invented.costs()).axes
+    (axes,) = figures.draw_costs(invented.counts()).axes
     heights = [bar.get_height() for bar in axes.patches]
     assert heights == pytest.approx([4.0, 4.000001, 4.000002, 1.5, 1.5, 1.5])
     (axes,) = figures.draw_membranes(invented.membranes()).axes
@@ -162,7 +162,7 @@ def test_nothing_is_cut_off(invented):
         figures.draw_curves([invented.run()]),
         figures.draw_steps(invented.steps()),
         figures.draw_levels(invented.levels()),
-        figures.draw_costs(invented.costs()),
+        figures.draw_costs(invented.counts()),
     )
     for axes in (axes for figure in drawn for axes in figure.axes):
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()

@@ -3,7 +3,6 @@ from xml.etree import ElementTree
 
 from lbq.analysis.html_page import (
     Number,
-    beside,
     figure,
     headline,
     notes,
@@ -12,6 +11,7 @@ from lbq.analysis.html_page import (
     paragraph,
     ratio,
     section,
+    side_by_side,
     table,
 )
 
@@ -19,7 +19,7 @@ EVIL = '<script>alert("1")</script> & more'
 
 
 class Balance(HTMLParser):
-    """Complains about tags that do not close in order."""
+    """Fails on tags that do not close in order."""
 
     VOID = frozenset({"meta", "link", "br", "img"})
 
@@ -84,7 +84,7 @@ def test_a_table_without_rows_still_has_headings():
 
 def test_figures_do_not_share_names():
     svg = '<svg ><metadata>http://x</metadata><g id="a"/><use href="#a" clip-path="url(#c)"/></svg>'
-    written = beside(*(figure(key, svg, label="l", caption="c") for key in ("one", "two")))
+    written = side_by_side(*(figure(key, svg, label="l", caption="c") for key in ("one", "two")))
     assert 'id="one-a"' in written
     assert 'href="#two-a"' in written
     assert "url(#one-c)" in written

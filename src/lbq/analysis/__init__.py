@@ -1,6 +1,6 @@
-"""The second meter: what a trained network does with its steps, levels and membranes.
+"""Statistics of steps, levels and membranes; figures and HTML reports.
 
-``lbq.analysis.figures`` and ``lbq.analysis.report`` draw it and need the extra ``lbq[report]``.
+``lbq.analysis.figures`` and ``lbq.analysis.report`` need the extra ``lbq[report]``.
 """
 
 from lbq.analysis.layer_stats import (

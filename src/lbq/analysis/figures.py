@@ -1,8 +1,7 @@
-"""Figures that a person would put into a paper: data in, figure out, nothing shown or kept.
+"""Figures of runs and surrogates; needs matplotlib (extra ``lbq[report]``).
 
-The only file that imports matplotlib (extra ``lbq[report]``), and never its pyplot, which keeps
-figures alive. Colours are those of Okabe and Ito, told apart by colour-blind people; levels are
-shades of cividis, which also survive a grey printer.
+Functions return a ``Figure``; pyplot, which keeps global state, is not used. Colours are those
+of Okabe and Ito, safe for colour-blind readers; levels are shades of cividis, which print in grey.
 """
 
 import functools
@@ -22,7 +21,8 @@ from lbq.analysis.layer_stats import (
     LevelProfile,
     StepProfile,
 )
-from lbq.analysis.run_summary import Costs, RunSummary
+from lbq.analysis.run_summary import RunSummary
+from lbq.cost.count_table import CountTable
 from lbq.errors import MissingExtraError, ParameterError
 from lbq.functional.surrogate import arctan_soft_spike, plateau_position, soft_level_slope
 from lbq.neurons.surrogates import BoxET, ReLSGET, Surrogate
@@ -60,7 +60,7 @@ STYLE: dict[Any, Any] = {
 WIDE = 7.2
 """Inches: the text width of a page."""
 _LONGEST = 26
-"""Letters of a run's name that are drawn."""
+"""Characters of a run's name that are drawn."""
 
 
 def _styled(draw: Callable[Call, Figure]) -> Callable[Call, Figure]:
@@ -73,7 +73,7 @@ def _styled(draw: Callable[Call, Figure]) -> Callable[Call, Figure]:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as .svg, .pdf or .png, by the name of the file; the same bytes every time."""
+    """Write a figure as .svg, .pdf or .png, by suffix; deterministic."""
     kinds = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
     if path.suffix not in kinds:
         raise ParameterError(f"figures are written as {', '.join(kinds)}, not {path.name}")
@@ -82,7 +82,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def to_svg(figure: Figure) -> str:
-    """Return a figure as an ``<svg>`` element, without the lines that stand before it in a file."""
+    """Return a figure as an ``<svg>`` element, without the XML declaration."""
     text = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(text, format="svg", metadata={"Date": None})
@@ -114,7 +114,7 @@ def draw_surrogates(*, max_level: int = 5, tail: float = 0.5) -> Figure:
 
 @_styled
 def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Figure:
-    """Draw what layers do with their levels (the paper's Fig. 4): steps, entropy, distributions.
+    """Draw steps, entropies and level distributions of layers (the paper's Fig. 4).
 
     (a) the learned step of every layer, for the runs that learned it; (b) entropy over active
     ratio, small markers layers, large ones their mean; from (c) on P(k | k > 0) of every layer, a
@@ -200,10 +200,10 @@ def draw_levels(levels: LevelProfile) -> Figure:
 
 @_styled
 def draw_membranes(layers: Sequence[LayerMembranes]) -> Figure:
-    """Draw a histogram of every layer's membranes, counted in steps, above one another.
+    """Draw a histogram of every layer's membranes, in steps, one above the other.
 
     Each is scaled to its own peak. Dotted lines are thresholds; the plateau of the first layer's
-    surrogate is shaded, and what lies beside it is in the tails.
+    surrogate is shaded; the tails are outside it.
     """
     figure = Figure(figsize=(WIDE, 1.0 + 0.24 * len(layers)), layout="constrained")
     axes = figure.add_subplot()
@@ -231,18 +231,18 @@ def draw_membranes(layers: Sequence[LayerMembranes]) -> Figure:
 
 
 @_styled
-def draw_costs(costs: Costs) -> Figure:
-    """Draw the accumulations behind every edge: levels sent as unit events, and as bits."""
+def draw_costs(counts: CountTable) -> Figure:
+    """Draw the accumulations of every edge: levels sent as unit events, and as bits."""
     figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
     axes = figure.add_subplot()
-    for side, (name, values) in enumerate(
-        {
-            "unary": [edge.unary_acs for edge in costs.edges],
-            "bit-sparse": [edge.bit_sparse_acs for edge in costs.edges],
-        }.items()
-    ):
-        places = [i + 1 + (side - 0.5) * 0.4 for i in range(len(values))]
-        axes.bar(places, [v / 1e6 for v in values], width=0.4, color=COLOURS[1 - side], label=name)
+    edges, scale = counts.by_edge().values(), 1e6 * counts.num_images
+    bars = {
+        "unary": [edge.unary_acs / scale for edge in edges],
+        "bit-sparse": [edge.bit_sparse_acs / scale for edge in edges],
+    }
+    for side, (name, heights) in enumerate(bars.items()):
+        x = [i + 1 + (side - 0.5) * 0.4 for i in range(len(heights))]
+        axes.bar(x, heights, width=0.4, color=COLOURS[1 - side], label=name)
     axes.set(xlabel="edge (neuron into synapse)", ylabel="million ACs per image")
     _number_axis(axes)
     figure.legend(loc="outside upper center", ncols=2)
@@ -263,7 +263,7 @@ def _arctan_slope(ratio: torch.Tensor) -> torch.Tensor:
 
 
 def _series(records: Sequence[Record], key: str, scale: float) -> tuple[list[float], list[float]]:
-    """Read a curve from a metrics log; numbers that JSON does not know leave gaps."""
+    """Read a curve from a metrics log; missing and non-finite numbers leave gaps."""
     found = [record for record in records if key in record and "epoch" in record]
     return [float(r["epoch"]) for r in found], [scale * float(r[key]) for r in found]
 
@@ -275,14 +275,14 @@ def _look(index: int) -> tuple[str, str]:
 
 
 def _short(name: str) -> str:
-    """Leave out the middle of a long name: a legend or a title has no room for it."""
+    """Leave out the middle of a long name."""
     return (
         name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 + 1 :]}"
     )
 
 
 def _num_columns(names: Iterable[str]) -> int:
-    """Return how many names of runs fit beside one another."""
+    """Return how many names of runs fit side by side."""
     return 4 if max(map(len, names)) <= 16 else 3
 
 

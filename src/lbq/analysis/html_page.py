@@ -1,8 +1,4 @@
-"""The pieces of an HTML page that needs nothing but itself: no script, no request, no template.
-
-Plain strings and ``html.escape``: a template engine would be one more dependency that runs with our
-users' rights, for a dozen tags.
-"""
+"""Elements of a self-contained HTML page: no script, no request, no template engine."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -43,9 +39,9 @@ tbody tr { border-bottom: 1px solid #e4e8ec; }
 tbody tr.total { font-weight: 600; border-top: 1.5px solid #1b1f24; }
 tbody tr.total th { font-weight: 600; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.word { overflow-wrap: break-word; }
-.beside { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
-.beside > * { max-width: 100%; }
+td.text { overflow-wrap: break-word; }
+.columns { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
+.columns > * { max-width: 100%; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
 @media screen { tbody th { white-space: nowrap; } }
 @media screen and (max-width: 800px) { .headline { grid-template-columns: repeat(2, 1fr); } }
@@ -58,24 +54,23 @@ footer { margin-top: 48px; font-size: 13px; color: #50575e; }
   table { font-size: 8.5pt; margin: 8px 0; } th, td { padding: 1.5pt 10pt 1.5pt 0; }
   p, figcaption { font-size: 9.5pt; max-width: none; }
   .scroll { overflow: visible; } .headline dd { font-size: 15pt; }
-  .beside { display: block; columns: 2; column-gap: 10mm; } .beside table { width: 100%; }
+  .columns { display: block; columns: 2; column-gap: 10mm; } .columns table { width: 100%; }
   footer { margin-top: 16px; break-before: avoid; }
 }
 """
-"""Looks: dark on white, on a screen and on paper."""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What a browser may load for the page: nothing from anywhere else (data: is the empty icon)."""
+"""Content security policy: the page loads nothing (data: is the empty icon)."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number as people read it, which keeps its exact value for programs."""
+    """A formatted number that keeps its exact value for programs."""
 
     text: str
     value: int | float
     is_loss: bool = False
-    """Whether a card marks it as worse than what it is compared with."""
+    """Whether it is marked as worse than what it is compared with."""
 
     def html(self) -> str:
         """Return it as a ``<data>`` element."""
@@ -83,27 +78,27 @@ class Number:
 
 
 Cell = str | Number
-"""Words are escaped wherever they come from."""
+"""Text is escaped."""
 
 
 def number(value: int | float | None, form: str = ",.3f", unit: str = "") -> Cell:
-    """Write a number in a format; a dash where there is none."""
+    """Format a number; None becomes a dash."""
     return "-" if value is None else Number(f"{value:{form}}{unit}", value)
 
 
 def ratio(value: float) -> Number:
-    """Write how many times the ANN costs; below 1 it is a loss."""
+    """Format a ratio ANN / this; below 1 it is a loss."""
     return Number(f"{value:.2f} x", value, is_loss=value < 1)
 
 
 def page(title: str, lead: str, body: Iterable[str], *, opening: Iterable[str] = ()) -> str:
-    """Put sections into a whole page.
+    """Return a whole page.
 
     Args:
         title: the heading.
         lead: a sentence that says what the page is about.
         body: the sections.
-        opening: what it all came to, a sentence per run, right below the heading.
+        opening: summaries below the heading, a sentence per run.
     """
     outcome = "".join(f'<p class="outcome">{escape(words)}</p>' for words in opening)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -134,7 +129,7 @@ def page(title: str, lead: str, body: Iterable[str], *, opening: Iterable[str] =
 
 
 def section(key: str, title: str, *content: str) -> str:
-    """Put content under a heading that can be linked to."""
+    """Return content under a heading that can be linked to."""
     return "\n".join([f'<section id="{key}">', f"<h2>{escape(title)}</h2>", *content, "</section>"])
 
 
@@ -144,14 +139,14 @@ def paragraph(words: str) -> str:
 
 
 def notes(words: Sequence[str]) -> str:
-    """Return what a reader must know before believing the rest; nothing if there is nothing."""
+    """Return a box of warnings; an empty string without any."""
     if not words:
         return ""
     return f'<div class="notes" role="note">{"".join(map(paragraph, words))}</div>'
 
 
 def headline(facts: Sequence[tuple[str, Cell, str]]) -> str:
-    """Return the numbers that one looks for first: name, value, and what to know about it."""
+    """Return cards of the most important numbers: name, value and remark."""
     boxes = (
         f"{_box(value)}<dt>{escape(name)}</dt><dd>{_cell(value)}"
         f'<span class="more">{escape(more)}</span></dd></div>'
@@ -187,16 +182,15 @@ def table(
     )
 
 
-def beside(*parts: str) -> str:
-    """Put short things next to one another where there is room."""
-    return f'<div class="beside">{"".join(parts)}</div>'
+def side_by_side(*parts: str) -> str:
+    """Put parts next to one another where the window is wide enough."""
+    return f'<div class="columns">{"".join(parts)}</div>'
 
 
 def figure(key: str, svg: str, *, label: str, caption: str) -> str:
-    """Return a figure with its caption; ``label`` says it to those who cannot see it.
+    """Return a figure with its caption; ``label`` is its text for screen readers.
 
-    The names inside an SVG are its own, so they get the figure's key in front: several figures
-    share one page.
+    Ids inside the SVG are prefixed with the key, since several figures share one page.
     """
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{key}-', svg)
@@ -215,6 +209,6 @@ def _cell(value: Cell) -> str:
 
 
 def _tagged(tag: str, value: Cell, is_number: bool, scope: str = "") -> str:
-    kind = "number" if is_number else "word"
+    kind = "number" if is_number else "text"
     place = f' scope="{scope}"' if scope else ""
     return f'<{tag}{place} class="{kind}">{_cell(value)}</{tag}>'

@@ -53,8 +53,7 @@ class StepProfile:
     def variation(self) -> float:
         """Divide the layers' standard deviation by their mean: the coefficient of variation.
 
-        Choice: the deviation of these layers (divided by their number), since they are all there
-        are and no sample of more; the paper does not say.
+        Choice: the population deviation over layers; the paper does not say.
         """
         if not self.layers:
             return math.nan
@@ -66,8 +65,8 @@ class StepProfile:
 def read_steps(model: nn.Module) -> StepProfile:
     """Read the step of every neuron that has one.
 
-    What only scales the output of a neuron whose threshold stays (the published ternary neuron's
-    amplitude) is none.
+    A parameter that scales only the output, such as the amplitude of the published ternary neuron,
+    is not a step.
     """
     found = (_read(layer, neuron) for layer, neuron in named_neurons(model))
     return StepProfile(layers=tuple(step for step in found if step is not None))
@@ -123,8 +122,8 @@ class LayerLevels:
     def entropy(self) -> float | None:
         """Normalised conditional burst entropy: H(k | k > 0) / log(max_level), from 0 to 1.
 
-        1 if all levels above zero are emitted equally often. None for a layer that was silent, and
-        for one with a single level, which has no choice.
+        1 if all levels above zero are emitted equally often. None for a layer that was silent or
+        has a single level.
         """
         if self.shares is None or self.max_level == 1:
             return None
@@ -169,7 +168,7 @@ class LevelProfile:
 
 
 class LevelCounts:
-    """Counts how often every layer emits every level; use it as a watch.
+    """Counts how often every layer emits every level; a callback of :func:`lbq.watch_levels`.
 
     Example:
         >>> counts = LevelCounts({layer: n.max_level for layer, n in named_neurons(model)})
@@ -190,12 +189,12 @@ class LevelCounts:
         self._images: dict[tuple[str, int], int] = {}
 
     def __call__(self, layer: str, t: int, level: Tensor) -> None:
-        """Add one instant of one layer: ``level`` is ``[B, *n]`` in small integers."""
+        """Add one timestep of one layer: ``level`` is ``[B, *n]`` in small integers."""
         if layer not in self._counts:
             known = ", ".join(self._counts) or "none"
             raise LevelError(f"levels of {layer!r} arrived, but the layers named are {known}")
         counts = self._counts[layer]
-        if level.dtype == torch.int8:  # only levels with a sign come in it
+        if level.dtype == torch.int8:  # signed levels
             self._signed.add(layer)
         size = level.abs() if layer in self._signed else level
         found = torch.bincount(size.flatten(), minlength=len(counts)).cpu()
@@ -207,7 +206,7 @@ class LevelCounts:
         self._images[layer, t] = self._images.get((layer, t), 0) + len(level)
 
     def profile(self) -> LevelProfile:
-        """Return what was counted so far, in the order in which the layers were named."""
+        """Return what was counted so far, in the order of the layers."""
         return LevelProfile(
             num_images=max(self._images.values(), default=0),
             layers=tuple(
@@ -232,7 +231,10 @@ MARGIN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class LayerMembranes:
-    """The membranes of one layer, over neurons, images and timesteps."""
+    """Membranes of one layer as ratios U / step, over neurons, images and timesteps.
+
+    The thresholds are 1, 2, .., max_level.
+    """
 
     layer: str
     max_level: int
@@ -273,10 +275,11 @@ class LayerMembranes:
 
 
 class MembraneCounts:
-    """Sorts the membranes of every burst neuron of a model into histograms.
+    """Collects histograms of the membranes of every burst neuron of a model.
 
-    Other neurons (binary, ternary, I-LIF, MLF, LM-HT) have other resets and are left out. Hooking
-    the currents makes a fused network run its modules one by one while it is watched.
+    Membranes are recomputed from the currents that arrived and the levels that left. Other neurons
+    (binary, ternary, I-LIF, MLF, LM-HT) have other resets and are left out. While hooked, a fused
+    network runs its modules one by one.
 
     Example:
         >>> counts = MembraneCounts(model)
@@ -294,7 +297,7 @@ class MembraneCounts:
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Look at what passes inside the ``with`` block."""
+        """Count what runs inside the ``with`` block."""
         hooks = [
             hook
             for layer, neuron in self._neurons.items()
@@ -337,7 +340,7 @@ class MembraneCounts:
 
 
 def _ratios(neuron: BurstLIF, currents: Currents, levels: Levels) -> Generator[Tensor]:
-    """Yield U / step of every instant of a sequence that started from rest."""
+    """Yield U / step of every timestep of a sequence that started from rest."""
     step = neuron.step.for_currents(currents, max_level=neuron.max_level)
     carry = None
     for current, level in zip(currents.float(), levels, strict=True):

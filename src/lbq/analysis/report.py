@@ -1,4 +1,4 @@
-"""One or several runs as one HTML page: opens offline, prints well."""
+"""One or several runs as one HTML page without scripts or external resources."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,6 @@ from pathlib import PurePath
 from lbq.analysis import figures
 from lbq.analysis.html_page import (
     Cell,
-    beside,
     figure,
     headline,
     notes,
@@ -17,23 +16,26 @@ from lbq.analysis.html_page import (
     paragraph,
     ratio,
     section,
+    side_by_side,
     table,
 )
 from lbq.analysis.layer_stats import LayerLevels, LayerMembranes, LevelProfile, StepProfile
-from lbq.analysis.run_summary import Costs, Price, RunSummary
+from lbq.analysis.run_summary import RunSummary
 from lbq.config_io import Document, differences
+from lbq.cost.count_table import Counts, CountTable
+from lbq.cost.energy import EnergyRow
 
-_TURNS = ("start", "resume", "stop", "finish")
-"""What begins or ends a stretch of training in a metrics log."""
+MILLION = 1e6
+_RUN_EVENTS = ("start", "resume", "stop", "finish")
 
 
 def render(runs: Sequence[RunSummary]) -> str:
-    """Write the page of a run, or of several beside one another."""
+    """Return the page of one run, or of several side by side."""
     return render_run(runs[0]) if len(runs) == 1 else render_comparison(runs)
 
 
 def render_run(run: RunSummary) -> str:
-    """Write the page of one run; what could not be measured has no section, and a note says why."""
+    """Return the page of one run; what could not be measured has a note instead of a section."""
     parts = {
         "curves": ("Training", curves_section(run)),
         "steps": ("Steps", steps_section(run)),
@@ -51,7 +53,7 @@ def render_run(run: RunSummary) -> str:
         _lead(run),
         [
             notes(run.notes),
-            headline(list(headline_of(run))),
+            headline(list(headline_numbers(run))),
             f"<nav>{links}</nav>",
             *(section(key, title, *content) for key, (title, content) in there.items()),
         ],
@@ -62,22 +64,19 @@ def render_run(run: RunSummary) -> str:
 def _lead(run: RunSummary) -> str:
     model, data = run.recipe.get("model", {}), run.recipe.get("data", {})
     neuron = model.get("neuron", {})
-    turns = [r["event"] for r in run.metrics_log if r.get("event") in _TURNS]
-    state = "finished" if turns and turns[-1] == "finish" else "not finished"
-    looked_at = "" if run.step is None else f"; looked at after step {run.step:,}"
-    blocks = f" ({word(model['blocks'])} blocks)" if model.get("blocks") else ""
+    events = [r["event"] for r in run.metrics_log if r.get("event") in _RUN_EVENTS]
+    state = "finished" if events and events[-1] == "finish" else "not finished"
+    checkpoint = "" if run.step is None else f"; checkpoint of step {run.step:,}"
+    blocks = f" ({format_value(model['blocks'])} blocks)" if model.get("blocks") else ""
     return (
         f"Recipe {run.recipe.get('name')}: {model.get('name')}{blocks} x {model.get('width')} with "
         f"{neuron.get('kind')} neurons, {model.get('timesteps')} timesteps, on "
-        f"{PurePath(str(data.get('source'))).name}. {state.capitalize()}{looked_at}."
+        f"{PurePath(str(data.get('source'))).name}. {state.capitalize()}{checkpoint}."
     )
 
 
-MILLION = 1e6
-
-
-def headline_of(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
-    """Yield the numbers that one looks for first."""
+def headline_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
+    """Yield name, value and remark of the most important numbers."""
     if last := run.last_evaluation:
         count = f"{last['correct']:,} of {last['count']:,}, epoch {last['epoch']}"
         yield "Test accuracy", number(100 * last["accuracy"], ".2f", " %"), count
@@ -97,38 +96,40 @@ def headline_of(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
         yield "Timesteps", timesteps, f"levels {least} to {run.levels.max_level}"
         over = f"mean over {len(run.levels.layers)} layers"
         yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
-    if run.costs:
-        macs = f"an ANN takes {run.costs.ann_macs / MILLION:,.2f} M MACs"
-        words = f"per image, {100 * run.costs.saved:.1f} % fewer than unary; {macs}"
-        yield "Bit-sparse ACs", number(run.costs.bit_sparse_acs / MILLION, ",.2f", " M"), words
-    for price in _arithmetic(run):
-        words = f"arithmetic: {price.name}{_loss(price)}"
-        yield "Energy, ANN / this", ratio(price.ratio), words
+    if run.counts:
+        total = run.counts.total()
+        macs = f"an ANN takes {run.counts.ann_macs() / MILLION:,.2f} M MACs"
+        words = f"per image, {100 * total.saved:.1f} % fewer than unary; {macs}"
+        acs = _millions(run.counts, total.bit_sparse_acs)
+        yield "Bit-sparse ACs", number(acs, ",.2f", " M"), words
+    for row in _headline_energy(run):
+        yield "Energy, ANN / this", ratio(row.ratio), f"arithmetic: {row.name}{_loss(row)}"
     if memory := _memory(run):
         yield "Memory, ANN / this", ratio(memory.ratio), f"bytes moved{_loss(memory)}"
 
 
 def outcome(run: RunSummary) -> str:
-    """Say in one sentence what the run came to, losses included."""
-    last, costs, memory = run.last_evaluation, run.costs, _memory(run)
+    """Summarise the run in one sentence, losses included."""
+    last, counts, memory = run.last_evaluation, run.counts, _memory(run)
     found = ["it was not evaluated on the test set"]
     if last:
         found = [f"{100 * last['accuracy']:.2f} % of the test samples are answered correctly"]
-    if costs:
-        some = " (not all operations are counted)" if costs.notes else ""
+    if counts:
+        some = " (not all operations are counted)" if counts.notes else ""
+        acs = _millions(counts, counts.total().bit_sparse_acs)
         found.append(
-            f"an image takes {costs.bit_sparse_acs / MILLION:,.2f} M bit-sparse accumulations and "
-            f"{costs.fp_macs / MILLION:,.2f} M multiply-accumulates{some}, where an ANN of the "
-            f"same shape takes {costs.ann_macs / MILLION:,.2f} M multiply-accumulates"
+            f"an image takes {acs:,.2f} M bit-sparse accumulations and "
+            f"{_millions(counts, counts.fp_macs()):,.2f} M multiply-accumulates{some}, where an "
+            f"ANN of the same shape takes {counts.ann_macs() / MILLION:,.2f} M multiply-accumulates"
         )
     else:
         found.append("levels, costs and energy were not measured")
-    prices = [
-        f"{_times(price, 'less energy', 'as much energy')} ({price.name})"
-        for price in _arithmetic(run)
+    energies = [
+        f"{_times(row, 'less energy', 'as much energy')} ({row.name})"
+        for row in _headline_energy(run)
     ]
-    if prices:
-        found.append(f"compared with that ANN, its arithmetic takes {' and '.join(prices)}")
+    if energies:
+        found.append(f"compared with that ANN, its arithmetic takes {' and '.join(energies)}")
     if memory:
         loss = ", a loss" if memory.ratio < 1 else ""
         found.append(f"it moves {_times(memory, 'fewer bytes', 'as many bytes')}{loss}")
@@ -136,28 +137,33 @@ def outcome(run: RunSummary) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _arithmetic(run: RunSummary) -> list[Price]:
-    """Return the prices of arithmetic that the top of a page names."""
-    return [price for price in run.prices if price.name in ("paper", "int8, 32-bit sums")]
+def _millions(counts: CountTable, value: int) -> float:
+    """Convert a count over all images to millions per image."""
+    return value / counts.num_images / MILLION
 
 
-def _memory(run: RunSummary) -> Price | None:
-    """Return the first price of memory: the ratio of bytes is the same for all."""
-    return next((price for price in run.prices if price.group == "memory traffic"), None)
+def _headline_energy(run: RunSummary) -> list[EnergyRow]:
+    """Return the estimates of arithmetic that the top of a page shows."""
+    return [run.energy["paper"], run.energy["int8, 32-bit sums"]] if run.energy else []
 
 
-def _times(price: Price, gain: str, loss: str) -> str:
-    if price.ratio < 1:
-        return f"{1 / price.ratio:.2f} times {loss}"
-    return f"{price.ratio:.2f} times {gain}"
+def _memory(run: RunSummary) -> EnergyRow | None:
+    """Return the first row of memory traffic: the ratio of bytes is the same for all."""
+    return next(iter(run.energy.memory), None) if run.energy else None
 
 
-def _loss(price: Price) -> str:
-    return f"; a loss, {1 / price.ratio:.1f} times the ANN's" if price.ratio < 1 else ""
+def _times(row: EnergyRow, gain: str, loss: str) -> str:
+    if row.ratio < 1:
+        return f"{1 / row.ratio:.2f} times {loss}"
+    return f"{row.ratio:.2f} times {gain}"
+
+
+def _loss(row: EnergyRow) -> str:
+    return f"; a loss, {1 / row.ratio:.1f} times the ANN's" if row.ratio < 1 else ""
 
 
 def curves_section(run: RunSummary) -> list[str]:
-    """Show how the run learned."""
+    """Show accuracy and loss over epochs."""
     if not run.training and not run.evaluations:
         return []
     rows = [
@@ -296,7 +302,7 @@ def membranes_section(run: RunSummary) -> list[str]:
             figures.to_svg(figures.draw_membranes(run.membranes)),
             label="Histograms of membranes counted in steps, one per layer, with thresholds",
             caption="Membranes before emission, counted in steps; each layer scaled to its own "
-            f"peak. Dotted: thresholds. {_beside_plateau(run.membranes)}",
+            f"peak. Dotted: thresholds. {_outside_plateau(run.membranes)}",
         ),
         table(
             "Where the surrogate sees the membranes, as shares; a box would give those outside it "
@@ -307,84 +313,84 @@ def membranes_section(run: RunSummary) -> list[str]:
     ]
 
 
-def _beside_plateau(layers: Sequence[LayerMembranes]) -> str:
+def _outside_plateau(layers: Sequence[LayerMembranes]) -> str:
     if all(layer.tail is None for layer in layers):
         return "Beside the plateau there is no gradient."
     return "Beside the plateau gradients arrive through the tails only."
 
 
 def costs_section(run: RunSummary) -> list[str]:
-    """Show what the network computes for an image."""
-    costs = run.costs
-    if costs is None:
+    """Show the operations of the network for one image."""
+    counts = run.counts
+    if counts is None:
         return []
+    edges = counts.by_edge()
     rows: list[list[Cell]] = [
-        [
-            str(index),
-            edge.source,
-            edge.target,
-            number(edge.unary_acs / MILLION),
-            number(edge.bit_sparse_acs / MILLION),
-            number(100 * (1 - edge.bit_sparse_acs / edge.unary_acs), ".1f", " %")
-            if edge.unary_acs
-            else "-",
-        ]
-        for index, edge in enumerate(costs.edges, start=1)
+        [str(index), source, target, *_accumulations(counts, of_edge)]
+        for index, ((source, target), of_edge) in enumerate(edges.items(), start=1)
     ]
-    total: list[Cell] = [number(v / MILLION) for v in (costs.unary_acs, costs.bit_sparse_acs)]
-    rows.append(["total", "", "", *total, number(100 * costs.saved, ".1f", " %")])
-    others = [[name, number(value / MILLION)] for name, value in _other_costs(costs)]
+    rows.append(["total", "", "", *_accumulations(counts, counts.total())])
+    others = {
+        "explicit shifts, where shifting is not fused": counts.total().explicit_shifts,
+        "plane formations": counts.plane_formations(),
+        "additions of identity shortcuts (unary)": counts.identities().unary_acs,
+        "MACs of synapses with a real-valued input": counts.fp_macs(),
+        "MACs of an ANN of the same shape": counts.ann_macs() * counts.num_images,
+    }
     headings = ["edge", "neuron", "into synapse", "unary, M", "bit-sparse, M", "saved"]
     return [
-        notes(costs.notes),
+        notes(counts.notes),
         figure(
             "plot-costs",
-            figures.to_svg(figures.draw_costs(costs)),
-            label="Accumulations behind every edge, unary and bit-sparse",
-            caption=f"Accumulations per image, mean of {costs.num_images:,} test samples, "
-            f"{costs.timesteps} timesteps summed; exact fan-out.",
+            figures.to_svg(figures.draw_costs(counts)),
+            label="Accumulations of every edge, unary and bit-sparse",
+            caption=f"Accumulations per image, mean of {counts.num_images:,} test samples, "
+            f"{counts.timesteps} timesteps summed; exact fan-out.",
         ),
         table("Accumulations per image, in millions", headings, rows, has_total=True),
-        table("Other operations per image, in millions", ["operation", "millions"], others),
+        table(
+            "Other operations per image, in millions",
+            ["operation", "millions"],
+            [[name, number(_millions(counts, value))] for name, value in others.items()],
+        ),
     ]
 
 
-def _other_costs(costs: Costs) -> Iterator[tuple[str, float]]:
-    yield "explicit shifts, where shifting is not fused", costs.explicit_shifts
-    yield "plane formations", costs.plane_formations
-    yield "additions of identity shortcuts (unary)", costs.identity_acs
-    yield "MACs of synapses with a real-valued input", costs.fp_macs
-    yield "MACs of an ANN of the same shape", float(costs.ann_macs)
+def _accumulations(counts: CountTable, some: Counts) -> list[Cell]:
+    acs: list[Cell] = [number(_millions(counts, x)) for x in (some.unary_acs, some.bit_sparse_acs)]
+    return [*acs, number(100 * some.saved, ".1f", " %") if some.unary_acs else "-"]
 
 
 def energy_section(run: RunSummary) -> list[str]:
-    """Show what that costs, both ways: as the paper prices it, and like for like."""
-    if not run.prices:
+    """Show energy estimates: the paper's convention, and both networks in the same precision."""
+    if run.energy is None:
         return []
+    groups = {"arithmetic": run.energy.arithmetic, "memory traffic": run.energy.memory}
     rows = [
         [
-            price.name,
-            price.group,
-            number(1e3 * price.ann_mj),
-            number(1e3 * price.burst_mj),
-            number(price.ratio, ".2f"),
-            price.convention,
+            row.name,
+            group,
+            number(1e3 * row.ann_mj),
+            number(1e3 * row.burst_mj),
+            number(row.ratio, ".2f"),
+            row.convention,
         ]
-        for price in run.prices
+        for group, members in groups.items()
+        for row in members
     ]
     headings = ["convention", "of", "ANN, µJ", "this, µJ", "ANN / this", "what it means"]
     return [
         paragraph(
-            "The first row is the paper's convention; the rows below it let both networks compute "
-            "in the same narrower numbers. Memory traffic is priced apart: moving a byte costs "
-            "more than adding it."
+            "The first row is the paper's convention; in the rows below it both networks compute "
+            "in the same narrower numbers. Memory traffic is estimated separately: moving a byte "
+            "costs more than adding it."
         ),
-        table(f"Energy per image. Prices: {run.prices_source}", headings, rows),
+        table(f"Energy per image. Source: {run.energy.technology.source}", headings, rows),
     ]
 
 
 def recipe_section(run: RunSummary) -> list[str]:
-    """Show everything that decided what was computed."""
+    """Show the settings of data, network and training."""
     groups = {"data": "Data", "model": "Network", "": "Training"}
     rows = {group: list[tuple[str, str]]() for group in groups}
     for key, value in settings(run.recipe):
@@ -395,18 +401,16 @@ def recipe_section(run: RunSummary) -> list[str]:
         for group, name in groups.items()
         if rows[group]
     )
-    return [beside(*tables)]
+    return [side_by_side(*tables)]
 
 
 def provenance_section(run: RunSummary) -> list[str]:
-    """Show with which code, data and versions."""
+    """Show code, data, versions and machine."""
     rows = [[key, value] for key, value in settings(run.provenance)]
     start = next((r for r in run.metrics_log if r.get("event") == "start"), None)
     if start:
-        rows += [
-            [key, word(start[key])] for key in ("recipe_sha256", "device", "processes", "threads")
-            if key in start
-        ]  # fmt: skip
+        keys = ("recipe_sha256", "device", "processes", "threads")
+        rows += [[key, format_value(start[key])] for key in keys if key in start]
         began = datetime.fromtimestamp(start["time"], UTC)
         hours = (run.metrics_log[-1]["time"] - start["time"]) / 3600
         rows.append(["began", began.strftime("%Y-%m-%d %H:%M UTC")])
@@ -415,16 +419,16 @@ def provenance_section(run: RunSummary) -> list[str]:
 
 
 def render_comparison(runs: Sequence[RunSummary]) -> str:
-    """Write one page that sets several runs side by side."""
+    """Return one page that compares several runs."""
     rows = [[name, *cells] for name, cells in _compared(runs)]
     behaviour = [(run.name, run.steps, run.levels) for run in runs if run.levels]
-    said = [
+    remarks = [
         f"{run.name}: {note}"
         for run in runs
-        for note in (*run.notes, *(run.costs.notes if run.costs else ()))
+        for note in (*run.notes, *(run.counts.notes if run.counts else ()))
     ]
     if len({run.provenance.get("data") for run in runs}) > 1:
-        said.insert(0, OTHER_DATA)
+        remarks.insert(0, OTHER_DATA)
     parts = [
         section(
             "numbers",
@@ -440,7 +444,7 @@ def render_comparison(runs: Sequence[RunSummary]) -> str:
     return page(
         f"{len(runs)} runs compared",
         ", ".join(run.name for run in runs),
-        [notes(said), *parts],
+        [notes(remarks), *parts],
         opening=[f"{run.name}: {outcome(run)}" for run in runs],
     )
 
@@ -454,7 +458,7 @@ OTHER_DATA = (
 CONVENTIONS = (
     "Active ratio and entropy are means over layers, each counting once. Accumulations use exact "
     "fan-out and are summed over timesteps, per image. An energy ratio says as much about the two "
-    "prices as about the two networks: read the paper's next to the one like for like."
+    "energy tables as about the two networks: compare the paper's with those in equal precision."
 )
 
 
@@ -500,14 +504,21 @@ def _compared(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[Cell]]]:
     is_signed = any(x and x.is_signed for x in levels)
     share = "P(|k| = 1 | k≠0)" if is_signed else "P(1 | k>0)"
     yield share, [number(x and x.share(1), ".4f") for x in levels]
-    costs = [run.costs for run in runs]
-    yield "unary ACs, M", [number(x and x.unary_acs / MILLION) for x in costs]
-    yield "bit-sparse ACs, M", [number(x and x.bit_sparse_acs / MILLION) for x in costs]
-    yield "saved by bits", [number(x and 100 * x.saved, ".1f", " %") for x in costs]
-    yield "MACs of the ANN, M", [number(x and x.ann_macs / MILLION) for x in costs]
-    prices = [{price.name: price.ratio for price in run.prices} for run in runs]
-    for name in dict.fromkeys(name for each in prices for name in each):
-        yield f"energy, ANN / this: {name}", [number(each.get(name), ".2f") for each in prices]
+    counts = [run.counts for run in runs]
+    totals = [x and x.total() for x in counts]
+    pairs = list(zip(counts, totals, strict=True))
+    yield "unary ACs, M", [number(x and y and _millions(x, y.unary_acs)) for x, y in pairs]
+    yield (
+        "bit-sparse ACs, M",
+        [number(x and y and _millions(x, y.bit_sparse_acs)) for x, y in pairs],
+    )
+    yield "saved by bits", [number(y and 100 * y.saved, ".1f", " %") for y in totals]
+    yield "MACs of the ANN, M", [number(x and x.ann_macs() / MILLION) for x in counts]
+    energies = [
+        {row.name: row.ratio for row in run.energy.rows} if run.energy else {} for run in runs
+    ]
+    for name in dict.fromkeys(name for each in energies for name in each):
+        yield f"energy, ANN / this: {name}", [number(each.get(name), ".2f") for each in energies]
 
 
 def _real(value: float) -> float | None:
@@ -522,20 +533,20 @@ def _data(run: RunSummary) -> str:
 
 
 def settings(document: Document, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every setting of a document in words, its keys joined by dots."""
+    """Yield every setting of a document as text, its keys joined by dots."""
     if not isinstance(document, dict):
-        yield place, word(document)
+        yield place, format_value(document)
         return
     for key, value in document.items():
         yield from settings(value, f"{place}.{key}" if place else str(key))
 
 
-def word(value: Document) -> str:
-    """Write one value: yes, no and none instead of JSON's words."""
+def format_value(value: Document) -> str:
+    """Format one value: yes, no and none instead of JSON's literals."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(word, value))
+        return ", ".join(map(format_value, value))
     return str(value)

@@ -1,7 +1,7 @@
 """``lbq report RUN [RUN ...]``: what runs came to, as one page that needs nothing but itself."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -17,7 +17,7 @@ from lbq.analysis.layer_stats import (
     MembraneCounts,
     read_steps,
 )
-from lbq.analysis.run_summary import Costs, EdgeCost, Price, RunSummary
+from lbq.analysis.run_summary import RunSummary
 from lbq.atomic_files import atomic_write
 from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.eval_file import SUFFIXES
@@ -186,9 +186,8 @@ class Findings(TypedDict):
 
     levels: LevelProfile | None
     membranes: tuple[LayerMembranes, ...]
-    costs: Costs | None
-    prices: tuple[Price, ...]
-    prices_source: str
+    counts: CountTable | None
+    energy: EnergyReport | None
     notes: tuple[str, ...]
 
 
@@ -205,7 +204,7 @@ def measure_if_possible(
         arguments: of the command.
     """
     notes: list[str] = []
-    measured = costs = energy = None
+    measured = energy = None
     if not any(True for _ in named_neurons(model)):
         notes.append("This network is an ANN: it has no levels, and no accumulations to count.")
     elif not arguments.limit:
@@ -222,17 +221,15 @@ def measure_if_possible(
         else:
             try:
                 measured = measure(model, data, limit=arguments.limit)
-                costs = costs_of(measured.table)
                 energy = EnergyModel().estimate(measured.table)
             except CountError as error:
-                measured = costs = energy = None
+                measured = energy = None
                 notes.append(f"{_UNMEASURED}: {error}.")
     return Findings(
         levels=measured.levels if measured else None,
         membranes=measured.membranes if measured else (),
-        costs=costs,
-        prices=tuple(prices_of(energy)) if energy else (),
-        prices_source=energy.technology.source if energy else "",
+        counts=measured.table if measured else None,
+        energy=energy,
         notes=tuple(notes),
     )
 
@@ -259,46 +256,6 @@ def measure(model: SpikingResNet, data: Data, *, limit: int) -> Measured:
             model(samples.real)
     assert counter is not None  # a test set has samples
     return Measured(levels=levels.profile(), membranes=membranes.layers(), table=counter.table())
-
-
-def costs_of(table: CountTable) -> Costs:
-    """Turn a table of counts into numbers per image."""
-    images, total = table.num_images, table.total()
-    return Costs(
-        num_images=images,
-        timesteps=table.timesteps,
-        edges=tuple(
-            EdgeCost(
-                source=source,
-                target=target,
-                unary_acs=counts.unary_acs / images,
-                bit_sparse_acs=counts.bit_sparse_acs / images,
-            )
-            for (source, target), counts in table.by_edge().items()
-        ),
-        unary_acs=total.unary_acs / images,
-        bit_sparse_acs=total.bit_sparse_acs / images,
-        explicit_shifts=total.explicit_shifts / images,
-        plane_formations=table.plane_formations() / images,
-        fp_macs=table.fp_macs() / images,
-        identity_acs=table.identities().unary_acs / images,
-        ann_macs=table.ann_macs(),
-        notes=table.notes,
-    )
-
-
-def prices_of(energy: EnergyReport) -> Iterator[Price]:
-    """Yield the rows of an energy report."""
-    groups = (("arithmetic", energy.arithmetic), ("memory traffic", energy.memory))
-    for group, rows in groups:
-        for row in rows:
-            yield Price(
-                group=group,
-                name=row.name,
-                convention=row.convention,
-                ann_mj=row.ann_mj,
-                burst_mj=row.burst_mj,
-            )
 
 
 def _first(samples: Tensor) -> Tensor:

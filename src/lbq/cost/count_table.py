@@ -28,6 +28,11 @@ class Counts:
     explicit_shifts: int = 0
     """Shifts of a backend that scales by powers of two at run time (Eq. 18)."""
 
+    @property
+    def saved(self) -> float:
+        """Share of the unary accumulations that bit-sparse ones save."""
+        return 1 - self.bit_sparse_acs / self.unary_acs if self.unary_acs else 0.0
+
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
             **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)}
@@ -238,10 +243,9 @@ class CountTable:
         wider = max(len("into") + 2, label - wide - 8, *(len(target) + 2 for _, target in edges))
 
         def row(source: str, target: str, share: float, counts: Counts) -> str:
-            saved = 1 - counts.bit_sparse_acs / counts.unary_acs if counts.unary_acs else 0.0
             return (
                 f"{source:{wide}}{target:{wider}}{share:8.1%}{counts.unary_acs / scale:12.3f}"
-                f"{counts.bit_sparse_acs / scale:12.3f}{saved:8.1%}"
+                f"{counts.bit_sparse_acs / scale:12.3f}{counts.saved:8.1%}"
             )
 
         heading = f"{'active':>8}{'unary ACs':>12}{'bit-sparse':>12}{'saved':>8}"

@@ -108,9 +108,14 @@ class EnergyReport:
     notes: tuple[str, ...] = ()
     """What the counts left out or charged otherwise: no ratio is better than its counts."""
 
+    @property
+    def rows(self) -> tuple[EnergyRow, ...]:
+        """All rows."""
+        return (*self.arithmetic, *self.memory)
+
     def __getitem__(self, name: str) -> EnergyRow:
         """Return the row with that name."""
-        return {row.name: row for row in (*self.arithmetic, *self.memory)}[name]
+        return {row.name: row for row in self.rows}[name]
 
     def __str__(self) -> str:
         unit, scale = ("mJ", 1.0) if self.arithmetic[0].ann_mj >= 1 else ("uJ", 1e3)
@@ -124,7 +129,7 @@ class EnergyReport:
                 for row in members
             ]
         rows.append("conventions")
-        rows += [f"  {row.name}: {row.convention}" for row in (*self.arithmetic, *self.memory)]
+        rows += [f"  {row.name}: {row.convention}" for row in self.rows]
         rows.append(f"  prices: {self.technology.source}")
         return "\n".join((*rows, *self.notes))
 
