@@ -6,6 +6,7 @@ torch: ``pip install --no-build-isolation .``
 
 import os
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +46,23 @@ def flags_for(source: str) -> list[str]:
 
 
 class BuildNative(build_ext):
-    """Compiles every file with its own flags."""
+    """Compiles every file with its own flags, on all cores."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile with per-file flags."""
-        compile_one = self.compiler._compile
+        """Compile and link."""
+        compile_one, compile_all = self.compiler._compile, self.compiler.compile
 
         def with_own_flags(obj: str, src: str, *rest: Any) -> None:
             extension, cc_args, extra, pp_opts = rest
             compile_one(obj, src, extension, cc_args, [*extra, *flags_for(src)], pp_opts)
 
-        self.compiler._compile = with_own_flags
-        try:
-            super().build_extension(ext)
-        finally:
-            self.compiler._compile = compile_one
+        def in_parallel(sources: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                objects = pool.map(lambda source: compile_all([source], **options), sources)
+                return [name for names in objects for name in names]
+
+        self.compiler._compile, self.compiler.compile = with_own_flags, in_parallel
+        super().build_extension(ext)
 
 
 def sources_for(machine: str) -> list[Path]:
