@@ -1,10 +1,8 @@
-"""Spiking networks with integer levels: learnable burst quantization, from training to integers.
+"""Spiking networks with integer burst levels: training, integer deployment, export.
 
-The names below are the public API. ``lbq.functional`` holds the paper's equations, ``lbq.neurons``
-neurons, steps and surrogates, ``lbq.data`` data sets, ``lbq.models`` networks, ``lbq.train``
-training, ``lbq.deploy`` lowering and integer inference, ``lbq.export`` file formats,
-``lbq.pretrained`` trained networks, ``lbq.cost`` operation counts, ``lbq.analysis`` plots and
-reports, ``lbq.adapters`` other libraries.
+The names in ``__all__`` are the stable API. Packages: ``functional`` (the paper's equations),
+``neurons``, ``models``, ``data``, ``train``, ``deploy``, ``export``, ``pretrained``, ``cost``,
+``analysis``, ``adapters`` (other libraries).
 """
 
 from importlib import import_module
@@ -83,7 +81,7 @@ _PACKAGES = (
     "pretrained",
     "train",
 )
-"""What docs/api documents besides the names above; imported when first used."""
+"""Documented packages; imported on first use."""
 
 
 def __getattr__(name: str) -> Any:
@@ -99,5 +97,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List what a user may use: the names of ``__all__``, the packages, the version."""
+    """List the names of ``__all__``, the packages and the version."""
     return sorted([*__all__, *_PACKAGES, "__version__", "__doc__", "__file__", "__name__"])

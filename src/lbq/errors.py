@@ -1,12 +1,11 @@
-"""Complaints: each says what was expected, what came, and what to do.
+"""Exceptions. Messages state what was expected, what was received, and what to do.
 
-All are children of :class:`LBQError`, so one ``except`` catches whatever this library objects to;
-each is a ``ValueError`` or ``RuntimeError`` as well, for code that knows nothing of us.
+All derive from :class:`LBQError`, and from a builtin such as ``ValueError`` or ``RuntimeError``.
 """
 
 
 class LBQError(Exception):
-    """The parent of every error this library raises on purpose.
+    """Base of all exceptions of this library.
 
     Example:
         >>> try:
@@ -18,15 +17,15 @@ class LBQError(Exception):
 
 
 class ShapeError(LBQError, ValueError):
-    """A tensor has other axes than the operation needs."""
+    """A tensor has the wrong shape."""
 
 
 class TimeError(LBQError, ValueError):
-    """A sequence has no timestep, or a number of timesteps other than the promised one."""
+    """A sequence has no timesteps, or the wrong number of them."""
 
 
 class LevelError(LBQError, ValueError):
-    """A level is fractional or out of range, or stands where a burst or current belongs."""
+    """A level is fractional or out of range, or was passed instead of a burst or current."""
 
 
 class StepError(LBQError, ValueError):
@@ -42,15 +41,15 @@ class NonFiniteError(LBQError, RuntimeError):
 
 
 class FormatError(LBQError, ValueError):
-    """A file is not what it is said to be."""
+    """A file does not have the expected format."""
 
 
 class CountError(LBQError, RuntimeError):
-    """A network does something that cannot be counted, and a wrong count would be worse."""
+    """A network contains operations that cannot be counted."""
 
 
 class ImplementationError(LBQError, RuntimeError):
-    """An implementation was asked for by name and cannot run these arguments."""
+    """The requested implementation or backend cannot run these arguments."""
 
 
 class CorruptSample(LBQError, ValueError):  # noqa: N818 -- the noun is what a user looks for
@@ -66,16 +65,16 @@ class MissingExtraError(LBQError, ImportError):
 
 
 class RecipeError(LBQError, ValueError):
-    """A recipe, or a file that should hold one, says something that cannot be trained."""
+    """A recipe, or its file, is invalid."""
 
 
 class RunError(LBQError, RuntimeError):
-    """A run cannot start, continue or finish in its folder as asked."""
+    """A run cannot start, continue or finish in its folder."""
 
 
 class LoweringError(LBQError, ValueError):
-    """A network does something that a lowered network cannot express; the message says where."""
+    """A network cannot be lowered or converted; the message names the module."""
 
 
 class BoundError(LBQError, ValueError):
-    """An integer network could overflow, or claims a bound that does not hold."""
+    """An integer network could overflow, or states a bound that does not hold."""

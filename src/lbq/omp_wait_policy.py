@@ -1,10 +1,9 @@
-"""How the threads of the program ``lbq`` wait for each other; imported before torch.
+"""Passive OpenMP waiting in the command ``lbq``; imported before torch.
 
-At the end of every parallel operation OpenMP's threads wait for the last of them, spinning for
-milliseconds unless told otherwise. Where other programs keep the cores busy, the last one is not
-running, and the others spin in its place: a training of seconds takes minutes. OpenMP reads the
-environment once, when torch is imported. What the user has set stays, and so does the environment
-of programs that import lbq: theirs is not ours to change.
+By default OpenMP threads spin for milliseconds at the end of every parallel operation. On busy
+cores they take the time of the thread they wait for, and training slows down many times. OpenMP
+reads the environment when torch is imported. Settings of the user are kept, and programs that
+import lbq are not changed.
 """
 
 import os
@@ -12,7 +11,7 @@ import sys
 from pathlib import Path
 
 SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Any of these says how threads wait."""
+"""Variables that set how threads wait."""
 
 _is_command = Path(sys.argv[0]).stem == "lbq" or "lbq.cli" in sys.orig_argv
 

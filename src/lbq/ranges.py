@@ -1,4 +1,4 @@
-"""Ranges of configuration values, checked where a configuration is built."""
+"""Range checks of configuration values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from lbq.errors import LBQError
 
 LARGEST_COUNT = 2**31 - 1
-"""Of anything that is counted; larger numbers overflow in one library or another."""
+"""Larger counts overflow in one library or another."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The finite numbers between two limits; a limit belongs to them unless it is open."""
+    """The finite numbers between two limits, inclusive unless open."""
 
     least: int | float
     most: int | float = LARGEST_COUNT
@@ -25,7 +25,7 @@ class Range:
         return is_above and (value < self.most if self.is_open_above else value <= self.most)
 
     def describe(self, value: Any) -> str:
-        """Say what was expected instead of a value."""
+        """Describe the range in an error message about a value."""
         low = f"{'above' if self.is_open_below else 'at least'} {self.least}"
         if self.most == LARGEST_COUNT and isinstance(value, int) and value < self.most:
             return low
@@ -33,9 +33,9 @@ class Range:
 
 
 def check_ranges(config: object, error: type[LBQError], **ranges: Range) -> None:
-    """Raise unless every named field lies in its range; None does, and of tuples each member.
+    """Raise unless every named field, or each member of a tuple, is None or in its range.
 
-    NaN and infinities lie in no range.
+    NaN and infinities are in no range.
     """
     for name, allowed in ranges.items():
         value = getattr(config, name)

@@ -1,11 +1,10 @@
-"""The nouns that cross between rooms: what a tensor means and which axes it has.
+"""Names for tensors: their meaning and their axes.
 
-Axes are named once and mean the same everywhere: ``T`` timesteps (always first), ``B`` batch,
-``K`` bit planes, ``*n`` whatever a layer's neurons are arranged in (features, or channels and
-space). Singular is one instant, plural a sequence.
+``T`` is timesteps (always first), ``B`` batch, ``K`` bit planes, ``*n`` the axes of a layer's
+neurons (features, or channels and space). Singular is one timestep, plural a sequence.
 
-Where ``jaxtyping`` is installed (the test environment) the names are checked while the code runs;
-elsewhere they are ``typing.Annotated``, that is documentation that costs nothing.
+Where ``jaxtyping`` is installed (the test environment) shapes can be checked at run time; elsewhere
+these are ``typing.Annotated``.
 """
 
 from collections.abc import Callable
@@ -24,52 +23,52 @@ else:
         Float = Integer = Num = Annotated
 
 Current = Float[Tensor, "*n"]
-"""W S_fwd[t]: what arrives at the neurons at one instant."""
+"""W S_fwd[t]: input of the neurons at one timestep."""
 Currents = Float[Tensor, "T B *n"]
 """The currents of a whole sequence."""
 StaticCurrent = Float[Tensor, "B *n"]
-"""The current of a still input, the same at every instant."""
+"""The current of a static input, the same at every timestep."""
 Membrane = Num[Tensor, "*n"]
 """U[t]: the potential before emission and reset; an integer in an integer network."""
 Carry = Float[Tensor, "..."]
-"""V[t]: what a neuron remembers after its reset, the state of a stream."""
+"""V[t]: membrane after the reset, the state of a stream."""
 Level = Num[Tensor, "*n"]
 """S[t]: integer-valued, 0 .. max_level (-1, 0, 1 for ternary neurons)."""
 Levels = Integer[Tensor, "T B *n"]
 """The levels of a whole sequence, as small integers (uint8; int8 for ternary neurons)."""
 Burst = Float[Tensor, "*n"]
-"""S_fwd[t] = step * level: what a neuron sends on during training."""
+"""S_fwd[t] = step * level: output of a neuron in training."""
 Bursts = Float[Tensor, "T B *n"]
 """The bursts of a whole sequence."""
 Ratio = Float[Tensor, "*n"]
-"""r = U / step: the membrane counted in steps."""
+"""r = U / step: the membrane in steps."""
 SoftLevel = Float[Tensor, "*n"]
-"""B(r): the continuous stand-in for the level, used backward only."""
+"""B(r): the continuous surrogate of the level, for the gradient only."""
 Step = Float[Tensor, "..."]
-"""gamma, Delta_b: spacing of the levels; broadcasts against one instant of the neurons."""
+"""gamma, Delta_b: spacing of the levels; broadcasts against one timestep of the neurons."""
 Scalar = float | Float[Tensor, "..."]
-"""A coefficient: a number, or a tensor that broadcasts against one instant of the neurons."""
+"""A coefficient: a number, or a tensor that broadcasts against one timestep of the neurons."""
 Coefficient = Float[Tensor, "1"]
 """A learned or stored scalar: shape (1,), since sharding refuses 0-d parameters."""
 Thresholds = Num[Tensor, "N ..."]
-"""The rising thresholds of a burst neuron; each broadcasts against one instant of the neurons."""
+"""Rising thresholds; each broadcasts against one timestep of the neurons."""
 Weight = Float[Tensor, "out in *kernel"]
 """The weights of a synapse."""
 Images = Float[Tensor, "B C H W"]
-"""Still images, or the current of one instant behind a convolution."""
+"""Static images, or the current of one timestep behind a convolution."""
 Frames = Float[Tensor, "T B C H W"]
-"""A sequence of images, of frames of events, or of what a convolution makes of them."""
+"""A sequence of images or event frames, or of a convolution's outputs."""
 Sequence = Num[Tensor, "T B ..."]
-"""Anything that has a time and a batch axis."""
+"""Any tensor with a time and a batch axis."""
 Logits = Float[Tensor, "B classes"]
-"""What a classifier answers."""
+"""Output of a classifier."""
 Planes = Integer[Tensor, "K *n"]
 """b_k: zeros and ones, least significant first."""
 FanOut = Integer[Tensor, "..."]
-"""F_j: how many synapses leave neuron j; broadcasts against the levels."""
+"""F_j: number of synapses that leave neuron j; broadcasts against the levels."""
 
 ResetMode = Literal["event", "level", "none"]
 """What a neuron subtracts after emission: one step, one step per level, or nothing."""
 
 Watch = Callable[[str, int, Tensor], None]
-"""Called with the layer's name, the timestep and the level of one instant, ``[B, *n]``."""
+"""Called with the layer's path, the timestep and its level, ``[B, *n]``."""

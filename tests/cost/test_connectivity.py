@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import lbq
-from lbq.cost import trace_connectivity
+from lbq.cost import connectivity, trace_connectivity
 from lbq.errors import CountError, ShapeError, TimeError
 from lbq.models import OverTime
 
@@ -347,3 +347,27 @@ def test_a_batch_of_images_is_no_example_of_a_network_with_time(timesteps):
     model = lbq.resnet20(10, width=1 / 16, timesteps=timesteps)
     with pytest.raises(ShapeError, match="a batch of 3; pass a batch of one"):
         lbq.OpCounter(model, torch.randn(3, 3, 8, 8))
+
+
+X = torch.zeros(1, 2, 8, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "kernel"),
+    [
+        ("max_pool2d", (X, 3, 2, 1), {}, (3, 3)),
+        ("max_pool2d", (X, 3), {"ceil_mode": True}, None),
+        ("max_pool2d", (X, 3), {"dilation": 2}, None),
+        ("avg_pool2d", (X, (2, 3)), {"divisor_override": 1}, (2, 3)),
+        ("avg_pool1d", (X[0], 2), {"ceil_mode": True}, None),
+        ("adaptive_avg_pool2d", (X, 1), {}, (8, 6)),
+        ("adaptive_avg_pool2d", (X, (2, 2)), {}, None),
+        ("mean", (X, (2, 3)), {}, (8, 6)),
+        ("mean", (X, 0), {}, None),
+        ("mean", (X,), {}, None),
+        ("relu", (X,), {}, None),
+    ],
+)
+def test_pools_are_followed_where_fan_out_stays_exact(name, args, kwargs, kernel):
+    pool = connectivity._pool(name, args, kwargs)
+    assert (None if pool is None else pool.kernel) == kernel

@@ -15,7 +15,7 @@ def test_calls_have_the_paths_and_shapes_of_the_network():
     calls = capture(model, torch.zeros(1, 3, 16, 16))
     found = {call.path: call for call in calls if call.kind == "module"}
     assert found["stages.1.0.neuron1"].shape == (2, 1, 16, 8, 8)
-    assert found["stem.3"].says == {"timesteps": 2}
+    assert found["stem.3"].timesteps == 2
     assert calls[-1].kind == "output"
 
 

@@ -36,7 +36,7 @@ def test_a_small_difference_is_found_even_behind_a_silent_neuron(step):
             levels = []
             model(torch.randn(4, 3, 8, 8))
         assert not any(level.any() for level in levels)
-    with pytest.raises(LoweringError, match="currents that reach neuron2 would be others"):
+    with pytest.raises(LoweringError, match="currents that reach neuron2 differ"):
         lbq.lower(model, images)
 
 

@@ -268,7 +268,7 @@ def test_answers_that_differ_too_often_warn(images, monkeypatch):
     monkeypatch.setattr(
         "lbq.deploy.fixed_point.rounded", lambda *args, **options: -rounded(*args, **options)
     )
-    with pytest.warns(UserWarning, match=r"answers \d+% of 32 calibration samples"):
+    with pytest.warns(UserWarning, match=r"only \d+% of 32 calibration samples"):
         to_fixed_point(net, pixels=pixels, calibration=shown)
 
 

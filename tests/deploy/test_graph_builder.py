@@ -11,7 +11,7 @@ from lbq.deploy.graph_builder import (
     absorb,
     batch_norm_affine,
     fold_batch_norm,
-    one,
+    unit_scale,
 )
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Merge, Shortcut, Synapse
@@ -24,7 +24,7 @@ def network():
 
 
 @pytest.fixture
-def wiring(network):
+def builder(network):
     return GraphBuilder(network, torch.float32)
 
 
@@ -35,15 +35,15 @@ def levels(source, channels=4, *, scale=0.5, first=0):
     )
 
 
-def test_a_draft_becomes_a_synapse_for_every_term_and_their_sum_once(network, wiring):
+def test_a_draft_becomes_a_synapse_for_every_term_and_their_sum_once(network, builder):
     layer = nn.Linear(8, 3)
     signal = SymbolicValue(
         terms=(levels("input"), levels("input", scale=0.25, first=4)), axes="time"
     )
     weight = layer.weight.detach().double()
-    draft = PendingSynapse(path="fc", inputs=signal, weight=weight, bias=torch.ones(3))
-    made = wiring.settle(draft)
-    assert wiring.settle(draft) is made
+    pending = PendingSynapse(path="fc", inputs=signal, weight=weight, bias=torch.ones(3))
+    made = builder.materialize(pending)
+    assert builder.materialize(pending) is made
     nodes = [node for _, node in network.nodes()]
     assert [type(node) for node in nodes] == [Synapse, Synapse, Merge]
     torch.testing.assert_close(nodes[0].weight, 0.5 * layer.weight.detach()[:, :4])
@@ -53,21 +53,21 @@ def test_a_draft_becomes_a_synapse_for_every_term_and_their_sum_once(network, wi
     assert (made.terms[0].channels, made.terms[0].is_current) == (3, True)
 
 
-def test_levels_reach_a_sum_by_a_shortcut_and_currents_as_they_are(network, wiring):
-    current = ScaledInput(source="input", scale=one(), max_size=None, channels=4)
+def test_levels_reach_a_sum_by_a_shortcut_and_currents_as_they_are(network, builder):
+    current = ScaledInput(source="input", scale=unit_scale(), max_size=None, channels=4)
     signal = SymbolicValue(terms=(current, levels("input")), axes="time")
-    found = [term.source for term in wiring.all_currents(signal, "sum")]
+    found = [term.source for term in builder.all_currents(signal, "sum")]
     assert found == ["input", "sum.shortcut"]
     shortcut = network.get_submodule("sum.shortcut")
     assert isinstance(shortcut, Shortcut)
     assert (shortcut.weight.tolist(), shortcut.weight.dtype) == ([0.5], torch.float32)
-    assert wiring.as_currents(signal, "next").source == "next_merge"
+    assert builder.as_currents(signal, "next").source == "next_merge"
 
 
-def test_concatenated_channels_are_no_currents(wiring):
+def test_concatenated_channels_are_no_currents(builder):
     for terms in ((levels("input"), levels("input", first=4)), (levels("input", first=4),)):
         with pytest.raises(LoweringError, match="concatenated channels enter the network itself"):
-            wiring.all_currents(SymbolicValue(terms=terms, axes="time"), "")
+            builder.all_currents(SymbolicValue(terms=terms, axes="time"), "")
 
 
 def term(scale, channels, **more):

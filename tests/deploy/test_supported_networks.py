@@ -631,7 +631,7 @@ REFUSED = {
         lambda: net(kept_in_a_list, c3=over(conv(12, 4)), n2=burst()),
         "iadd in the network itself writes into",
     ),
-    "isinstance of a tensor": (lambda: net(is_a_tensor), "currents that reach n would be others"),
+    "isinstance of a tensor": (lambda: net(is_a_tensor), "currents that reach n differ"),
     "isinstance of a tensor at the end": (
         lambda: net(is_a_tensor_behind_the_last_neuron),
         "something behind n computes",
@@ -746,7 +746,7 @@ REFUSED = {
         lambda: net(
             lambda s, x: s.h(s.n(s.c(s.p((y := s.s(x)) + s.n(s.c(y)))))), p=over(nn.MaxPool2d(2))
         ),
-        r"p\.0.*largest of a sum",
+        r"p\.0.*maximum of a sum",
     ),
     # shapes
     "concatenation read in groups": (
@@ -857,7 +857,7 @@ REFUSED_INPUTS = {
             m=nn.Linear(12, 5),
         ),
         (2, 3, 3, 5),
-        r"flatten in f .*\[1, 3, 3, 5\], is read as still inputs \[B, C, H, W\]",
+        r"flatten in f .*\[1, 3, 3, 5\], is read as static inputs \[B, C, H, W\]",
     ),
     "convolution over time": (
         lambda: net(lambda s, x: s.n(s.f(x.transpose(0, 1))), f=nn.Conv3d(3, 4, 3, padding=1)),

@@ -170,7 +170,7 @@ def test_width_scales_channels_and_keeps_the_shape():
         (ParameterError, 'form must be "cifar"', lambda: lbq.resnet20(10, form="video")),
         (ParameterError, "block must be one of basic, sew", lambda: lbq.resnet20(10, block="x")),
         (TimeError, "at least one timestep, got timesteps", lambda: lbq.resnet20(10, timesteps=0)),
-        (ShapeError, r'still images, \[B, C, H, W\], got shape.*form="events"',
+        (ShapeError, r'static images, \[B, C, H, W\], got shape.*form="events"',
          lambda: lbq.resnet20(10, width=1 / 16)(torch.zeros(3, 8, 8))),
         (ShapeError, r"takes frames.*got shape \(2, 2, 16, 16\)",
          lambda: lbq.resnet19(10, width=1 / 16)(torch.zeros(2, 2, 16, 16))),

@@ -95,7 +95,7 @@ def test_detaching_changes_only_the_gradient(currents):
         (ParameterError, r"1\.\.255, got 0", {"max_level": 0}),
         (ParameterError, r"1\.\.255, got 256", {"max_level": 256}),
         (ParameterError, r"reset must lie in 0\.\.1, got 2", {"reset": 2.0}),
-        (ParameterError, "empty plateau.*take BoxET", {"max_level": 1, "surrogate": MatchedBox()}),
+        (ParameterError, "empty plateau.*use BoxET", {"max_level": 1, "surrogate": MatchedBox()}),
         (StepError, "finite number above 1e-06, got -0.5", {"step": -0.5}),
         (StepError, "spacing of the levels", {"step": math.inf}),
     ],

@@ -134,7 +134,7 @@ def test_tau_and_decay_are_two_names_of_one_thing():
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        ("decay and tau say the same thing", {"decay": 0.5, "tau": 2.0}),
+        ("decay and tau are the same setting", {"decay": 0.5, "tau": 2.0}),
         ("at least one timestep, got 0.5", {"tau": 0.5}),
         (r"decay must lie in 0\.\.1, got 1.5", {"decay": 1.5}),
         ("strictly inside", {"decay": 1.0, "learn_decay": True}),

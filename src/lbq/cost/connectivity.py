@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 from lbq.cost.count_table import SynapseSize
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out, num_valid_taps
-from lbq.cost.pools import Pool, bind, per_axis, read_pool
 from lbq.cost.time_tracker import Timesteps, TimeTracker
 from lbq.deploy.nodes import Shortcut
+from lbq.deploy.pool_args import PoolArgs, bind, global_pool, per_axis, read_pool
 from lbq.errors import CountError, ShapeError, TimeError
 from lbq.models.time import RepeatOverTime
 from lbq.neurons.neuron import Neuron
@@ -50,7 +50,7 @@ class Route(NamedTuple):
     """A way that bursts took: the neuron they came from and the pools they passed."""
 
     layer: str
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[PoolArgs, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Edge:
     """Path of the synapse; for an identity, of the block that adds it."""
     is_identity: bool
     """A shortcut that adds the burst itself: one accumulation per unit, not a synapse's."""
-    max_pools: tuple[Pool, ...]
+    max_pools: tuple[PoolArgs, ...]
     """Pools that the level passes before it enters the synapse."""
     fan_out: FanOut
     """Outputs that each input position reaches; broadcasts against one instant of levels."""
@@ -210,7 +210,7 @@ class _Tracer(TorchFunctionMode):
                 self._mixed[id(output)] = output
         elif _is_scaling(name, args, kwargs) or _is_idle_dropout(name, args, kwargs):
             self._tag(output, routes)
-        elif routes and (pool := read_pool(name, args, kwargs)) and _can_follow(routes, pool):
+        elif routes and (pool := _pool(name, args, kwargs)) and _can_follow(routes, pool):
             self._tag(output, tuple(r._replace(pools=(*r.pools, pool)) for r in routes))
         else:
             self._note_untracked(name, (*args, *kwargs.values()), known=bool(routes))
@@ -323,7 +323,7 @@ class _Tracer(TorchFunctionMode):
 
     def _add_edge(self, route: Route, reach: FanOutMap, *, is_identity: bool) -> None:
         for pool in (p for p in reversed(route.pools) if not p.is_max):
-            if pool.kernel is not None:
+            if not pool.is_global:
                 reach = reach.through_avg_pool(
                     pool.size, kernel=pool.kernel, stride=pool.stride, padding=pool.padding
                 )
@@ -346,7 +346,7 @@ class _Tracer(TorchFunctionMode):
             )
         )
 
-    def _check_fit(self, layer: str, max_pools: tuple[Pool, ...], reach: FanOutMap) -> None:
+    def _check_fit(self, layer: str, max_pools: tuple[PoolArgs, ...], reach: FanOutMap) -> None:
         """Complain if levels were reshaped so that positions no longer mean what they did."""
         shape = self.connectivity.shapes[layer]
         for pool in max_pools:
@@ -465,7 +465,29 @@ def _is_idle_dropout(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
     return name == "dropout" and not call.get("training", True)
 
 
-def _can_follow(routes: tuple[Route, ...], pool: Pool) -> bool:
+def _pool(name: str, args: Any, kwargs: dict[str, Any]) -> PoolArgs | None:
+    """Read a pool or a mean over trailing axes; None if levels cannot be followed through it."""
+    call = bind(("input", "dim"), args, kwargs)
+    if name == "mean":
+        return _mean(call["input"], call.get("dim"))
+    if not name[-2:-1].isdigit() or "pool" not in name:
+        return None
+    size = call["input"].shape[-int(name[-2]) :]
+    rest = {key: value for key, value in kwargs.items() if key != "input"}
+    pool = read_pool(name, args[1:], rest, size=size)
+    is_uneven = name.startswith("adaptive") and not (isinstance(pool, PoolArgs) and pool.is_global)
+    return None if isinstance(pool, str) or is_uneven else pool
+
+
+def _mean(values: Tensor, dim: int | Sequence[int] | None) -> PoolArgs | None:
+    if dim is None:
+        return None
+    axes = sorted(d % values.dim() for d in ([dim] if isinstance(dim, int) else dim))
+    is_trailing = axes == list(range(axes[0], values.dim())) and axes[0] >= 2
+    return global_pool(values.shape[axes[0] :]) if is_trailing else None
+
+
+def _can_follow(routes: tuple[Route, ...], pool: PoolArgs) -> bool:
     """A maximum keeps levels only if it is taken of the levels of one layer."""
     is_level = len(routes) == 1 and not any(not p.is_max for p in routes[0].pools)
     return is_level or not pool.is_max

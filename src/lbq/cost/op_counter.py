@@ -12,11 +12,13 @@ from torch.nn import functional as F
 from lbq.cost.connectivity import Connectivity, Edge, trace_connectivity
 from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, Padding
 from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.pool_args import PoolArgs
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
 from lbq.models import time
 from lbq.types import FanOut
 
+_MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _LANES = 0x0101010101010101
 _ROWS = 255
 """Rows that may be added before a lane of eight bits could overflow."""
@@ -87,7 +89,7 @@ class OpCounter:
         for edge in self._leaving[layer]:
             entering = level
             for pool in edge.max_pools:
-                entering = pool.apply(entering)
+                entering = _max_pool(pool, entering)
             bits = _BitCounts(entering) if edge.max_pools else whole
             key = self._index[id(edge)], t
             self._edges[key] = self._edges.get(key, Counts()) + bits.weighted(edge.fan_out)
@@ -250,6 +252,12 @@ def count_macs(
     for synapse in connectivity.synapses:
         found[synapse.name] = found.get(synapse.name, 0) + synapse.dense_macs(padding)
     return found
+
+
+def _max_pool(pool: PoolArgs, level: Tensor) -> Tensor:
+    """Pool levels; the result keeps its dtype."""
+    pooled = _MAX_POOLS[len(pool.size) - 1](level.float(), pool.kernel, pool.stride, pool.padding)
+    return pooled.to(level.dtype)  # 0..255 are exact in float32
 
 
 def _is_one_sample(example: Tensor) -> bool:

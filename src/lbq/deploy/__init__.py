@@ -1,4 +1,4 @@
-"""The loading bay: a trained network becomes one of integers, proven not to overflow."""
+"""Deployment: lower a trained network, convert it to integers, prove its bounds, run it."""
 
 from lbq.deploy.bounds import Bound, prove
 from lbq.deploy.fixed_point import Pixels, to_fixed_point

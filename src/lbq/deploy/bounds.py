@@ -1,11 +1,10 @@
-"""The overflow proof: which integers can appear anywhere in an integer network, at most.
+"""Overflow proof: bounds on every integer that an integer network can compute.
 
 Levels are not negative, so a synapse's sums lie between the largest level times its negative
-weights and the largest level times its positive ones, whatever the order of the additions, bit by
-bit or in lanes. A membrane follows timestep by timestep: for every level that it may emit, the
-membranes that emit it, after their reset; the union of these is what it carries on. The proof
-itself cannot overflow: sums are Python's integers, which have no width, and membranes are followed
-in int64 only while they fit int32.
+weights and the largest level times its positive ones, in any order of additions. Membranes are
+bounded timestep by timestep: the interval is split by the level that it emits, each part is reset,
+and the hull of the parts is carried on. The proof itself cannot overflow: sums are Python integers,
+and membranes are computed in int64 only while they fit int32.
 """
 
 from dataclasses import dataclass
@@ -21,34 +20,33 @@ from lbq.errors import BoundError
 
 PIXEL_MAX = 255
 """The largest pixel or event count that enters an integer network."""
-_BEYOND = 2**62
-"""Further than anything that fits."""
+_UNBOUNDED = 2**62
 WIDTHS = (16, 32)
-"""Bits that accumulators and membranes may have."""
+"""Allowed bits of accumulators and membranes."""
 
 
 class Interval(NamedTuple):
-    """Smallest and largest value per channel: arrays of Python's integers."""
+    """Smallest and largest value per channel: arrays of Python integers."""
 
     low: np.ndarray
     high: np.ndarray
 
     def plus(self, other: "Interval") -> "Interval":
-        """Return where a sum of both lies."""
+        """Return the interval of the sum of both."""
         return Interval(self.low + other.low, self.high + other.high)
 
-    def with_rest(self) -> "Interval":
-        """Include zero, and so every partial sum."""
+    def with_zero(self) -> "Interval":
+        """Include zero and with it every partial sum."""
         return Interval(np.minimum(self.low, 0), np.maximum(self.high, 0))
 
     def extremes(self) -> tuple[int, int]:
-        """Return the smallest and the largest value of all channels."""
+        """Return the smallest and largest value over all channels."""
         return int(self.low.min()), int(self.high.max())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What the integers of one node never leave."""
+    """The range of all integers of one node."""
 
     path: str
     low: int
@@ -56,7 +54,7 @@ class Bound:
 
     @property
     def bits(self) -> int:
-        """Return the narrowest width that holds them, or complain that none does."""
+        """Return the narrowest width that holds the range; raise if none does."""
         for bits in WIDTHS:
             if -(2 ** (bits - 1)) <= self.low and self.high < 2 ** (bits - 1):
                 return bits
@@ -67,78 +65,78 @@ class Bound:
 
 
 def prove(network: LoweredNetwork) -> dict[str, Bound]:
-    """Bound every accumulator and membrane of an integer network, or refuse it.
+    """Bound every accumulator and membrane of an integer network; raise if one can overflow.
 
     Returns:
-        For every node that computes: the hull of all its integers, partial sums included.
+        For every node that computes, the range of its integers, partial sums included.
     """
     return {path: bound for path, (bound, _) in _propagate(network).items() if bound is not None}
 
 
 def membrane_intervals(network: LoweredNetwork) -> dict[str, list[Interval]]:
-    """Return what every neuron's membranes lie in, per timestep and channel."""
+    """Return the interval of every neuron's membranes, per timestep and channel."""
     intervals = {path: interval for path, (_, interval) in _propagate(network).items()}
     return {
-        place.path: _membranes(node, intervals[place.inputs[0]], network.timesteps)[0]
-        for place, node in network.nodes()
+        ref.path: _membranes(node, intervals[ref.inputs[0]], network.timesteps)[0]
+        for ref, node in network.nodes()
         if isinstance(node, IntegerNeuron)
     }
 
 
 def _propagate(network: LoweredNetwork) -> dict[str, tuple[Bound | None, Interval]]:
-    """Follow intervals through the network: what each node computes within, and what it gives."""
+    """Propagate intervals; return for each node its bound and the interval of its output."""
     zero, pixel = np.array([0], dtype=object), np.array([PIXEL_MAX], dtype=object)
     found: dict[str, tuple[Bound | None, Interval]] = {INPUT: (None, Interval(zero, pixel))}
-    for place, node in network.nodes():
-        entering = [found[name][1] for name in place.inputs]
+    for ref, node in network.nodes():
+        entering = [found[name][1] for name in ref.inputs]
         if isinstance(node, Synapse | Shortcut):
-            _check_inputs(place.path, node, entering[0])
+            _check_inputs(ref.path, node, entering[0])
             inner, outer = _weighted(node)
-            bound = _bound(place.path, inner)
+            bound = _bound(ref.path, inner)
         elif isinstance(node, Merge):
             outer = entering[0]
-            inner = entering[0].with_rest()
+            inner = entering[0].with_zero()
             for interval in entering[1:]:
-                outer, inner = outer.plus(interval), inner.plus(interval.with_rest())
-            bound = _bound(place.path, inner)
+                outer, inner = outer.plus(interval), inner.plus(interval.with_zero())
+            bound = _bound(ref.path, inner)
         elif isinstance(node, IntegerNeuron):
             membranes, products = _membranes(node, entering[0], network.timesteps)
-            hull = _hull([*membranes, *products]).with_rest()
-            bound = _bound(place.path, hull)
+            hull = _hull([*membranes, *products]).with_zero()
+            bound = _bound(ref.path, hull)
             outer = Interval(zero, np.array([node.max_level], dtype=object))
         elif isinstance(node, Readout):
             factor = network.timesteps if node.over_time == "sum" else 1
             outer = Interval(entering[0].low * factor, entering[0].high * factor)
-            bound = _bound(place.path, outer.with_rest())
+            bound = _bound(ref.path, outer.with_zero())
         elif isinstance(node, Pool):
             outer = entering[0]
             if node.kind == "sum":
                 size = node.kernel[0] * node.kernel[1]
                 outer = Interval(outer.low * size, outer.high * size)
                 if any(node.padding):  # a window at the border holds less
-                    outer = outer.with_rest()
+                    outer = outer.with_zero()
             bound = None
         elif isinstance(node, Repeat):
             outer, bound = entering[0], None
         else:
-            raise BoundError(f"{place.path} ({type(node).__name__}) has no place among integers")
-        _ = None if bound is None else bound.bits  # complain now, by name
-        found[place.path] = bound, outer
+            raise BoundError(f"{ref.path} ({type(node).__name__}) is not an integer node")
+        _ = None if bound is None else bound.bits  # raises here, with the path
+        found[ref.path] = bound, outer
     del found[INPUT]
     return found
 
 
 def _check_inputs(path: str, node: Synapse | Shortcut, entering: Interval) -> None:
-    """Complain if more can enter than the node says."""
+    """Raise if the inputs can exceed ``max_input``."""
     low, high = entering.extremes()
     if node.max_input is None or low < 0 or high > node.max_input:
         raise BoundError(
-            f"{path} says that 0..{node.max_input} enters, but what it reads lies in {low}..{high}"
+            f"{path} has max_input={node.max_input}, but its inputs lie in {low}..{high}"
         )
 
 
 def _weighted(node: Synapse | Shortcut) -> tuple[Interval, Interval]:
-    """Bound the partial sums of a synapse, and its currents."""
+    """Return the intervals of a synapse's partial sums and of its currents."""
     assert node.max_input is not None  # checked
     weight = node.weight.flatten(1) if node.weight.dim() > 1 else node.weight[:, None]
     positive = _objects(weight.clamp(min=0).sum(1, dtype=torch.long)) * node.max_input
@@ -154,14 +152,14 @@ def _weighted(node: Synapse | Shortcut) -> tuple[Interval, Interval]:
 def _membranes(
     node: IntegerNeuron, currents: Interval, timesteps: int
 ) -> tuple[list[Interval], list[Interval]]:
-    """Bound the membrane at every timestep, and what is formed on the way to it.
+    """Return the intervals of the membrane per timestep, and of all intermediate results.
 
-    Both lists end early where 32 bits are left: whoever asks for the width complains then. Where
-    a timestep carries on what the one before it did, all later ones are the same.
+    Both lists end early when 32 bits are exceeded; ``Bound.bits`` then raises. A timestep that
+    carries the same interval as the one before is a fixed point: all later ones are equal.
     """
     if not _fits([currents]):
         return [currents], []
-    parts = _Parts(node, channels=len(currents.low))
+    parts = _MembraneByLevel(node, channels=len(currents.low))
     currents = Interval(*(np.broadcast_to(side, parts.channels).astype(int) for side in currents))
     carried = Interval(np.zeros(parts.channels, int), np.zeros(parts.channels, int))
     membranes: list[Interval] = []
@@ -180,8 +178,8 @@ def _membranes(
     return membranes, others
 
 
-class _Parts:
-    """The membranes of a neuron, split by the level they emit: arrays ``[N + 1, C]``."""
+class _MembraneByLevel:
+    """A neuron's membrane intervals, split by the emitted level: arrays ``[N + 1, C]``."""
 
     def __init__(self, node: IntegerNeuron, *, channels: int) -> None:
         thresholds, reset_amount = (
@@ -189,7 +187,7 @@ class _Parts:
         )
         self.channels = max(channels, thresholds.shape[1], len(reset_amount))
         thresholds = np.broadcast_to(thresholds, (len(thresholds), self.channels))
-        beyond = np.full((1, self.channels), _BEYOND)
+        beyond = np.full((1, self.channels), _UNBOUNDED)
         self._low = np.concatenate([-beyond, thresholds])
         self._high = np.concatenate([thresholds - 1, beyond])
         level = np.arange(len(thresholds) + 1)[:, None]
@@ -199,19 +197,19 @@ class _Parts:
         self._is_kept = (level == 0) | (reset != "zero")
 
     def reset(self, membrane: Interval, node: IntegerNeuron | None = None) -> Interval:
-        """Return the hull of all parts after their reset, which may come behind a node's decay."""
+        """Return the hull of all parts after their reset; with a node, its decay comes first."""
         low = np.maximum(membrane.low, self._low)
         high = np.minimum(membrane.high, self._high)
         is_there = low <= high  # some level always is
         part = Interval(low, high) if node is None else _decayed(node, Interval(low, high))[1]
         low, high = (side * self._is_kept - self._reset_amount for side in part)
         return Interval(
-            np.where(is_there, low, _BEYOND).min(0), np.where(is_there, high, -_BEYOND).max(0)
+            np.where(is_there, low, _UNBOUNDED).min(0), np.where(is_there, high, -_UNBOUNDED).max(0)
         )
 
 
 def _fits(parts: list[Interval]) -> bool:
-    """Whether all this lies within the widest integers allowed."""
+    """Whether all intervals fit the widest integers allowed."""
     largest = 2 ** (WIDTHS[-1] - 1)
     return all(-largest <= part.low.min() and part.high.max() < largest for part in parts)
 
@@ -234,5 +232,5 @@ def _bound(path: str, interval: Interval) -> Bound:
 
 
 def _objects(values: Tensor) -> np.ndarray:
-    """Return the values as Python's integers."""
+    """Return the values as Python integers."""
     return np.array([int(value) for value in values.flatten().tolist()], dtype=object)

@@ -1,9 +1,9 @@
-"""Writing down what a network does, call by call: the only file that knows torch.fx and models."""
+"""Record the calls of a network with torch.fx."""
 
 import operator
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -24,36 +24,36 @@ _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "matmul"
 _IN_PLACE = (*(f"i{name}" for name in _OPERATORS), "setitem")
 _LEAVES = (Neuron, RepeatOverTime, MeanOverTime, ImagesIn, FramesIn)
 _WEIGHT_HOOKS = (BasePruningMethod, WeightNorm, SpectralNorm)
-"""Hooks of torch that compute a weight and leave what enters and leaves a module as it is."""
+"""Hooks of torch that compute a weight and change neither inputs nor outputs."""
 _FAILURES = (
     *(TraceError, TypeError, ValueError, RuntimeError, AttributeError, NameError),
     *(LookupError, AssertionError),
 )
-"""What Python raises where code meets a stand-in instead of a tensor."""
+"""What Python raises where code meets a proxy instead of a tensor."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Call:
-    """One thing that the network does."""
+    """One call of the traced network."""
 
     kind: Literal["input", "module", "function", "attribute", "output"]
     name: str
     """Of the function or method; of a module its class."""
     target: Any
-    """The function itself, or the name of a method or an attribute; of a module its class, as it
-    was before torch's parametrizations."""
+    """The function, or the name of a method or attribute; of a module its class before torch's
+    parametrizations."""
     path: str
     """Of the module that is called, or inside which the function is called."""
     module: nn.Module | None
     args: tuple[Any, ...]
-    """With calls where tensors enter."""
+    """Tensor arguments are the calls that computed them."""
     kwargs: dict[str, Any]
     num_readers: int
-    """Of its values; a question about its shape does not count."""
+    """Calls that read its values; reading its shape does not count."""
     shape: tuple[int, ...] | None
-    """Of what it gave for the example; None if that is no tensor."""
-    says: dict[str, int] = field(default_factory=dict[str, int])
-    """What a module that this file knows says about itself: ``timesteps``."""
+    """Of its result for the example; None if that is no tensor."""
+    timesteps: int | None = None
+    """Of a RepeatOverTime or FramesIn."""
 
 
 def capture(model: nn.Module, example: Tensor) -> list[Call]:
@@ -61,8 +61,8 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
 
     Args:
         model: any network whose forward torch.fx can trace. Hooks and replaced methods that a
-            trace does not see are refused.
-        example: an input, to learn the shapes from.
+            trace does not record are refused.
+        example: an input that determines the shapes.
     """
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise LoweringError(
@@ -70,7 +70,7 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
             "model._orig_mod"
         )
     with eval_mode(model):
-        _check_untouched("", model, parts=[("", model)])
+        _check_no_hooks("", model, parts=[("", model)])
         traced = _traced(model)
         shapes = _Shapes(traced)
         shapes.find(example)
@@ -84,7 +84,7 @@ def capture(model: nn.Module, example: Tensor) -> list[Call]:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Generator[None]:
-    """Put the model into eval mode inside the block, and every module back into its own behind."""
+    """Put the model into eval mode inside the block; restore every module's mode afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -95,7 +95,7 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 
 
 def overridden_methods(module: nn.Module, base: type[nn.Module]) -> list[str]:
-    """Name the methods of ``base``, but for extra_repr, that a subclass or the object replaces."""
+    """List the methods of ``base``, except extra_repr, that a subclass or the object replaces."""
     kinds = type(module).__mro__
     names = {name for kind in kinds[: kinds.index(base)] for name in vars(kind)}
     return sorted(
@@ -108,7 +108,7 @@ def overridden_methods(module: nn.Module, base: type[nn.Module]) -> list[str]:
 
 
 def compute_weights(module: nn.Module) -> None:
-    """Let hooks of torch that compute a weight, such as weight norm and pruning, do so now."""
+    """Run the hooks of torch that compute a weight, such as weight norm and pruning."""
     for hook in module._forward_pre_hooks.values():  # pyright: ignore[reportPrivateUsage]
         if isinstance(hook, _WEIGHT_HOOKS):
             hook(module, ())
@@ -139,20 +139,20 @@ def _advice(model: nn.Module, what: str) -> str:
     return "its forward may not decide by values, or loop over a tensor's size"
 
 
-def _check_untouched(
+def _check_no_hooks(
     path: str, module: nn.Module, *, parts: list[tuple[str, nn.Module]] | None = None
 ) -> None:
-    """Refuse hooks and replaced methods, which a lowered network would not have.
+    """Raise for hooks and replaced methods, which a trace does not record.
 
-    A trace calls the network's own forward, and never looks into modules that it knows; all
-    others it enters as they are called, hooks included.
+    A trace calls the network's own forward and does not enter leaf modules; it enters all others
+    as they are called, hooks included.
 
     Args:
         path: of the module.
-        module: one that is not looked into.
-        parts: to look at, with their paths; the module and what is inside it by default.
+        module: a leaf of the trace.
+        parts: modules to check, with their paths; the module and its children by default.
     """
-    watched = module.emit if isinstance(module, Neuron) else None  # its answer is not used
+    watched = module.emit if isinstance(module, Neuron) else None  # its output is not used
     for name, part in parts or module.named_modules(prefix=path):
         where = name or "the network itself"
         for hook in _forward_hooks(part):
@@ -196,11 +196,11 @@ def _name_of_hook(hook: Any) -> str:
 
 
 def _check_in_place(graph: fx.Graph, storages: dict[str, int]) -> None:
-    """Refuse writing into a tensor that is read again: a graph only knows what calls give.
+    """Raise if a tensor is written in place and read again: a graph only records results.
 
     Args:
         graph: as it was traced, dead calls included.
-        storages: where in memory every call put its result, if anything is written in place.
+        storages: address of every call's result, if anything is written in place.
     """
     order = {node: index for index, node in enumerate(graph.nodes)}
     for node in graph.nodes:
@@ -231,7 +231,7 @@ def _is_in_place(node: fx.Node) -> bool:
 def strip_annotations(graph: fx.Graph) -> fx.Graph:
     """Drop annotations from a graph: torch writes them as code, and cannot write ``Annotated``.
 
-    Ours are ``Annotated`` wherever jaxtyping is not installed, that is, at our users'.
+    Those of lbq are ``Annotated`` where jaxtyping is not installed.
     """
     for node in graph.nodes:
         node.type = None
@@ -239,7 +239,7 @@ def strip_annotations(graph: fx.Graph) -> fx.Graph:
 
 
 class _Proxy(fx.Proxy):
-    """Stands for a tensor; in-place operators are recorded as such, not as sums with new names."""
+    """Records in-place operators as such; torch's own proxy records ``+=`` as ``+``."""
 
 
 def _in_place(name: str) -> Callable[[_Proxy, Any], Any]:
@@ -259,7 +259,7 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.here = ""
-        """Path of the module whose forward is being traced; where it failed, if it did."""
+        """Path of the module whose forward is being traced."""
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
@@ -281,18 +281,18 @@ class _Tracer(fx.Tracer):
 
 
 class _Shapes(fx.Interpreter):
-    """Runs the graph once and keeps every shape, and where results lie if any is written into."""
+    """Runs the graph once and keeps every shape, and addresses if anything is written in place."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         writes = any(_is_in_place(node) for node in module.graph.nodes)
-        # memory that is given back would be found again under other names
+        # freed memory would be reused under other names
         super().__init__(module, garbage_collect_values=not writes)
         self._writes = writes
         self.found: dict[str, tuple[int, ...]] = {}
         self.storages: dict[str, int] = {}
 
     def find(self, example: Tensor) -> None:
-        """Run the example, or say that it does not fit."""
+        """Run the example; raise if it does not fit."""
         try:
             with torch.no_grad():
                 self.run(example.clone() if self._writes else example)
@@ -330,7 +330,7 @@ def _read(
     module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
     target: Any = node.target
     if module is not None:
-        _check_untouched(str(target), module)
+        _check_no_hooks(str(target), module)
         name, path = type(module).__name__, str(target)
         target = parametrize.type_before_parametrizations(module)
     else:
@@ -344,13 +344,13 @@ def _read(
         module=module,
         args=map_arg(node.args, call_of),  # pyright: ignore
         kwargs=map_arg(node.kwargs, call_of),  # pyright: ignore
-        num_readers=sum(not _asks_for_shape(reader) for reader in node.users),
+        num_readers=sum(not _reads_shape(reader) for reader in node.users),
         shape=shape,
-        says={} if timesteps is None else {"timesteps": timesteps},
+        timesteps=timesteps,
     )
 
 
-def _asks_for_shape(node: fx.Node) -> bool:
+def _reads_shape(node: fx.Node) -> bool:
     is_attribute = node.target is getattr and node.args[1:] == ("shape",)
     return is_attribute or (node.op == "call_method" and node.target in ("size", "dim"))
 

@@ -1,4 +1,4 @@
-"""Comparing a lowered network with the trained one, value by value, in float64."""
+"""Compare a lowered network with the trained one, value by value, in float64."""
 
 import sys
 from collections import defaultdict
@@ -29,19 +29,18 @@ def check_agreement(
     *,
     has_time: bool,
 ) -> None:
-    """Raise :class:`LoweringError` if the lowered network computes anything else than the model.
+    """Raise :class:`LoweringError` if the lowered network and the model compute different values.
 
     Both run in float64 on two samples, the example and a random one. The same noise, as wide as
-    a neuron's thresholds, is added to the currents that reach a neuron in both networks. So every
-    neuron emits, whatever its weights; and a membrane that would lie exactly at a threshold, where
-    the order of roundings decides, does not. Then currents may differ by rounding only, and levels
-    not at all.
+    a neuron's thresholds, is added to the currents of a neuron in both networks: so every neuron
+    emits, and no membrane lies exactly at a threshold, where rounding would decide. Currents may
+    differ by rounding only, levels not at all.
 
     Args:
-        model: the trained network; it is left as it was.
+        model: the trained network; it is not changed.
         example: one sample.
-        lower: lowers the model in float64; returns the network and, by the paths of its neurons,
-            the model's.
+        lower: lowers the model in float64; returns the network, and the trained neuron of each of
+            its neurons by path.
         has_time: whether the example is a sequence of frames.
     """
     inputs = _two_samples(example, has_time)
@@ -59,22 +58,22 @@ def check_agreement(
                 raise
             what = str(error).partition("\n")[0]
             raise LoweringError(
-                f"this network could not be compared with what it would be lowered to, in float64 "
-                f"and for a batch of two: {what}"
+                f"the model could not be compared with its lowered form, in float64 and for a "
+                f"batch of two: {what}"
             ) from error
     _compare(network, neurons, by_model, by_network)
     if answer.shape != expected.shape or not _is_close(answer, expected):
         last = list(neurons)[-1] if neurons else "its input"
         raise LoweringError(
-            f"this network would answer otherwise if lowered ({_difference(answer, expected)}): "
-            f"something behind {last} computes what a trace does not see; do there without "
-            f"isinstance, try, hasattr and the like on tensors"
+            f"the lowered network gives another output ({_difference(answer, expected)}): code "
+            f"behind {last} depends on what a trace does not record; avoid isinstance, try, "
+            f"hasattr and the like on tensors there"
         )
 
 
 @contextmanager
 def in_float64(model: nn.Module) -> Generator[None]:
-    """Give the model float64 copies of its parameters, buffers and tensors inside the block."""
+    """Replace parameters, buffers and tensors of the model by float64 copies inside the block."""
     kept: list[tuple[dict[str, Any], str, Tensor]] = []
     copies: dict[int, Tensor] = {}
     for module in model.modules():
@@ -94,7 +93,7 @@ def in_float64(model: nn.Module) -> Generator[None]:
 
 
 def _two_samples(example: Tensor, has_time: bool) -> Tensor:
-    """Return the example and, beside it in the batch, random numbers as large as it, or as one."""
+    """Return a batch of the example and a random sample of the same magnitude."""
     given = example.detach().to(torch.float64)
     spread = float(given.std()) if given.numel() > 1 else 0.0
     random = torch.randn(given.shape, generator=torch.Generator().manual_seed(0)).to(given)
@@ -103,7 +102,7 @@ def _two_samples(example: Tensor, has_time: bool) -> Tensor:
 
 
 def _width(network: LoweredNetwork, path: str) -> tuple[float, float]:
-    """Return the smallest and the largest noise for a neuron: all of its levels, and silence."""
+    """Return the range of the noise for a neuron: it covers all of its levels."""
     node = network.get_submodule(path)
     assert isinstance(node, LevelNeuron)
     top = 1.2 * float(node.thresholds.max())
@@ -116,7 +115,7 @@ def _run(
     neurons: dict[Any, Neuron],
     sizes: dict[Neuron, tuple[float, float]],
 ) -> tuple[Tensor, dict[Neuron, list[tuple[Tensor, Tensor]]]]:
-    """Run a network with noise at its neurons; return its answer, their currents and levels."""
+    """Run a network with noise at its neurons; return its output, their currents and levels."""
     seeds = {neuron: number for number, neuron in enumerate(sizes)}
     currents: dict[Neuron, list[Tensor]] = defaultdict(list)
     levels: dict[Neuron, list[Tensor]] = defaultdict(list)
@@ -150,25 +149,25 @@ def _compare(
     by_model: dict[Neuron, list[tuple[Tensor, Tensor]]],
     by_network: dict[Neuron, list[tuple[Tensor, Tensor]]],
 ) -> None:
-    """Raise if the first neuron that differs in the order of the network differs."""
+    """Raise for the first neuron whose currents or levels differ."""
     calls: dict[Neuron, int] = defaultdict(int)
     for path, neuron in neurons.items():
         number = calls[neuron]
         calls[neuron] += 1
         if len(by_model[neuron]) != len(by_network[neuron]):
-            continue  # the model calls it where nobody reads the answer: answers must do
+            continue  # the model discards one of its results; outputs are compared
         (currents, levels), (mine, my_levels) = by_model[neuron][number], by_network[neuron][number]
         mine, my_levels = mine.reshape_as(currents), my_levels.reshape_as(levels)
         if not _is_close(mine, currents):
             raise LoweringError(
-                f"the currents that reach {path} would be others if the network were lowered "
-                f"({_difference(mine, currents)}): something before it computes what a trace does "
-                f"not see; do there without isinstance, try, hasattr and the like on tensors"
+                f"the currents that reach {path} differ in the lowered network "
+                f"({_difference(mine, currents)}): code before it depends on what a trace does not "
+                f"record; avoid isinstance, try, hasattr and the like on tensors there"
             )
         if not torch.equal(my_levels.long(), levels.long()):
             raise LoweringError(
-                f"{path} ({type(neuron).__name__}) would emit other levels for the same currents "
-                f"if it were lowered: its class was changed; use the library's own"
+                f"{path} ({type(neuron).__name__}) emits other levels than its lowered form for "
+                f"the same currents: its class was changed; use the library's own"
             )
 
 

@@ -1,4 +1,9 @@
-"""``to_fixed_point``: a lowered network in integers only, proven not to overflow."""
+"""``to_fixed_point``: convert a lowered network to integers, proven not to overflow.
+
+The unit of a current is the value of one integer, per channel. Currents that are added need one
+unit, so nodes that feed one sum form a group. Its unit is chosen per output channel from the
+weights; identity shortcuts have wider weights and use the same unit.
+"""
 
 import copy
 import math
@@ -28,166 +33,40 @@ from lbq.deploy.nodes import (
 )
 from lbq.deploy.run import run
 from lbq.errors import LoweringError, ParameterError
-
-SHORTCUT_MAX = 2**15 - 1
-"""The largest weight of an identity shortcut: it is alone in its channel, so it may be wide."""
-_FINE = 2**20
-"""Units that a threshold or bias may have at most: beyond, finer steps change nothing."""
-
-
-@dataclass
-class Group:
-    """Nodes whose currents are added, and who reads the sum."""
-
-    members: list[str] = field(default_factory=list[str])
-    is_answer: bool = False
-    unit: Tensor = field(default_factory=lambda: torch.ones(1, dtype=torch.float64))
-
-
-def group_currents(network: LoweredNetwork) -> dict[str, Group]:
-    """Find for every node that gives or reads currents the group it belongs to."""
-    found: dict[str, Group] = {}
-    for place, node in network.nodes():
-        if isinstance(node, Synapse | Shortcut):
-            group = Group([place.path])
-        elif isinstance(node, Merge | Repeat | Readout | LevelNeuron) or place.inputs[0] in found:
-            group = _join([found[name] for name in place.inputs], found)
-            group.is_answer |= isinstance(node, Readout)
-        else:
-            continue
-        if isinstance(node, LevelNeuron):
-            group.members.append(place.path)  # its levels belong to nobody's sum
-            found[f"{place.path}:currents"] = group
-            continue
-        if place.path not in group.members:
-            group.members.append(place.path)
-        found[place.path] = group
-    return found
-
-
-def choose_units(
-    network: LoweredNetwork, groups: dict[str, Group], best: dict[str, Tensor]
-) -> None:
-    """Set the unit of every group.
-
-    Args:
-        network: the lowered network.
-        groups: from :func:`group_currents`.
-        best: for every synapse, the unit per output channel that suits its weights.
-    """
-    for group in {id(g): g for g in groups.values()}.values():
-        nodes = [(path, network.get_submodule(path)) for path in group.members]
-        units = [best[path] for path, node in nodes if isinstance(node, Synapse)]
-        floor = _smallest_unit([node for _, node in nodes])
-        unit = floor
-        for other in units:
-            unit = torch.maximum(unit, other)
-        group.unit = unit.max().reshape(1) if group.is_answer else unit
-
-
-def _smallest_unit(nodes: list[torch.nn.Module]) -> Tensor:
-    """Return the finest unit in which shortcuts, biases and thresholds still fit their integers."""
-    floor = torch.full((1,), 1e-30, dtype=torch.float64)
-    for node in nodes:
-        if isinstance(node, Shortcut):
-            floor = torch.maximum(floor, node.weight.double().abs() / SHORTCUT_MAX)
-        if isinstance(node, Synapse | Shortcut) and node.bias is not None:
-            largest = node.bias.double().abs().reshape(len(node.bias), -1).amax(1)
-            floor = torch.maximum(floor, largest / _FINE)
-        if isinstance(node, LevelNeuron):
-            floor = torch.maximum(floor, node.thresholds[0].double() / _FINE)
-    return floor
-
-
-def _join(groups: list[Group], found: dict[str, Group]) -> Group:
-    first = groups[0]
-    for other in groups[1:]:
-        if other is first:
-            continue
-        first.members += other.members
-        first.is_answer |= other.is_answer
-        for name, group in found.items():
-            if group is other:
-                found[name] = first
-    return first
-
-
-MAX_SHIFT = 8
-"""A decay is a multiple of 1 / 2**8."""
-_SHRINKS = tuple(1 - k / 40 for k in range(21))
-"""Shares of the largest weight at which weights may be clipped."""
-
-
-def rounded(weight: Tensor, unit: Tensor, *, bits: int) -> Tensor:
-    """Round weights to integers of ``bits`` in these units, symmetrically, the rest clipped."""
-    largest = 2 ** (bits - 1) - 1
-    shaped = unit.reshape(-1, *[1] * (weight.dim() - 1))
-    integers = (weight / shaped).round().clamp(-largest, largest)
-    return integers.to(torch.int8 if bits <= 8 else torch.int16)
-
-
-def best_unit(weight: Tensor, *, bits: int) -> Tensor:
-    """Find per output channel the unit in which rounding and clipping lose least, in squares."""
-    largest = 2 ** (bits - 1) - 1
-    widest = weight.flatten(1).abs().amax(1) / largest
-    widest = widest.clamp(min=1e-30)
-    best, least = widest, torch.full_like(widest, torch.inf)
-    for share in _SHRINKS:
-        unit = widest * share
-        kept = rounded(weight, unit, bits=bits).double() * unit.reshape(
-            -1, *[1] * (weight.dim() - 1)
-        )
-        lost = (kept - weight).square().flatten(1).sum(1)
-        best, least = torch.where(lost < least, unit, best), torch.minimum(lost, least)
-    return best
-
-
-def decay_as_fraction(decay: float, *, max_shift: int) -> tuple[int, int]:
-    """Write a decay as multiplier and shift: ``multiplier / 2**shift``, as short as possible."""
-    nearest = Fraction(round(decay * 2**max_shift), 2**max_shift)
-    return nearest.numerator, nearest.denominator.bit_length() - 1
-
-
-def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
-    """Run a lowered network and return, for every synapse, the mean of each input channel."""
-    means: dict[str, Tensor] = {}
-
-    def look(path: str, node: nn.Module, args: tuple[Any, ...]) -> None:
-        assert isinstance(node, Synapse)
-        seen = args[0].double().flatten(0, 1 if node.has_time else 0)  # [instants, C, *space]
-        if node.is_linear:
-            means[path] = seen.flatten(1).mean(0)
-        else:
-            means[path] = seen.mean((0, 2, 3))
-
-    hooks = [
-        node.register_forward_pre_hook(partial(look, place.path))
-        for place, node in network.nodes()
-        if isinstance(node, Synapse) and place.inputs != (INPUT,)
-    ]
-    try:
-        network(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return means
-
+from lbq.neurons.watch import removing_hooks
 
 Bits = Literal[4, 8, 16]
 
 _LEAST_AGREEMENT, _LEAST_SAMPLES = 0.5, 16
-"""Share of equal answers below which a conversion warns, and samples that make it a share.
+"""Warn below this share of equal outputs, given at least this many samples.
 
-A trained network keeps 9 of 10 answers at 4 bits, one that has hardly begun to learn 6 of 10."""
-_MOST_STRANGE = 0.05
-"""Share of calibration values without a byte above which a conversion warns."""
-_PIECE = 64
+A trained network keeps 9 of 10 outputs at 4 bits, a barely trained one 6 of 10."""
+_MAX_SHARE_NOT_BYTES = 0.05
+"""Warn if a larger share of the calibration values are no bytes."""
+_BATCH = 64
 """Samples that are compared at once."""
+SHORTCUT_MAX = 2**15 - 1
+"""The largest weight of an identity shortcut, the only weight of its channel."""
+_MAX_UNITS = 2**20
+"""Largest threshold or bias in units."""
+MAX_SHIFT = 8
+"""Decays are multiples of 1 / 2**8."""
+_CLIP_SHARES = tuple(1 - k / 40 for k in range(21))
+"""Candidate clipping points, as shares of the largest weight."""
+
+
+@dataclass
+class Group:
+    """Nodes whose currents are added, and the readers of the sum."""
+
+    members: list[str] = field(default_factory=list[str])
+    is_output: bool = False
+    unit: Tensor = field(default_factory=lambda: torch.ones(1, dtype=torch.float64))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """How the trained network's inputs came from bytes: ``(byte / 255 - mean) / std``.
+    """How inputs were normalised in training: ``(byte / 255 - mean) / std``.
 
     Example:
         >>> cifar10 = lbq.Pixels(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
@@ -199,7 +78,7 @@ class Pixels:
     std: Sequence[float]
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no normalisation of ``byte / 255`` has."""
+        """Raise for values that cannot normalise ``byte / 255``."""
         if not all(map(math.isfinite, self.mean)):
             raise ParameterError(f"means must be finite, got {tuple(self.mean)}")
         if not all(math.isfinite(std) and std > 0 for std in self.std):
@@ -219,23 +98,22 @@ def to_fixed_point(
     pixels: Pixels | EllipsisType | None = ...,
     calibration: Tensor | None = None,
 ) -> LoweredNetwork:
-    """Turn a lowered network into one of integers: weights, currents, membranes, thresholds.
+    """Convert a lowered network to integer weights, currents, membranes and thresholds.
 
-    It takes uint8 and answers with integers, in units of ``logit_scale``. Weights get a scale per
-    output channel (one for all classes of the answer, so that integers can be compared); identity
-    shortcuts get 16 bits. Every accumulator and membrane is proven to fit int32.
+    The result takes uint8 and returns integers, in units of ``logit_scale``. Weights get a scale
+    per output channel (one for all classes, so that logits can be compared); identity shortcuts get
+    16 bits. Every accumulator and membrane is proven to fit int32.
 
     Args:
         network: what :func:`lbq.lower` returned.
         bits: of the weights.
-        pixels: how images were normalised, so that the first synapse takes raw bytes; None if the
-            network was trained on integers 0..255 as they are (event counts, raw bytes). A network
-            of still images needs one of both; others are None by default.
-        calibration: some inputs of the lowered network. With them the mean error that rounding
-            makes in each channel is taken out of its bias, and ``agreement`` of the result says
-            how often both networks do the same on them. Fewer than half of the answers equal (of
-            16 or more), or inputs that are no bytes under ``pixels``, warn. Without them nothing
-            is compared.
+        pixels: the normalisation of training, so that the first synapse takes raw bytes; None if
+            the network was trained on integers 0..255 (event counts, raw bytes). Required for
+            static images; None by default otherwise.
+        calibration: some inputs of the lowered network. The mean rounding error of each channel is
+            then subtracted from its bias, and ``agreement`` of the result compares both networks.
+            Warns if fewer than half of the outputs (of 16 or more) are equal, or if the inputs are
+            no bytes under ``pixels``.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -247,7 +125,7 @@ def to_fixed_point(
     if bits not in (4, 8, 16):
         raise ParameterError(f"weights have 4, 8 or 16 bits, got {bits}")
     if network.is_integer:
-        raise ParameterError("this network is one of integers already")
+        raise ParameterError("this network is an integer network already")
     _check(network)
     given = _explicit(pixels, network)
     device = next((buffer.device for buffer in network.buffers()), torch.device("cpu"))
@@ -270,8 +148,8 @@ def _converted(
     prepared = _prepare_inputs(network, pixels)
     groups = group_currents(prepared)
     best = {
-        place.path: best_unit(node.weight.double(), bits=bits)
-        for place, node in prepared.nodes()
+        ref.path: best_unit(node.weight.double(), bits=bits)
+        for ref, node in prepared.nodes()
         if isinstance(node, Synapse)
     }
     choose_units(prepared, groups, best)
@@ -279,7 +157,7 @@ def _converted(
 
 
 def _explicit(pixels: Pixels | EllipsisType | None, network: LoweredNetwork) -> Pixels | None:
-    """Return how inputs came from bytes; of images that has to be given."""
+    """Return the normalisation; it is required for static images."""
     if isinstance(pixels, Pixels):
         channels = network.input_shape[0]
         if not len(pixels.mean) == len(pixels.std) == channels:
@@ -291,28 +169,28 @@ def _explicit(pixels: Pixels | EllipsisType | None, network: LoweredNetwork) -> 
     if network.takes_frames or len(network.input_shape) != 3:
         return None
     raise ParameterError(
-        f"this network takes images of {network.input_shape}, and its integers take bytes: pass "
-        f"pixels=lbq.Pixels(mean=..., std=...) as the images were normalised in training, or "
-        f"pixels=None if it was trained on values 0..255 as they are"
+        f"this network takes images of {network.input_shape}, and its integer form takes bytes: "
+        f"pass pixels=lbq.Pixels(mean=..., std=...), the normalisation of training, or pixels=None "
+        f"if it was trained on values 0..255"
     )
 
 
 def _check_calibration(network: LoweredNetwork, inputs: Tensor, pixels: Pixels | None) -> None:
-    """Refuse what is no input of the lowered network; warn about what no byte stands for."""
+    """Raise for what is no input of the lowered network; warn for values that are no bytes."""
     if pixels is not None and not inputs.is_floating_point():
         raise ParameterError(
             f"calibration takes inputs of the lowered network, normalised floats; got "
-            f"{inputs.dtype}, which only its integers will take"
+            f"{inputs.dtype}, which only the integer network takes"
         )
     network.check_input(inputs)
     if not inputs.numel():
         raise ParameterError("calibration needs at least one input, got an empty batch")
     exact = _as_bytes(network, inputs, pixels)
-    is_strange = (exact < -0.5) | (exact > PIXEL_MAX + 0.5)
+    is_no_byte = (exact < -0.5) | (exact > PIXEL_MAX + 0.5)
     if pixels is None:  # large counts saturate
-        is_strange = (exact < 0) | ((exact - exact.round()).abs() > 1e-3)
-    share = float(is_strange.double().mean())
-    if share > _MOST_STRANGE:
+        is_no_byte = (exact < 0) | ((exact - exact.round()).abs() > 1e-3)
+    share = float(is_no_byte.double().mean())
+    if share > _MAX_SHARE_NOT_BYTES:
         warnings.warn(
             f"{share:.0%} of the calibration values are no bytes 0..255 with pixels={pixels}, "
             f"but {exact.min():.4g}..{exact.max():.4g}; the integer network takes bytes: pass the "
@@ -333,15 +211,15 @@ def _as_bytes(network: LoweredNetwork, inputs: Tensor, pixels: Pixels | None) ->
 def _compare(
     network: LoweredNetwork, integers: LoweredNetwork, inputs: Tensor, pixels: Pixels | None
 ) -> Agreement:
-    """Run both networks on calibration inputs; warn where they answer differently too often."""
+    """Run both networks on the calibration inputs; warn if too many outputs differ."""
     exact = _as_bytes(network, inputs, pixels)
     raw = exact.round().clamp(0, PIXEL_MAX).to(torch.uint8)
     batch_axis = 1 if network.takes_frames else 0
     last = network.get_submodule(network.plan[-1].path)
     class_axis = 2 if isinstance(last, Readout) and last.over_time == "none" else 1
     same = answers = equal = levels = 0
-    pieces = zip(inputs.split(_PIECE, batch_axis), raw.split(_PIECE, batch_axis), strict=True)
-    for real, bytes_ in pieces:
+    batches = zip(inputs.split(_BATCH, batch_axis), raw.split(_BATCH, batch_axis), strict=True)
+    for real, bytes_ in batches:
         expected, theirs = _watched(network, real)
         found, ours = _watched(integers, bytes_)
         is_same = expected.argmax(class_axis) == found.argmax(class_axis)
@@ -353,9 +231,9 @@ def _compare(
     )
     if agreement.answers < _LEAST_AGREEMENT and agreement.samples >= _LEAST_SAMPLES:
         warnings.warn(
-            f"the integer network answers {agreement.answers:.0%} of {agreement.samples} "
-            f"calibration samples as the network of real numbers does; check pixels, and try more "
-            f"bits",
+            f"the integer network predicts the same class as the real-valued one for only "
+            f"{agreement.answers:.0%} of {agreement.samples} calibration samples; check pixels, "
+            f"and try more bits",
             stacklevel=4,
         )
     return agreement
@@ -364,16 +242,16 @@ def _compare(
 def _watched(network: LoweredNetwork, inputs: Tensor) -> tuple[Tensor, dict[Any, Tensor]]:
     levels: dict[Any, Tensor] = {}
 
-    def see(path: str, t: int, level: Tensor) -> None:
+    def watch(path: str, t: int, level: Tensor) -> None:
         levels[path, t] = level
 
-    return run(network, inputs, watch=see), levels
+    return run(network, inputs, watch=watch), levels
 
 
 def _rounded(
     network: LoweredNetwork, groups: dict[str, Group], bits: int, means: dict[str, Tensor]
 ) -> LoweredNetwork:
-    answer = next(group for group in groups.values() if group.is_answer)
+    answer = next(group for group in groups.values() if group.is_output)
     last = network.get_submodule(network.plan[-1].path)
     assert isinstance(last, Readout)
     share = network.timesteps if last.over_time == "mean" else 1
@@ -384,19 +262,19 @@ def _rounded(
         logit_scale=float(answer.unit) / share,
         origin=network.origin,
     )
-    for place, node in network.nodes():
+    for ref, node in network.nodes():
         if isinstance(node, Synapse):
-            made = _synapse(node, groups[place.path].unit, bits, means.get(place.path))
+            made = _synapse(node, groups[ref.path].unit, bits, means.get(ref.path))
         elif isinstance(node, Shortcut):
-            made = _shortcut(node, groups[place.path].unit)
+            made = _shortcut(node, groups[ref.path].unit)
         elif isinstance(node, LevelNeuron):
-            made = _neuron(node, groups[f"{place.path}:currents"].unit)
+            made = _neuron(node, groups[f"{ref.path}:currents"].unit)
         elif isinstance(node, Readout):
             made = Readout("none" if node.over_time == "none" else "sum")
         else:
             assert isinstance(node, Merge | Pool | Repeat)
             made = node
-        integers.add(place.path, made, *place.inputs)
+        integers.add(ref.path, made, *ref.inputs)
     prove(integers)
     return integers
 
@@ -417,7 +295,7 @@ def _synapse(node: Synapse, unit: Tensor, bits: int, mean: Tensor | None) -> Syn
 
 
 def _response(weight: Tensor, mean: Tensor, groups: int) -> Tensor:
-    """Return what a synapse of these weights gives for its mean input, far from borders."""
+    """Return the output of a synapse with these weights for its mean input, without borders."""
     taps = weight.flatten(2).sum(2) if weight.dim() > 2 else weight  # [out, in / groups]
     parts = zip(taps.chunk(groups), mean.chunk(groups), strict=True)
     return torch.cat([part @ inputs for part, inputs in parts])
@@ -442,22 +320,22 @@ def _neuron(node: LevelNeuron, unit: Tensor) -> IntegerNeuron:
 
 
 def _prepare_inputs(network: LoweredNetwork, pixels: Pixels | None) -> LoweredNetwork:
-    """Return the network with first synapses that take bytes instead of normalised numbers."""
+    """Return the network with first synapses that take bytes instead of normalised values."""
     made = LoweredNetwork(
         timesteps=network.timesteps,
         input_shape=network.input_shape,
         takes_frames=network.takes_frames,
         origin=network.origin,
     )
-    for place, node in network.nodes():
-        is_first = isinstance(node, Synapse) and place.inputs == (INPUT,)
+    for ref, node in network.nodes():
+        is_first = isinstance(node, Synapse) and ref.inputs == (INPUT,)
         new = _first_synapse(node, network, pixels) if is_first else node  # pyright: ignore[reportArgumentType]
-        made.add(place.path, new, *place.inputs)
+        made.add(ref.path, new, *ref.inputs)
     return made
 
 
 def _first_synapse(node: Synapse, network: LoweredNetwork, pixels: Pixels | None) -> Synapse:
-    """Move the normalisation into the weights; padded zeros were means, so borders differ."""
+    """Move the normalisation into the weights; padding was the mean, so borders differ."""
     weight, bias = node.weight.double(), node.bias
     if pixels is not None:
         mean = torch.tensor(pixels.mean, dtype=torch.float64)
@@ -487,20 +365,20 @@ def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
 
 
 def _check(network: LoweredNetwork) -> None:
-    for place, node in network.nodes():
-        _check_node(place, node)
-        if isinstance(node, Readout) and place != network.plan[-1]:
+    for ref, node in network.nodes():
+        _check_node(ref, node)
+        if isinstance(node, Readout) and ref != network.plan[-1]:
             raise LoweringError(
-                f"{place.path} averages {place.inputs[0]} over time, and more is computed with the "
-                f"mean, which is no integer; average last"
+                f"{ref.path} averages {ref.inputs[0]} over time before the end of the network, "
+                f"and the mean is no integer; average last"
             )
 
 
-def _check_node(place: NodeRef, node: torch.nn.Module) -> None:
+def _check_node(ref: NodeRef, node: torch.nn.Module) -> None:
     why = None
     if not all(bool(torch.isfinite(buffer).all()) for buffer in node.buffers()):
         why = "it holds a NaN or an infinity"
-    elif INPUT in place.inputs and not isinstance(node, Synapse):
+    elif INPUT in ref.inputs and not isinstance(node, Synapse):
         why = "it reads the input without a synapse"
     elif isinstance(node, LevelNeuron):
         if node.is_signed:
@@ -510,12 +388,132 @@ def _check_node(place: NodeRef, node: torch.nn.Module) -> None:
         elif node.mixture is not None:
             why = "it mixes timesteps"
     elif isinstance(node, Synapse | Shortcut) and node.max_input is None:
-        is_first = isinstance(node, Synapse) and place.inputs == (INPUT,)
+        is_first = isinstance(node, Synapse) and ref.inputs == (INPUT,)
         why = None if is_first else "it reads real-valued currents, not levels"
         if isinstance(node, Shortcut) and node.bias is None:
             why = (
-                f"it scales the real-valued currents of {place.inputs[0]}, and integers are scaled "
+                f"it scales the real-valued currents of {ref.inputs[0]}, and integers are scaled "
                 f"behind a neuron only; put the factor into the weights, or behind a neuron"
             )
     if why is not None:
-        raise LoweringError(f"{place.path} cannot be computed in integers: {why}")
+        raise LoweringError(f"{ref.path} cannot be computed in integers: {why}")
+
+
+def group_currents(network: LoweredNetwork) -> dict[str, Group]:
+    """Find the group of every node that gives or reads currents."""
+    found: dict[str, Group] = {}
+    for ref, node in network.nodes():
+        if isinstance(node, Synapse | Shortcut):
+            group = Group([ref.path])
+        elif isinstance(node, Merge | Repeat | Readout | LevelNeuron) or ref.inputs[0] in found:
+            group = _join([found[name] for name in ref.inputs], found)
+            group.is_output |= isinstance(node, Readout)
+        else:
+            continue
+        if isinstance(node, LevelNeuron):
+            group.members.append(ref.path)  # its output is levels, not currents
+            found[f"{ref.path}:currents"] = group
+            continue
+        if ref.path not in group.members:
+            group.members.append(ref.path)
+        found[ref.path] = group
+    return found
+
+
+def choose_units(
+    network: LoweredNetwork, groups: dict[str, Group], best: dict[str, Tensor]
+) -> None:
+    """Set the unit of every group.
+
+    Args:
+        network: the lowered network.
+        groups: from :func:`group_currents`.
+        best: for every synapse, the unit per output channel that suits its weights.
+    """
+    for group in {id(g): g for g in groups.values()}.values():
+        nodes = [(path, network.get_submodule(path)) for path in group.members]
+        units = [best[path] for path, node in nodes if isinstance(node, Synapse)]
+        floor = _smallest_unit([node for _, node in nodes])
+        unit = floor
+        for other in units:
+            unit = torch.maximum(unit, other)
+        group.unit = unit.max().reshape(1) if group.is_output else unit
+
+
+def _smallest_unit(nodes: list[torch.nn.Module]) -> Tensor:
+    """Return the smallest unit in which shortcuts, biases and thresholds fit their integers."""
+    floor = torch.full((1,), 1e-30, dtype=torch.float64)
+    for node in nodes:
+        if isinstance(node, Shortcut):
+            floor = torch.maximum(floor, node.weight.double().abs() / SHORTCUT_MAX)
+        if isinstance(node, Synapse | Shortcut) and node.bias is not None:
+            largest = node.bias.double().abs().reshape(len(node.bias), -1).amax(1)
+            floor = torch.maximum(floor, largest / _MAX_UNITS)
+        if isinstance(node, LevelNeuron):
+            floor = torch.maximum(floor, node.thresholds[0].double() / _MAX_UNITS)
+    return floor
+
+
+def _join(groups: list[Group], found: dict[str, Group]) -> Group:
+    first = groups[0]
+    for other in groups[1:]:
+        if other is first:
+            continue
+        first.members += other.members
+        first.is_output |= other.is_output
+        for name, group in found.items():
+            if group is other:
+                found[name] = first
+    return first
+
+
+def rounded(weight: Tensor, unit: Tensor, *, bits: int) -> Tensor:
+    """Round weights to signed integers of ``bits`` in these units, clipped symmetrically."""
+    largest = 2 ** (bits - 1) - 1
+    shaped = unit.reshape(-1, *[1] * (weight.dim() - 1))
+    integers = (weight / shaped).round().clamp(-largest, largest)
+    return integers.to(torch.int8 if bits <= 8 else torch.int16)
+
+
+def best_unit(weight: Tensor, *, bits: int) -> Tensor:
+    """Find per output channel the unit with the least squared error of rounding and clipping."""
+    largest = 2 ** (bits - 1) - 1
+    widest = weight.flatten(1).abs().amax(1) / largest
+    widest = widest.clamp(min=1e-30)
+    best, least = widest, torch.full_like(widest, torch.inf)
+    for share in _CLIP_SHARES:
+        unit = widest * share
+        kept = rounded(weight, unit, bits=bits).double() * unit.reshape(
+            -1, *[1] * (weight.dim() - 1)
+        )
+        lost = (kept - weight).square().flatten(1).sum(1)
+        best, least = torch.where(lost < least, unit, best), torch.minimum(lost, least)
+    return best
+
+
+def decay_as_fraction(decay: float, *, max_shift: int) -> tuple[int, int]:
+    """Write a decay as multiplier and shift: ``multiplier / 2**shift``, as short as possible."""
+    nearest = Fraction(round(decay * 2**max_shift), 2**max_shift)
+    return nearest.numerator, nearest.denominator.bit_length() - 1
+
+
+def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
+    """Run a lowered network and return the mean of each input channel of every synapse."""
+    means: dict[str, Tensor] = {}
+
+    def look(path: str, node: nn.Module, args: tuple[Any, ...]) -> None:
+        assert isinstance(node, Synapse)
+        seen = args[0].double().flatten(0, 1 if node.has_time else 0)  # [instants, C, *space]
+        if node.is_linear:
+            means[path] = seen.flatten(1).mean(0)
+        else:
+            means[path] = seen.mean((0, 2, 3))
+
+    hooks = [
+        node.register_forward_pre_hook(partial(look, ref.path))
+        for ref, node in network.nodes()
+        if isinstance(node, Synapse) and ref.inputs != (INPUT,)
+    ]
+    with removing_hooks(hooks):
+        network(inputs)
+    return means

@@ -1,4 +1,9 @@
-"""Making nodes of signals: synapses of drafts, shortcuts of levels, merges of sums."""
+"""Build the nodes of a lowered network from symbolic values.
+
+A :class:`SymbolicValue` is a tensor of the trained network as a sum of scaled node outputs. Scales
+(steps, gains of pools) are absorbed into the next synapse; batch norms are folded into the synapse
+before them, which stays a :class:`PendingSynapse` until it is read.
+"""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -13,41 +18,41 @@ from lbq.deploy.pool_args import PoolArgs
 from lbq.errors import LoweringError
 from lbq.functional.planes import absorb_step
 
-Axes = Literal["still", "once", "time", "folded", "mean"]
-"""Whether a tensor is ``[B, ...]``, ``[1, B, ...]``, ``[T, B, ...]``, ``[T * B, ...]``, or the
-mean over time, ``[B, ...]``, of terms that are ``[T, B, ...]``."""
+Axes = Literal["static", "once", "time", "merged", "mean"]
+"""``[B, ...]``, ``[1, B, ...]``, ``[T, B, ...]``, ``[T * B, ...]``, or the mean over time,
+``[B, ...]``, of terms that are ``[T, B, ...]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledInput:
-    """What one node gives, times a scale: bursts are a step times levels."""
+    """The output of one node times a scale; bursts are a step times levels."""
 
     source: str
     """Path of the node."""
     scale: Tensor
-    """Step and gains that nobody absorbed yet, float64, ``[1]`` or ``[C]``."""
+    """Step and gains that are not absorbed yet, float64, ``[1]`` or ``[C]``."""
     max_size: int | None
-    """Largest size of its integers; None for real numbers."""
+    """Largest absolute value of its integers; None for real numbers."""
     channels: int
     first_channel: int = 0
-    """Where its channels begin in a concatenation."""
+    """Offset of its channels in a concatenation."""
     positions: int = 0
-    """Pixels of every channel that a flatten turned into features while the node still gives
-    ``[C, H, W]``; 0 where the node gives what the signal says."""
+    """Pixels per channel that a flatten turned into features while the node gives ``[C, H, W]``;
+    0 if the node itself has the shape of the value."""
 
     @property
     def is_current(self) -> bool:
-        """Whether these are currents as they are."""
+        """Whether these are currents with scale 1."""
         return self.max_size is None and bool((self.scale == 1).all())
 
     def scaled(self, factor: float) -> "ScaledInput":
-        """Return the term with another factor on its way."""
+        """Multiply the scale by a factor."""
         return replace(self, scale=self.scale * factor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolicValue:
-    """A tensor of the trained network: a sum of terms."""
+    """A tensor of the trained network as a sum of scaled node outputs."""
 
     terms: tuple[ScaledInput, ...]
     axes: Axes
@@ -56,11 +61,11 @@ class SymbolicValue:
 
     @property
     def channels(self) -> int:
-        """Count the channels, concatenated ones included."""
+        """Return the number of channels, concatenated ones included."""
         return max(term.first_channel + term.channels for term in self.terms)
 
     def added(self, other: "SymbolicValue") -> "SymbolicValue":
-        """Add another signal; terms of one node become one term."""
+        """Add another value; terms of the same node are combined."""
         terms = list(self.terms)
         for term in other.terms:
             for index, mine in enumerate(terms):
@@ -74,7 +79,7 @@ class SymbolicValue:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingSynapse:
-    """A synapse that batch norms and the divisors of average pools may still be folded into."""
+    """A synapse that batch norms and divisors of average pools may still be folded into."""
 
     path: str
     inputs: SymbolicValue
@@ -83,36 +88,36 @@ class PendingSynapse:
     geometry: dict[str, Any] = field(default_factory=dict[str, Any])
     """Stride, padding, dilation and groups of a convolution; empty for a linear layer."""
     entering: tuple[int, ...] = ()
-    """Height and width of what a convolution reads."""
+    """Height and width of the input of a convolution."""
     pools: tuple[tuple[str, PoolArgs], ...] = ()
-    """Sums over windows of its currents, behind it: the paths of the pools and their windows."""
+    """Sum pools behind it, with their paths."""
 
     @property
     def is_linear(self) -> bool:
-        """Whether this is a linear layer, which flattens what enters."""
+        """Whether this is a linear layer, which flattens its input."""
         return not self.geometry
 
     @property
     def num_summed(self) -> int:
-        """Count the currents that one sum of the pools adds up."""
+        """Return the number of currents in one sum of the pools."""
         return math.prod(math.prod(window.kernel) for _, window in self.pools)
 
     def scaled(self, factor: float) -> "PendingSynapse":
-        """Return the draft of currents that are this many times as large."""
+        """Return the pending of currents that are this many times as large."""
         bias = None if self.bias is None else self.bias * factor
         return replace(self, weight=self.weight * factor, bias=bias)
 
 
 def absorb(weight: Tensor, term: ScaledInput, *, channels: int, groups: int) -> Tensor:
-    """Scale the part of a synapse that reads this term by the step that comes with it.
+    """Scale the weights that read a term by its scale.
 
     Args:
         weight: ``[out, in / groups, ...]``; a linear layer may read features of flattened channels.
-        term: what enters.
-        channels: that enter the synapse, over all terms.
-        groups: of the synapse; one where channels were concatenated.
+        term: the input.
+        channels: of all terms together.
+        groups: of the synapse; 1 for concatenated channels.
     """
-    features = weight.shape[1] * groups // channels  # of one channel; 1 unless it was flattened
+    features = weight.shape[1] * groups // channels  # per channel; 1 unless flattened
     if groups == 1:
         weight = weight.narrow(1, term.first_channel * features, term.channels * features)
     scale = term.scale
@@ -125,11 +130,11 @@ def absorb(weight: Tensor, term: ScaledInput, *, channels: int, groups: int) -> 
 
 
 def batch_norm_affine(norm: nn.BatchNorm1d | nn.BatchNorm2d, *, path: str) -> tuple[Tensor, Tensor]:
-    """Return the gain and the offset per channel that a batch norm applies in eval mode."""
+    """Return the gain and the offset per channel of a batch norm in eval mode."""
     if norm.running_mean is None or norm.running_var is None:
         raise LoweringError(
-            f"{path} has no running statistics, so what it does depends on the batch; train it "
-            f"with track_running_stats=True"
+            f"{path} has no running statistics, so its output depends on the batch; train it with "
+            f"track_running_stats=True"
         )
     gain = (norm.running_var.double() + norm.eps).rsqrt()
     if norm.weight is not None:  # pyright: ignore[reportUnnecessaryComparison] -- affine=False
@@ -143,78 +148,80 @@ def batch_norm_affine(norm: nn.BatchNorm1d | nn.BatchNorm2d, *, path: str) -> tu
 def fold_batch_norm(
     weight: Tensor, bias: Tensor | None, gain: Tensor, offset: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of the synapse that does what both did one after the other."""
+    """Return weight and bias of a synapse followed by a batch norm."""
     scaled = weight.double() * gain.reshape(-1, *[1] * (weight.dim() - 1))
     if bias is None:
         return scaled, offset
     return scaled, torch.addcmul(offset, bias.double(), gain)
 
 
-def one() -> Tensor:
-    """Return the scale of what is not scaled."""
+def unit_scale() -> Tensor:
+    """Return the scale 1."""
     return torch.ones(1, dtype=torch.float64)
 
 
 class GraphBuilder:
-    """Adds to a network the nodes that signals are carried by.
+    """Adds nodes for symbolic values to a network.
 
     Args:
-        network: grows.
-        dtype: of the numbers that nodes hold.
+        network: receives the nodes.
+        dtype: of their tensors.
     """
 
     def __init__(self, network: LoweredNetwork, dtype: torch.dtype) -> None:
         self._network, self._dtype = network, dtype
-        self._settled: dict[int, tuple[PendingSynapse, SymbolicValue]] = {}
+        self._built: dict[int, tuple[PendingSynapse, SymbolicValue]] = {}
 
-    def settle(self, draft: PendingSynapse) -> SymbolicValue:
-        """Make the synapses of a draft, one for each term that enters, and add them up."""
-        if id(draft) in self._settled:
-            return self._settled[id(draft)][1]
-        signal, groups = draft.inputs, draft.geometry.get("groups", 1)
+    def materialize(self, pending: PendingSynapse) -> SymbolicValue:
+        """Add one synapse per input term, and their sum; return the output."""
+        if id(pending) in self._built:
+            return self._built[id(pending)][1]
+        signal, groups = pending.inputs, pending.geometry.get("groups", 1)
         if groups > 1 and any(term.first_channel for term in signal.terms):
-            raise LoweringError(f"{draft.path} reads concatenated channels in groups")
+            raise LoweringError(f"{pending.path} reads concatenated channels in groups")
         paths: list[str] = []
         for term in signal.terms:
-            bias = None if draft.bias is None or paths else self.stored(draft.bias)
+            bias = None if pending.bias is None or paths else self.to_dtype(pending.bias)
             node = Synapse(
-                self.stored(absorb(draft.weight, term, channels=signal.channels, groups=groups)),
+                self.to_dtype(
+                    absorb(pending.weight, term, channels=signal.channels, groups=groups)
+                ),
                 bias,
                 max_input=term.max_size,
-                has_time=signal.axes != "still",
-                **draft.geometry,
+                has_time=signal.axes != "static",
+                **pending.geometry,
             )
-            paths.append(self._network.add(draft.path, node, term.source))
+            paths.append(self._network.add(pending.path, node, term.source))
         path = paths[0]
         if len(paths) > 1:
-            path = self._network.add(f"{draft.path}_merge", Merge(), *paths)
-        for pool, window in draft.pools:
+            path = self._network.add(f"{pending.path}_merge", Merge(), *paths)
+        for pool, window in pending.pools:
             path = self.add_pool(pool, window, path, signal)
-        made = self.currents(path, like=signal, channels=len(draft.weight))
-        made = replace(made, is_flat=draft.is_linear)
-        self._settled[id(draft)] = draft, made  # the draft is held, so its id stays its own
+        made = self.currents(path, like=signal, channels=len(pending.weight))
+        made = replace(made, is_flat=pending.is_linear)
+        self._built[id(pending)] = pending, made  # held, so that its id is not reused
         return made
 
     def add_pool(self, path: str, window: PoolArgs, source: str, signal: SymbolicValue) -> str:
-        """Add the node that pools one term of a signal; return its path."""
+        """Add a pool of one term; return its path."""
         node = Pool(
             "max" if window.is_max else "sum",
-            kernel=window.kernel,
-            stride=window.stride,
-            padding=window.padding,
-            has_time=signal.axes != "still",
+            kernel=(window.kernel[0], window.kernel[1]),
+            stride=(window.stride[0], window.stride[1]),
+            padding=(window.padding[0], window.padding[1]),
+            has_time=signal.axes != "static",
         )
         return self._network.add(path, node, source)
 
     def as_currents(
         self, signal: SymbolicValue, path: str, *, flatten: bool = False
     ) -> ScaledInput:
-        """Return the signal as one term of currents, from one node.
+        """Return the value as the currents of one node.
 
         Args:
-            signal: what to make currents of.
-            path: of what reads them.
-            flatten: give features even where all nodes give maps of one pixel.
+            signal: the value.
+            path: of its reader.
+            flatten: return features even if all nodes give maps of one pixel.
         """
         terms = self._currents(signal, path, f"{path}_shortcut", flatten)
         if len(terms) == 1:
@@ -223,13 +230,13 @@ class GraphBuilder:
         return replace(terms[0], source=merged)
 
     def all_currents(self, signal: SymbolicValue, path: str) -> list[ScaledInput]:
-        """Return terms of currents whose sum, inside a module, is the signal."""
+        """Return the value as currents of several nodes, to be added."""
         return self._currents(signal, path, f"{path}.shortcut".lstrip("."), False)
 
     def _currents(
         self, signal: SymbolicValue, path: str, name: str, flatten: bool
     ) -> list[ScaledInput]:
-        """Return terms of currents whose sum is the signal: all maps, or all features."""
+        """Return currents whose sum is the value: all maps, or all features."""
         where = path or "the network itself"
         if any(term.first_channel or term.channels < signal.channels for term in signal.terms):
             raise LoweringError(f"concatenated channels enter {where} without a synapse")
@@ -251,22 +258,22 @@ class GraphBuilder:
             return term
         given: dict[str, Any] = {
             "max_input": term.max_size,
-            "has_time": signal.axes != "still",
+            "has_time": signal.axes != "static",
         }
         if flatten:  # a linear layer: one weight per channel, on its diagonal
             diagonal = torch.diag(term.scale.expand(term.channels))
-            node = Synapse(self.stored(diagonal), **given)
+            node = Synapse(self.to_dtype(diagonal), **given)
         else:
-            node = Shortcut(self.stored(term.scale), **given)
+            node = Shortcut(self.to_dtype(term.scale), **given)
         source = self._network.add(name, node, term.source)
         positions = 0 if flatten else term.positions
-        return replace(term, source=source, scale=one(), max_size=None, positions=positions)
+        return replace(term, source=source, scale=unit_scale(), max_size=None, positions=positions)
 
     def currents(self, path: str, *, like: SymbolicValue, channels: int) -> SymbolicValue:
-        """Return what a node gives as a signal with the axes of another."""
-        term = ScaledInput(source=path, scale=one(), max_size=None, channels=channels)
+        """Return the output of a node as a value with the axes of another."""
+        term = ScaledInput(source=path, scale=unit_scale(), max_size=None, channels=channels)
         return replace(like, terms=(term,))
 
-    def stored(self, values: Tensor) -> Tensor:
-        """Return numbers as nodes hold them."""
+    def to_dtype(self, values: Tensor) -> Tensor:
+        """Return a copy in the dtype of the network."""
         return values.to(self._dtype).clone()

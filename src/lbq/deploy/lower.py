@@ -1,4 +1,4 @@
-"""``lower``: fold every batch norm, absorb every step, and leave a network of integer levels."""
+"""``lower``: fold batch norms and absorb steps, so that layers exchange integer levels."""
 
 import math
 import operator
@@ -21,12 +21,12 @@ from lbq.deploy.graph_builder import (
     SymbolicValue,
     batch_norm_affine,
     fold_batch_norm,
-    one,
+    unit_scale,
 )
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.neuron_thresholds import as_level_neuron
 from lbq.deploy.nodes import Merge, Readout, Repeat, Shortcut
-from lbq.deploy.pool_args import PoolArgs, global_pool, read_pool
+from lbq.deploy.pool_args import PoolArgs, global_pool, module_call, read_pool
 from lbq.errors import LoweringError
 from lbq.models import time
 from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime
@@ -34,23 +34,22 @@ from lbq.neurons.neuron import Neuron
 
 
 def lower(model: nn.Module, example: Tensor, *, check_time: bool = False) -> LoweredNetwork:
-    """Take a trained network out of training: the same answers, integer levels between its layers.
+    """Convert a trained network to an equivalent one with integer levels between its layers.
 
-    Batch norms are folded and steps absorbed in float64; the result has the model's dtype. Before
-    it is returned, the same lowering in float64 is compared with the model itself, hooks and all:
-    the currents and levels of every neuron, and the answers, for one sample of the example and a
-    random one. The same random noise is added to the currents of both, so that every neuron emits
-    and no membrane lies exactly at a threshold, where rounding would decide. Whatever differs by
-    more than rounding is refused with the path of the first neuron that it reaches.
+    Batch norms are folded and steps absorbed in float64; the result has the model's dtype. The same
+    lowering in float64 is compared with the model: currents and levels of every neuron, and the
+    outputs, for one sample of the example and a random one, with the same noise on the currents of
+    both so that every neuron emits. A difference beyond rounding raises an error with the path of
+    the first neuron it reaches.
 
-    A network is lowered as it is in eval mode; one in train mode is, with a warning.
+    The network is lowered as in eval mode; one in train mode gives a warning.
 
     Args:
-        model: a network of synapses, batch norms, pools, sums and neurons, in any arrangement that
-            torch.fx can trace. It is not changed.
-        example: an input of the model, for its shapes: still inputs ``[B, C, H, W]`` or
+        model: a network of synapses, batch norms, pools, sums and neurons that torch.fx can trace.
+            It is not changed.
+        example: an input that determines the shapes: static inputs ``[B, C, H, W]`` or
             ``[B, features]``, or frames with time first.
-        check_time: first test, with :func:`lbq.check_time`, that the model does not take the batch
+        check_time: first check, with :func:`lbq.check_time`, that the model does not take the batch
             as time.
 
     Example:
@@ -88,7 +87,7 @@ def _check_mode(model: nn.Module) -> None:
 def _has_time(example: Tensor) -> bool:
     if not 2 <= example.dim() <= 5:
         raise LoweringError(
-            f"the example has shape {list(example.shape)}; pass a batch of still inputs, "
+            f"the example has shape {list(example.shape)}; pass a batch of static inputs, "
             f"[B, features] or [B, C, H, W], or of frames, [T, B, features] or [T, B, C, H, W]"
         )
     return example.dim() in (3, 5)
@@ -100,7 +99,7 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
 
 
 _Value = SymbolicValue | PendingSynapse | None
-"""What a call of the trained network gives; None for what is no tensor (shapes)."""
+"""The result of a call of the trained network; None for what is no tensor (shapes)."""
 
 
 class _Lowering:
@@ -119,28 +118,26 @@ class _Lowering:
             id(first): call
             for call in calls
             for first in call.args[:1]
-            if isinstance(first, Call) and _FUNCTIONS.get(call.target) is not _L.ask
+            if isinstance(first, Call) and _FUNCTIONS.get(call.target) is not _L.read_shape
         }
-        """Who reads a call, if only one does."""
+        """The reader of a call, if there is only one."""
         for call in calls:
             self._values[id(call)] = self._lower(call, has_time)
         if not self.network.timesteps:
             raise LoweringError(self._never_repeated())
 
     def paired(self) -> tuple[LoweredNetwork, dict[str, Neuron]]:
-        """Return the network, and the trained neuron behind each of its neurons."""
+        """Return the network, and the trained neuron of each of its neurons by path."""
         return self.network, self._neurons
 
     def _never_repeated(self) -> str:
         read = "[B, C, H, W]" if self._example.dim() == 4 else "[B, features]"
         return (
-            f"the example, {list(self._example.shape)}, is read as still inputs {read}, and this "
+            f"the example, {list(self._example.shape)}, is read as static inputs {read}, and this "
             f"network never repeats them over time; repeat a current with "
             f"lbq.models.RepeatOverTime(timesteps), or pass frames, [T, B, C, H, W] or "
             f"[T, B, features] (tokens and one-dimensional signals over time are not lowered)"
         )
-
-    # what the network does, call by call
 
     def _lower(self, call: Call, has_time: bool) -> _Value:
         if call.kind == "input":
@@ -158,13 +155,13 @@ class _Lowering:
         if call.shape is None:
             return None  # an argument that was not given
         shape = self.network.input_shape
-        term = ScaledInput(source=INPUT, scale=one(), max_size=None, channels=shape[0])
+        term = ScaledInput(source=INPUT, scale=unit_scale(), max_size=None, channels=shape[0])
         return SymbolicValue(
-            terms=(term,), axes="time" if has_time else "still", is_flat=len(shape) < 2
+            terms=(term,), axes="time" if has_time else "static", is_flat=len(shape) < 2
         )
 
     def _named(self, call: Call) -> Call:
-        """Put arguments that were given by name in their places; refuse those that nobody knows."""
+        """Make keyword arguments positional; raise for unknown ones."""
         names = _ARGUMENTS.get(call.name)
         if names is None:
             return call
@@ -188,7 +185,7 @@ class _Lowering:
                 return self._refuse(call)
             if base.__module__.startswith("torch.") or overridden_methods(module, base):
                 kind = f"{call.target.__module__}.{call.target.__qualname__}"
-                self._refuse(call, f"a {kind} computes something else than a {base.__name__}")
+                self._refuse(call, f"a {kind} does not compute the same as a {base.__name__}")
             handler = _MODULES[base]
         return handler(self, call)
 
@@ -199,7 +196,7 @@ class _Lowering:
         if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
             self._refuse(call, "only zeros are padded, by numbers; write padding=1 or so")
         geometry = {k: getattr(layer, k) for k in ("stride", "padding", "dilation", "groups")}
-        return self._draft(call, layer, signal, geometry)
+        return self._pending_synapse(call, layer, signal, geometry)
 
     def multiply(self, call: Call) -> PendingSynapse:
         """A linear layer."""
@@ -212,9 +209,9 @@ class _Lowering:
                 f"reads {list(call.args[0].shape or ())} (tokens are not lowered); flatten first, "
                 f"or write a 1x1 convolution",
             )
-        return self._draft(call, layer, signal, {})
+        return self._pending_synapse(call, layer, signal, {})
 
-    def _draft(
+    def _pending_synapse(
         self,
         call: Call,
         layer: nn.Conv2d | nn.Linear,
@@ -233,16 +230,16 @@ class _Lowering:
         )
 
     def normalise(self, call: Call) -> _Value:
-        """A batch norm: folded into the synapse before it, or a weight per channel."""
+        """A batch norm: folded into the synapse before it, or one weight per channel."""
         norm = call.module
         assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
         gain, offset = batch_norm_affine(norm, path=call.path)
-        draft = self._draft_of(call.args[0])
-        if draft and not any(any(window.padding) for _, window in draft.pools):
+        pending = self._pending_of(call.args[0])
+        if pending and not any(any(window.padding) for _, window in pending.pools):
             weight, bias = fold_batch_norm(
-                draft.weight, draft.bias, gain, offset / draft.num_summed
+                pending.weight, pending.bias, gain, offset / pending.num_summed
             )
-            return replace(draft, weight=weight, bias=bias)
+            return replace(pending, weight=weight, bias=bias)
         signal = self._signal(call)
         if len(signal.terms) != 1:
             self._refuse(call, "it normalises a sum")
@@ -252,10 +249,10 @@ class _Lowering:
         path = self.network.add(
             call.path,
             Shortcut(
-                self._builder.stored(term.scale * gain),
-                self._builder.stored(offset),
+                self._builder.to_dtype(term.scale * gain),
+                self._builder.to_dtype(offset),
                 max_input=term.max_size,
-                has_time=signal.axes != "still",
+                has_time=signal.axes != "static",
             ),
             term.source,
         )
@@ -264,7 +261,7 @@ class _Lowering:
 
     def _neuron(self, call: Call, neuron: Neuron) -> SymbolicValue:
         signal = self._signal(call)
-        if signal.axes in ("still", "once"):
+        if signal.axes in ("static", "once"):
             self._refuse(call, self._never_repeated())
         if signal.axes != "time":
             self._refuse(call, "a neuron takes [T, B, ...]; unflatten the time before it")
@@ -301,7 +298,7 @@ class _Lowering:
         self.network.add("readout", Readout(over_time), currents.source)
 
     def mean(self, call: Call) -> _Value:
-        """A mean over time (the answer), or over space."""
+        """A mean over time (the output), or over space."""
         axes = _axes(call, "dim")
         assert call.args[0].shape is not None
         rank = len(call.args[0].shape)
@@ -324,26 +321,30 @@ class _Lowering:
         return self._refuse(call, f"it averages over axes {axes}")
 
     def pool(self, call: Call) -> _Value:
-        """A pool of torch's, as a module or a function."""
+        """A pool, as a module or a function."""
         space = self._space(call.args[0])
-        window = read_pool(call.module, call.name, call.args[1:], call.kwargs, space=space)
-        if isinstance(window, str):
-            return self._refuse(call, window)
+        name, args, kwargs = call.name, call.args[1:], call.kwargs
+        if call.module is not None:
+            name, kwargs = module_call(call.module)
+            args = ()
+        window = read_pool(name, args, kwargs, size=space)
+        if isinstance(window, str) or window.divisor_issue:
+            return self._refuse(call, window if isinstance(window, str) else window.divisor_issue)
         return self._pool(call, window)
 
     def _pool(self, call: Call, window: PoolArgs) -> _Value:
         path = call.path if call.module else f"{call.path}.pool".lstrip(".")
         size = math.prod(window.kernel)
-        draft = None if window.is_max else self._draft_of(call.args[0])
-        if draft and draft.geometry:
-            return replace(draft.scaled(1 / size), pools=(*draft.pools, (path, window)))
+        pending = None if window.is_max else self._pending_of(call.args[0])
+        if pending and pending.geometry:
+            return replace(pending.scaled(1 / size), pools=(*pending.pools, (path, window)))
         signal = self._signal(call)
         if window.is_max and len(signal.terms) != 1:
-            self._refuse(call, "the largest of a sum is no level")
+            self._refuse(call, "the maximum of a sum is no level")
         terms: list[ScaledInput] = []
         for term in signal.terms:
             if window.is_max and not bool((term.scale > 0).all()):
-                self._refuse(call, "the largest of negative multiples is the smallest level")
+                self._refuse(call, "the maximum of negative multiples is the smallest level")
             source = self._builder.add_pool(path, window, term.source, signal)
             if window.is_max:
                 terms.append(replace(term, source=source))
@@ -353,11 +354,11 @@ class _Lowering:
         return replace(signal, terms=tuple(terms))
 
     def repeat(self, call: Call) -> SymbolicValue:
-        """A still current shown at every timestep, by a module of ours."""
+        """A static current repeated over time by RepeatOverTime."""
         signal = self._signal(call)
-        if signal.axes != "still":
+        if signal.axes != "static":
             self._refuse(call, "what it repeats has a time axis already")
-        return self._repeat(call, signal, call.says["timesteps"])
+        return self._repeat(call, signal, call.timesteps)
 
     def _repeat(self, call: Call, signal: SymbolicValue, timesteps: int) -> SymbolicValue:
         if self.network.timesteps not in (0, timesteps):
@@ -372,37 +373,37 @@ class _Lowering:
 
     def unsqueeze(self, call: Call) -> _Value:
         """A time axis of one instant, on the way to a repetition."""
-        if self._axes_of(call.args[0]) != "still" or _argument(call, 1, "dim", None) != 0:
+        if self._axes_of(call.args[0]) != "static" or _argument(call, 1, "dim", None) != 0:
             self._refuse(call, f"only time is added as a new axis, before all others. {_REPEAT}")
         return replace(self._signal(call), axes="once")
 
     def expand(self, call: Call) -> _Value:
-        """A still current repeated by torch's expand or repeat: the shapes say how."""
+        """A static current repeated over time by torch's expand or repeat."""
         signal = self._signal(call)
         before, after = call.args[0].shape, call.shape
         assert before is not None
         assert after is not None
         one_instant = before[1:] if signal.axes == "once" else before
-        if signal.axes not in ("still", "once") or after[1:] != one_instant:
+        if signal.axes not in ("static", "once") or after[1:] != one_instant:
             self._refuse(call, f"it makes {list(before)} into {list(after)}. {_REPEAT}")
         return self._repeat(call, signal, after[0])
 
     def stack(self, call: Call) -> _Value:
-        """One still current stacked as often as there are timesteps."""
+        """A static current repeated over time by torch.stack."""
         parts = call.args[0]
         (axis,) = _axes(call, "dim") or (0,)
         signal = self._same(parts)
-        if signal is None or signal.axes != "still" or axis != 0:
+        if signal is None or signal.axes != "static" or axis != 0:
             return self._refuse(call, f"different tensors are stacked. {_REPEAT}")
         return self._repeat(call, signal, len(parts))
 
     def _same(self, parts: Any) -> SymbolicValue | None:
-        """Return the signal that all parts of a list are, if they are."""
+        """Return the value of a list whose parts are all the same, else None."""
         is_same = isinstance(parts, list | tuple) and len({id(part) for part in parts}) == 1
         return self._signal_of(parts[0]) if is_same and isinstance(parts[0], Call) else None
 
     def add(self, call: Call) -> _Value:
-        """A sum of two signals, or of a signal and nothing."""
+        """A sum of two values, or of a value and 0."""
         left, right = call.args[:2]
         if not (isinstance(left, Call) and isinstance(right, Call)):
             number = right if isinstance(left, Call) else left
@@ -421,7 +422,7 @@ class _Lowering:
             self._refuse(call, "one side was flattened from channels and the other was not")
         both = signals[0].added(signals[1])
         if all(term.max_size is not None for term in both.terms):
-            return both  # bursts: they enter a synapse branch by branch
+            return both  # bursts: a synapse reads each branch
         terms = [term for signal in signals for term in signal.terms]
         currents = self._builder.all_currents(replace(both, terms=tuple(terms)), call.path)
         sources = [term.source for term in currents]
@@ -442,7 +443,7 @@ class _Lowering:
         return replace(signal, terms=tuple(term.scaled(number) for term in signal.terms))
 
     def concatenate(self, call: Call) -> SymbolicValue:
-        """Channels side by side, or one still current as often as there are timesteps."""
+        """Concatenated channels, or a static current repeated over time."""
         parts: list[Call] = list(call.args[0])
         signals = [self._signal_of(part) for part in parts]
         (axis,) = _axes(call, "dim") or (0,)
@@ -464,7 +465,7 @@ class _Lowering:
         return replace(signals[0], terms=tuple(terms))
 
     def flatten(self, call: Call) -> _Value:
-        """Time folded into the batch, or channels and space into features."""
+        """Time merged into the batch, or channels and space flattened to features."""
         module, before = call.module, call.args[0]
         if isinstance(module, nn.Flatten):
             start, end = module.start_dim, module.end_dim
@@ -473,41 +474,41 @@ class _Lowering:
         rank, axes = len(before.shape or ()), self._axes_of(before)
         start, end = start % rank, end % rank
         if (start, end) == (0, 1) and axes == "time":
-            return self._moved(call, "folded")
+            return self._moved(call, "merged")
         if (start, end) == (0, 1):
             self._refuse(call, f"what it flattens has no time. {self._never_repeated()}")
         if start == (2 if axes == "time" else 1) and end == rank - 1:
             if end == start:
                 return self._values[id(before)]  # features already
-            draft = self._draft_of(before)
-            linear = self._as_linear(draft) if draft else None
+            pending = self._pending_of(before)
+            linear = self._as_linear(pending) if pending else None
             return linear or self._flat(self._raw(before), math.prod(self._space(before)))
         return self._refuse(call, f"it flattens axes {start}..{end} of {rank}")
 
     def _flat(self, value: _Value, positions: int) -> SymbolicValue:
         assert value is not None
-        signal = self._builder.settle(value) if isinstance(value, PendingSynapse) else value
+        signal = self._builder.materialize(value) if isinstance(value, PendingSynapse) else value
         terms = tuple(replace(term, positions=positions) for term in signal.terms)
         return replace(signal, terms=terms, is_flat=True)
 
-    def _as_linear(self, draft: PendingSynapse) -> PendingSynapse | None:
-        """Return the linear layer that does what a convolution and a flatten behind it do.
+    def _as_linear(self, pending: PendingSynapse) -> PendingSynapse | None:
+        """Return the linear layer equivalent to a convolution followed by a flatten, else None.
 
-        That is one whose window is all that enters, or a 1x1 convolution whose currents are then
-        averaged over all of the space: the levels are added up before it instead.
+        Its window covers the whole input; or it is a 1x1 convolution followed by a global average,
+        and the levels are summed before it instead.
         """
-        signal, kernel = draft.inputs, tuple(draft.weight.shape[2:])
+        signal, kernel = pending.inputs, tuple(pending.weight.shape[2:])
         plain = {"padding": (0, 0), "dilation": (1, 1), "groups": 1}
-        if any(draft.geometry.get(name) != value for name, value in plain.items()):
+        if any(pending.geometry.get(name) != value for name, value in plain.items()):
             return None
-        if not draft.pools and draft.entering == kernel:
+        if not pending.pools and pending.entering == kernel:
             flat = self._flat(signal, math.prod(kernel))
-            return replace(draft, inputs=flat, weight=draft.weight.flatten(1), geometry={})
+            return replace(pending, inputs=flat, weight=pending.weight.flatten(1), geometry={})
         are_levels = all(term.max_size is not None for term in signal.terms)
-        if len(draft.pools) != 1 or kernel != (1, 1) or not are_levels:
+        if len(pending.pools) != 1 or kernel != (1, 1) or not are_levels:
             return None
-        ((path, window),) = draft.pools
-        if draft.geometry["stride"] != (1, 1) or window.kernel != draft.entering:
+        ((path, window),) = pending.pools
+        if pending.geometry["stride"] != (1, 1) or window.kernel != pending.entering:
             return None
         size = math.prod(window.kernel)
         terms: list[ScaledInput] = []
@@ -516,49 +517,49 @@ class _Lowering:
             source = self._builder.add_pool(path, window, term.source, signal)
             terms.append(replace(term, source=source, max_size=term.max_size * size))
         flat = self._flat(replace(signal, terms=tuple(terms)), 1)
-        bias = None if draft.bias is None else draft.bias * size
-        weight = draft.weight.flatten(1)
-        return replace(draft, inputs=flat, weight=weight, bias=bias, geometry={}, pools=())
+        bias = None if pending.bias is None else pending.bias * size
+        weight = pending.weight.flatten(1)
+        return replace(pending, inputs=flat, weight=weight, bias=bias, geometry={}, pools=())
 
     def unflatten(self, call: Call) -> _Value:
-        """Time unfolded from the batch."""
-        if self._axes_of(call.args[0]) != "folded" or call.args[1] != 0:
-            self._refuse(call, "only time is unfolded, and only where it was folded")
+        """Time split from the batch."""
+        if self._axes_of(call.args[0]) != "merged" or call.args[1] != 0:
+            self._refuse(call, "only time that was merged into the batch is split from it")
         return self._moved(call, "time")
 
     def _moved(self, call: Call, axes: Axes) -> _Value:
-        """Return the same values under other axes; a draft stays one if more may be folded in."""
-        draft = self._draft_of(call.args[0])
-        here = self._readers.get(id(call.args[0]))  # as it was before its arguments were named
+        """Return the same tensor with other axes; it stays pending if more may be folded in."""
+        pending = self._pending_of(call.args[0])
+        here = self._readers.get(id(call.args[0]))  # before its arguments were made positional
         reader = self._readers.get(id(here)) if call.num_readers == 1 else None
         handler = reader and (_FUNCTIONS.get(reader.target) or _MODULES.get(reader.target))
-        if draft is not None and handler in (_L.pool, _L.normalise, _L.flatten, _L.mean):
-            return replace(draft, inputs=replace(draft.inputs, axes=axes))
+        if pending is not None and handler in (_L.pool, _L.normalise, _L.flatten, _L.mean):
+            return replace(pending, inputs=replace(pending.inputs, axes=axes))
         return replace(self._signal(call), axes=axes)
 
     def pass_on(self, call: Call) -> _Value:
-        """What does nothing in eval mode."""
+        """The identity in eval mode."""
         return self._values[id(call.args[0])]
 
     def drop(self, call: Call) -> _Value:
-        """A dropout that is a function: it drops whenever it is not told that training is over."""
+        """Functional dropout, which drops unless ``training=False``."""
         if _argument(call, 2, "training", True) and _argument(call, 1, "p", 0.5):
             self._refuse(call, "it drops in eval mode too; pass training=self.training")
         return self.pass_on(call)
 
-    def ask(self, call: Call) -> None:
-        """A question about a shape."""
+    def read_shape(self, call: Call) -> None:
+        """A shape."""
         if call.shape is not None:
-            self._refuse(call, "it gives a tensor, and only shapes are asked for")
+            self._refuse(call, "only shapes may be read, and it returns a tensor")
 
     def take(self, call: Call) -> _Value:
-        """A part of a shape; or a tensor with a time axis of one instant, ``x[None]``."""
+        """A part of a shape; or a tensor with a time axis of length 1, ``x[None]``."""
         if self._values[id(call.args[0])] is None:
-            return self.ask(call)
+            return self.read_shape(call)
         index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
         rest = index[1:]
         is_whole = all(part == slice(None) or part is ... for part in rest)
-        if index[0] is None and is_whole and self._axes_of(call.args[0]) == "still":
+        if index[0] is None and is_whole and self._axes_of(call.args[0]) == "static":
             return replace(self._signal(call), axes="once")
         return self._refuse(call, "it takes a part of a tensor")
 
@@ -568,25 +569,25 @@ class _Lowering:
         return self._signal_of(call.args[0])
 
     def _signal_of(self, call: Call) -> SymbolicValue:
-        """Return what a call gives; a mean over time is taken here if it was not yet."""
+        """Return the value of a call; a pending mean over time is computed here."""
         signal = self._raw(call)
         if signal.axes != "mean":
             return signal
         currents = self._builder.as_currents(signal, call.path)
         path = self.network.add("readout", Readout("mean"), currents.source)
-        still = replace(signal, terms=(replace(currents, source=path),), axes="still")
-        self._values[id(call)] = still
-        return still
+        mean = replace(signal, terms=(replace(currents, source=path),), axes="static")
+        self._values[id(call)] = mean
+        return mean
 
     def _raw(self, call: Call) -> SymbolicValue:
-        """Return what a call gives; a mean over time may still be one of terms over time."""
+        """Return the value of a call; a mean over time may still be pending."""
         value = self._values[id(call)]
         if value is None:
             return self._refuse(call, "a shape is used as a tensor")
-        return self._builder.settle(value) if isinstance(value, PendingSynapse) else value
+        return self._builder.materialize(value) if isinstance(value, PendingSynapse) else value
 
-    def _draft_of(self, call: Call) -> PendingSynapse | None:
-        """Return the draft that a call gives, if nobody else reads it."""
+    def _pending_of(self, call: Call) -> PendingSynapse | None:
+        """Return the pending synapse of a call that has one reader, else None."""
         value = self._values[id(call)]
         return value if isinstance(value, PendingSynapse) and call.num_readers == 1 else None
 
@@ -603,9 +604,8 @@ class _Lowering:
     def _refuse(self, call: Call, why: str = "") -> Any:
         what = f"{call.name} in {call.path or 'the network itself'}"
         raise LoweringError(
-            f"{what} cannot be lowered{': ' + why if why else ''}. A lowered network knows "
-            f"convolutions, linear layers, batch norms, pools, sums, concatenated channels and "
-            f"neurons"
+            f"{what} cannot be lowered{': ' + why if why else ''}. Supported are convolutions, "
+            f"linear layers, batch norms, pools, sums, concatenated channels and neurons"
         )
 
 
@@ -618,7 +618,7 @@ def _axes(call: Call, name: str) -> tuple[int, ...]:
     return (axes,) if isinstance(axes, int) else tuple(axes)
 
 
-_REPEAT = "Repeat a still current over time with lbq.models.RepeatOverTime(timesteps)"
+_REPEAT = "Repeat a static current over time with lbq.models.RepeatOverTime(timesteps)"
 _Handler = Callable[[_Lowering, Call], _Value]
 _L = _Lowering
 _POOLS = (F.max_pool2d, torch.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
@@ -631,7 +631,7 @@ _FUNCTIONS: dict[Any, _Handler] = {
     **dict.fromkeys((torch.stack,), _L.stack),
     **dict.fromkeys((torch.unsqueeze, "unsqueeze"), _L.unsqueeze),
     **dict.fromkeys(("expand", "repeat"), _L.expand),
-    **dict.fromkeys((getattr, "size", "dim"), _L.ask),
+    **dict.fromkeys((getattr, "size", "dim"), _L.read_shape),
     operator.getitem: _L.take,
     **dict.fromkeys((torch.clone, torch.detach, "contiguous", "clone", "detach"), _L.pass_on),
     F.dropout: _L.drop,
@@ -639,7 +639,7 @@ _FUNCTIONS: dict[Any, _Handler] = {
     **dict.fromkeys((torch.unflatten, "unflatten"), _L.unflatten),
     **dict.fromkeys((torch.mean, "mean"), _L.mean),
 }
-"""What to do about functions, by identity, and about methods, by name."""
+"""Handlers of functions, by identity, and of methods, by name."""
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("add", "iadd", "add_", "mul", "multiply"), ("input", "other")),
     **dict.fromkeys(("truediv", "div", "true_divide"), ("input", "other")),
@@ -650,7 +650,7 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "unsqueeze": ("input", "dim"),
     "mean": ("input", "dim", "keepdim"),
 }
-"""What these functions may be called with; anything else would change what they compute."""
+"""Supported arguments of these functions; others would change the result."""
 _MODULES: dict[type[nn.Module], _Handler] = {
     nn.Conv2d: _L.convolve,
     nn.Linear: _L.multiply,

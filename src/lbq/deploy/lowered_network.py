@@ -1,4 +1,4 @@
-"""A lowered network: nodes at the paths that their origins had, and the order they run in."""
+"""``LoweredNetwork``: nodes under the paths of the trained modules, and their order."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from lbq.deploy.nodes import LevelNeuron, Multiply, Weighted
 from lbq.errors import LoweringError, NonFiniteError, ShapeError, TimeError
 
 INPUT = "input"
-"""The name under which nodes read what enters the network."""
+"""The path that stands for the network's input."""
 
 
 @dataclass(frozen=True)
 class NodeRef:
-    """A node's place in the order: its path, and the paths that it reads."""
+    """A node of the running order: its path, and the paths that it reads."""
 
     path: str
     inputs: tuple[str, ...]
@@ -24,7 +24,7 @@ class NodeRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How often an integer network did the same as the network of real numbers it was made of."""
+    """How often an integer network and the real-valued network it was made of agree."""
 
     samples: int
     """Calibration samples that both ran on."""
@@ -37,15 +37,14 @@ class Agreement:
 class LoweredNetwork(nn.Module):
     """A network made only of :mod:`lbq.deploy.nodes`; torch runs, compiles and exports it.
 
-    Its neurons have the paths of the trained network's, so a watch, a counter or a person finds the
-    same layers in both.
+    Its neurons keep the paths of the trained network.
 
     Args:
         timesteps: number of timesteps (T).
         input_shape: shape of one sample at one instant, ``(C, H, W)`` or ``(features,)``.
-        takes_frames: whether it takes ``[T, B, ...]`` instead of still inputs ``[B, ...]``.
-        logit_scale: what one unit of an integer network's answer is worth; None for real answers.
-        origin: where it came from, as data that JSON can hold: a recipe, an accuracy.
+        takes_frames: whether it takes ``[T, B, ...]`` instead of static inputs ``[B, ...]``.
+        logit_scale: value of one unit of an integer network's output; None for real outputs.
+        origin: provenance as JSON data: a recipe, an accuracy.
 
     Attributes:
         agreement: what :func:`lbq.to_fixed_point` measured on calibration inputs; None if it had
@@ -75,12 +74,12 @@ class LoweredNetwork(nn.Module):
 
     @property
     def is_integer(self) -> bool:
-        """Whether it speaks, adds and compares integers only."""
+        """Whether it computes with integers only."""
         return self.logit_scale is not None
 
     def add(self, path: str, node: nn.Module, *inputs: str) -> str:
-        """Append a node that reads these paths; return its own path, made unique if it was not."""
-        known = {INPUT, *(place.path for place in self.plan)}
+        """Append a node that reads these paths; return its path, made unique."""
+        known = {INPUT, *(ref.path for ref in self.plan)}
         unknown = [name for name in inputs if name not in known]
         if unknown:
             raise LoweringError(f"{path} reads {', '.join(unknown)}, which is not before it")
@@ -98,32 +97,32 @@ class LoweredNetwork(nn.Module):
         return unique
 
     def nodes(self) -> Iterator[tuple[NodeRef, nn.Module]]:
-        """Yield every node with its place, in running order."""
-        for place in self.plan:
-            yield place, self.get_submodule(place.path)
+        """Yield every node with its reference, in running order."""
+        for ref in self.plan:
+            yield ref, self.get_submodule(ref.path)
 
     def example(self, batch: int = 1) -> Tensor:
-        """Return zeros that the network would take."""
+        """Return zeros of the network's input shape."""
         shape = (batch, *self.input_shape)
         if self.takes_frames:
             shape = (self.timesteps, *shape)
         return torch.zeros(shape, dtype=torch.uint8 if self.is_integer else self._dtype())
 
     def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
-        """Answer ``[B, classes]``; ``multiply`` says how synapses multiply, densely unless told."""
+        """Return ``[B, classes]``; ``multiply`` replaces the dense product of synapses."""
         values = {INPUT: inputs}
         last_use = self._last_use()
-        for index, (place, node) in enumerate(self.nodes()):
-            arguments = [values[name] for name in place.inputs]
-            is_weighted = isinstance(node, Weighted) and INPUT not in place.inputs
-            values[place.path] = node(*arguments, multiply) if is_weighted else node(*arguments)
-            for name in place.inputs:
+        for index, (ref, node) in enumerate(self.nodes()):
+            arguments = [values[name] for name in ref.inputs]
+            is_weighted = isinstance(node, Weighted) and INPUT not in ref.inputs
+            values[ref.path] = node(*arguments, multiply) if is_weighted else node(*arguments)
+            for name in ref.inputs:
                 if last_use[name] == index and name in values:
                     del values[name]
         return values[self.plan[-1].path]
 
     def check_input(self, inputs: Tensor) -> None:
-        """Complain about inputs of another shape, length or kind than the network was made for."""
+        """Raise for inputs of another shape, length or dtype than the network takes."""
         check_shape(inputs, self.input_shape, takes_frames=self.takes_frames)
         if self.takes_frames and len(inputs) != self.timesteps:
             raise TimeError(
@@ -138,18 +137,18 @@ class LoweredNetwork(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Show what enters."""
-        what = "frames" if self.takes_frames else "still inputs"
+        """Show the input and the size."""
+        what = "frames" if self.takes_frames else "static inputs"
         return f"{what} of {self.input_shape}, timesteps={self.timesteps}, {len(self.plan)} nodes"
 
     def neurons(self) -> Iterator[tuple[str, LevelNeuron]]:
         """Yield every neuron with its path, in running order."""
-        for place, node in self.nodes():
+        for ref, node in self.nodes():
             if isinstance(node, LevelNeuron):
-                yield place.path, node
+                yield ref.path, node
 
     def _last_use(self) -> dict[str, int]:
-        return {name: index for index, place in enumerate(self.plan) for name in place.inputs}
+        return {name: index for index, ref in enumerate(self.plan) for name in ref.inputs}
 
     def _is_taken(self, path: str) -> bool:
         try:
@@ -163,7 +162,7 @@ class LoweredNetwork(nn.Module):
 
 
 def check_shape(inputs: Tensor, shape: tuple[int, ...], *, takes_frames: bool) -> None:
-    """Complain about inputs that are not samples of this shape, over time where that is asked."""
+    """Raise unless the inputs are samples of this shape, with time first for frames."""
     expected = ("T", "B", *shape) if takes_frames else ("B", *shape)
     if inputs.dim() != len(expected) or tuple(inputs.shape[-len(shape) :]) != shape:
         raise ShapeError(
@@ -172,7 +171,7 @@ def check_shape(inputs: Tensor, shape: tuple[int, ...], *, takes_frames: bool) -
 
 
 def check_bytes(inputs: Tensor) -> None:
-    """Complain about inputs that no integer network takes."""
+    """Raise unless the inputs are uint8, as integer networks take them."""
     if inputs.dtype != torch.uint8:
         raise ShapeError(
             f"an integer network takes pixels or event counts as uint8, got {inputs.dtype}"

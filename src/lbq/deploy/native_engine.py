@@ -1,6 +1,6 @@
-"""The native engine: an integer network in C++, event-driven where few levels are active.
+"""Binding of the native engine: integer networks in C++, event-driven where few levels are active.
 
-``docs/engine.md`` says how it works and when it wins.
+The structs are those of ``native/engine/c_api.h``; ``docs/engine.md`` describes the engine.
 """
 
 import ctypes
@@ -62,7 +62,7 @@ class _Node(ctypes.Structure):
 
 
 class Description(ctypes.Structure):
-    """A whole network; what it points at lives as long as :class:`NetworkDescription`."""
+    """The struct of a network; :class:`NetworkDescription` owns the memory it points at."""
 
     _fields_ = (
         ("timesteps", ctypes.c_int64),
@@ -74,40 +74,40 @@ class Description(ctypes.Structure):
 
 
 class NetworkDescription:
-    """The description of an integer network, and everything that it points at.
+    """The structs of an integer network, and the memory that they point at.
 
     Args:
-        network: what :func:`lbq.to_fixed_point` returned; its bounds are proven here.
+        network: from :func:`lbq.to_fixed_point`; its bounds are proven here.
     """
 
     def __init__(self, network: LoweredNetwork) -> None:
         if not network.is_integer:
             raise LoweringError(
-                "the native engine runs networks of integers, this one is of real numbers; "
-                "turn it into one with lbq.to_fixed_point"
+                "the native engine runs integer networks, and this one is real-valued; convert it "
+                "with lbq.to_fixed_point"
             )
         self._alive: list[Any] = []
-        self._numbers = {INPUT: -1} | {place.path: i for i, place in enumerate(network.plan)}
+        self._index = {INPUT: -1} | {ref.path: i for i, ref in enumerate(network.plan)}
         self.shapes: dict[str, Shape] = {INPUT: _three(network.input_shape)}
-        self.has_places = {INPUT: len(network.input_shape) == 3}
+        self.is_map = {INPUT: len(network.input_shape) == 3}
         self.has_time = {INPUT: network.takes_frames}
         self._are_currents = {INPUT: False}
-        for place, node in network.nodes():
-            first = place.inputs[0]
-            why = self._why_not(place, node, network)
+        for ref, node in network.nodes():
+            first = ref.inputs[0]
+            why = self._why_not(ref, node, network)
             if why is not None:
-                raise LoweringError(f"the native engine does not run {place.path}: {why}")
-            self.shapes[place.path] = output_shape(node, self.shapes[first])
-            self.has_places[place.path] = _has_places(node, self.has_places[first])
-            self.has_time[place.path] = _gives_time(node, self.has_time[first])
+                raise LoweringError(f"the native engine does not run {ref.path}: {why}")
+            self.shapes[ref.path] = output_shape(node, self.shapes[first])
+            self.is_map[ref.path] = _gives_map(node, self.is_map[first])
+            self.has_time[ref.path] = _gives_time(node, self.has_time[first])
             gives_levels = isinstance(node, IntegerNeuron) or (
                 isinstance(node, Pool) and not self._are_currents[first]
             )
-            self._are_currents[place.path] = not gives_levels
+            self._are_currents[ref.path] = not gives_levels
         bounds = prove(network)
         nodes = [
-            self._describe(place.path, place.inputs, node, bounds.get(place.path))
-            for place, node in network.nodes()
+            self._describe(ref.path, ref.inputs, node, bounds.get(ref.path))
+            for ref, node in network.nodes()
         ]
         array = (_Node * len(nodes))(*nodes)
         self._alive.append(array)
@@ -119,25 +119,29 @@ class NetworkDescription:
             array,
         )
 
-    def _why_not(self, place: NodeRef, node: nn.Module, network: LoweredNetwork) -> str | None:
-        """Say why the engine was not made for a node where it is; None if it was."""
+    def _why_not(self, ref: NodeRef, node: nn.Module, network: LoweredNetwork) -> str | None:
+        """Return why the engine does not support a node in this position; None if it does."""
         if type(node) not in KINDS:
             return f"a {type(node).__name__} is none of its nodes"
-        is_last = place == network.plan[-1]
+        is_last = ref == network.plan[-1]
         if isinstance(node, Readout) != is_last:
             return "a network ends with its only readout"
-        if not is_last and not any(place.path in other.inputs for other in network.plan):
+        if not is_last and not any(ref.path in other.inputs for other in network.plan):
             return "nothing reads it"
-        shapes = {self.shapes[name] for name in place.inputs}
-        times = {self.has_time[name] for name in place.inputs}
-        if not place.inputs or len(shapes) > 1 or len(times) > 1:
-            return f"it reads shapes {sorted(shapes)}, or mixes still and moving inputs"
+        shapes = {self.shapes[name] for name in ref.inputs}
+        times = {self.has_time[name] for name in ref.inputs}
+        if not ref.inputs or len(shapes) > 1 or len(times) > 1:
+            return f"it reads shapes {sorted(shapes)}, or mixes inputs with and without time"
         (has_time,), (shape,) = times, shapes
         if isinstance(node, Merge | Repeat | IntegerNeuron | Readout):
-            if not all(self._are_currents[name] for name in place.inputs):
+            if not all(self._are_currents[name] for name in ref.inputs):
                 return "it takes currents, and reads levels or the input"
             if not isinstance(node, Merge) and has_time == isinstance(node, Repeat):
-                return "it repeats what has time already" if has_time else "it reads a still input"
+                return (
+                    "it repeats what has time already"
+                    if has_time
+                    else "it reads an input without time"
+                )
         elif has_time != node.has_time:  # pyright: ignore[reportAttributeAccessIssue]
             return "has_time contradicts what it reads"
         if isinstance(node, Repeat) and node.timesteps != network.timesteps:
@@ -145,13 +149,13 @@ class NetworkDescription:
         return _why_no_shape(node, shape)
 
     def torch_shape(self, path: str) -> tuple[int, ...]:
-        """Return the shape of what a node gives as torch has it: features without places."""
-        return self.shapes[path] if self.has_places[path] else self.shapes[path][:1]
+        """Return the output shape of a node as in torch: features have no height and width."""
+        return self.shapes[path] if self.is_map[path] else self.shapes[path][:1]
 
     def _describe(
         self, path: str, inputs: Sequence[str], node: nn.Module, bound: Bound | None
     ) -> _Node:
-        numbers = (ctypes.c_int32 * len(inputs))(*(self._numbers[name] for name in inputs))
+        numbers = (ctypes.c_int32 * len(inputs))(*(self._index[name] for name in inputs))
         self._alive.append(numbers)
         made = _Node(kind=KINDS.index(type(node)), num_inputs=len(inputs), inputs=numbers, groups=1)
         made.from_[:], made.to[:] = self.shapes[inputs[0]], self.shapes[path]
@@ -177,20 +181,20 @@ class NetworkDescription:
 
 
 def output_shape(node: nn.Module, shape: Shape) -> Shape:
-    """Return the shape of what a node gives, per sample and instant."""
+    """Return the output shape of a node, per sample and timestep."""
     if isinstance(node, Synapse):
         if node.is_linear:
             return (node.weight.shape[0], 1, 1)
         kernel, reach = node.weight.shape[2:], node.dilation
         window = (kernel, node.stride, node.padding, reach)
-        return (node.weight.shape[0], *_places(shape, *window))
+        return (node.weight.shape[0], *_output_size(shape, *window))
     if isinstance(node, Pool):
-        return (shape[0], *_places(shape, node.kernel, node.stride, node.padding, (1, 1)))
+        return (shape[0], *_output_size(shape, node.kernel, node.stride, node.padding, (1, 1)))
     return shape
 
 
 def _why_no_shape(node: nn.Module, shape: Shape) -> str | None:
-    """Say why a node cannot read values of this shape; None if it can."""
+    """Return why a node cannot read this shape; None if it can."""
     channels, where = shape[0], f"it reads values of shape {shape}"
     if isinstance(node, Synapse) and node.is_linear:
         if node.weight.shape[1] != math.prod(shape):
@@ -219,7 +223,7 @@ def _why_no_shape(node: nn.Module, shape: Shape) -> str | None:
     return None
 
 
-def _places(
+def _output_size(
     shape: Shape,
     kernel: Sequence[int],
     stride: Sequence[int],
@@ -234,7 +238,7 @@ def _places(
 
 
 def _settings(node: nn.Module) -> Iterator[tuple[str, int | tuple[int, ...]]]:
-    """Yield what the struct of a node holds beside shapes, bounds and tensors."""
+    """Yield the fields of a node other than shapes, bounds and tensors."""
     if isinstance(node, Synapse | Shortcut):
         assert node.max_input is not None  # integers
         yield "max_input", node.max_input
@@ -262,7 +266,7 @@ def _settings(node: nn.Module) -> Iterator[tuple[str, int | tuple[int, ...]]]:
         yield "sums_over_time", node.over_time == "sum"
 
 
-def _has_places(node: nn.Module, before: bool) -> bool:
+def _gives_map(node: nn.Module, before: bool) -> bool:
     return not node.is_linear if isinstance(node, Synapse) else before
 
 
@@ -278,19 +282,19 @@ def _three(shape: Sequence[int]) -> Shape:
 
 @dataclass(frozen=True, eq=False)
 class BufferSnapshot:
-    """The numbers of a network at some moment: the tensors themselves, and how often written."""
+    """The buffers of a network and their version counters."""
 
     buffers: tuple[Tensor, ...]
     versions: tuple[int, ...]
 
     @classmethod
     def of(cls, network: LoweredNetwork) -> "BufferSnapshot":
-        """Remember the numbers that a network has now."""
+        """Take a snapshot of a network."""
         found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
         return cls(found, tuple(map(_version, found)))
 
     def matches(self, network: LoweredNetwork) -> bool:
-        """Say whether nobody replaced them or wrote into them since."""
+        """Return whether no buffer was replaced or written since."""
         now = BufferSnapshot.of(network)
         return self.versions == now.versions and all(
             mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
@@ -298,24 +302,24 @@ class BufferSnapshot:
 
 
 def _version(buffer: Tensor) -> int:
-    """Count how often a tensor was written into; inference tensors do not count."""
+    """Return the version counter of a tensor; inference tensors have none."""
     return 0 if buffer.is_inference() else buffer._version
 
 
 Choice = Literal["measured", "events", "dense"]
 CHOICES: tuple[Choice, ...] = ("measured", "events", "dense")
 MAX_TIMED_IMAGES = 4
-"""Images of one call whose steps are timed: more run in pieces."""
+"""Largest batch whose steps can be timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """How one step of the engine went."""
+    """Time of one step of the engine."""
 
     path: str
     seconds: float
     pair_density: float | None
-    """Share of pairs of channels that were not both zero; None where nothing is multiplied."""
+    """Share of channel pairs that were not both zero; None where nothing is multiplied."""
     is_dense: bool
 
 
@@ -329,12 +333,12 @@ class _Record(ctypes.Structure):
 
 
 class EngineState:
-    """What the neurons of an engine carry from one piece of a stream to the next; made at rest.
+    """The carries of an engine's neurons between parts of a stream; starts at rest.
 
-    A stream has as many timesteps as the network: that is how far its sums are proven.
+    A stream has at most the network's timesteps, for which its sums are proven.
 
     Args:
-        engine: whose neurons.
+        engine: the engine.
         batch: number of samples.
     """
 
@@ -348,9 +352,9 @@ class NativeEngine:
     """An integer network packed for one instruction set; any number of threads may run it.
 
     Args:
-        network: what :func:`lbq.to_fixed_point` returned. Its numbers are copied.
-        choice: "measured" takes events or dense products by the share of active levels, layer by
-            layer; the others force one.
+        network: from :func:`lbq.to_fixed_point`. Its tensors are copied.
+        choice: "measured" chooses events or dense products per layer by the share of active
+            levels; the others force one.
         isa: instruction set; None for the best one that ``LBQ_ISA`` allows.
     """
 
@@ -359,8 +363,8 @@ class NativeEngine:
     ) -> None:
         if choice not in CHOICES:
             raise ParameterError(f"choice must be one of {', '.join(CHOICES)}, got {choice!r}")
-        self._described = described = NetworkDescription(network)
-        self._paths = [place.path for place in network.plan]
+        self._description = description = NetworkDescription(network)
+        self._paths = [ref.path for ref in network.plan]
         self._neurons = {path: self._paths.index(path) for path, _ in network.neurons()}
         self.timesteps, self.takes_frames = network.timesteps, network.takes_frames
         self._input_shape = network.input_shape
@@ -368,7 +372,9 @@ class NativeEngine:
         self._sums_over_time = getattr(last, "over_time", "none") == "sum"
         name = None if isa is None else isa.encode()
         self.handle = _checked(
-            _library().lbq_engine_new(ctypes.byref(described.struct), name, CHOICES.index(choice)),
+            _library().lbq_engine_new(
+                ctypes.byref(description.struct), name, CHOICES.index(choice)
+            ),
             self._paths,
         )
         finalize(self, _library().lbq_engine_free, self.handle)
@@ -387,19 +393,19 @@ class NativeEngine:
         threads: int | None = None,
         watch: Watch | None = None,
     ) -> Tensor:
-        """Answer uint8 inputs with integers, as ``lbq.run`` does.
+        """Return the integer logits of uint8 inputs, as :func:`lbq.run` does.
 
         Args:
             inputs: ``[B, ...]``, or ``[T, B, ...]`` if the network takes frames.
-            carries: where the neurons are, in and out; None for rest.
-            timesteps: length of this piece of a stream; None for the network's, or the frames'.
+            carries: state of the neurons, updated in ref; None starts at rest.
+            timesteps: length of this part of a stream; None for all, or the number of frames.
             threads: None for torch's number.
             watch: called with every layer, timestep and level.
         """
         return self._run(inputs, carries, timesteps, threads, watch, None)
 
     def time_steps(self, inputs: Tensor) -> list[StepTime]:
-        """Run at most four images on one thread and return how long every step took."""
+        """Run at most four images on one thread and return the time of every step."""
         records = (_Record * len(self._paths))()
         self._run(inputs, None, None, 1, None, records)
         return [
@@ -433,10 +439,10 @@ class NativeEngine:
             )
         if carries is not None and (carries.engine is not self or carries.batch != batch):
             raise ParameterError(
-                f"these carries are of {carries.batch} samples and maybe of another engine; "
-                f"make new ones for {batch} with EngineState(engine, {batch})"
+                f"this state is for {carries.batch} samples, or of another engine; make a new one "
+                f"with EngineState(engine, {batch})"
             )
-        shape = (batch, *self._described.torch_shape(self._paths[-1]))
+        shape = (batch, *self._description.torch_shape(self._paths[-1]))
         answers = torch.empty(
             shape if self._sums_over_time else (timesteps, *shape), dtype=torch.int32
         )
@@ -445,7 +451,7 @@ class NativeEngine:
         if watch is not None:
             pointers = (ctypes.c_void_p * len(self._paths))()
             for path, number in self._neurons.items():
-                shape = (timesteps, batch, *self._described.torch_shape(path))
+                shape = (timesteps, batch, *self._description.torch_shape(path))
                 seen[path] = torch.empty(shape, dtype=torch.uint8)
                 pointers[number] = seen[path].data_ptr()
         failed = _library().lbq_engine_run(
@@ -470,10 +476,10 @@ class NativeEngine:
                     watch(path, t, level)
         return answers
 
-    def _timesteps(self, inputs: Tensor, asked: int | None, carries: EngineState | None) -> int:
-        """Return how many timesteps this piece has; more than are proven are refused."""
+    def _timesteps(self, inputs: Tensor, requested: int | None, carries: EngineState | None) -> int:
+        """Return the number of timesteps; raise if it exceeds what is proven."""
         whole = len(inputs) if self.takes_frames else self.timesteps
-        timesteps = whole if asked is None else asked
+        timesteps = whole if requested is None else requested
         if timesteps < 1:
             raise TimeError(f"at least one timestep is needed, got {timesteps}")
         if self.takes_frames and timesteps != len(inputs):
@@ -481,8 +487,8 @@ class NativeEngine:
         left = self.timesteps if carries is None else carries.timesteps_left
         if timesteps > left:
             raise TimeError(
-                f"{timesteps} timesteps are asked for and {left} are left of the {self.timesteps} "
-                f"that the network is proven for; begin again with new EngineState"
+                f"{timesteps} timesteps were requested and {left} are left of the {self.timesteps} "
+                f"that the network is proven for; start again with a new EngineState"
             )
         return timesteps
 
@@ -497,7 +503,7 @@ def run(network: LoweredNetwork, inputs: Tensor, watch: Watch | None = None) -> 
 
 
 def engine_of(network: LoweredNetwork) -> NativeEngine:
-    """Return the network's engine, or raise why there is none; kept while its numbers stay."""
+    """Return the network's engine, cached until its buffers change; raise if there is none."""
     known = _engines.get(network)
     if known is None or not known[0].matches(network):
         try:
@@ -513,7 +519,7 @@ def engine_of(network: LoweredNetwork) -> NativeEngine:
 
 @cache
 def _library() -> Any:
-    """Load the engine's door, or say what is missing."""
+    """Load the C API of the engine; raise if the library is missing."""
     spec, why = util.find_spec("lbq._native"), kernels.load_error()
     if why is not None or spec is None or spec.origin is None:
         raise ImplementationError(
@@ -544,7 +550,7 @@ def _library() -> Any:
 
 
 def _checked(handle: int | None, paths: Sequence[str] = ()) -> int:
-    """Return a handle that the library gave; where it gave none, raise its message with paths."""
+    """Return a handle; raise the library's message, with node paths, if it is null."""
     if handle is None:
         message = _library().lbq_engine_error().decode()
         for number in sorted({int(number) for number in re.findall(r"node (\d+)", message)}):
@@ -555,22 +561,22 @@ def _checked(handle: int | None, paths: Sequence[str] = ()) -> int:
 
 
 IDEAL_CHANNELS, IDEAL_SIDE = 256, 14
-"""A layer whose weights and sums stay in the caches, and whose rows fill every vector."""
+"""A layer that stays in the caches and fills every vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTime:
-    """One step of the engine: everything that is added up before a neuron, and the neuron."""
+    """Time of one step of the engine: all sums before a neuron, and the neuron."""
 
     path: str
     seconds: float
-    """Of the fastest round."""
+    """Of the fastest run."""
     kernel: str
     """ "events", "dense", or "plain" where no level meets a weight."""
     pair_density: float | None
     """Share of pairs of channels that were not both zero."""
     products: int
-    """That a dense engine would multiply for this."""
+    """Multiplications of a dense engine."""
 
     @property
     def rate(self) -> float:
@@ -580,15 +586,15 @@ class LayerTime:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTime:
-    """All layers, and the machine's limit."""
+    """Times of all layers, and the limit of this machine."""
 
     isa: str
     limit: float
-    """Products per second of the engine's own dense kernel on an ideal layer, just now."""
+    """Products per second of the engine's dense kernel on an ideal layer."""
     layers: tuple[LayerTime, ...]
 
     def share(self, layer: LayerTime) -> float:
-        """Compare a layer with the limit; above 1, no dense kernel here could keep up with it."""
+        """Return a layer's rate relative to the limit; above 1 events beat any dense kernel."""
         return layer.rate / self.limit
 
 
@@ -600,18 +606,18 @@ def time_layers(
     choice: Choice = "measured",
     isa: str | None = None,
 ) -> NetworkTime:
-    """Run at most four images on one thread, again and again; keep the fastest time of each layer.
+    """Run at most four images repeatedly on one thread; return each layer's fastest time.
 
     Args:
-        network: what :func:`lbq.to_fixed_point` returned.
-        inputs: uint8, as the network takes them; how many levels are active depends on them.
-        rounds: how often.
-        choice: as :class:`NativeEngine` takes it.
-        isa: as :class:`NativeEngine` takes it.
+        network: from :func:`lbq.to_fixed_point`.
+        inputs: uint8; the share of active levels depends on them.
+        rounds: number of runs.
+        choice: of :class:`NativeEngine`.
+        isa: of :class:`NativeEngine`.
     """
     network.check_input(inputs)
     engine = NativeEngine(network, choice=choice, isa=isa)
-    runs = [engine.time_steps(inputs) for _ in range(1 + rounds)][1:]  # the first one takes memory
+    runs = [engine.time_steps(inputs) for _ in range(1 + rounds)][1:]  # the first allocates
     batch = inputs.shape[1] if network.takes_frames else len(inputs)
     products = products_of_steps(network, {step.path for step in runs[0]})
     layers = tuple(
@@ -628,19 +634,19 @@ def time_layers(
 
 
 def products_of_steps(network: LoweredNetwork, steps: Iterable[str]) -> dict[str, int]:
-    """Count, for one sample, what a dense engine multiplies in each of these steps.
+    """Count the multiplications of a dense engine in each of these steps, for one sample.
 
-    A synapse that is no step of its own is added up where its only reader is.
+    A synapse that is no step of its own belongs to the step of its only reader.
     """
-    described = NetworkDescription(network)
-    reader = {name: place.path for place in network.plan for name in place.inputs}
+    description = NetworkDescription(network)
+    reader = {name: ref.path for ref in network.plan for name in ref.inputs}
     counts = dict.fromkeys(steps, 0)
-    for place, node in network.nodes():
+    for ref, node in network.nodes():
         if not isinstance(node, Synapse):
             continue
-        _, height, width = described.shapes[place.path]
-        instants = network.timesteps if described.has_time[place.path] else 1
-        step = place.path
+        _, height, width = description.shapes[ref.path]
+        instants = network.timesteps if description.has_time[ref.path] else 1
+        step = ref.path
         while step not in counts:
             step = reader[step]
         counts[step] += instants * height * width * node.weight.numel()
@@ -648,7 +654,7 @@ def products_of_steps(network: LoweredNetwork, steps: Iterable[str]) -> dict[str
 
 
 def measure_limit(isa: str, rounds: int = 20) -> float:
-    """Return how many products per second the dense kernel reaches on an ideal layer."""
+    """Return the products per second of the dense kernel on an ideal layer."""
     network = ideal_network()
     engine = NativeEngine(network, choice="dense", isa=isa)
     inputs = torch.ones(1, 1, 1, IDEAL_SIDE, IDEAL_SIDE, dtype=torch.uint8)
@@ -658,7 +664,7 @@ def measure_limit(isa: str, rounds: int = 20) -> float:
 
 
 def ideal_network() -> LoweredNetwork:
-    """Make a network whose last layer is a full 3x3 convolution of levels, all of them active."""
+    """Build a network whose last layer is a 3x3 convolution of levels, all of them active."""
     network = LoweredNetwork(
         timesteps=1,
         input_shape=(1, IDEAL_SIDE, IDEAL_SIDE),

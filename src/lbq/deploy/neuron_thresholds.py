@@ -1,4 +1,4 @@
-"""Turning trained neurons into thresholds that give the same levels."""
+"""Convert trained neurons to thresholds that give the same levels."""
 
 import torch
 from torch import Tensor
@@ -29,12 +29,12 @@ _NEURONS = (
     LMHT,
 )
 STEP_RANGE = (1e-4, 1e4)
-"""Steps outside this range are degenerate: a network with such a step is refused."""
+"""Networks with steps outside this range are degenerate and refused."""
 
 
 @torch.no_grad()
 def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[LevelNeuron, Tensor]:
-    """Return the node that emits the neuron's levels, and the step that a level is worth."""
+    """Return the node that emits the neuron's levels, and the step that scales them."""
     _check_methods(neuron, path)
     one = torch.ones(1, dtype=dtype)
     if isinstance(neuron, BurstLIF):
@@ -101,41 +101,41 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         )
     else:
         raise LoweringError(
-            f"{path} is a {type(neuron).__name__}, whose levels have no thresholds here"
+            f"{path} is a {type(neuron).__name__}, which cannot be converted to thresholds"
         )
     return node.to(dtype), step.double()
 
 
 def _check_methods(neuron: Neuron, path: str) -> None:
-    """Refuse neurons and steps whose class computes something else than the one it comes from."""
+    """Raise for neurons and steps whose class replaces a method of the library's own."""
     step = getattr(neuron, "step", None)
     for module, known in ((neuron, _NEURONS), (step, (LearnedStep, NeuronStep))):
         base = next((kind for kind in known if isinstance(module, kind)), None)
         if module is None or base is None:
             continue
         changed = overridden_methods(module, base)
-        if module is step:  # its forward says what it is worth, whatever that computes
+        if module is step:  # its forward may compute anything: the result is used
             changed = [name for name in changed if name == "for_currents"]
         if changed:
             raise LoweringError(
                 f"{path} has a {type(module).__name__}, which replaces {changed[0]} of "
-                f"{base.__name__}, so its levels cannot be known; use {base.__name__} itself"
+                f"{base.__name__}, so its levels are unknown; use {base.__name__} itself"
             )
 
 
 def _step(step: Tensor, path: str, dtype: torch.dtype) -> Tensor:
     low, high = STEP_RANGE
-    slack = 1e-6  # numbers at an end of the range that were rounded to float32
+    slack = 1e-6  # ends of the range, rounded to float32
     if not bool(((step >= low * (1 - slack)) & (step <= high * (1 + slack))).all()):
         raise StepError(
-            f"{path} has a step of {step.min().item():g}..{step.max().item():g}; a network whose "
-            f"steps leave {low:g}..{high:g} is degenerate and is not taken out of training"
+            f"{path} has a step of {step.min().item():g}..{step.max().item():g}; steps "
+            f"outside {low:g}..{high:g} are degenerate, and the network is not lowered"
         )
     return step.detach().to(dtype)
 
 
 def _above(threshold: Tensor) -> Tensor:
-    """Return the smallest floats above: ``>`` as ``>=``."""
+    """Return the next larger floats: ``>`` as ``>=``."""
     return torch.nextafter(threshold, torch.full_like(threshold, torch.inf))
 
 

@@ -1,8 +1,7 @@
-"""What a lowered network is made of: a closed set of nodes, each a small module.
+"""The nodes of a lowered network.
 
-Between nodes travel *levels* (small integers, ``[T, B, *n]``) and *currents* (real numbers, or
-int32 in an integer network). Steps are gone: they were absorbed into the weights of these nodes.
-Parameters are buffers; nothing here is trained.
+Values between nodes are *levels* (small integers, ``[T, B, *n]``) or *currents* (real numbers, or
+int32 in an integer network). Steps were absorbed into the weights. All tensors are buffers.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from lbq.models.time import merge_time, split_time
 from lbq.neurons.neuron import Neuron
 
 NodeReset = Literal["event", "level", "none", "zero"]
-"""As a neuron's reset mode; "zero" forgets the membrane of whoever emitted."""
+"""As a neuron's reset mode; "zero" sets the membrane of a neuron that emitted to zero."""
 
 
 class LevelNeuron(Neuron):
@@ -66,12 +65,12 @@ class LevelNeuron(Neuron):
         self.resets_after_decay, self.per_threshold_state = resets_after_decay, per_threshold_state
 
     def forward(self, currents: Tensor) -> Tensor:
-        """Answer a whole sequence with its levels, from rest."""
+        """Return the levels of a whole sequence, from rest."""
         levels, _ = self.stream(currents, None)
         return levels
 
     def stream(self, currents: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Answer a piece of a sequence, from the carry of the piece before (None: from rest)."""
+        """Return the levels of a part of a sequence and its last carry; None starts from rest."""
         currents = self.receive(currents)
         if self.mixture is not None:
             shaped = self.mixture.reshape(*self.mixture.shape, *[1] * (currents.dim() - 1))
@@ -104,7 +103,7 @@ class LevelNeuron(Neuron):
         return level, self._after(membrane, level)
 
     def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
-        """Decay what was carried over and add the current."""
+        """Decay the carry and add the current."""
         if self.resets_after_decay:  # the carry is the last membrane
             spike = count_thresholds(carry, self.thresholds)
             return lif_membrane(
@@ -166,7 +165,7 @@ class IntegerNeuron(LevelNeuron):
         self.multiplier, self.shift = multiplier, shift
 
     def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
-        """Decay what was carried over and add the current."""
+        """Decay the carry and add the current."""
         membrane = ((carry * self.multiplier) >> self.shift) + current
         if not self.resets_after_decay:
             return membrane
@@ -187,14 +186,14 @@ def per_channel(values: Tensor, like: Tensor) -> Tensor:
 
 PoolKind = Literal["max", "sum"]
 Multiply = Callable[["Weighted", Tensor], Tensor]
-"""How a backend multiplies levels by weights; no bias."""
+"""How a backend multiplies levels by weights, without bias."""
 
 EXACT_FLOAT32 = 2**24
 """Integers below this are exact in float32."""
 
 
 class Weighted(nn.Module):
-    """What turns levels into currents: a product with weights, and a bias.
+    """Base of the nodes that turn levels into currents: a product with weights, and a bias.
 
     Args:
         weight: integers in an integer network.
@@ -219,7 +218,7 @@ class Weighted(nn.Module):
         return not self.weight.is_floating_point()
 
     def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
-        """Return the currents of all instants; ``multiply`` says how, densely unless told."""
+        """Return the currents of all timesteps; ``multiply`` replaces the dense product."""
         folded = merge_time(inputs) if self.has_time else inputs
         currents = self.multiply(folded) if multiply is None else multiply(self, folded)
         if self.bias is not None:
@@ -233,7 +232,7 @@ class Weighted(nn.Module):
 
 
 class Synapse(Weighted):
-    """A convolution or a linear layer: levels in, currents out, at every instant.
+    """A convolution or a linear layer: levels in, currents out, at every timestep.
 
     Args:
         weight: ``[out, in / groups, kh, kw]`` or ``[out, in]``; integers in an integer network.
@@ -266,7 +265,7 @@ class Synapse(Weighted):
 
     @property
     def is_linear(self) -> bool:
-        """Whether this is a linear layer: it flattens what enters."""
+        """Whether this is a linear layer, which flattens its input."""
         return self.weight.dim() == 2
 
     def with_numbers(
@@ -287,8 +286,7 @@ class Synapse(Weighted):
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply by the weights, without bias; exact in an integer network."""
-        # Of all floats, float64 alone is left in full by autocast, TF32 and matmul precisions.
-        # Proven sums fit int32, so they are exact in it.
+        # autocast, TF32 and matmul precisions leave float64 alone; sums of 32 bits are exact in it
         dtype = torch.float64 if self.is_integer else self.weight.dtype
         weight, inputs = self.weight.to(dtype), inputs.to(dtype)
         if self.is_linear:
@@ -345,7 +343,7 @@ class Merge(nn.Module):
 
 
 class Pool(nn.Module):
-    """The largest level of every window, or the sum of its levels; means carry their gain on.
+    """The largest level of every window, or the sum; divisors are absorbed behind it.
 
     Args:
         kind: "max" or "sum".
@@ -372,7 +370,7 @@ class Pool(nn.Module):
         self.has_time = has_time
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Pool every instant; levels stay small integers, sums become int32."""
+        """Pool every timestep; levels stay small integers, sums become int32."""
         folded = merge_time(inputs) if self.has_time else inputs
         is_real, is_byte = folded.is_floating_point(), folded.dtype in (torch.uint8, torch.int8)
         exact = torch.float32 if is_byte and self.kind == "max" else torch.float64
@@ -387,12 +385,12 @@ class Pool(nn.Module):
         return split_time(pooled, like=inputs) if self.has_time else pooled
 
     def extra_repr(self) -> str:
-        """Show what is taken of which window."""
+        """Show kind and window."""
         return f"{self.kind} of {self.kernel}, stride={self.stride}, padding={self.padding}"
 
 
 class Repeat(nn.Module):
-    """Shows the current of a still image at every timestep.
+    """Repeats the current of a static input at every timestep.
 
     Args:
         timesteps: how often (T).
@@ -412,7 +410,7 @@ class Repeat(nn.Module):
 
 
 class Readout(nn.Module):
-    """The classifier's answer: currents averaged over time, or in integers their sum.
+    """The output: currents averaged over time, or in integers their sum.
 
     Args:
         over_time: "mean", "sum" (integers), or "none" to leave the sequence as it is.
@@ -429,9 +427,9 @@ class Readout(nn.Module):
         return currents.sum(0, dtype=currents.dtype) if self.over_time == "sum" else currents
 
     def extra_repr(self) -> str:
-        """Show what happens to time."""
+        """Show the reduction over time."""
         return f"over_time={self.over_time}"
 
 
 NODES = (Synapse, Shortcut, Merge, Pool, Repeat, LevelNeuron, IntegerNeuron, Readout)
-"""Every kind of node; a lowered network has no other."""
+"""Every node class of a lowered network."""

@@ -1,8 +1,8 @@
-"""Reading torch's pooling modules and calls."""
+"""Read the arguments of torch's pooling modules and functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -12,74 +12,110 @@ _AVG = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "d
 
 @dataclass(frozen=True, kw_only=True)
 class PoolArgs:
-    """What a pool looks at."""
+    """A pool over the last axes of a tensor."""
 
     is_max: bool
-    kernel: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
+    size: tuple[int, ...]
+    """Spatial size of the input."""
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    is_global: bool = False
+    """Whether it is a mean over all positions."""
+    divisor_issue: str = ""
+    """Why a mean does not divide by the size of its window; empty if it does."""
+
+    def output_size(self) -> tuple[int, ...]:
+        """Return the spatial size of the output."""
+        axes = zip(self.size, self.kernel, self.stride, self.padding, strict=True)
+        return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in axes)
 
 
 def read_pool(
-    module: nn.Module | None,
-    name: str,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    *,
-    space: tuple[int, ...],
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], *, size: Sequence[int]
 ) -> PoolArgs | str:
-    """Read a pool; a string says why it is none that a lowered network has.
+    """Read a call of a pooling function; a string is the reason why it is not supported.
 
     Args:
-        module: the pool, if it is one; None if a function is called.
-        name: of the class or the function.
-        args: of the function, behind the tensor.
-        kwargs: of the function.
-        space: height and width of what it reads.
+        name: of the function, such as "max_pool2d".
+        args: behind the tensor.
+        kwargs: of the call.
+        size: spatial size of the input.
     """
-    if isinstance(module, nn.AdaptiveAvgPool2d) or name == "adaptive_avg_pool2d":
-        given = args[0] if args else kwargs.get("output_size")
-        return _cells(module.output_size if module is not None else given, space)
-    names = _AVG if "vg" in (type(module).__name__ if module else name) else _MAX
-    if module is not None:
-        call: dict[str, Any] = {key: getattr(module, key, None) for key in names}
-    else:
-        call = {**dict(zip(names, args, strict=False)), **kwargs}
-    is_max = names is _MAX
-    kernel = _pair(call["kernel_size"])
-    stride, padding = _pair(call.get("stride") or kernel), _pair(call.get("padding") or 0)
+    if name.startswith("adaptive_avg_pool"):
+        return _adaptive_pool(args[0] if args else kwargs.get("output_size"), size)
+    is_max = name.startswith("max_pool")
+    if not is_max and not name.startswith("avg_pool"):
+        return f"{name} is not supported"
+    call = bind(_MAX if is_max else _AVG, args, kwargs)
     if call.get("ceil_mode"):
         return "it rounds its size up"
-    if is_max and _pair(call.get("dilation") or 1) != (1, 1):
-        return "its window has holes"
+    if is_max and set(per_axis(call.get("dilation") or 1, size)) != {1}:
+        return "its window is dilated"
     if is_max and call.get("return_indices"):
         return "it returns indices"
-    counts_padding = call.get("count_include_pad")
-    if not is_max and padding != (0, 0) and counts_padding is False:
-        return "its divisor differs at the border (count_include_pad=False)"
-    if not is_max and call.get("divisor_override") is not None:
-        return "it divides by a number of its own"
-    return PoolArgs(is_max=is_max, kernel=kernel, stride=stride, padding=padding)
+    kernel = per_axis(call["kernel_size"], size)
+    padding = per_axis(call.get("padding") or 0, size)
+    issue = ""
+    if not is_max and any(padding) and call.get("count_include_pad") is False:
+        issue = "its divisor differs at the border (count_include_pad=False)"
+    elif not is_max and call.get("divisor_override") is not None:
+        issue = "it has a divisor_override"
+    return PoolArgs(
+        is_max=is_max,
+        size=tuple(size),
+        kernel=kernel,
+        stride=per_axis(call.get("stride") or kernel, size),
+        padding=padding,
+        divisor_issue=issue,
+    )
 
 
-def global_pool(space: tuple[int, ...]) -> PoolArgs:
-    """Return the window of a mean over all of the space."""
-    return PoolArgs(is_max=False, kernel=_pair(space))
+def module_call(module: nn.Module) -> tuple[str, dict[str, Any]]:
+    """Return the function that a pooling module calls, and its arguments."""
+    if isinstance(module, nn.AdaptiveAvgPool2d):
+        return "adaptive_avg_pool2d", {"output_size": module.output_size}
+    is_max = isinstance(module, nn.MaxPool2d)
+    names = _MAX if is_max else _AVG
+    return f"{'max' if is_max else 'avg'}_pool2d", {key: getattr(module, key) for key in names}
 
 
-def _cells(cells: Any, space: tuple[int, ...]) -> PoolArgs | str:
+def global_pool(size: Sequence[int]) -> PoolArgs:
+    """Return the mean over all positions."""
+    whole = tuple(size)
+    ones, zeros = (1,) * len(whole), (0,) * len(whole)
+    return PoolArgs(
+        is_max=False, size=whole, kernel=whole, stride=ones, padding=zeros, is_global=True
+    )
+
+
+def bind(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call by name."""
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def per_axis(value: int | Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
+    """Repeat a number for every axis; a sequence is taken as it is."""
+    if isinstance(value, int):
+        return (value,) * len(size)
+    return tuple(value) * (len(size) if len(value) == 1 else 1)
+
+
+def _adaptive_pool(cells: Any, size: Sequence[int]) -> PoolArgs | str:
     """Read an adaptive pool: equal cells are an average pool of fixed size."""
-    asked: tuple[int | None, ...] = (cells, cells) if isinstance(cells, int) else tuple(cells)
-    wanted = [size if n is None else n for n, size in zip(asked, space, strict=True)]
-    if any(size % n for n, size in zip(wanted, space, strict=True)):
-        shape = "x".join(map(str, space))
+    given: tuple[int | None, ...] = (cells,) * len(size) if isinstance(cells, int) else tuple(cells)
+    counts = [whole if n is None else n for n, whole in zip(given, size, strict=True)]
+    if any(whole % n for n, whole in zip(counts, size, strict=True)):
         return (
-            f"{shape} is cut into {'x'.join(map(str, wanted))} cells of unequal size; choose a "
-            f"number of cells that divides the size"
+            f"{'x'.join(map(str, size))} is cut into {'x'.join(map(str, counts))} cells of unequal "
+            f"size; choose a number of cells that divides the size"
         )
-    size = _pair([whole // n for n, whole in zip(wanted, space, strict=True)])
-    return PoolArgs(is_max=False, kernel=size, stride=size)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else cast(tuple[int, int], tuple(value))
+    kernel = tuple(whole // n for n, whole in zip(counts, size, strict=True))
+    return PoolArgs(
+        is_max=False,
+        size=tuple(size),
+        kernel=kernel,
+        stride=kernel,
+        padding=(0,) * len(kernel),
+        is_global=set(counts) == {1},
+    )

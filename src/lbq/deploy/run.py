@@ -1,4 +1,4 @@
-"""``run``: a lowered network on a backend of choice, watched or not."""
+"""``run``: run a lowered network on one of several backends."""
 
 import logging
 from collections.abc import Callable
@@ -17,21 +17,23 @@ from lbq.functional.planes import bit_sparse_product, num_planes, to_planes
 from lbq.neurons.watch import watch_levels
 from lbq.types import Watch
 
+Backend = Literal["auto", "native", "dense", "unary", "planes"]
+
 
 def by_sign(levels: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
-    """Multiply the positive levels, and subtract the product of the negative ones' sizes."""
+    """Multiply positive and negative levels separately, as unsigned values, and subtract."""
     if not levels.dtype.is_signed or not bool((levels < 0).any()):
         return multiply(levels)
     return multiply(levels.clamp(min=0)) - multiply((-levels).clamp(min=0))
 
 
 def dense_product(synapse: Weighted, levels: Tensor) -> Tensor:
-    """Multiply at once."""
+    """Multiply levels as numbers."""
     return synapse.multiply(levels)
 
 
 def unary_product(synapse: Weighted, levels: Tensor) -> Tensor:
-    """Add up the synapse's answers to "at least one", "at least two", and so on."""
+    """Add one binary product per level reached: levels >= 1, levels >= 2, and so on."""
     if levels.is_floating_point():
         return synapse.multiply(levels)
 
@@ -45,7 +47,7 @@ def unary_product(synapse: Weighted, levels: Tensor) -> Tensor:
 
 
 def planes_product(synapse: Weighted, levels: Tensor) -> Tensor:
-    """Multiply plane by plane and shift."""
+    """Add one shifted binary product per non-empty bit plane, as Eq. 15 does."""
     if levels.is_floating_point():
         return synapse.multiply(levels)
     assert synapse.max_input is not None
@@ -58,14 +60,12 @@ def planes_product(synapse: Weighted, levels: Tensor) -> Tensor:
     return by_sign(levels, add_up)
 
 
-Backend = Literal["auto", "native", "dense", "unary", "planes"]
-
 BACKENDS: dict[Literal["dense", "unary", "planes"], Multiply] = {
     "dense": dense_product,
     "unary": unary_product,
     "planes": planes_product,
 }
-"""How levels are multiplied in torch; all give the same currents (in integers, the same bits)."""
+"""Products in torch; all give the same currents (in integers, the same bits)."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,12 +81,12 @@ def run(
     """Run a lowered network and return its logits; of an integer network, integers.
 
     Args:
-        network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
+        network: from :func:`lbq.lower` or :func:`lbq.to_fixed_point`.
         inputs: as the trained network takes them; uint8 pixels or counts for an integer network.
-        backend: "native", the engine in C++ for integer networks on CPUs, on as many threads as
-            torch has; "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15) in
-            torch; or "auto": "native" where it is built and takes the network, else "dense".
-            :func:`~lbq.deploy.run.choose_backend` says which. Integers have the same bits in all.
+        backend: "native", the engine in C++ for integer networks on CPUs, on torch's number of
+            threads; "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15) in
+            torch; or "auto": "native" where it is built and supports the network, else "dense"
+            (:func:`~lbq.deploy.run.choose_backend`). Integers have the same bits in all.
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
 
     Example:
@@ -107,11 +107,11 @@ def run(
 
 
 def choose_backend(network: LoweredNetwork) -> Literal["native", "dense"]:
-    """Return what ``backend="auto"`` runs this network on now.
+    """Return the backend that ``backend="auto"`` chooses for this network.
 
-    "native" for an integer network on the CPU without hooks, which that engine would not call,
-    where the native library is built and takes the network; "dense" for every other one. Why it
-    is not "native" is logged at level INFO under ``lbq.deploy.run``.
+    "native" for an integer network on the CPU without hooks, if the native library is built and
+    supports the network; otherwise "dense", and the reason is logged at level INFO under
+    ``lbq.deploy.run``.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -122,7 +122,7 @@ def choose_backend(network: LoweredNetwork) -> Literal["native", "dense"]:
     if not network.is_integer:
         return "dense"
     if any(buffer.device.type != "cpu" for buffer in network.buffers()):
-        why = "its numbers are not on the CPU"
+        why = "its buffers are not on the CPU"
     elif any(map(_has_hooks, network.modules())):
         why = "it has hooks, which the engine would not call"
     else:

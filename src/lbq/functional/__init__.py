@@ -1,4 +1,4 @@
-"""The paper's equations as pure functions, one home each (docs/equations.md is the index)."""
+"""The paper's equations as pure functions; docs/equations.md is the index."""
 
 from lbq.functional.membrane import integrate, lif_membrane, soft_reset, steps_removed
 from lbq.functional.op_costs import (

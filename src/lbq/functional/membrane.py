@@ -1,8 +1,7 @@
-"""What a membrane does between two emissions: decay, integrate, reset (Eqs. 1, 7, 8).
+"""Membrane dynamics: decay, integration, reset (Eqs. 1, 7, 8).
 
-The paper writes two dynamics that differ in one detail. In Eq. 1 the binary neuron subtracts its
-reset *after* the decay; in Eqs. 7-8 the burst neuron subtracts it *before*, so that the reset is
-multiplied by the decay of the next timestep. Each is kept as printed.
+In Eq. 1 the binary neuron subtracts its reset *after* the decay; in Eqs. 7-8 the burst neuron
+subtracts it *before*, so that the reset is multiplied by the decay of the next timestep.
 """
 
 from lbq.errors import ParameterError
@@ -32,7 +31,7 @@ def lif_membrane(
 
 
 def integrate(carry: Carry, current: Current, *, decay: Scalar) -> Membrane:
-    """Decay what was carried over and add the current (Eq. 7)."""
+    """Decay the carry and add the current (Eq. 7)."""
     return decay * carry + current
 
 
@@ -41,8 +40,8 @@ def soft_reset(
 ) -> Carry:
     """Subtract a share of one step from every neuron that emitted, whatever its level (Eq. 8).
 
-    The paper's mode is ``"event"``; see :func:`steps_removed` for the others. The gradient reaches
-    the membrane, the step and the reset; what a neuron emitted is a fact and carries none.
+    The paper's mode is ``"event"``; see :func:`steps_removed` for the others. Membrane, step and
+    reset have gradients; the level is detached.
     """
     if mode == "none":
         return membrane
@@ -64,7 +63,7 @@ def steps_removed(level: Level, *, mode: ResetMode) -> Level:
 
 
 def check_reset_mode(mode: ResetMode) -> ResetMode:
-    """Return the mode, or complain about one that does not exist."""
+    """Return the mode; raise if it does not exist."""
     if mode not in ("event", "level", "none"):
         raise ParameterError(f'reset_mode must be "event", "level" or "none", got {mode!r}')
     return mode

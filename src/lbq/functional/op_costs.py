@@ -1,7 +1,7 @@
-"""What a level costs behind a synapse, and what that costs in energy (Eqs. 16-19).
+"""Operations per level behind a synapse, and their energy (Eqs. 16-19).
 
-Counts are exact: 64-bit integers, never a sum of floats. ``fan_out`` is the number of synapses
-that really leave a neuron (docs/decisions/0006).
+Counts are exact 64-bit integers. ``fan_out`` is the exact number of synapses that leave a neuron
+(docs/decisions/0006).
 """
 
 import torch
@@ -11,11 +11,11 @@ from lbq.functional.planes import MAX_LEVEL, as_integers, popcount
 from lbq.types import FanOut, Level
 
 MAC_PJ = 4.6
-"""A float32 multiply-accumulate in 45 nm, the paper's price."""
+"""Energy of a float32 multiply-accumulate in 45 nm (the paper)."""
 AC_PJ = 0.9
-"""A float32 accumulate in 45 nm, the paper's price."""
+"""Energy of a float32 accumulate in 45 nm (the paper)."""
 FORMATION_PJ = 0.1
-"""A 32-bit integer add in 45 nm, the paper's stand-in for forming one bit of a plane."""
+"""Energy of a 32-bit integer add in 45 nm, used for forming one bit of a plane (the paper)."""
 
 
 def unary_acs(level: Level, fan_out: FanOut) -> int:
@@ -58,9 +58,9 @@ def arithmetic_energy_pj(
     ac_pj: float = AC_PJ,
     formation_pj: float = FORMATION_PJ,
 ) -> float:
-    """Price arithmetic alone: multiply-accumulates, accumulates, plane formations (Eq. 19).
+    """Estimate the energy of MACs, accumulates and plane formations (Eq. 19).
 
-    Memory traffic, routing and neuron updates are not in it.
+    Memory traffic, routing and neuron updates are not included.
     """
     return mac_pj * fp_macs + ac_pj * acs + formation_pj * plane_formations
 

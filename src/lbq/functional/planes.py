@@ -1,4 +1,4 @@
-"""A level as bits: taking it apart, putting it together, computing with the parts (Eqs. 14-15)."""
+"""Integer levels: absorbed steps and bit planes (Eqs. 13-15)."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from lbq.errors import LevelError, ParameterError, ShapeError
 from lbq.types import Level, Num, Planes, Step, Weight
 
 MAX_LEVEL = 255
-"""The largest level anywhere in the library: levels are stored as uint8."""
+"""The largest level: levels are stored as uint8."""
 
 
 def check_max_level(max_level: int) -> int:
-    """Return the largest level, or complain about one that no byte can hold."""
+    """Return the largest level; raise unless it fits one byte."""
     if not 1 <= max_level <= MAX_LEVEL:
         raise ParameterError(
             f"max_level must lie in 1..{MAX_LEVEL}, got {max_level}; levels are stored in one byte"
@@ -22,7 +22,7 @@ def check_max_level(max_level: int) -> int:
 
 
 def num_planes(max_level: int) -> int:
-    """Count the bits that hold any level up to ``max_level``: K = ceil(log2(N + 1))."""
+    """Return the number of bits of levels up to ``max_level``: K = ceil(log2(N + 1))."""
     return max_level.bit_length()
 
 
@@ -36,14 +36,14 @@ def to_planes(level: Level, num: int) -> Planes:
 
 
 def from_planes(planes: Planes) -> Level:
-    """Add the planes up, each with its power of two: the inverse of :func:`to_planes`."""
+    """Add the planes times their powers of two: the inverse of :func:`to_planes`."""
     powers = 2 ** torch.arange(len(planes), dtype=torch.int64, device=planes.device)
     shaped = powers.reshape(-1, *[1] * (planes.dim() - 1))  # [K, 1, ...]
     return (shaped * planes).sum(0).to(planes.dtype)
 
 
 def popcount(level: Level) -> Level:
-    """Count the non-zero bits of each level, 0..255: how many accumulations a synapse needs."""
+    """Count the non-zero bits of each level, 0..255: the accumulations of a synapse."""
     bits = as_integers(level, max_level=MAX_LEVEL)
     bits = bits - ((bits >> 1) & 0x55)
     bits = (bits & 0x33) + ((bits >> 2) & 0x33)
@@ -53,7 +53,7 @@ def popcount(level: Level) -> Level:
 def bit_sparse_product(
     synapse: Callable[[Tensor], Tensor], planes: Planes, *, dtype: torch.dtype
 ) -> Num[Tensor, "..."]:
-    """Accumulate the synapse's answer to each non-zero plane, times its power of two (Eq. 15).
+    """Accumulate the synapse's product with each non-zero plane, times its power of two (Eq. 15).
 
     Args:
         synapse: a linear map without bias (a bias would be added once per plane).
@@ -70,7 +70,7 @@ def bit_sparse_product(
 
 
 def as_integers(level: Level, *, max_level: int) -> Level:
-    """Return the levels as integers, or complain about what is no level.
+    """Return the levels as integers; raise for values that are no levels.
 
     Integers keep their dtype; floats become the smallest integers that hold ``max_level``.
     """

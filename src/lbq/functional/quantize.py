@@ -1,7 +1,7 @@
-"""From membrane to level: how many thresholds has it reached (Eqs. 2-6).
+"""From membrane to level: the number of thresholds reached (Eqs. 2-6).
 
-There is one formula for the level of a burst neuron, :func:`burst_level`. ``floor(U / step)`` and
-``floor(U * (1 / step))`` differ at thresholds, so nobody computes it in another way.
+:func:`burst_level` is the only formula for the level of a burst neuron: ``floor(U / step)`` and
+``floor(U * (1 / step))`` differ at thresholds.
 """
 
 import torch
@@ -23,9 +23,9 @@ def count_thresholds(membrane: Membrane, thresholds: Thresholds) -> Level:
     ``thresholds`` rise along their first axis; each is one number, or broadcasts against the
     membrane. No gradient.
     """
-    thresholds = thresholds.unbind(0)
-    level = (membrane.detach() >= thresholds[0]).to(membrane.dtype)
-    for threshold in thresholds[1:]:
+    first, *others = thresholds.unbind(0)
+    level = (membrane.detach() >= first).to(membrane.dtype)
+    for threshold in others:
         level += membrane.detach() >= threshold
     return level
 
@@ -56,7 +56,7 @@ def fixed_burst_level(membrane: Membrane, interval: float, *, max_level: int) ->
 
 
 def burst(membrane: Membrane, step: Step, *, max_level: int) -> Burst:
-    """Scale the level by the step: what a neuron sends on during training (Eq. 5).
+    """Scale the level by the step: the output of a neuron in training (Eq. 5).
 
     This is the forward value. Training needs :func:`lbq.functional.surrogate.straight_through`,
     which has the same value and a gradient to the membrane.

@@ -1,7 +1,7 @@
 """Gradients through a staircase: one family of soft levels (Eqs. 9-12), and the arctangent.
 
 A soft level B(r) is the identity on a plateau ``lo <= r <= hi`` and leaves it in two exponential
-tails of strength ``tail``. The members of the family that the paper or its relatives use:
+tails of strength ``tail``:
 
 =====================  =====  =========  ==========================
 surrogate              lo     hi         tail
@@ -13,10 +13,9 @@ clip box               0      N          none
 tailed box             0.5    N + 0.5    0.5
 =====================  =====  =========  ==========================
 
-All of them are computed from where the ratio lies: which *side* of the plateau it is on (-1 below,
-0 on it, 1 above) and how far its tail has *faded* there (1 on the plateau, towards 0 outside). This
-needs no branch, so nothing that a branch would discard can overflow and turn the gradient into
-NaN; and on a CPU arithmetic is many times faster than ``torch.where``.
+Slopes are computed from the *side* of the plateau (-1 below, 0 on it, 1 above) and the *fade* of
+the tail (1 on the plateau, towards 0 outside), without branches: no discarded branch can overflow
+and turn the gradient into NaN, and on a CPU arithmetic is many times faster than ``torch.where``.
 """
 
 import math
@@ -47,9 +46,9 @@ def straight_through(level: Level, soft: SoftLevel, step: Step) -> Burst:
 
 
 def plateau_position(ratio: Ratio, *, lo: float, hi: float) -> tuple[Ratio, Ratio]:
-    """Say on which side of the plateau a ratio lies and how far its tail has faded there.
+    """Return the side of the plateau on which a ratio lies, and the fade of its tail.
 
-    No gradient: the slopes below are derivatives already.
+    No gradient.
     """
     ratio = ratio.detach()
     excess = ratio.clamp(lo, hi).sub_(ratio).neg_()

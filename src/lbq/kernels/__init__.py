@@ -1,4 +1,4 @@
-"""The multi-step neuron as one operator; ``reference`` is the truth for every implementation."""
+"""The multi-step neuron as one operator with several implementations."""
 
 from lbq.kernels.reference_scan import burst_scan_reference
 from lbq.kernels.scan import burst_scan, force_implementation

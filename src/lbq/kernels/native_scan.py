@@ -1,10 +1,9 @@
-"""The multi-step neuron as native CPU code: the binding of ``native/``.
+"""The multi-step neuron in native CPU code: the binding of ``native/``.
 
-The kernels walk all timesteps of a few values at a time, so that a membrane never leaves the
-registers; only the membranes are kept for the backward (4 bytes per neuron and timestep), or their
-residues (2 bytes). They see values in memory order, so channels first and channels last both run
-without a copy. They are registered with ``torch.library``, so compiled and exported programs can
-call them too.
+The kernels process all timesteps of a few values at a time, so that membranes stay in registers.
+Only membranes are saved for the backward (4 bytes per neuron and timestep), or their residues (2
+bytes). Channels first and channels last both run without a copy. The kernels are registered with
+``torch.library``, so compiled and exported programs can call them.
 """
 
 import logging
@@ -36,7 +35,7 @@ _KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16}
 
 @cache
 def isa() -> str | None:
-    """Load the native library once; return its instruction set, or None (and log why) without."""
+    """Load the native library; return its instruction set, or None and log the reason."""
     why = load_error()
     if why is None:
         return torch.ops.lbq.isa()
@@ -51,7 +50,7 @@ def isa() -> str | None:
 
 @cache
 def load_error() -> str | None:
-    """Load the native library once; return None, or why it cannot be used."""
+    """Load the native library; return None, or why it cannot be used."""
     spec = util.find_spec("lbq._native")
     if spec is None or spec.origin is None:
         return "is not built"
@@ -59,7 +58,7 @@ def load_error() -> str | None:
         _check_length(Path(spec.origin))
         torch.ops.load_library(spec.origin)
         for name in ("burst_forward", "burst_backward"):
-            torch.library.register_fake(f"lbq::{name}", _write_nothing)
+            torch.library.register_fake(f"lbq::{name}", _fake_kernel)
         torch.ops.lbq.isa()
     except (OSError, ImportError, AttributeError, RuntimeError) as error:
         return f"({spec.origin}) does not load: {error.__cause__ or error}"
@@ -67,7 +66,7 @@ def load_error() -> str | None:
 
 
 def _check_length(path: Path) -> None:
-    """Raise OSError for an ELF file that was cut short: loading it would end the process."""
+    """Raise OSError for a truncated ELF file: loading it would end the process."""
     with path.open("rb") as file:
         header = file.read(64)
     if len(header) == 64 and header.startswith(b"\x7fELF\x02\x01"):  # 64 bits, little-endian
@@ -80,8 +79,8 @@ def _check_length(path: Path) -> None:
             raise OSError(f"the file has {size} of {expected} bytes")
 
 
-def _write_nothing(*arguments: object) -> None:
-    """Stand in for a kernel while a program is traced: kernels return nothing and own no shape."""
+def _fake_kernel(*arguments: object) -> None:
+    """Fake kernel for tracing: kernels only write to their arguments."""
 
 
 def _is_built() -> bool:
@@ -94,7 +93,7 @@ _is_built._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMember
 def can_run(
     currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor
 ) -> bool:
-    """Say whether the native kernels take these arguments; what they do not take runs elsewhere."""
+    """Return whether the native kernels support these arguments."""
     if currents.device.type != "cpu" or not _is_built():
         return False
     coefficients = [c for c in (tail, decay, reset) if c is not None]
@@ -120,7 +119,7 @@ class NativeBurstScan(torch.autograd.Function):
         carry: Tensor | None,
         options: ScanOptions,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Walk the sequence forward."""
+        """Compute the sequence."""
         del tail  # shapes the gradient only
         bursts, levels, last_carry, kept = _run(
             currents, step, decay, reset, carry, options, _KEPT_DTYPES[options.keep]
@@ -130,7 +129,7 @@ class NativeBurstScan(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the membranes or residues, and nothing else of their size."""
+        """Save membranes or residues; nothing else of their size."""
         currents, *tensors, options = inputs
         _, levels, _, kept = output
         ctx.mark_non_differentiable(levels, kept)
@@ -143,7 +142,7 @@ class NativeBurstScan(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride] -- the decorator hides names
         ctx: Any, *grads: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Walk the sequence backward."""
+        """Compute the gradients."""
         grad_bursts, _, grad_last_carry, _ = grads
         kept, step, tail, decay, reset, carry = ctx.saved_tensors
         options: ScanOptions = ctx.options
@@ -188,7 +187,7 @@ class NativeBurstScan(torch.autograd.Function):
 def split_coefficient_grads(
     grad_other: Tensor, wanted: tuple[bool, ...], *coefficients: Tensor | None
 ) -> list[Tensor | None]:
-    """Cut the gradients of tail, decay and reset apart; small views take time too."""
+    """Return the gradients of tail, decay and reset that are needed, as views."""
     return [
         grad_other[i].reshape(coefficient.shape) if is_wanted and coefficient is not None else None
         for i, (is_wanted, coefficient) in enumerate(zip(wanted, coefficients, strict=True))
@@ -196,7 +195,7 @@ def split_coefficient_grads(
 
 
 def _run_of(layout: Layout, step: Tensor) -> int:
-    """Say how steps repeat; 0 for one step, so that compiled programs do not depend on a size."""
+    """Return the run length of equal steps; 0 for one step, independent of sizes when compiled."""
     return 0 if step.numel() == 1 else layout.run
 
 
@@ -208,7 +207,7 @@ def run_forward(
     carry: Tensor | None,
     options: ScanOptions,
 ) -> ScanOutput:
-    """Walk a sequence of which nobody wants gradients: nothing is kept."""
+    """Compute a sequence without gradients; nothing is saved."""
     bursts, levels, last_carry, _ = _run(currents, step, decay, reset, carry, options, None)
     return ScanOutput(bursts, levels, last_carry)
 
@@ -229,7 +228,7 @@ def _run(
         return torch.empty_strided(currents.shape, layout.strides, dtype=dtype)
 
     bursts, levels = sequence(currents.dtype), sequence(torch.uint8)
-    waiting = None if kept is None else sequence(kept)
+    saved = None if kept is None else sequence(kept)
     last_carry = torch.empty_like(levels[0], dtype=torch.float32)
     torch.ops.lbq.burst_forward.default(
         currents,
@@ -242,7 +241,7 @@ def _run(
         RESET_MODES[options.reset_mode],
         bursts,
         levels,
-        waiting,
+        saved,
         last_carry,
     )
-    return bursts, levels, last_carry, waiting
+    return bursts, levels, last_carry, saved

@@ -1,13 +1,11 @@
 """Batch norm, an added shortcut and the multi-step neuron as one native operation.
 
-Between a convolution and a burst lie a normalisation, perhaps an addition, and the neuron: three
-passes over memory where one does. The currents before the norm are all that waits for the backward,
-which computes membranes again, so nothing of the neuron's size is kept at all. Channels last, from
-rest, on CPUs; :func:`can_run` says where. Sums and products are those of ``nn.BatchNorm2d``, taken
-in float32 whatever the currents' dtype.
+One pass over memory instead of three. Only the currents before the norm are saved for the backward,
+which recomputes the membranes. Supports channels last, from rest, on CPUs. Computes in float32,
+with the statistics of ``nn.BatchNorm2d``.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,22 +15,11 @@ from lbq.kernels.native_scan import DTYPES, RESET_MODES, isa, split_coefficient_
 from lbq.kernels.scan_interface import ScanOptions, cache_signature, match_layout
 
 MAX_TIMESTEPS = 32
-"""Timesteps of which a kernel holds the membranes while it walks back."""
-
-
-class NormedOutput(NamedTuple):
-    """What norm and neuron answer to a sequence, and the statistics that the norm used."""
-
-    bursts: Tensor
-    levels: Tensor | None
-    """Only where they were asked for."""
-    mean: Tensor
-    variance: Tensor
-    """Biased, of the batch, if none were given."""
+"""Timesteps whose membranes a kernel can hold in the backward."""
 
 
 def can_run(currents: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
-    """Say whether the fused kernels take a sequence ``[T, B, C, H, W]`` and its shortcut."""
+    """Return whether the fused kernels support a sequence ``[T, B, C, H, W]`` and its shortcut."""
     if isa() is None or currents.device.type != "cpu" or currents.dtype not in DTYPES:
         return False
     if currents.dim() != 5 or currents.numel() == 0 or len(currents) > MAX_TIMESTEPS:
@@ -46,8 +33,8 @@ def can_run(currents: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
 class NormedBurstScan(torch.autograd.Function):
     """``apply(currents, shortcut, weight, bias, mean, variance, step, tail, decay, reset, ...)``.
 
-    ``mean`` and ``variance`` are the statistics to use, or None for those of the batch, through
-    which gradients then pass. Coefficients are float32.
+    ``mean`` and ``variance`` None mean the statistics of the batch, with gradients. Coefficients
+    are float32. Returns bursts, levels (or None), mean and biased variance.
     """
 
     @staticmethod
@@ -66,12 +53,12 @@ class NormedBurstScan(torch.autograd.Function):
         eps: float,
         wants_levels: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Take the statistics, then normalise, add and walk the sequence forward."""
+        """Compute statistics, normalise, add, and compute the sequence."""
         del tail  # shapes the gradient only
         uses_batch_stats = mean is None or variance is None
         if mean is None or variance is None:
             mean, variance = step.new_empty(2, currents.shape[2]).unbind(0)
-        else:  # an autograd function may not return what it was given
+        else:  # an autograd function may not return its inputs
             mean, variance = mean.clone(), variance.clone()
         bursts = torch.empty_like(currents)
         levels = torch.empty_like(currents, dtype=torch.uint8) if wants_levels else None
@@ -96,7 +83,7 @@ class NormedBurstScan(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Keep the inputs and the statistics: nothing of the neuron itself."""
+        """Save the inputs and the statistics; nothing of the neuron."""
         currents, shortcut, weight, bias, mean, _, *tensors, options, eps, _ = inputs
         _, levels, used_mean, used_variance = output
         ctx.mark_non_differentiable(
@@ -111,7 +98,7 @@ class NormedBurstScan(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride] -- the decorator hides names
         ctx: Any, *grads: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Compute the membranes again, walk the sequence backward, pass through the norm."""
+        """Recompute the membranes, then the gradients of neuron and norm."""
         grad_bursts = grads[0]
         if grad_bursts is None:
             return (None,) * 13

@@ -17,9 +17,8 @@ Backward, for t = T .. 1, with g = dL/dy[t], v = dL/dV[t] and B the soft level o
     dL/dreset   = sum of -step v k
     dL/ddecay   = sum of V[t-1] dL/dU[t]
 
-Only U (in the compute dtype) and S (uint8) are kept between the two; V is recomputed from them. In
-eager mode on a CPU both passes walk the batch in slices that fit the cache; a compiler sees one
-slice and fuses it.
+Only U (in the compute dtype) and S (uint8) are saved; V is recomputed. In eager mode on a CPU the
+batch is processed in slices that fit the cache; a compiled program uses one slice.
 """
 
 from collections.abc import Iterator
@@ -40,14 +39,14 @@ from lbq.functional.surrogate import (
 from lbq.kernels.scan_interface import ScanOptions, cache_signature
 
 _SLICE_ELEMENTS = 1 << 17
-"""Neurons per slice: a slice's temporaries (512 KiB each in float32) stay in the L2 cache."""
+"""Neurons per slice: temporaries of 512 KiB in float32 stay in the L2 cache."""
 
 
 @cache_signature
 class PlainBurstScan(torch.autograd.Function):
     """``apply(currents, step, tail, decay, reset, carry, options)``.
 
-    Returns bursts, levels, the last carry, and the membranes (for the backward only).
+    Returns bursts, levels, the last carry, and the membranes for the backward.
     """
 
     @staticmethod
@@ -60,11 +59,11 @@ class PlainBurstScan(torch.autograd.Function):
         carry: Tensor | None,
         options: ScanOptions,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Walk the sequence forward."""
+        """Compute the sequence."""
         del tail  # shapes the gradient only
-        if torch.compiler.is_compiling():  # nothing preallocated: the compiler fuses it all
-            walk = _emissions(currents, carry, step, decay, reset, options)
-            membranes, levels, states = zip(*walk, strict=True)
+        if torch.compiler.is_compiling():  # no preallocation, so that the compiler can fuse
+            timesteps = _emissions(currents, carry, step, decay, reset, options)
+            membranes, levels, states = zip(*timesteps, strict=True)
             bursts = torch.stack([step * level for level in levels]).to(currents.dtype)
             return bursts, torch.stack(levels).to(torch.uint8), states[-1], torch.stack(membranes)
         bursts = torch.empty_like(currents)
@@ -73,8 +72,8 @@ class PlainBurstScan(torch.autograd.Function):
         last_carry = torch.empty_like(membranes[0])
         for part in _slices(currents):
             start = None if carry is None else carry[part]
-            walk = _emissions(currents[:, part], start, step, decay, reset, options)
-            for t, (membrane, level, state) in enumerate(walk):
+            timesteps = _emissions(currents[:, part], start, step, decay, reset, options)
+            for t, (membrane, level, state) in enumerate(timesteps):
                 torch.mul(step, level, out=bursts[t, part])
                 levels[t, part] = level
                 membranes[t, part] = membrane
@@ -84,7 +83,7 @@ class PlainBurstScan(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the membranes and the levels, and nothing else of their size."""
+        """Save membranes and levels; nothing else of their size."""
         currents, *tensors, options = inputs
         _, levels, _, membranes = output
         ctx.mark_non_differentiable(levels, membranes)
@@ -97,7 +96,7 @@ class PlainBurstScan(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride] -- the decorator hides names
         ctx: Any, *grads: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Walk the sequence backward."""
+        """Compute the gradients."""
         grad_bursts, _, grad_last_carry, _ = grads
         membranes, levels, step, tail, decay, reset, carry = ctx.saved_tensors
         options: ScanOptions = ctx.options
@@ -107,15 +106,17 @@ class PlainBurstScan(torch.autograd.Function):
             grad_last_carry = None
         sums = _CoefficientSums(step, tail, decay, reset, wanted=ctx.needs_input_grad[1:5])
         if torch.compiler.is_compiling():
-            walk = sums.walk(grad_bursts, grad_last_carry, membranes, levels, carry, options)
-            grad_membranes = list(walk)[::-1]
+            gradients = sums.backward(
+                grad_bursts, grad_last_carry, membranes, levels, carry, options
+            )
+            grad_membranes = list(gradients)[::-1]
             grad_currents = torch.stack(grad_membranes).to(ctx.dtype)
             grad_carry = None if carry is None else decay * grad_membranes[0]
             return grad_currents, *sums.totals(options), grad_carry, None
         grad_currents = torch.empty_like(membranes, dtype=ctx.dtype)
         grad_carry = None if carry is None else torch.empty_like(carry)
         for part in _slices(membranes):
-            walk = sums.walk(
+            gradients = sums.backward(
                 grad_bursts[:, part],
                 None if grad_last_carry is None else grad_last_carry[part],
                 membranes[:, part],
@@ -123,7 +124,7 @@ class PlainBurstScan(torch.autograd.Function):
                 None if carry is None else carry[part],
                 options,
             )
-            for t, grad_membrane in zip(reversed(range(len(membranes))), walk, strict=True):
+            for t, grad_membrane in zip(reversed(range(len(membranes))), gradients, strict=True):
                 grad_currents[t, part] = grad_membrane
                 if t == 0 and grad_carry is not None:
                     grad_carry[part] = decay * grad_membrane
@@ -131,9 +132,9 @@ class PlainBurstScan(torch.autograd.Function):
 
 
 class _CoefficientSums:
-    """The four coefficient gradients, summed up while the instants are walked backward.
+    """Gradients of the four coefficients, summed over the timesteps.
 
-    Each sum keeps the joint shape of the coefficients in its term, which are applied at the end.
+    Each sum has the joint shape of the coefficients in its term, which are applied at the end.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class _CoefficientSums:
         self.reset_term = zero * (step + reset)  # sum of v k
         self.decay_term = zero.expand_as(decay)  # sum of V[t-1] dL/dU[t]
 
-    def walk(
+    def backward(
         self,
         grad_bursts: Tensor,
         grad_state: Tensor | None,
@@ -162,7 +163,7 @@ class _CoefficientSums:
         carry: Tensor | None,
         options: ScanOptions,
     ) -> Iterator[Tensor]:
-        """Yield dL/dU[t] for t = T .. 1, adding to the sums on the way."""
+        """Yield dL/dU[t] for t = T .. 1 and add to the sums."""
         for t in reversed(range(len(membranes))):
             membrane, level = membranes[t], levels[t].to(self.step.dtype)
             grad_membrane = self._through_burst(
@@ -182,7 +183,7 @@ class _CoefficientSums:
             grad_state = None if options.detach_carry else self.decay * grad_membrane
 
     def totals(self, options: ScanOptions) -> tuple[Tensor | None, ...]:
-        """Return the gradients of step, tail, decay and reset; None where nobody asked."""
+        """Return the gradients of step, tail, decay and reset; None where not needed."""
         step = self.level_term
         if not options.detach_reset:
             step = step - (self.reset * self.reset_term).sum_to_size(self.step.shape)
@@ -200,7 +201,7 @@ class _CoefficientSums:
     def _through_burst(
         self, grad: Tensor, membrane: Tensor, level: Tensor, options: ScanOptions
     ) -> Tensor:
-        """Add the burst's share to the sums of step and tail; return its share of dL/dU[t]."""
+        """Add the terms of the burst to the sums of step and tail; return its term of dL/dU[t]."""
         ratio = membrane / self.step
         side, fade = plateau_position(ratio, lo=options.lo, hi=options.hi)
         slope = soft_level_slope(side, fade, tail=self.tail)
@@ -215,7 +216,7 @@ class _CoefficientSums:
     def _state_before(
         self, t: int, membranes: Tensor, levels: Tensor, carry: Tensor | None, options: ScanOptions
     ) -> Tensor | None:
-        """Recompute V[t-1] from what was kept."""
+        """Recompute V[t-1]."""
         if t == 0:
             return carry
         level = levels[t - 1].to(self.step.dtype)
@@ -232,7 +233,7 @@ def _emissions(
     reset: Tensor,
     options: ScanOptions,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield membrane, level and carry of every instant."""
+    """Yield membrane, level and carry of every timestep."""
     for t in range(len(currents)):
         current = currents[t].to(step.dtype)
         membrane = current if carry is None else integrate(carry, current, decay=decay)
@@ -242,7 +243,7 @@ def _emissions(
 
 
 def _slices(sequence: Tensor) -> list[slice]:
-    """Cut the batch of ``[T, B, *n]`` into parts that fit a CPU's cache."""
+    """Split the batch of ``[T, B, *n]`` into parts that fit a CPU's cache."""
     batch = sequence.shape[1]
     if sequence.device.type != "cpu":
         return [slice(0, batch)]

@@ -1,7 +1,6 @@
-"""The multi-step neuron as a loop over the paper's equations: slow, differentiable, the truth.
+"""Reference implementation of the multi-step neuron: a differentiable loop over the equations.
 
-Every other implementation is tested against this one, forward bit for bit and backward against
-what autograd makes of this loop.
+All other implementations are tested against it, forward bit for bit, backward against autograd.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""``burst_scan``: the whole multi-step neuron as one operation, the door to its implementations.
+"""``burst_scan``: the multi-step neuron as one operation, and the choice of its implementation.
 
 ``reference_scan.py`` is the reference, a loop over the paper's equations. ``native_scan.py`` runs
 on CPUs where it was built, ``triton_scan.py`` on GPUs, ``plain_scan.py`` on every other device and
@@ -41,11 +41,11 @@ _forced: ContextVar[Implementation | None] = ContextVar("forced", default=None)
 
 @contextmanager
 def force_implementation(name: Implementation) -> Generator[None]:
-    """Let every ``burst_scan`` called inside run this implementation, or complain that it cannot.
+    """Run every ``burst_scan`` inside the block with this implementation; raise if it cannot.
 
-    For benchmarks, tests and doubts: without it the fastest one that takes the arguments runs. It
-    holds for this thread (or asyncio task) only. A backward belongs to the implementation that ran
-    forward, wherever it is called; a compiled function keeps the one that it was traced with.
+    By default the fastest implementation that supports the arguments runs. The block affects this
+    thread (or asyncio task) only. A backward runs in the implementation of its forward; a compiled
+    function keeps the one it was traced with.
 
     Args:
         name: "reference", "plain", "native" or "triton".
@@ -70,21 +70,20 @@ def burst_scan(
     options: ScanOptions,
     carry: Carry | None = None,
 ) -> ScanOutput:
-    """Map the currents of a sequence to its bursts, its levels and the state it ends in.
+    """Compute bursts, levels and the last carry of a sequence of currents.
 
-    Half-precision currents are computed in float32 (a rounded membrane lands on other levels) and
-    the bursts come back in the currents' dtype. It can be differentiated once; ``torch.func.vmap``
-    is not supported.
+    Half-precision currents are computed in float32, since rounded membranes give other levels; the
+    bursts have the currents' dtype. Differentiable once; ``torch.func.vmap`` is not supported.
 
     Args:
-        currents: what arrives at the neurons, ``[T, B, *n]``.
-        step: spacing of the levels (gamma); like all coefficients one number, or broadcasting
+        currents: input of the neurons, ``[T, B, *n]``.
+        step: spacing of the levels (gamma); all coefficients are one number, or broadcast
             against the neurons ``[*n]``.
         tail: strength of the surrogate's tails (lambda), or None for a box.
         decay: share of the carry that survives a timestep (beta).
         reset: share of a step that emission removes (alpha).
-        options: the choices without a gradient.
-        carry: the state to start from; None is rest.
+        options: settings without a gradient.
+        carry: initial state; None for rest.
     """
     _check(currents, {"step": step, "tail": tail, "decay": decay, "reset": reset}, carry)
     dtype = torch.promote_types(currents.dtype, torch.float32)
@@ -110,7 +109,7 @@ def burst_scan(
 
 
 def check_currents(currents: Tensor) -> None:
-    """Complain unless these can be the currents of a sequence, ``[T, B, *n]``."""
+    """Raise unless these are the currents of a sequence, ``[T, B, *n]``."""
     if not currents.is_floating_point():
         raise LevelError(
             f"a neuron takes currents, real numbers, got {currents.dtype}; send bursts "
@@ -131,9 +130,9 @@ def check_currents(currents: Tensor) -> None:
 def _implementation(
     currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor
 ) -> Implementation:
-    """Choose the forced implementation, or else the fastest one that takes these arguments.
+    """Return the forced implementation, or else the fastest that supports the arguments.
 
-    An exported program gets plain torch unless told otherwise: it shall run without lbq.
+    Exported programs use plain torch by default, so that they run without lbq.
     """
     forced: Implementation | None = _forced_name()
     arguments = (currents, step, tail, decay, reset)
@@ -150,7 +149,7 @@ def _implementation(
         raise ImplementationError(
             f'force_implementation("{forced}") needs {_NEEDS[forced]}; got {currents.dtype} on '
             f"{currents.device}, shape {tuple(currents.shape)}, strides {currents.stride()}, a "
-            f'step of shape {tuple(step.shape)}; force "plain", which takes everything, or nothing'
+            f'step of shape {tuple(step.shape)}; force "plain", which takes everything, or none'
         )
     return forced
 
@@ -163,8 +162,8 @@ def _forced_name() -> Implementation | None:
     return _forced.get()
 
 
-# torch.compile cannot read a context variable, so it takes the value that it finds when it traces.
-# This is all that torch.compiler.assume_constant_result does, once it has imported the compiler.
+# torch.compile cannot read a context variable, so the value at tracing time is a constant. This is
+# torch.compiler.assume_constant_result without importing the compiler.
 _forced_name._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
@@ -177,7 +176,7 @@ def _run_reference(
     carry: Tensor | None,
     options: ScanOptions,
 ) -> ScanOutput:
-    """Give the reference what the others are promised: it computes in the dtype that it gets."""
+    """Run the reference in the compute dtype."""
     out = burst_scan_reference(
         currents.to(step.dtype),
         step,
@@ -191,7 +190,7 @@ def _run_reference(
 
 
 def _check(currents: Tensor, coefficients: dict[str, Scalar | None], carry: Tensor | None) -> None:
-    """Complain about what could only give nonsense; values are not looked at, so nothing waits."""
+    """Raise for wrong shapes and dtypes; values are not read, to avoid a synchronisation."""
     check_currents(currents)
     neurons = currents.shape[2:]
     for name, value in coefficients.items():
@@ -210,7 +209,7 @@ def _check(currents: Tensor, coefficients: dict[str, Scalar | None], carry: Tens
 
 
 def _fits(shape: torch.Size, neurons: torch.Size) -> bool:
-    """Say whether a coefficient broadcasts against the neurons: one number always does."""
+    """Return whether a coefficient broadcasts against the neurons."""
     if shape.numel() == 1 and len(shape) <= 1:
         return True
     try:

@@ -1,4 +1,4 @@
-"""What every implementation of the multi-step neuron takes and returns."""
+"""Arguments, results and memory layout shared by all implementations of the multi-step neuron."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ MAX_RESIDUE_LEVEL = 20
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions:
-    """The discrete choices of a burst neuron: nothing here has a gradient."""
+    """Settings of a burst neuron without a gradient."""
 
     max_level: int
     """The largest level (N_max), 1..255."""
@@ -38,10 +38,10 @@ class ScanOptions:
     detach_carry: bool = False
     """Stop the gradient between timesteps (no back-propagation through time)."""
     keep: Keep = "membranes"
-    """What waits for the backward where kernels offer the choice: membranes (4 bytes per neuron and
-    timestep), or residues: ratios less than 1/1024 of a step off (2 bytes), from which levels and
-    the edges of the plateau are exact and slopes within 1e-3. For those, levels must end at 20 or
-    below, and ``lo`` and ``hi`` must be multiples of 1/512."""
+    """What the native kernels save for the backward: membranes (4 bytes per neuron and timestep),
+    or residues (2 bytes): ratios within 1/1024 of a step, with exact levels and plateau edges, and
+    slopes within 1e-3. Residues need max_level <= 20, and ``lo`` and ``hi`` in multiples of 1/512.
+    """
 
     def __post_init__(self) -> None:
         check_max_level(self.max_level)
@@ -55,24 +55,24 @@ class ScanOptions:
             )
         if self.keep == "residues" and (self.lo * 512 % 1 or self.hi * 512 % 1):
             raise ParameterError(
-                f"residues tell both sides of a plateau's edge apart only at multiples of 1/512, "
-                f'got a plateau from {self.lo} to {self.hi}; keep="membranes" takes any'
+                f"residues need plateau edges at multiples of 1/512, got {self.lo} and {self.hi}; "
+                f'keep="membranes" takes any'
             )
 
 
 class ScanOutput(NamedTuple):
-    """What a burst neuron answers to a sequence."""
+    """Result of a burst neuron for a sequence."""
 
     bursts: Bursts
     """step * level, in the currents' dtype."""
     levels: Levels
     """The integer levels, uint8, without gradient."""
     carry: Carry
-    """The state after the last timestep, to be passed to the next call of a stream."""
+    """State after the last timestep, input of the next call of a stream."""
 
 
 class _PositionalCall(NamedTuple):
-    """As much of ``inspect.BoundArguments`` as torch asks for."""
+    """The part of ``inspect.BoundArguments`` that torch uses."""
 
     args: tuple[object, ...]
     kwargs: Mapping[str, object] = MappingProxyType({})
@@ -82,7 +82,7 @@ class _PositionalCall(NamedTuple):
 
 
 class _PositionalSignature(inspect.Signature):
-    """A signature whose arguments all come by position: binding them is nothing to do."""
+    """A signature whose arguments are all positional."""
 
     def bind(self, *args: object) -> _PositionalCall:  # pyright: ignore[reportIncompatibleMethodOverride]
         return _PositionalCall(args)
@@ -92,10 +92,9 @@ F = TypeVar("F", bound=type[Function])
 
 
 def cache_signature(function: F) -> F:
-    """Note down the signature of an autograd function's forward, called by position only.
+    """Store the signature of an autograd function's forward, which is called by position only.
 
-    torch looks it up and binds the arguments to it at every call, which costs a small network more
-    than the neuron itself.
+    torch would inspect and bind it at every call, which costs more than a small neuron.
     """
     known = inspect.signature(function.forward)
     function.forward.__signature__ = _PositionalSignature(list(known.parameters.values()))  # pyright: ignore[reportFunctionMemberAccess]
@@ -103,15 +102,15 @@ def cache_signature(function: F) -> F:
 
 
 class Layout(NamedTuple):
-    """How the kernels see a sequence: its strides with time outermost, and how steps repeat."""
+    """Strides of a dense sequence with time outermost, and the run length of equal steps."""
 
     strides: tuple[int, ...]
     run: int
 
 
 def layout_for(currents: Tensor, step: Tensor) -> Layout | None:
-    """Work out the memory order of a sequence; None if it is not dense or the step does not fit."""
-    if torch.compiler.is_compiling():  # sizes may be symbols, which have no place in a cache
+    """Return the layout of a sequence; None if it is not dense or the step does not fit."""
+    if torch.compiler.is_compiling():  # symbolic sizes cannot be cached
         return _layout(currents.shape, currents.stride(), step.shape)
     return _known(currents.shape, currents.stride(), step.shape)
 
@@ -131,15 +130,15 @@ def _layout(
         return Layout(order, max(1, size))
     if tuple(step_shape) != (shape[2], *[1] * (len(shape) - 3)):
         return None
-    # where an instant is contiguous both ways (1x1 images), both readings are right
+    # 1x1 images are contiguous both ways: either run length is right
     return Layout(order, 1 if is_last else prod(shape[3:]))
 
 
-_known = lru_cache(maxsize=1024)(_layout)  # a network asks for the same few at every step
+_known = lru_cache(maxsize=1024)(_layout)  # a network has few layouts
 
 
 def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...], axes: Iterable[int]) -> bool:
-    """Say whether values follow each other without a gap, the last of ``axes`` fastest."""
+    """Return whether values are contiguous, the last of ``axes`` fastest."""
     expected = 1
     for axis in reversed(tuple(axes)):
         if shape[axis] != 1 and strides[axis] != expected:
@@ -149,17 +148,16 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...], axes: Iterable[i
 
 
 def require_layout(sequence: Tensor, step: Tensor) -> Layout:
-    """Return the layout of a sequence that ``layout_for`` was asked about before."""
+    """Return the layout of a sequence that has one."""
     layout = layout_for(sequence, step)
-    assert layout is not None  # can_run asked
+    assert layout is not None  # checked by can_run
     return layout
 
 
 def match_layout(values: Tensor | None, like: Tensor) -> Tensor | None:
-    """Bring values into the memory order and dtype of ``like``; usually they are.
+    """Return values in the memory order and dtype of ``like``, copied if needed.
 
-    A compiler does not know the order of gradients that are still to come, so it always copies, or
-    lets whoever makes them write there.
+    Compiled programs always copy, since strides of gradients are unknown while tracing.
     """
     if values is None:
         return None

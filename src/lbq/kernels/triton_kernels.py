@@ -1,12 +1,12 @@
 # pyright: basic, reportMissingImports=false
-# (what follows only looks like Python: its values have no Python types, and triton may be absent)
-"""The burst neuron in Triton's language: one program walks all timesteps of one tile of values.
+# (Triton code has no Python types, and triton may be absent)
+"""The burst neuron in Triton: one program computes all timesteps of one tile of values.
 
 A tile is ``[MEMBERS, CHANNELS]``: the channels are those of the step, the members of a channel are
 the values that share its step (one step for all is one channel). Values are found in memory order,
 in runs of ``run`` values of the same channel, so channels first and channels last are one kernel.
 
-Only this file imports triton, and only ``triton.py`` imports this file, when it first runs.
+Only this file imports triton; ``triton_scan.py`` imports it on first use.
 """
 
 from typing import no_type_check
@@ -89,7 +89,7 @@ def burst_backward(
     MEMBERS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Walk back; the terms of the four sums stay in registers until the tile is done."""
+    """Compute gradients; the four sums stay in registers until the tile is done."""
     channel, place, inside = _tile(run, num_members, num_steps, MEMBERS, CHANNELS)
     step = tl.load(step + channel, channel < num_steps, other=1.0)
     decay, reset = tl.load(decay), tl.load(reset)
@@ -187,8 +187,8 @@ def _add_up(terms):
 IS_INTERPRETED = not isinstance(burst_forward, triton.JITFunction)
 
 
-def why_not_here() -> str | None:
-    """Start triton's driver, which needs a GPU and a C compiler; say what kept it from starting."""
+def driver_error() -> str | None:
+    """Start triton's driver, which needs a GPU and a C compiler; return why it fails, or None."""
     if IS_INTERPRETED:
         return None
     try:

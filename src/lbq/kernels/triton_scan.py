@@ -1,10 +1,10 @@
 """The multi-step neuron as Triton kernels for GPUs: the binding of ``triton_kernels.py``.
 
-As on CPUs, a membrane never leaves the registers between two timesteps, only the membranes are kept
-for the backward (4 bytes per neuron and timestep), and every dense layout runs without a copy. Sums
-over values are written per tile and added by torch, so the same inputs give the same bits.
+As on CPUs, membranes stay in registers between timesteps, only they are saved for the backward (4
+bytes per neuron and timestep), and every dense layout runs without a copy. Sums are written per
+tile and added by torch, so results are deterministic.
 
-triton comes with the CUDA builds of torch. It is imported when a neuron first runs on a GPU.
+triton comes with the CUDA builds of torch and is imported when a neuron first runs on a GPU.
 """
 
 import logging
@@ -29,20 +29,20 @@ _log = logging.getLogger(__name__)
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _TILE_VALUES = 1024
-"""Values per program: eight for each of its 128 threads, two loads of 16 bytes in float32."""
+"""Values per program: eight for each of 128 threads, two loads of 16 bytes in float32."""
 _LINE_VALUES = 32
 """Neighbouring channels in a tile of channels last: 128 bytes of float32, one cache line."""
 
 
 @cache
 def kernels() -> ModuleType | None:
-    """Import the kernels once; where that is not possible say why and return None."""
+    """Import the kernels; return None and log the reason where that is not possible."""
     if util.find_spec("triton") is None:
         why = "triton is not installed (it comes with the CUDA builds of torch: pip install triton)"
     else:
         from lbq.kernels import triton_kernels  # noqa: PLC0415 -- imports triton
 
-        why = triton_kernels.why_not_here()
+        why = triton_kernels.driver_error()
         if why is None:
             return triton_kernels
     _log.warning("neurons on GPUs run on plain torch, since lbq's kernels cannot: %s", why)
@@ -58,10 +58,10 @@ def can_run(
     *,
     interpreted: bool = False,
 ) -> bool:
-    """Say whether the GPU kernels take these arguments; what they do not take runs elsewhere.
+    """Return whether the GPU kernels support these arguments.
 
-    ``interpreted`` asks for tensors on CPUs, where triton was imported with TRITON_INTERPRET=1:
-    this is for tests, and slow.
+    With ``interpreted``, whether they support CPU tensors, if triton was imported with
+    TRITON_INTERPRET=1 (for tests).
     """
     device = currents.device.type
     if torch.compiler.is_compiling() or device != ("cpu" if interpreted else "cuda"):
@@ -73,7 +73,7 @@ def can_run(
     return (
         currents.dtype in _DTYPES
         and 0 < currents[0].numel() < 2**31  # the kernels count the values of an instant in int32
-        and step.device == currents.device  # plain torch has the clearer complaint
+        and step.device == currents.device  # plain torch has the clearer error
         and all(c.numel() == 1 for c in coefficients)
         and layout_for(currents, step) is not None
     )
@@ -93,7 +93,7 @@ class TritonBurstScan(torch.autograd.Function):
         carry: Tensor | None,
         options: ScanOptions,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Walk the sequence forward."""
+        """Compute the sequence."""
         del tail  # shapes the gradient only
         strides = require_layout(currents, step).strides
 
@@ -131,7 +131,7 @@ class TritonBurstScan(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the membranes, and nothing else of their size."""
+        """Save the membranes; nothing else of their size."""
         currents, *tensors, options = inputs
         _, levels, _, membranes = output
         ctx.mark_non_differentiable(levels, membranes)
@@ -144,7 +144,7 @@ class TritonBurstScan(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride] -- the decorator hides names
         ctx: Any, *grads: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Walk the sequence backward."""
+        """Compute the gradients."""
         grad_bursts, _, grad_last_carry, _ = grads
         membranes, step, tail, decay, reset, carry = ctx.saved_tensors
         options: ScanOptions = ctx.options
@@ -195,7 +195,7 @@ class TritonBurstScan(torch.autograd.Function):
 
 
 class _Tiling(NamedTuple):
-    """How a kernel cuts an instant into tiles of members times channels, one program each."""
+    """Tiles of members times channels, one program each, of one timestep."""
 
     grid: tuple[int]
     num_rows: int
@@ -208,7 +208,7 @@ class _Tiling(NamedTuple):
 def _tiling(sequence: Tensor, step: Tensor) -> _Tiling:
     num_steps = step.numel()
     num_members = sequence[0].numel() // num_steps
-    # where all share one step any run is right, and triton leaves out a division by 1
+    # with one step any run length is right, and triton removes a division by 1
     run = 1 if num_steps == 1 else require_layout(sequence, step).run
     if run == 1:  # neighbours in memory are channels
         channels = min(_power_of_2(num_steps), _LINE_VALUES)
@@ -221,11 +221,11 @@ def _tiling(sequence: Tensor, step: Tensor) -> _Tiling:
 
 
 def _power_of_2(number: int) -> int:
-    """Round up, as sizes of tiles must be."""
+    """Round up to a power of two, as tile sizes must be."""
     return 1 << (number - 1).bit_length()
 
 
 def _known_kernels() -> ModuleType:
     found = kernels()
-    assert found is not None  # can_run asked
+    assert found is not None  # checked by can_run
     return found

@@ -1,4 +1,4 @@
-"""Blocks and ResNets built from neurons."""
+"""Spiking ResNets, their blocks, and modules for the time axis."""
 
 from lbq.models.blocks import BasicBlock, BlockKind, MSBlock, NeuronBuilder, SEWBlock
 from lbq.models.resnet import (

@@ -1,8 +1,4 @@
-"""Residual blocks: where the neuron sits decides what is added.
-
-All blocks take and give ``[T, B, C, H, W]``. They add with ``a + b`` and are made of modules only,
-so that they can be traced.
-"""
+"""Residual blocks, ``[T, B, C, H, W]`` in and out. They can be traced by torch.fx."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -19,14 +15,14 @@ BlockKind = Literal["basic", "sew", "ms"]
 
 
 def synapse(inputs: int, outputs: int, *, kernel: int, stride: int = 1) -> OverTime:
-    """Build a convolution without bias and its batch norm, applied at every instant."""
+    """Build a convolution without bias and its batch norm, applied at every timestep."""
     return OverTime(*conv_norm(inputs, outputs, kernel=kernel, stride=stride))
 
 
 def conv_norm(
     inputs: int, outputs: int, *, kernel: int, stride: int = 1
 ) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    """Build a convolution without bias that keeps the size at stride 1, and its batch norm."""
+    """Build a same-padded convolution without bias, and its batch norm."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
     return conv, nn.BatchNorm2d(outputs)
 
@@ -35,8 +31,8 @@ class BasicBlock(nn.Module):
     """The paper's block: two synapses, the shortcut added as a current, then the neuron.
 
     Args:
-        inputs: channels that arrive.
-        outputs: channels that leave.
+        inputs: input channels.
+        outputs: output channels.
         stride: of the first synapse and of the shortcut.
         neuron: builds a neuron for a number of channels.
         fused: run batch norm, addition and neuron as one operation where that is possible.

@@ -1,8 +1,8 @@
-"""A synapse and the neuron behind it as one operation, where nobody looks between them.
+"""A synapse and its neuron, fused where no hook is registered in between.
 
 ``fire`` runs convolution, batch norm, shortcut and neuron. With ``fused=True`` all but the
 convolution runs as one native operation (:mod:`lbq.kernels.norm_scan`); parameters, buffers and
-state dicts do not change. Tracers, compilers and hooks get the modules one by one.
+state dicts do not change. Tracers, compilers and hooks see the separate modules.
 """
 
 import torch
@@ -23,14 +23,14 @@ def fire(
     *,
     fused: bool,
 ) -> Sequence:
-    """Send bursts through a synapse, add the shortcut's currents, and let the neuron answer.
+    """Run a synapse, add the shortcut's currents, and run the neuron.
 
     Args:
         synapse: a convolution and its batch norm.
-        neuron: what fires behind them.
-        bursts: what enters the synapse.
-        shortcut: currents that are added behind the batch norm.
-        fused: run norm, addition and neuron as one operation where that is possible.
+        neuron: the neuron behind them.
+        bursts: input of the synapse.
+        shortcut: currents added behind the batch norm.
+        fused: run norm, addition and neuron as one operation where possible.
     """
     if fused and _can_fuse(bursts, synapse, neuron):
         conv, norm = synapse
@@ -47,14 +47,14 @@ def fire(
 
 
 def _can_fuse(bursts: object, synapse: OverTime, neuron: nn.Module) -> bool:
-    """Say whether these are modules that the kernels know, and nobody wants to see between them."""
+    """Return whether the kernels support these modules and no hook is registered in between."""
     is_traced = torch.compiler.is_compiling() or not isinstance(bursts, Tensor)
     if is_traced or len(synapse) != 2:
         return False
     norm = synapse[1]
     if type(norm) is not nn.BatchNorm2d or type(neuron) is not BurstLIF:
         return False
-    # levels are shown to forward hooks of emit; everything else that lies inside has no value here
+    # forward hooks of emit receive levels; other intermediate values do not exist
     inside = (synapse, norm, neuron, neuron.receive)
     return not any(_has_hooks(module) for module in inside) and not _has_global_hooks()
 
@@ -67,12 +67,12 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _has_global_hooks() -> bool:
-    """Say whether hooks are registered for all modules: they would miss those inside."""
+    """Return whether global hooks are registered, which would miss the fused modules."""
     return any(getattr(torch_module, f"_global{kind}") for kind in _HOOKS)
 
 
 def _fits(norm: nn.BatchNorm2d, before: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
-    is_single = before[:, :, 0].numel() == 1  # no batch statistics: the module complains
+    is_single = before[:, :, 0].numel() == 1  # no batch statistics: the module raises
     return not is_single and can_run(before, shortcut, step)
 
 
@@ -108,7 +108,7 @@ def _fire_fused(
 
 @torch.no_grad()
 def _track(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> None:
-    """Move the running statistics, as ``nn.BatchNorm2d`` does."""
+    """Update the running statistics as ``nn.BatchNorm2d`` does."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None

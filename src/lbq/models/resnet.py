@@ -48,9 +48,9 @@ class ResNetShape:
 class SpikingResNet(nn.Module):
     """A residual network of burst neurons, or of any other neuron, or of ReLUs.
 
-    Still images (forms "cifar" and "imagenet") pass the stem's convolution and batch norm once and
-    their current is shown at every timestep; event frames pass it one by one. The logits are the
-    mean of the classifier's answers over time.
+    Static images (forms "cifar" and "imagenet") pass the stem's convolution and batch norm once,
+    and the current is repeated at every timestep; event frames pass it one by one. The logits are
+    the mean of the classifier's output over time.
 
     Args:
         shape: blocks and channels.
@@ -61,8 +61,8 @@ class SpikingResNet(nn.Module):
         form: "cifar" (3x3 stem), "imagenet" (7x7 stem of stride 2, max-pool behind its neuron) or
             "events" (3x3 stem at every frame, first stage of stride 2).
         block: "basic" (the paper), "sew" or "ms".
-        input_channels: 3 for images, 2 for events unless said.
-        first_stage_stride: 1 for images, 2 for events unless said.
+        input_channels: 3 for images, 2 for events by default.
+        first_stage_stride: 1 for images, 2 for events by default.
         fused: run batch norm, addition and neuron of a block as one operation where that is
             possible (channels last, on CPUs, LBQ neurons); state dicts do not change.
 
@@ -117,7 +117,7 @@ class SpikingResNet(nn.Module):
         return self.mean(self.logits_over_time(inputs))
 
     def logits_over_time(self, inputs: Tensor) -> Sequence:
-        """Return the classifier's answer at every timestep, before they are averaged."""
+        """Return the classifier's output at every timestep."""
         bursts = self.stem_pool(self.stem_neuron(self.stem(inputs)))
         return self.classifier(self.stages(bursts))
 
@@ -149,7 +149,7 @@ def _classifier(shape: ResNetShape, num_classes: int, neuron: NeuronBuilder) -> 
 
 
 def _initialise(model: nn.Module) -> None:
-    """Draw convolutions as He does, by fan-out; batch norm and linear layers keep torch's start."""
+    """Initialise convolutions by He's rule for fan-out; other layers keep torch's defaults."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -157,9 +157,7 @@ def _initialise(model: nn.Module) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedResNet:
-    """One of the paper's networks: its shape, and the form of input it is used with there.
-
-    Calling it builds the network.
+    """One of the paper's networks: its shape and its form of input. Calling it builds the network.
 
     Example:
         >>> model = lbq.resnet20(num_classes=10, timesteps=2, max_level=5, width=0.125)
@@ -191,15 +189,14 @@ class NamedResNet:
             num_classes: number of logits.
             timesteps: number of timesteps (T).
             max_level: largest level of the default neuron (N_max); unused if ``neuron`` is given.
-            neuron: builds a neuron for a number of channels; LBQ unless said.
-            width: factor on every number of channels, so that small machines can train the shape.
-            blocks: number of blocks in each stage; those of the name unless said.
-            form: "cifar", "imagenet" or "events"; the paper's unless said.
-            block: "basic" (the paper), "sew" or "ms".
-            input_channels: 3 for images, 2 for events unless said.
-            first_stage_stride: 1 for images, 2 for events unless said.
-            fused: run batch norm, addition and neuron as one operation where that is possible
-                (channels last, on CPUs, LBQ neurons); state dicts do not change.
+            neuron: builds a neuron for a number of channels; LBQ by default.
+            width: factor on every number of channels, for small machines.
+            blocks: number of blocks in each stage; by default those of the name.
+            form: by default the paper's.
+            block: as in :class:`SpikingResNet`, like all that follow.
+            input_channels: 3 for images, 2 for events by default.
+            first_stage_stride: 1 for images, 2 for events by default.
+            fused: run batch norm, addition and neuron as one operation where possible.
         """
 
         def burst_neuron(channels: int) -> BurstLIF:

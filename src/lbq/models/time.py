@@ -1,4 +1,4 @@
-"""The one place where time meets the batch: folding T into B, repeating, averaging, checking."""
+"""The time axis: merge T into B, repeat and average over time, check for time-batch confusion."""
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
@@ -12,40 +12,38 @@ from lbq.errors import ShapeError, TimeError
 from lbq.neurons.watch import named_neurons, removing_hooks
 from lbq.types import Currents, Frames, Images, Sequence, StaticCurrent
 
-_SAME = 1e-6
-"""Share of the largest answer by which float64 answers may differ and be the same."""
+_TOLERANCE = 1e-6
+"""Tolerance for equal float64 outputs, relative to the largest."""
 
 
 class OverTime(nn.Sequential):
-    """Modules that know nothing of time, applied to every instant: ``[T, B, ...]`` in and out.
+    """Applies modules without time to every timestep: ``[T, B, ...]`` in and out.
 
-    T folds into B for the whole sequence of modules, so batch statistics are taken over time as
-    well, and unfolds behind it.
+    T is merged into B for all of the modules, so batch statistics include time.
     """
 
     def forward(self, input: Sequence) -> Sequence:  # noqa: A002 -- torch's own name
-        """Fold, apply, unfold."""
+        """Merge time, apply the modules, split time."""
         return split_time(super().forward(merge_time(input)), like=input)
 
 
 def merge_time(sequence: Sequence) -> Tensor:
-    """Fold T into B: ``[T, B, ...]`` to ``[T * B, ...]``."""
+    """Merge T into B: ``[T, B, ...]`` to ``[T * B, ...]``."""
     return sequence.flatten(0, 1)
 
 
 def split_time(instants: Tensor, *, like: Sequence) -> Sequence:
-    """Unfold T from B again, as ``like`` has them."""
+    """Split T from B, with the sizes of ``like``."""
     return instants.unflatten(0, like.shape[:2])
 
 
 class RepeatOverTime(nn.Module):
-    """Shows a still current at every timestep: ``[B, ...]`` to ``[T, B, ...]``, for any rank.
+    """Repeats a static current at every timestep: ``[B, ...]`` to ``[T, B, ...]``, as a view.
 
-    Put it before the first neuron of a network that takes still images or features. The repetition
-    is a view: nothing is copied.
+    Put it before the first neuron of a network that takes static images or features.
 
     Args:
-        timesteps: how often (T).
+        timesteps: number of timesteps (T).
     """
 
     def __init__(self, timesteps: int) -> None:
@@ -64,12 +62,12 @@ class RepeatOverTime(nn.Module):
 
 
 def _repeat(current: Tensor, timesteps: int) -> Tensor:
-    # a sum of tuples: unpacking would iterate over the shape, which torch.fx cannot trace
+    # torch.fx cannot trace unpacking of a shape
     return current.expand((timesteps,) + current.shape)  # noqa: RUF005
 
 
 class _Repeat(torch.autograd.Function):
-    """``_repeat`` whose gradient keeps its memory order: torch's own sum gives channels first."""
+    """``_repeat`` whose gradient keeps the memory order; torch's sum returns channels first."""
 
     @staticmethod
     def forward(current: Tensor, timesteps: int) -> Tensor:
@@ -85,20 +83,20 @@ class _Repeat(torch.autograd.Function):
 
 
 class ImagesIn(nn.Module):
-    """Lets still images pass and refuses anything else."""
+    """Raises unless its input is a batch of static images."""
 
     def forward(self, images: Images) -> Images:
         """Check."""
         if images.dim() != 4:
             raise ShapeError(
-                f"this network takes still images, [B, C, H, W], got shape {tuple(images.shape)}; "
+                f"this network takes static images, [B, C, H, W], got shape {tuple(images.shape)}; "
                 f'build it with form="events" for sequences of frames'
             )
         return images
 
 
 class FramesIn(nn.Module):
-    """Lets sequences of ``T`` frames pass and refuses anything else.
+    """Raises unless its input is a sequence of ``T`` frames.
 
     Args:
         timesteps: length of the sequences (T).
@@ -113,7 +111,7 @@ class FramesIn(nn.Module):
         if frames.dim() != 5:
             raise ShapeError(
                 f"this network takes frames, [T, B, C, H, W], got shape {tuple(frames.shape)}; "
-                f'build it with form="cifar" or form="imagenet" for still images'
+                f'build it with form="cifar" or form="imagenet" for static images'
             )
         if len(frames) != self.timesteps:
             raise TimeError(
@@ -139,15 +137,14 @@ class MeanOverTime(nn.Module):
 def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> None:
     """Raise :class:`~lbq.errors.TimeError` if the model takes the batch as time.
 
-    A neuron takes ``[T, B, ...]`` and cannot know which axis it was given: without
-    :class:`~lbq.models.time.RepeatOverTime` a network of still images trains with its samples as
-    timesteps. So the model runs in eval mode, as a float64 copy, on the batch, on its first sample
-    and on the batch in reverse order: no neuron's first axis may grow with the batch, and no answer
-    may depend on the other samples.
+    A neuron takes ``[T, B, ...]``: without :class:`~lbq.models.time.RepeatOverTime` a network of
+    static images trains with its samples as timesteps. A float64 copy of the model runs in eval
+    mode on the batch, on its first sample and on the batch in reverse order: no neuron's first axis
+    may grow with the batch, and no output may depend on other samples.
 
     Args:
         model: any network with one input. It is not changed.
-        x: inputs of the model; to a batch of one its mirror image is added.
+        x: inputs of the model; a batch of one is extended by its mirror image.
         batch_axis: the axis of ``x`` that is the batch. By default the first axis of vectors and
             images (2 or 4 axes), the second of sequences (3 or 5 axes, time first).
 
@@ -169,8 +166,8 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
     several, answers = _run(model, x)
     _, backward = _run(model, x.flip(axis))
     taken = (
-        f"The batch was taken to be axis {axis} of the input, whose shape is {list(x.shape)}: pass "
-        f"batch_axis to say otherwise"
+        f"The batch was assumed to be axis {axis} of the input, whose shape is {list(x.shape)}; "
+        f"pass batch_axis for another"
     )
     for path, shape in several.items():
         if path in one and shape[0] != one[path][0]:
@@ -186,7 +183,7 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
 
 @torch.no_grad()
 def _run(model: nn.Module, x: Tensor) -> tuple[dict[str, torch.Size], list[Tensor]]:
-    """Return the shape of every neuron's currents, and the answers."""
+    """Return the shape of every neuron's currents, and the outputs."""
     shapes: dict[str, torch.Size] = {}
 
     def look(path: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -214,7 +211,7 @@ def _check_independent(alone: Tensor, answer: Tensor, backward: Tensor, taken: s
     axes = [k for k, (n, m) in enumerate(zip(answer.shape, alone.shape, strict=True)) if n != m]
     if len(axes) != 1:
         raise TimeError(
-            f"the answer to a batch has shape {list(answer.shape)} and to one sample "
+            f"the output for a batch has shape {list(answer.shape)} and for one sample "
             f"{list(alone.shape)}, so one axis of it should be the batch. {taken}"
         )
     (axis,) = axes
@@ -223,9 +220,9 @@ def _check_independent(alone: Tensor, answer: Tensor, backward: Tensor, taken: s
         ("are left out", (answer.narrow(axis, 0, 1) - alone).abs()),
         ("come in reverse order", (answer - backward.flip(axis)).abs()),
     ):
-        if not float(found.max()) <= _SAME * scale:
+        if not float(found.max()) <= _TOLERANCE * scale:
             raise TimeError(
-                f"the answer to a sample changes by up to {float(found.max()):.3g} when the other "
+                f"the output for a sample changes by up to {float(found.max()):.3g} when the other "
                 f"samples of the batch {others}, though no neuron's first axis is the batch: look "
                 f"for a reshape that moves time and batch (OverTime does both ways), or for batch "
                 f"norms without running statistics. {taken}"
@@ -233,7 +230,7 @@ def _check_independent(alone: Tensor, answer: Tensor, backward: Tensor, taken: s
 
 
 def check_timesteps(timesteps: int) -> int:
-    """Return the number of timesteps, or complain about one that is no number of timesteps."""
+    """Return the number of timesteps; raise unless it is positive."""
     if timesteps < 1:
         raise TimeError(f"a network needs at least one timestep, got timesteps={timesteps}")
     return timesteps

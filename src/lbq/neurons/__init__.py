@@ -1,4 +1,4 @@
-"""The first things with parameters: neurons, their steps and surrogates, and ways to watch them."""
+"""Neurons, steps and surrogates, and tools to watch and calibrate them."""
 
 from lbq.neurons.baselines import (
     LMHT,

@@ -1,4 +1,15 @@
-"""Running a neuron instant by instant: the loop that the relatives of the burst neuron share."""
+"""Neurons of other papers, in plain torch: the baselines of the burst neuron.
+
+- :class:`BinaryLIF`: the paper's preliminaries (Eqs. 1-2), with an arctangent surrogate.
+- :class:`TernaryLIF`, :class:`OriginalTernaryLIF`: Guo et al., "Ternary Spike: Learning Ternary
+  Spikes for Spiking Neural Networks", AAAI 2024.
+- :class:`IntegerLIF` (I-LIF): Luo et al., "Integer-Valued Training and Spike-Driven Inference
+  Spiking Neural Network for High-performance and Energy-efficient Object Detection", ECCV 2024.
+- :class:`MultiLevelLIF` (MLF): Feng et al., "Multi-Level Firing with Spiking DS-ResNet", IJCAI
+  2022.
+- :class:`LMHT`: Hao et al., "LM-HT SNN: Enhancing the Performance of SNN to ANN Counterpart through
+  Learnable Multi-hierarchical Threshold Model", NeurIPS 2024.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,7 +29,7 @@ from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
 
 
 class TimestepOutput(NamedTuple):
-    """What one timestep of a neuron gives."""
+    """Result of one timestep."""
 
     burst: Tensor
     level: Tensor
@@ -26,22 +37,22 @@ class TimestepOutput(NamedTuple):
 
 
 def scan_over_time(
-    instant: Callable[[Tensor, Tensor], TimestepOutput],
+    update: Callable[[Tensor, Tensor], TimestepOutput],
     currents: Currents,
     carry: Carry | None,
     *,
     rest: Tensor | None = None,
     level_dtype: torch.dtype = torch.uint8,
 ) -> tuple[Bursts, Levels, Carry]:
-    """Call ``instant(carry, current)`` for every timestep and stack what it gives.
+    """Call ``update(carry, current)`` for every timestep and stack the results.
 
     Half-precision currents are computed in float32, as in :func:`lbq.kernels.burst_scan`.
 
     Args:
-        instant: one timestep of the neuron.
+        update: one timestep of the neuron.
         currents: the sequence.
-        carry: the state to start from; None is rest.
-        rest: the carry at rest; zeros like one instant of the currents unless said.
+        carry: initial state; None for rest.
+        rest: the carry at rest; zeros like one timestep of the currents by default.
         level_dtype: how the levels are stored.
     """
     check_currents(currents)
@@ -51,21 +62,21 @@ def scan_over_time(
     bursts: list[Tensor] = []
     levels: list[Tensor] = []
     for current in exact.unbind(0):
-        burst, level, carry = instant(carry, current)
+        burst, level, carry = update(carry, current)
         bursts.append(burst)
         levels.append(level.detach().to(level_dtype))
     return torch.stack(bursts).to(currents.dtype), torch.stack(levels), carry
 
 
 class BinaryLIF(Neuron):
-    """A leaky neuron that emits 0 or 1 per timestep and sends it on unscaled.
+    """A leaky neuron that emits 0 or 1 per timestep.
 
-    Its reset is subtracted after the decay (Eq. 1), unlike the burst neuron's, and carries no
-    gradient, as everywhere in this library. The carry is the last membrane.
+    Its reset is subtracted after the decay (Eq. 1), unlike the burst neuron's. Emitted spikes are
+    detached. The carry is the last membrane.
 
     Args:
         threshold: firing threshold (V_theta).
-        decay: share of the membrane that survives a timestep (beta), 0.5 unless said.
+        decay: share of the membrane that survives a timestep (beta), 0.5 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
         reset: share of the threshold that a spike removes (alpha).
         sharpness: how steep the surrogate is at the threshold.
@@ -92,7 +103,7 @@ class BinaryLIF(Neuron):
         """Loop over the timesteps in plain torch."""
         decay, one = self.decay(), torch.ones_like(self.threshold)
 
-        def instant(membrane: Tensor, current: Tensor) -> TimestepOutput:
+        def update(membrane: Tensor, current: Tensor) -> TimestepOutput:
             membrane = lif_membrane(
                 membrane,
                 current,
@@ -105,20 +116,19 @@ class BinaryLIF(Neuron):
             soft = arctan_soft_spike(membrane, threshold=self.threshold, sharpness=self.sharpness)
             return TimestepOutput(straight_through(level, soft, one), level, membrane)
 
-        return scan_over_time(instant, currents, carry)
+        return scan_over_time(update, currents, carry)
 
 
 class TernaryLIF(Neuron):
-    """A leaky neuron that emits -1, 0 or 1 and sends ``step * level`` on.
+    """A leaky neuron with levels -1, 0 and 1 and output ``step * level``: the paper's baseline.
 
-    The step is threshold and scale at once, as the burst neuron's: ``TernaryLIF()`` is the paper's
-    "Ternary, fixed", ``TernaryLIF(step=LearnedStep())`` its "Ternary, learnable". Everything is
-    the burst neuron's, mirrored at zero.
+    The burst neuron mirrored at zero: the step is threshold and scale. ``TernaryLIF()`` is the
+    paper's "Ternary, fixed", ``TernaryLIF(step=LearnedStep())`` its "Ternary, learnable".
 
     Args:
         step: threshold and output scale; a number, or nothing (1.0), means a fixed step.
         surrogate: the soft level that carries the gradient, applied to the membrane's size.
-        decay: share of the carry that survives a timestep (beta), 0.5 unless said.
+        decay: share of the carry that survives a timestep (beta), 0.5 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
         reset: share of a step that an emission takes from the membrane's size (alpha).
         reset_mode: "event" (one step) or "none"; "level" is the same as "event" here.
@@ -150,7 +160,7 @@ class TernaryLIF(Neuron):
         decay, tail = self.decay(), self.surrogate.tail()
         lo, hi = self.surrogate.lo, self.surrogate.hi(1)
 
-        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             level = ternary_level(membrane, step)
             sign = membrane.detach().sign()
@@ -158,18 +168,18 @@ class TernaryLIF(Neuron):
             state = soft_reset(membrane, level, step=step, reset=self.reset, mode=self.reset_mode)
             return TimestepOutput(straight_through(level, soft, step), level, state)
 
-        return scan_over_time(instant, currents, carry, level_dtype=torch.int8)
+        return scan_over_time(update, currents, carry, level_dtype=torch.int8)
 
 
 class OriginalTernaryLIF(Neuron):
-    """The ternary neuron as published: threshold 0.5, hard reset, a learned amplitude behind it.
+    """The ternary neuron as published: threshold 0.5, hard reset, a learned output amplitude.
 
-    The amplitude scales what is sent on and leaves the threshold alone; deployment absorbs it like
-    a step. The gradient is 1 where the membrane's size is at most 1, and flows through the reset.
+    Deployment absorbs the amplitude like a step. The gradient is 1 where the absolute membrane is
+    at most 1, and flows through the reset.
 
     Args:
         step: the amplitude; nothing means a learned one, starting at 1.0.
-        decay: share of the carry that survives a timestep, 0.25 unless said.
+        decay: share of the carry that survives a timestep, 0.25 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
     """
 
@@ -194,24 +204,24 @@ class OriginalTernaryLIF(Neuron):
         threshold = amplitude.new_full((1,), self.THRESHOLD)
         decay, one = self.decay(), amplitude.new_ones(1)
 
-        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             level = ternary_level(membrane, threshold)
             spike = straight_through(level, membrane.clamp(-1, 1), one)
             return TimestepOutput(amplitude * spike, level, membrane * (1 - spike.abs()))
 
-        return scan_over_time(instant, currents, carry, level_dtype=torch.int8)
+        return scan_over_time(update, currents, carry, level_dtype=torch.int8)
 
 
 class IntegerLIF(Neuron):
-    """A leaky neuron that rounds its membrane to 0..D and sends the integer on unscaled.
+    """A leaky neuron whose level is the membrane rounded to 0..D, sent unscaled.
 
     Rounding means thresholds at 0.5, 1.5, ...; the reset removes the whole level, without
     gradient; the gradient of the emission is a box over [0, D].
 
     Args:
         max_level: the largest level (D), 4 in the original.
-        decay: share of the carry that survives a timestep, 0.25 unless said.
+        decay: share of the carry that survives a timestep, 0.25 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
     """
 
@@ -225,14 +235,14 @@ class IntegerLIF(Neuron):
         """Loop over the timesteps in plain torch."""
         decay = self.decay()
 
-        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             soft = soft_level(membrane, lo=0.0, hi=float(self.max_level))
             level = soft.detach().round()
             burst = straight_through(level, soft, membrane.new_ones(1))
             return TimestepOutput(burst, level, membrane - level)
 
-        return scan_over_time(instant, currents, carry)
+        return scan_over_time(update, currents, carry)
 
 
 class MultiLevelLIF(Neuron):
@@ -244,7 +254,7 @@ class MultiLevelLIF(Neuron):
     Args:
         max_level: number of membranes (K), 3 in the original.
         first_threshold: the lowest threshold.
-        decay: share of a membrane that survives a timestep, 0.25 unless said.
+        decay: share of a membrane that survives a timestep, 0.25 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
     """
 
@@ -266,7 +276,7 @@ class MultiLevelLIF(Neuron):
         decay = self.decay()
         thresholds = self.thresholds.reshape(-1, *[1] * (currents.dim() - 1))  # [K, 1, ...]
 
-        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membranes = integrate(state, current.expand_as(state), decay=decay)  # [K, B, *n]
             spikes = binary_spike(membranes, threshold=thresholds)
             soft = soft_level(membranes - thresholds, lo=-0.5, hi=0.5)
@@ -276,7 +286,7 @@ class MultiLevelLIF(Neuron):
 
         dtype = torch.promote_types(currents.dtype, torch.float32)
         rest = currents.new_zeros((self.max_level, *currents.shape[1:]), dtype=dtype)
-        return scan_over_time(instant, currents, carry, rest=rest)
+        return scan_over_time(update, currents, carry, rest=rest)
 
 
 class LMHT(Neuron):
@@ -317,12 +327,12 @@ class LMHT(Neuron):
         mixed = torch.stack(rows).reshape(currents.shape)  # [T, B, *n]
         step, lo, hi = self.step.to(dtype), 0.5, self.max_level + 0.5
 
-        def instant(state: Tensor, current: Tensor) -> TimestepOutput:
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = leak * state.detach() + current
             level = burst_level(membrane, step, max_level=self.max_level)
             soft = soft_level(membrane / step, lo=lo, hi=hi)
             burst = straight_through(level, soft, step)
             return TimestepOutput(burst, level, membrane - burst.detach())
 
-        bursts, levels, carry = scan_over_time(instant, mixed, None)
+        bursts, levels, carry = scan_over_time(update, mixed, None)
         return bursts.to(currents.dtype), levels, carry

@@ -12,9 +12,9 @@ from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
 
 
 class BurstLIF(Neuron):
-    """A leaky neuron that emits a level 0..N per timestep and sends ``step * level`` on.
+    """A leaky neuron that emits a level 0..N per timestep; its output is ``step * level``.
 
-    The paper's ablation is two arguments of it::
+    The paper's ablation::
 
         V1   BurstLIF(step=FixedStep(), surrogate=BoxET())
         V2   BurstLIF(step=FixedStep(), surrogate=ReLSGET())
@@ -25,7 +25,7 @@ class BurstLIF(Neuron):
         max_level: the largest level (N_max), 1..255.
         step: spacing of the levels (gamma); a number means a fixed step.
         surrogate: the soft level that carries the gradient (B).
-        decay: share of the carry that survives a timestep (beta), 0.5 unless said.
+        decay: share of the carry that survives a timestep (beta), 0.5 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
         reset: share of a step that emission removes (alpha), 0..1.
         reset_mode: "event" removes it once whatever the level (the paper; docs/decisions/0003),
@@ -33,7 +33,7 @@ class BurstLIF(Neuron):
         learn_decay: train the decay, as the sigmoid of a parameter; needs 0 < decay < 1.
         detach_reset: keep the step inside the reset out of the gradient.
         detach_carry: stop the gradient between timesteps.
-        keep: what waits for the backward on CPUs: "membranes" (4 bytes per neuron and timestep), or
+        keep: saved for the backward on CPUs: "membranes" (4 bytes per neuron and timestep), or
             "residues" (2 bytes; same levels, gradients within 1e-3).
 
     Example:
@@ -74,7 +74,7 @@ class BurstLIF(Neuron):
             raise ParameterError(
                 f"{type(self.surrogate).__name__} has an empty plateau "
                 f"[{self.options.lo}, {self.options.hi}] and no tails at max_level={max_level}, so "
-                f"nothing would learn; take BoxET or ReLSGET"
+                f"no gradient flows; use BoxET or ReLSGET"
             )
         self.decay = Decay(decay, tau=tau, default=0.5, learn=learn_decay)
         self.reset: Tensor

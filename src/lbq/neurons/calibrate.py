@@ -1,4 +1,4 @@
-"""Choosing the steps from data instead of by number."""
+"""Set the steps from data."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -13,7 +13,7 @@ from lbq.neurons.step import NeuronStep
 from lbq.neurons.watch import named_neurons, removing_hooks
 
 _SMALLEST_STEP = 1e-4
-"""What a silent layer gets: it still needs a positive step."""
+"""Step of a layer without positive membranes."""
 
 
 @torch.no_grad()
@@ -22,13 +22,12 @@ def calibrate_steps(
 ) -> dict[str, Tensor]:
     """Set each step so that the chosen percentile of its membrane just reaches ``max_level``.
 
-    For neurons with negative levels it is the percentile of the membrane's size. Neurons whose step
-    does not set the levels (an amplitude) are left alone.
+    For neurons with negative levels it is the percentile of the absolute membrane. Neurons whose
+    step is only an amplitude are not changed.
 
-    The batches run through the model as it is (train or eval mode is the caller's choice). Layers
-    are set in the order in which they run, so a layer sees what its calibrated predecessors send.
-    Over several batches the estimates are averaged. The membrane is taken before any reset, since
-    a reset would depend on the step that is being chosen.
+    The model runs in its current mode (train or eval). Layers are set in running order, so a layer
+    receives the output of calibrated layers. Estimates are averaged over the batches. Membranes are
+    computed without reset, which would depend on the step.
 
     Args:
         model: a network with neurons that have a step per layer or per channel.

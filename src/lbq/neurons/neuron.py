@@ -1,4 +1,4 @@
-"""The contract that every neuron keeps, and the leak that most of them have."""
+"""``Neuron``, the base class of all neurons, and their decay."""
 
 import math
 import warnings
@@ -14,15 +14,14 @@ from lbq.types import Bursts, Carry, Coefficient, Currents, Levels
 class Neuron(nn.Module):
     """Maps the currents of a whole sequence, ``[T, B, *n]``, to its bursts, starting from rest.
 
-    There is no state between calls and nothing to reset. A stream passes the ``carry`` by hand:
-    ``bursts, carry = neuron.stream(currents, carry)``. The currents pass through ``receive`` and
-    the integer levels through ``emit``, both identities, so that whoever wants to see them can
-    hook them (:func:`lbq.watch_levels`); they are never stored on the module.
+    There is no state between calls and nothing to reset. A stream passes the ``carry`` explicitly:
+    ``bursts, carry = neuron.stream(currents, carry)``. Currents pass through ``receive`` and
+    integer levels through ``emit``, both identities, for hooks (:func:`lbq.watch_levels`); they are
+    never stored on the module.
 
-    A neuron cannot see from a shape whether the first axis is time or a batch. In train mode it
-    warns, once per process, if currents come directly from a convolution, a batch norm or a linear
-    layer of ``[B, F]``: what these give begins with their batch, and a sequence made of it would
-    have been reshaped or repeated first. :func:`lbq.check_time` tests a whole network.
+    In train mode a neuron warns, once per process, if currents come directly from a convolution, a
+    batch norm or a linear layer of ``[B, F]``, whose first axis is the batch and not time.
+    :func:`lbq.check_time` checks a whole network.
     """
 
     max_level: int
@@ -39,29 +38,25 @@ class Neuron(nn.Module):
         self.emit = nn.Identity()
 
     def forward(self, currents: Currents) -> Bursts:
-        """Answer a whole sequence, from rest."""
+        """Return the bursts of a whole sequence, from rest."""
         if self.training and not torch.compiler.is_compiling():
             warn_without_time(currents)
         bursts, _ = self.stream(currents, None)
         return bursts
 
     def stream(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Carry]:
-        """Answer a piece of a sequence, from the carry of the piece before (None: from rest)."""
+        """Return the bursts of a part of a sequence and its last carry; None starts from rest."""
         bursts, levels, carry = self.scan(self.receive(currents), carry)
         self.emit(levels)
         return bursts, carry
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Integrate, emit and reset over the sequence; what each kind of neuron defines."""
+        """Integrate, emit and reset over the sequence; subclasses implement this."""
         raise NotImplementedError
 
 
 def warn_without_time(currents: Currents) -> None:
-    """Warn once if the currents begin with a batch axis where time should be.
-
-    The evidence is the operation that made them, by autograd's name of it; without gradients there
-    is none. Axes are never judged by their lengths: any T is plausible.
-    """
+    """Warn once if the first axis of the currents is a batch, judged by their autograd node."""
     if _warned or not isinstance(currents, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
         return
     maker = type(currents.grad_fn).__name__
@@ -110,19 +105,19 @@ class Decay(nn.Module):
         return torch.sigmoid(self.raw_decay) if self.is_learned else self.value
 
     def extra_repr(self) -> str:
-        """Show the decay where a person prints the model."""
+        """Show the decay."""
         return f"decay={format_values(self())}"
 
 
 def check_reset(reset: float) -> float:
-    """Return the reset, or complain about one that is no share."""
+    """Return the reset; raise unless it lies in 0..1."""
     if not 0 <= reset <= 1:
         raise ParameterError(f"reset must lie in 0..1, got {reset}; 1 removes a whole step")
     return reset
 
 
 def format_values(values: Tensor) -> str:
-    """Write a coefficient for people; "?" where it has no value here (meta or sharded tensors)."""
+    """Format a coefficient; "?" for meta and sharded tensors."""
     if values.is_meta or hasattr(values, "placements") or values.numel() == 0:
         return "?"
     if values.numel() == 1:
@@ -131,14 +126,14 @@ def format_values(values: Tensor) -> str:
 
 
 def scalar(value: float) -> Tensor:
-    """Make a learned or stored scalar: shape ``(1,)``, since sharding refuses 0-d parameters."""
+    """Return a scalar of shape ``(1,)``, since sharding does not support 0-d parameters."""
     return torch.full((1,), value)
 
 
 def _share(decay: float | None, tau: float | None, default: float) -> float:
     if decay is not None and tau is not None:
         raise ParameterError(
-            f"decay and tau say the same thing twice (decay = 1 - 1 / tau), got decay={decay} and "
+            f"decay and tau are the same setting (decay = 1 - 1 / tau), got decay={decay} and "
             f"tau={tau}; pass one of them"
         )
     if tau is not None:

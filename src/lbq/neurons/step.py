@@ -18,14 +18,14 @@ GradientScale = Literal["none", "lsq"]
 
 
 class NeuronStep(nn.Module):
-    """Calling it gives the step (gamma), always positive; ``set_`` puts other values in."""
+    """Base of steps (gamma); calling it returns the step, always positive."""
 
     def forward(self) -> Step:
         """Return the step: shape ``(1,)``, or ``(C,)`` for one step per channel."""
         raise NotImplementedError
 
     def set_(self, value: Tensor) -> None:
-        """Take these steps from now on."""
+        """Replace the step."""
         raise NotImplementedError
 
     def for_currents(self, currents: Currents, *, max_level: int) -> Step:
@@ -44,7 +44,7 @@ class NeuronStep(nn.Module):
 
 
 class FixedStep(NeuronStep):
-    """A step that training leaves alone (Delta_b): a buffer, not a parameter.
+    """A step that is not trained (Delta_b): a buffer, not a parameter.
 
     Args:
         value: the step.
@@ -71,7 +71,7 @@ class FixedStep(NeuronStep):
         self.value.copy_(check_step(value))
 
     def extra_repr(self) -> str:
-        """Show the step where a person prints the model."""
+        """Show the step."""
         return _describe(self.value)
 
 
@@ -112,7 +112,7 @@ class LearnedStep(NeuronStep):
         return F.softplus(self.raw_step.to(dtype)) + self.eps
 
     def for_currents(self, currents: Currents, *, max_level: int) -> Step:
-        """Return the step shaped for ``currents``, its gradient scaled if that was asked for."""
+        """Return the step shaped for ``currents``, with a scaled gradient for "lsq"."""
         step = super().for_currents(currents, max_level=max_level)
         if self.gradient_scale == "none":
             return step
@@ -121,23 +121,23 @@ class LearnedStep(NeuronStep):
 
     @torch.no_grad()
     def set_(self, value: Tensor) -> None:
-        """Move the parameter to where the step has these values."""
+        """Set the parameter so that the step has these values."""
         self.raw_step.copy_(_inverse_softplus(check_step(value, above=self.eps) - self.eps))
 
     def extra_repr(self) -> str:
-        """Show the step where a person prints the model."""
+        """Show the step."""
         return _describe(self())
 
 
 def as_step(step: NeuronStep | float | None) -> NeuronStep:
-    """Read a constructor's ``step``: a number is a fixed step, None the paper's learned one."""
+    """Convert a constructor's ``step``: a number is a fixed step, None a learned one."""
     if step is None:
         return LearnedStep()
     return step if isinstance(step, NeuronStep) else FixedStep(step)
 
 
 def check_step_value(value: float, *, above: float = STEP_EPS) -> float:
-    """Return the step, or complain about one that is not a positive finite number."""
+    """Return the step; raise unless it is a positive finite number."""
     if not (math.isfinite(value) and value > above):
         raise StepError(
             f"a step must be a finite number above {above:g}, got {value:g}; it is the spacing of "
@@ -147,7 +147,7 @@ def check_step_value(value: float, *, above: float = STEP_EPS) -> float:
 
 
 def check_step(value: Tensor, *, above: float = STEP_EPS) -> Tensor:
-    """Return the steps, or complain about one that is not a positive finite number."""
+    """Return the steps; raise unless all are positive finite numbers."""
     for extreme in (value.min().item(), value.max().item()):
         check_step_value(extreme, above=above)
     return value

@@ -1,4 +1,4 @@
-"""Which soft level stands in for the staircase when gradients flow: one family, several members."""
+"""Surrogate gradients: soft levels that replace the staircase in the backward."""
 
 import math
 
@@ -49,7 +49,7 @@ class Surrogate(nn.Module):
         return None if self.raw_tail is None else torch.sigmoid(self.raw_tail)
 
     def extra_repr(self) -> str:
-        """Show the member of the family where a person prints the model."""
+        """Show plateau and tail."""
         tail = self.tail()
         strength = "none" if tail is None else format_values(tail)
         return f"lo={self.lo}, margin={self.margin}, tail={strength}"
@@ -85,7 +85,7 @@ class BoxET(Surrogate):
         >>> neuron = lbq.BurstLIF(max_level=5, surrogate=lbq.BoxET())
         >>> current = torch.tensor([[[-1.0, 3.0, 8.0]]], requires_grad=True)
         >>> neuron(current).sum().backward()
-        >>> current.grad > 0  # nothing is learned from what lies outside of the box
+        >>> current.grad > 0  # no gradient outside of the box
         tensor([[[False,  True, False]]])
     """
 

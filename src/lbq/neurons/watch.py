@@ -1,4 +1,4 @@
-"""Seeing what passes through a network's neurons, without storing anything on them."""
+"""Watch levels and currents of a network's neurons through hooks."""
 
 import sys
 from collections.abc import Generator, Iterator
@@ -17,10 +17,9 @@ from lbq.types import Watch
 
 @contextmanager
 def watch_levels(model: nn.Module, watch: Watch) -> Generator[None]:
-    """Show every level of every neuron to ``watch(layer, t, level)`` inside the ``with`` block.
+    """Call ``watch(layer, t, level)`` for every neuron and timestep inside the ``with`` block.
 
-    ``layer`` is the neuron's path in ``model``; ``level`` is one instant, ``[B, *n]``, in small
-    integers.
+    ``layer`` is the neuron's path in ``model``; ``level`` is ``[B, *n]`` in small integers.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Identity(), lbq.BurstLIF())
@@ -46,8 +45,8 @@ def watch_levels(model: nn.Module, watch: Watch) -> Generator[None]:
 def check_currents_finite(model: nn.Module) -> Generator[None]:
     """Raise :class:`NonFiniteError`, naming the layer, when a NaN or infinity reaches a neuron.
 
-    Without it a NaN is emitted as level 0, in silence. It waits for the device at every layer, so
-    it is for finding a fault, not for every step.
+    Without it a NaN is emitted as level 0. It synchronises the device at every layer: use it for
+    debugging.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Identity(), lbq.BurstLIF())
@@ -79,7 +78,7 @@ def check_currents_finite(model: nn.Module) -> Generator[None]:
 def removing_hooks(hooks: list[RemovableHandle]) -> Generator[None]:
     """Remove the hooks when the block ends; inside it, compiled models run uncompiled.
 
-    A compiled model does not see hooks that came after its compilation.
+    A compiled model ignores hooks that were registered after its compilation.
     """
     dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
     with torch.compiler.set_stance("force_eager") if dynamo else nullcontext():
@@ -100,7 +99,7 @@ def named_neurons(model: nn.Module) -> Iterator[tuple[str, Neuron]]:
 def neuron_parameters(model: nn.Module) -> list[nn.Parameter]:
     """List the parameters of the neurons themselves: steps, tails, decays, mixtures.
 
-    They want an optimizer group of their own, without weight decay (docs/decisions/0005).
+    Give them an optimizer group without weight decay (docs/decisions/0005).
     """
     found = {id(p): p for _, neuron in named_neurons(model) for p in neuron.parameters()}
     return list(found.values())
