@@ -634,7 +634,7 @@ REFUSED = {
     "isinstance of a tensor": (lambda: net(is_a_tensor), "currents that reach n differ"),
     "isinstance of a tensor at the end": (
         lambda: net(is_a_tensor_behind_the_last_neuron),
-        "something behind n computes",
+        "code behind n depends",
     ),
     "function that is only called clone": (
         lambda: net(lambda s, x: s.h(s.n(s.c(clone(s.s(x)))))),
