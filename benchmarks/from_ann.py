@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 import lbq
 from lbq.cli.samples import count_answers, open_samples, sample_batches
-from lbq.config_io import from_document
 from lbq.data import Data, steps_per_epoch, train_batches
 from lbq.train import Recipe, build_network
 from lbq.train.optim import (
@@ -28,6 +27,7 @@ from lbq.train.optim import (
     learning_rate_factor,
     set_learning_rate,
 )
+from lbq.train.recipe import recipe_from_document
 
 CALIBRATION = 256
 """Training images that steps and biases are chosen by."""
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     arguments = parser.parse_args()
     document = json.loads(arguments.run.with_suffix(".json").read_text())
-    recipe = from_document(Recipe, document["recipe"])
+    recipe = recipe_from_document(document["recipe"])
     data = open_samples(recipe, source=arguments.data, cache=Path("~/.cache/lbq"))
     ann = build_network(recipe.model, num_classes=data.num_classes).eval()
     ann.load_state_dict(load_file(arguments.run.with_suffix(".safetensors")))

@@ -18,8 +18,8 @@ from lbq.deploy.nodes import (
     Shortcut,
     Synapse,
 )
-from lbq.export.manifest import named_tensors, write
-from lbq.export.payload import NAMES, Region
+from lbq.export.container import NAMES, Region
+from lbq.export.manifest import named_tensors, write_manifest
 
 HEADER = 64
 MEAN, STD = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)
@@ -130,7 +130,7 @@ def manifest_of(network):
         name: Region(NAMES[tensor.dtype], tuple(tensor.shape), 8 * place)
         for place, (name, tensor) in enumerate(named_tensors(network).items())
     }
-    return json.loads(write(network, regions)), regions
+    return json.loads(write_manifest(network, regions)), regions
 
 
 class EditableBundle:

@@ -14,7 +14,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import lbq
-from lbq.config_io import from_document
 from lbq.data import open_data
 from lbq.train import engine, loop
 from lbq.train.batchnorm_stats import BatchNormStats
@@ -26,7 +25,7 @@ from lbq.train.gradients import AveragedGradients, CanonicalGradients
 from lbq.train.loss import ModelWithLoss
 from lbq.train.precision import Precision
 from lbq.train.prepare import build_state
-from lbq.train.recipe import Recipe
+from lbq.train.recipe import recipe_from_document
 
 
 def digest(tensors):
@@ -87,7 +86,7 @@ def gradients_of_one_batch(mode, shards=4, accumulate=1, kind="fp32", stopping_r
 
 def count(recipe, num_test, batch, step=None):
     """Evaluate a fresh network; return right answers, samples and loss."""
-    recipe = from_document(Recipe, recipe)
+    recipe = recipe_from_document(recipe)
     with open_process_group("cpu", timeout_s=60) as group:
         data = open_data(recipe.data, Path("/nonexistent"))
         assert data.num_test == num_test
@@ -106,7 +105,7 @@ def train_run(out, recipe, options=None, fault=None, has_own_group=False):
     options = RunOptions(**{"device": "cpu", "timeout_s": 30.0, **(options or {})})
     if fault is not None:
         FAULTS[fault["kind"]](**{key: value for key, value in fault.items() if key != "kind"})
-    outcome = engine.train(from_document(Recipe, recipe), Path(out), options)
+    outcome = engine.train(recipe_from_document(recipe), Path(out), options)
     if outcome.exit_code:
         sys.exit(outcome.exit_code)
     tensors = [t for part in states[0].tensors().values() for t in part.values()]
@@ -125,7 +124,7 @@ def orphan(out, recipe):
     os.environ["LBQ_PARENT_PID"] = str(os.getpid())
     if os.fork() == 0:
         try:
-            engine.train(from_document(Recipe, recipe), Path(out), RunOptions(log_every=1))
+            engine.train(recipe_from_document(recipe), Path(out), RunOptions(log_every=1))
         finally:
             os._exit(0)
     while not (Path(out) / "metrics.jsonl").exists():

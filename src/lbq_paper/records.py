@@ -1,6 +1,5 @@
 """Records: the result of an experiment as a JSON file; tables are made from these."""
 
-import json
 import os
 import platform
 from dataclasses import dataclass
@@ -9,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lbq.atomic_files import atomic_write
-from lbq.config_io import Document, from_document
+from lbq.config_io import Document, dump_json, read_json
 from lbq.errors import FormatError, LBQError
 from lbq.kernels.native_scan import isa
-from lbq.train import Recipe, read_metrics_log
+from lbq.train import read_metrics_log
 from lbq.train.provenance import git_commit
+from lbq.train.recipe import recipe_from_document
 from lbq.train.run_folder import RunFolder
 from lbq_paper.experiments import Experiment, numerics_digest, published, recipe_key
 
@@ -78,9 +78,9 @@ def read_records(folder: Path) -> dict[str, list[Record]]:
     """Read every record of a folder, by the key of its recipe; those of the present code first."""
     found: dict[str, list[Record]] = {}
     for path in sorted(folder.glob("*.json")):
-        record = Record(path, _read(path))
+        record = Record(path, read_json(path, expected_format=FORMAT))
         try:
-            recipe = from_document(Recipe, record.body["recipe"])
+            recipe = recipe_from_document(record.body["recipe"])
         except LBQError as error:
             raise FormatError(f"{path} holds no recipe that can be read: {error}") from error
         found.setdefault(recipe_key(recipe), []).append(record)
@@ -101,18 +101,8 @@ def _write(out: Path, experiment: Experiment, body: Document) -> Path:
     whole = {**head, **body, "recipe": published(experiment.recipe)}
     out.mkdir(parents=True, exist_ok=True)
     path = record_path(out, experiment)
-    atomic_write(path, (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())
+    atomic_write(path, dump_json(whole).encode())
     return path
-
-
-def _read(path: Path) -> Document:
-    try:
-        body = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise FormatError(f"{path} is not JSON: {error}") from error
-    if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise FormatError(f"{path} is no record of an experiment; expected format {FORMAT!r}")
-    return body
 
 
 def _headline(metrics_log: list[dict[str, Any]]) -> Document:
@@ -148,7 +138,7 @@ def _provenance(run: Path) -> Document:
     found = {"machine": machine, "native_kernels": isa()}
     if not checkpoints.steps():
         return found
-    manifest = json.loads(checkpoints.path(checkpoints.steps()[-1]).read_bytes())["body"]
+    manifest = read_json(checkpoints.path(checkpoints.steps()[-1]))["body"]
     metadata, files = manifest["metadata"], manifest["files"]
     return {
         **found,

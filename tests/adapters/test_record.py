@@ -5,10 +5,10 @@ import time
 import pytest
 
 from lbq.adapters.record import record_run
-from lbq.config_io import from_document
 from lbq.errors import RunError
-from lbq.train import Recipe, train
+from lbq.train import train
 from lbq.train.engine import RunOptions
+from lbq.train.recipe import recipe_from_document
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_the_record_says_what_the_run_came_to(tmp_path, tiny):
     assert (record["correct"], record["count"]) == (last.correct, last.count)
     assert record["accuracy_after_last_epoch"] == last.accuracy
     assert record["best_on_test_set"]["accuracy"] == max(e.accuracy for e in outcome.evaluations)
-    assert from_document(Recipe, record["recipe"]) == recipe
+    assert recipe_from_document(record["recipe"]) == recipe
     assert record["weights_sha256"] == tiny.final_hashes(tmp_path / "run")[1]["model"]
     assert record["attempts"] == 1
     assert str(tmp_path) not in json.dumps(record)

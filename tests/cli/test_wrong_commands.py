@@ -117,7 +117,7 @@ COMMANDS = [  # words, exit code, what the line says
     ("eval run --step 77", MISTAKE, "no checkpoint of step 77; it has [4]"),
     ("eval nowhere.lbq", MISTAKE, "there is no file nowhere.lbq"),
     ("eval flipped.lbq", MISTAKE, "flipped.lbq: the bytes have SHA-256"),
-    ("eval cut.lbq", MISTAKE, "cut.lbq: the header speaks of"),
+    ("eval cut.lbq", MISTAKE, "cut.lbq: the header says"),
     ("eval letter.lbq", MISTAKE, "letter.lbq: "),
     ("eval letter.onnx", MISTAKE, "letter.onnx is no ONNX file"),
     ("eval letter.pt2", MISTAKE, "letter.pt2 is no whole .pt2 program"),
@@ -192,7 +192,7 @@ def test_a_process_ends_as_the_call_does(here):
     command = [sys.executable, "-m", "lbq.cli", "eval", "cut.lbq"]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (MISTAKE, "")
-    check_complaint(done.stderr, "cut.lbq: the header speaks of")
+    check_complaint(done.stderr, "cut.lbq: the header says")
 
 
 def test_a_reader_that_leaves_early_hears_no_complaint():

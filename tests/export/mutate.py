@@ -23,12 +23,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bundles import EditableBundle, tiny_network
 
+from lbq.config_io import parse_json
 from lbq.deploy import prove, run
 from lbq.errors import LBQError
-from lbq.export import container, load, manifest, save
-from lbq.export.assemble import assemble
-from lbq.export.document import parse
-from lbq.export.graph import check_graph
+from lbq.export import load, save
+from lbq.export.bundle import build
+from lbq.export.container import read_file, unpack
+from lbq.export.manifest import read_manifest
+from lbq.export.validation import check_graph
 
 SECONDS = 1.0
 """No mutant may take longer."""
@@ -111,7 +113,7 @@ def mutate(data, rng):
             value = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
             draft.numbers[rng.randrange(len(draft.numbers))] = value
         if rng.random() < 0.5 and draft.manifest["logit_scale"] is not None:
-            tell_the_truth(draft)
+            write_true_bounds(draft)
         return how, draft.pack()
     if how == "text":  # the JSON itself, its digest right
         part = rng.choice(["manifest", "table"])
@@ -123,11 +125,11 @@ def mutate(data, rng):
     return how, draft.pack()
 
 
-def tell_the_truth(draft):
+def write_true_bounds(draft):
     """Write the bounds that hold into a draft, so that a change of its numbers can be accepted."""
-    content = container.unpack(bytearray(draft.pack()))
+    content = unpack(bytearray(draft.pack()))
     try:
-        network = assemble(manifest.read(parse(content.manifest, "manifest")), content.payload)
+        network = build(read_manifest(parse_json(content.manifest, "it")), content.payload)
         bounds = prove(network)
     except LBQError:
         return
@@ -139,8 +141,8 @@ def tell_the_truth(draft):
 
 def size_of(path):
     """Count the values of all nodes and timesteps of a bundle that was accepted."""
-    read = manifest.read(parse(container.read(path).manifest, "manifest"))
-    return read.timesteps * sum(math.prod(flow.shape) for flow in check_graph(read).values())
+    read = read_manifest(parse_json(read_file(path).manifest, "it"))
+    return read.timesteps * sum(math.prod(info.shape) for info in check_graph(read).values())
 
 
 def attempt(path):

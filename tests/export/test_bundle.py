@@ -41,6 +41,26 @@ def test_a_network_comes_back_bit_for_bit(name, block, bits, tmp_path):
     assert all(torch.equal(mine[k], theirs[k]) and mine[k].dtype == theirs[k].dtype for k in mine)
 
 
+def renamed_readout(name, tmp_path):
+    """Write the tiny network with another path for its last node."""
+    save(tiny_network(), tmp_path / "net.lbq")
+    draft = EditableBundle((tmp_path / "net.lbq").read_bytes())
+    draft.manifest["nodes"][-1]["path"] = name
+    (tmp_path / "net.lbq").write_bytes(draft.pack())
+    return tmp_path / "net.lbq"
+
+
+@pytest.mark.parametrize("name", ["forward", "plan", "training", "fc.weight", "stem.neuron.emit"])
+def test_a_name_that_is_taken_is_refused(name, tmp_path):
+    with pytest.raises(BundleError) as caught:
+        load(renamed_readout(name, tmp_path))
+    assert caught.value.rule == "name"
+
+
+def test_a_node_may_lie_inside_another(tmp_path):
+    assert load(renamed_readout("fc.readout", tmp_path)).plan[-1].path == "fc.readout"
+
+
 @pytest.mark.parametrize(
     "neuron",
     [

@@ -3,10 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from lbq.config_io import from_document
 from lbq.data import DataConfig
 from lbq.errors import RecipeError
-from lbq.train.recipe import Recipe, read_recipe, write_recipe
+from lbq.train.recipe import read_recipe, recipe_from_document, write_recipe
 from lbq.train.recipes import RECIPES
 
 
@@ -51,8 +50,8 @@ def test_contradictions_are_refused(tiny, changes, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is not JSON"),
-        ("[" * 10_000, "is not JSON"),
+        ("{", "is not strict JSON"),
+        ("[" * 10_000, "is not strict JSON"),
         ("{}", "Recipe lacks name"),
         ('{"_target_": "os.system"}', "no field _target_"),
         ('{"name": 3}', "lacks data"),
@@ -77,4 +76,4 @@ def test_a_missing_file_is_a_mistake_that_is_explained(tmp_path):
 def test_no_field_of_a_recipe_can_name_code(change):
     document = json.loads(write_recipe(RECIPES["pocket"]()))
     with pytest.raises(RecipeError):
-        from_document(Recipe, document | change)
+        recipe_from_document(document | change)

@@ -7,26 +7,29 @@ loads a pickle, and it passes whatever a configuration says to a constructor.
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from safetensors.torch import save as save_tensors
 from torch import nn
 
 from lbq.atomic_files import atomic_write
-from lbq.config_io import from_document, to_document
+from lbq.config_io import dump_json, read_fields, read_json, to_document
 from lbq.errors import FormatError, MissingExtraError
-from lbq.export.document import check_keys, check_value, parse, text, whole
-from lbq.export.rules import BundleError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained.model_card import CARD, write_card
+from lbq.ranges import Range
 from lbq.train.checkpoint import parse_tensors
-from lbq.train.recipe import Recipe
+from lbq.train.recipe import Recipe, recipe_from_document
 from lbq.train.trained import network_from_tensors
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FORMAT = "lbq-network-1"
-_KEYS = ("format", "num_classes", "recipe", "weights_sha256")
-_MAX_CLASSES = 1 << 20
+_FIELDS = {
+    "format": str,
+    "num_classes": Annotated[int, Range(1, 1 << 20)],
+    "recipe": dict,
+    "weights_sha256": str,
+}
 
 _OPENING = """
 A spiking network whose neurons emit integer levels ([lbq](https://pypi.org/project/lbq)).
@@ -58,7 +61,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
             f"a record of a run is needed, got {', '.join(record) or 'an empty one'}; pass what "
             f"record_run returned, or its JSON file"
         )
-    recipe, folder = from_document(Recipe, record["recipe"]), Path(folder)
+    recipe, folder = recipe_from_document(record["recipe"]), Path(folder)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     num_classes = _num_classes(model)
     what = "the model, against its record's recipe,"
@@ -75,7 +78,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / WEIGHTS, weights)
     atomic_write(folder / CARD, f"---\n{_front_matter(record, recipe)}---\n\n{card}".encode())
-    atomic_write(folder / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
+    atomic_write(folder / CONFIG, dump_json(config).encode())
 
 
 def from_pretrained(
@@ -101,7 +104,7 @@ def from_pretrained(
             f"{folder / WEIGHTS} has SHA-256 {found}, but {CONFIG} says "
             f"{config['weights_sha256']}: the file is damaged or was replaced"
         )
-    recipe = from_document(Recipe, config["recipe"])
+    recipe = recipe_from_document(config["recipe"])
     model = network_from_tensors(
         recipe.model,
         parse_tensors(folder / WEIGHTS, weights),
@@ -116,7 +119,7 @@ def pretrained_recipe(
 ) -> Recipe:
     """Read by which recipe such a network was trained: its data, and how they are normalised."""
     config = _read_config(_folder(source, revision, local_files_only))
-    return from_document(Recipe, config["recipe"])
+    return recipe_from_document(config["recipe"])
 
 
 def _front_matter(record: dict[str, Any], recipe: Recipe) -> str:
@@ -161,23 +164,8 @@ def _folder(source: str | Path, revision: str | None, local_files_only: bool) ->
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    data = memoryview(_read(folder / CONFIG))
-    try:
-        return _checked(parse(data, CONFIG), folder)
-    except BundleError as error:  # strict as a bundle's manifest, but no bundle
-        raise FormatError(f"{error.message}, in {folder}") from error
-
-
-def _checked(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    if config.get("format") != FORMAT:
-        raise FormatError(
-            f"{folder / CONFIG} has the format {config.get('format')!r}; this version of lbq reads "
-            f"{FORMAT!r}"
-        )
-    check_keys(config, _KEYS, CONFIG)
-    check_value(config["num_classes"], whole(1, _MAX_CLASSES), f"num_classes of {CONFIG}")
-    check_value(config["weights_sha256"], text, f"weights_sha256 of {CONFIG}")
-    return config
+    path = folder / CONFIG
+    return read_fields(_FIELDS, read_json(path, expected_format=FORMAT), str(path))
 
 
 def _read(path: Path) -> bytes:

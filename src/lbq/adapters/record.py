@@ -1,12 +1,12 @@
 """What a finished run came to, as one JSON document that can be committed and published."""
 
-import json
 import os
 import platform
 import re
 from pathlib import Path
 from typing import Any
 
+from lbq.config_io import read_json
 from lbq.errors import RunError
 from lbq.train.metrics import read_all_records, read_metrics_log
 
@@ -31,7 +31,7 @@ def record_run(out: str | Path) -> dict[str, Any]:
     manifests = sorted((out / "checkpoints").glob("*.json"))
     if not evaluations or not manifests:
         raise RunError(f"{out} was never evaluated or saved, so there is nothing to record")
-    manifest = json.loads(manifests[-1].read_text())["body"]
+    manifest = read_json(manifests[-1])["body"]
     metadata = manifest["metadata"]
     recipe = metadata["recipe"]
     recipe["data"]["source"] = _without_path(**recipe["data"])

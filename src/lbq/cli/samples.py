@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lbq.cli.following import follow, waiting
-from lbq.config_io import from_document
 from lbq.data import Data, DataConfig, open_data
 from lbq.data.augment import normalize
 from lbq.data.splits import evenly_spaced
 from lbq.errors import FormatError
-from lbq.train.recipe import Recipe
+from lbq.train.recipe import Recipe, recipe_from_document
 
 LARGEST = 255
 """Event counts above it saturate where a network takes bytes."""
@@ -91,7 +90,7 @@ def origin_recipe(origin: dict[str, Any], *, source: Path) -> Recipe:
             f"{source} does not say by which recipe it was trained, so its test set is unknown; "
             f"write it with `lbq lower RUN` or `lbq export RUN`, or pass --inputs images.npy"
         )
-    return from_document(Recipe, origin["recipe"])
+    return recipe_from_document(origin["recipe"])
 
 
 def open_samples(recipe: Recipe, *, source: str | None, cache: Path) -> Data:

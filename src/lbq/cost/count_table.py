@@ -1,11 +1,11 @@
 """The counts of a run as plain data: exact integers per edge and timestep, to question or save."""
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
+from lbq.config_io import DocumentError, dump_json, from_document, read_json, to_document
 from lbq.errors import CountError, FormatError, ParameterError
 
 FORMAT = "lbq-counts-3"
@@ -196,30 +196,18 @@ class CountTable:
 
     def save(self, path: str | Path) -> None:
         """Write the table as JSON."""
-        Path(path).write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n")
+        Path(path).write_text(dump_json({"format": FORMAT, **to_document(self)}))
 
     @classmethod
     def load(cls, path: str | Path) -> "CountTable":
         """Read a table that :meth:`save` wrote."""
         try:
-            data: dict[str, Any] = json.loads(Path(path).read_text())
-            if data["format"] != FORMAT:
-                raise ValueError(f"format {data['format']!r} instead of {FORMAT!r}")
-            edges: list[dict[str, Any]] = data["edges"]
-            for edge in edges:
-                edge["counts"] = Counts(**edge["counts"])
-            return cls(
-                num_images=data["num_images"],
-                timesteps=data["timesteps"],
-                synapses=tuple(SynapseSize(**synapse) for synapse in data["synapses"]),
-                edges=tuple(EdgeCounts(**edge) for edge in edges),
-                layers=tuple(LayerCounts(**layer) for layer in data["layers"]),
-                untracked=tuple(data["untracked"]),
-                uncounted=tuple(data["uncounted"]),
-            )
-        except (ValueError, TypeError, KeyError) as error:
+            document = read_json(path, expected_format=FORMAT)
+            del document["format"]
+            return from_document(cls, document)
+        except DocumentError as error:
             raise FormatError(
-                f"{path} is no table of counts that this version reads: {error!r}; count again"
+                f"{path} is no table of counts that this version reads: {error}; count again"
             ) from error
 
     def compare(self, other: "CountTable") -> str:

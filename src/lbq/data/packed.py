@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lbq.config_io import read_json
 from lbq.data.splits import Splits
 from lbq.errors import FormatError
 
@@ -161,9 +162,7 @@ def _write(folder: Path, name: str, content: SplitContents) -> dict[str, Any]:
 def _open(folder: Path) -> Splits:
     """Map the files of a set and check them against its manifest."""
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        if manifest["format"] != FORMAT:
-            raise FormatError(f"{folder} has format {manifest['format']}, expected {FORMAT}")
+        manifest = read_json(folder / _MANIFEST, expected_format=FORMAT)
         contents = manifest["contents"]
         splits = {name: _map(folder, name, said) for name, said in contents["splits"].items()}
     except (OSError, ValueError, KeyError, TypeError) as error:

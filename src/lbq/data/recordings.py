@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 import re
 import zipfile
 import zlib
@@ -14,6 +13,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from lbq.config_io import read_json
 from lbq.data.events import MAX_BYTES, Events, Slicing, check_ratio, count_frames, read_events
 from lbq.data.packed import SplitContents, open_packed
 from lbq.data.splits import Splits, evenly_spaced
@@ -142,7 +142,7 @@ class Layout:
 @cache
 def cifar10_dvs_test_numbers() -> frozenset[int]:
     """Return the numbers of the test recordings, the same for every class."""
-    index = json.loads(Path(__file__).with_name("cifar10_dvs_test.json").read_text())
+    index = read_json(Path(__file__).with_name("cifar10_dvs_test.json"))
     return frozenset(index["test"])
 
 

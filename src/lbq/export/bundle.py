@@ -1,22 +1,30 @@
-"""``save`` and ``load``: a lowered network as one file, checked bit by bit and rule by rule.
-
-The format is written down in docs/deploy/bundle-format.md.
-"""
+"""``save`` and ``load``: a lowered network as one file (docs/deploy/bundle-format.md)."""
 
 import hashlib
 from os import PathLike
 from pathlib import Path
 
+from torch import Tensor, nn
+
 from lbq.atomic_files import atomic_write
+from lbq.config_io import DocumentError, parse_json
 from lbq.deploy.bounds import prove
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.errors import BoundError
-from lbq.export import container, manifest, payload
-from lbq.export.assemble import assemble
-from lbq.export.document import parse
-from lbq.export.graph import check_graph
-from lbq.export.manifest import Manifest
-from lbq.export.numbers import check_values
+from lbq.export.container import (
+    BundleError,
+    Content,
+    Region,
+    pack,
+    read_file,
+    read_tensor_table,
+    require,
+    unpack,
+    view_tensor,
+    write_tensors,
+)
+from lbq.export.manifest import Entry, Manifest, named_tensors, read_manifest, write_manifest
+from lbq.export.validation import check_graph, check_values
 
 
 def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
@@ -35,10 +43,10 @@ def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
         >>> len(sha256)
         64
     """
-    tensors = payload.write(manifest.named_tensors(network))
-    regions = payload.read_table(memoryview(tensors))
-    data = container.pack(manifest.write(network, regions), tensors)
-    _parse(container.unpack(bytearray(data)))
+    tensors = write_tensors(named_tensors(network))
+    regions = read_tensor_table(memoryview(tensors))
+    data = pack(write_manifest(network, regions), tensors)
+    _parse(unpack(bytearray(data)))
     atomic_write(Path(path), data)
     return hashlib.sha256(data).hexdigest()
 
@@ -60,7 +68,7 @@ def load(path: str | PathLike[str], *, sha256: str | None = None) -> LoweredNetw
         >>> again.timesteps
         2
     """
-    return _parse(container.read(Path(path), sha256=sha256))
+    return _parse(read_file(Path(path), sha256=sha256))
 
 
 def digest(path: str | PathLike[str]) -> str:
@@ -69,24 +77,77 @@ def digest(path: str | PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _parse(content: container.Content) -> LoweredNetwork:
-    read = manifest.read(parse(content.manifest, "manifest"))
-    check_graph(read)
-    network = assemble(read, content.payload)
+def _parse(content: Content) -> LoweredNetwork:
+    try:
+        manifest = read_manifest(parse_json(content.manifest, "the manifest"))
+        check_graph(manifest)
+        network = build(manifest, content.payload)
+    except DocumentError as error:
+        raise BundleError(error.problem, str(error)) from error
     for place, node in network.nodes():
         check_values(place.path, node)
     if network.is_integer:
-        _check_bounds(read, network)
+        _check_bounds(manifest, network)
     return network
 
 
-def _check_bounds(read: Manifest, network: LoweredNetwork) -> None:
-    """Prove again, and compare."""
+def build(manifest: Manifest, data: memoryview) -> LoweredNetwork:
+    """Build the network; its tensors are views of the payload, nothing is copied."""
+    _check_regions(manifest, read_tensor_table(data))
+    network = LoweredNetwork(
+        timesteps=manifest.timesteps,
+        input_shape=manifest.input_shape,
+        takes_frames=manifest.takes_frames,
+        logit_scale=manifest.logit_scale,
+        origin=manifest.origin,
+    )
+    for entry in manifest.nodes:
+        tensors: dict[str, Tensor | None] = {
+            role: None if region is None else view_tensor(data, region)
+            for role, region in entry.tensors.items()
+        }
+        _check_free(network, entry)
+        network.add(entry.path, entry.spec.node(**tensors, **entry.settings), *entry.inputs)
+    return network
+
+
+def _check_regions(manifest: Manifest, table: dict[str, Region]) -> None:
+    """Check that manifest and table list the same tensors at the same places."""
+    used = {
+        f"{entry.path}.{role}": region
+        for entry in manifest.nodes
+        for role, region in entry.tensors.items()
+        if region is not None
+    }
+    unused = sorted(set(table) - set(used))
+    require(not unused, "tensors", f"no node uses {', '.join(unused[:5])}")
+    for name, region in used.items():
+        there = table.get(name)
+        require(there == region, "tensors", f"{name} is {region} in the manifest, {there} there")
+
+
+def _check_free(network: LoweredNetwork, entry: Entry) -> None:
+    """Check that torch can give the path to a module."""
+    parent: nn.Module = network
+    *folders, name = entry.path.split(".")
+    for folder in folders:
+        child = getattr(parent, folder, None)
+        if child is None and not hasattr(parent, folder):
+            parent = nn.Module()  # as add() will make it
+            continue
+        if not isinstance(child, nn.Module):
+            raise BundleError("name", f"{folder!r} in {entry.path} is taken")
+        parent = child
+    require(not hasattr(parent, name), "name", f"{name!r} in {entry.path} is taken")
+
+
+def _check_bounds(manifest: Manifest, network: LoweredNetwork) -> None:
+    """Prove the bounds again, and compare."""
     proven = prove(network)
-    for entry in read.nodes:
+    for entry in manifest.nodes:
         if entry.bound is not None and entry.bound != proven[entry.path]:
             true = proven[entry.path]
             raise BoundError(
                 f"{entry.path} claims {entry.bound.low}..{entry.bound.high}, but its integers lie "
-                f"in {true.low}..{true.high}; the file does not tell the truth, do not use it"
+                f"in {true.low}..{true.high}; the file is wrong, do not use it"
             )

@@ -1,19 +1,102 @@
-"""The bytes of a bundle: a header of 64 bytes with the SHA-256 of all others, manifest, payload."""
+"""The bytes of a bundle: a 64-byte header with the SHA-256 of the rest, manifest, tensors.
+
+The tensors are a safetensors file, which any safetensors reader reads. It is read here, because the
+library copies every tensor and raises one error for all that may be wrong.
+"""
 
 import hashlib
+import math
 import os
 import stat
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from lbq.export.rules import MAX_MANIFEST, require
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from lbq.config_io import parse_json, read_fields, read_value
+from lbq.errors import FormatError
+from lbq.ranges import Range
+
+MAX_MANIFEST = 2**20
+"""Bytes of the manifest, and of the table of tensors."""
+MAX_NODES = 4096
+MAX_TENSORS = 4 * MAX_NODES
+MAX_NAME = 256
+"""Bytes of a name in UTF-8."""
+MAX_TIMESTEPS = 4096
+MAX_LEVEL = 255
+MAX_VALUES = 2**24
+"""Output values of a node for one sample and timestep."""
+MAX_PROOF = 2**25
+"""Steps of the overflow proof: timesteps times thresholds, over all channels."""
+
+RULES = {
+    "file": "it is a regular file",
+    "magic": "it begins with the eight bytes of a bundle",
+    "version": "its version is one that this library reads",
+    "reserved": "the reserved bytes are zero",
+    "length": "the lengths in its header add up to its size",
+    "digest": "its SHA-256 is that of its bytes",
+    "known-digest": "its SHA-256 is the one that the caller passed",
+    "manifest-size": "the manifest has at most 1 MiB",
+    "table-size": "the table of tensors has at most 1 MiB and fits the payload",
+    "json": "manifest and table are JSON in UTF-8: no key twice, no NaN, no infinity",
+    "keys": "every object has exactly the keys of its kind",
+    "value": "every value has its type and lies in its range",
+    "count": "there are at most 4,096 nodes and 16,384 tensors",
+    "name": "paths are unique, at most 256 bytes of UTF-8, with non-empty parts, none reserved",
+    "kind": "every node is of a known kind, an integer kind in an integer network",
+    "order": "every node reads earlier nodes only",
+    "unread": "every node but the last is read, and the last is the only readout",
+    "timesteps": "there are 1 to 4,096 timesteps, the same everywhere",
+    "max-level": "a neuron has 1 to 255 levels, a signed one at most 127",
+    "contiguous": "tensors are aligned, contiguous, and fill the payload",
+    "tensors": "every tensor is used exactly once, at the offset given by the manifest",
+    "dtype": "tensors have the types of their roles",
+    "shape": "shapes are positive and fit what the node reads",
+    "size": "no node has more than 2**24 outputs, no proof visits more than 2**25 values",
+    "signal": "a node gets levels or currents, with or without time, as its kind requires",
+    "max-input": "the largest possible input of a synapse does not exceed its `max_input`",
+    "finite": "real numbers are finite",
+    "bits": "integer weights lie within their bits",
+    "thresholds": "thresholds are positive and rise (those of integers never fall)",
+    "decay": "a decay is 0 to 1 in integers, 0 to 2 in real numbers",
+    "reset": "the amount a reset subtracts is not negative, and the reset settings are consistent",
+}
+"""Every rule that :func:`lbq.load` checks, by name. A bound that differs from the proven one is a
+:class:`lbq.errors.BoundError`."""
+
+
+class BundleError(FormatError):
+    """A file breaks a rule of the bundle format.
+
+    Args:
+        rule: name of the rule, one of ``RULES``.
+        message: what was found, and where.
+    """
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(f"{message} (rule {rule!r}: {RULES[rule]})")
+        self.rule = rule
+        self.message = message
+
+
+def require(holds: bool, rule: str, message: str) -> None:
+    """Raise BundleError unless the condition holds."""
+    if not holds:
+        raise BundleError(rule, message)
+
 
 MAGIC = b"\x89LBQ\r\n\x1a\n"
-"""Not text, and broken by whoever changes line ends."""
+"""Not text; a conversion of line ends breaks it."""
 VERSION = 2
 ALIGNMENT = 64
-"""The payload begins at a multiple of it; spaces behind the manifest fill up."""
+"""Of the payload; spaces after the manifest fill up."""
 
 _HEADER = struct.Struct("<8sIIQQ32s")  # magic, version, manifest, payload, reserved, SHA-256
 _HASHED = _HEADER.size - hashlib.sha256().digest_size
@@ -40,15 +123,15 @@ def pack(manifest: bytes, payload: bytes) -> bytes:
     return b"".join((start, sha256.digest(), manifest, payload))
 
 
-def read(path: Path, *, sha256: str | None = None) -> Content:
-    """Read a file once, into memory of its own size, and check it before anyone parses it.
+def read_file(path: Path, *, sha256: str | None = None) -> Content:
+    """Read a file into memory of its own size and check its digest before anything is parsed.
 
     Args:
         path: of the bundle.
         sha256: of the whole file, if the caller knows it; compared before all else.
     """
     mode = os.stat(path).st_mode
-    require(stat.S_ISREG(mode), "file", f"{path} is no regular file")
+    require(stat.S_ISREG(mode), "file", f"{path} is not a regular file")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if sha256 is None:
@@ -105,6 +188,102 @@ def _check_header(header: bytes, size: int) -> tuple[int, bytes]:
     require(
         total == size and num_manifest % ALIGNMENT == 0,
         "length",
-        f"the header speaks of {total:,} bytes, the file has {size:,}: it was cut or extended",
+        f"the header says {total:,} bytes, the file has {size:,}: it was cut or extended",
     )
     return num_manifest, digest
+
+
+DTYPES = {
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+"""Types by their names in safetensors."""
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+Dtype = Literal["I8", "I16", "I32", "F32", "F64"]
+Shape = Annotated[tuple[Annotated[int, Range(1, 2**40)], ...], Range(1, 4)]
+Offset = Annotated[int, Range(0, 2**62)]
+
+_TABLE_ENTRY = {"dtype": Dtype, "shape": Shape, "data_offsets": tuple[Offset, Offset]}
+_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class Region:
+    """Type, shape and place of a tensor, from the beginning of the payload."""
+
+    dtype: Dtype
+    shape: Shape
+    offset: Offset
+
+    @property
+    def num_values(self) -> int:
+        """Count its values."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Count its bytes."""
+        return self.num_values * DTYPES[self.dtype].itemsize
+
+
+def write_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the tensors as safetensors."""
+    return safetensors.torch.save({name: t.cpu().contiguous() for name, t in tensors.items()})
+
+
+def read_tensor_table(payload: memoryview) -> dict[str, Region]:
+    """Read where every tensor lies; holes, overlaps, unaligned or unused bytes are errors."""
+    length = int.from_bytes(payload[:_LENGTH], "little")
+    require(
+        len(payload) >= _LENGTH and length <= min(MAX_MANIFEST, len(payload) - _LENGTH),
+        "table-size",
+        f"the table of tensors claims {length:,} of the payload's {len(payload):,} bytes",
+    )
+    table = parse_json(payload[_LENGTH : _LENGTH + length], "the table of tensors")
+    table = read_value(dict, table, "the table of tensors")
+    require(len(table) <= MAX_TENSORS, "count", f"there are {len(table):,} tensors")
+    regions = {name: _region(name, entry, _LENGTH + length) for name, entry in table.items()}
+    end = _LENGTH + length
+    for name, region in sorted(regions.items(), key=lambda item: item[1].offset):
+        require(
+            region.offset == end,
+            "contiguous",
+            f"tensor {name} begins at byte {region.offset:,}, the one before ends at {end:,}",
+        )
+        require(
+            region.offset % DTYPES[region.dtype].itemsize == 0,
+            "contiguous",
+            f"tensor {name} begins at byte {region.offset:,}, across the words of {region.dtype}",
+        )
+        end += region.num_bytes
+    require(
+        end == len(payload),
+        "contiguous",
+        f"the tensors end at byte {end:,} of a payload of {len(payload):,}",
+    )
+    return regions
+
+
+def view_tensor(payload: memoryview, region: Region) -> Tensor:
+    """Return a tensor without a copy; it keeps the memory of the file alive."""
+    flat = torch.frombuffer(
+        payload, dtype=DTYPES[region.dtype], count=region.num_values, offset=region.offset
+    )
+    return flat.reshape(region.shape)
+
+
+def _region(name: str, entry: Any, start: int) -> Region:
+    require(len(name.encode(errors="replace")) <= MAX_NAME, "name", f"{name[:80]!r} is a long name")
+    read = read_fields(_TABLE_ENTRY, entry, f"tensor {name}")
+    begin, end = read["data_offsets"]
+    region = Region(read["dtype"], read["shape"], start + begin)
+    require(
+        end - begin == region.num_bytes,
+        "contiguous",
+        f"tensor {name} has {end - begin:,} bytes for shape {region.shape} of {region.dtype}",
+    )
+    return region

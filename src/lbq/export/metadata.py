@@ -1,20 +1,22 @@
-"""What every door writes beside a network: what enters it, and where it came from."""
+"""The metadata that every exported file carries: what the network takes, and its origin."""
 
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from lbq.config_io import DocumentError, parse_json, read_fields
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.errors import FormatError
-from lbq.export.rules import MAX_TIMESTEPS, MAX_VALUES
+from lbq.export.container import MAX_TIMESTEPS, MAX_VALUES
+from lbq.ranges import Range
 
 Metadata = dict[str, Any]
 """timesteps, input_shape, takes_frames, is_integer, logit_scale, origin: as JSON holds them."""
 
-_KINDS: dict[str, Any] = {
-    "timesteps": int,
-    "input_shape": list,
+_TYPES: dict[str, Any] = {
+    "timesteps": Annotated[int, Range(1, MAX_TIMESTEPS)],
+    "input_shape": tuple[Annotated[int, Range(1, MAX_VALUES)], ...],
     "takes_frames": bool,
     "is_integer": bool,
     "logit_scale": float | None,
@@ -42,35 +44,25 @@ def write_metadata(network: LoweredNetwork) -> str:
 def read_metadata(
     text: str | bytes, *, source: str, more: Mapping[str, Any] | None = None
 ) -> Metadata:
-    """Read what :func:`write_metadata` wrote, or complain about ``source``.
+    """Read what :func:`write_metadata` wrote.
 
     Args:
         text: the JSON.
-        source: what to complain about.
-        more: names and types of what a format may say besides.
+        source: the file's name, for error messages.
+        more: types of further keys that a format may have.
     """
+    types = {**_TYPES, **(more or {})}
     try:
-        metadata = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        read = read_fields(types, parse_json(text, "its metadata"), "metadata", required=[*_TYPES])
+    except DocumentError as error:
         raise FormatError(f"{source} does not say what it takes: {error}") from error
-    kinds = {**_KINDS, **(more or {})}
-    if not isinstance(metadata, dict) or not set(_KINDS) <= set(metadata) <= set(kinds):
-        raise FormatError(f"{source} does not say what it takes; expected {', '.join(_KINDS)}")
-    for name, fact in metadata.items():
-        if not isinstance(fact, kinds[name]):
-            raise FormatError(f"{source} has {name}={fact!r}")
-    sizes = metadata["input_shape"]
-    are_sizes = all(isinstance(size, int) and size > 0 for size in sizes)
-    if not are_sizes or len(sizes) not in (1, 3) or math.prod(sizes) > MAX_VALUES:
+    sizes = read["input_shape"]
+    if len(sizes) not in (1, 3) or math.prod(sizes) > MAX_VALUES:
         raise FormatError(
             f"{source} has input_shape={str(sizes)[:80]}; expected 1 or 3 sizes, {MAX_VALUES:,} "
             f"values at most"
         )
-    if not 1 <= metadata["timesteps"] <= MAX_TIMESTEPS:
-        raise FormatError(
-            f"{source} has timesteps={metadata['timesteps']}; expected 1..{MAX_TIMESTEPS}"
-        )
-    return metadata
+    return read | {"input_shape": list(sizes)}
 
 
 def empty_network(metadata: Metadata) -> LoweredNetwork:

@@ -23,12 +23,10 @@ from lbq.deploy.nodes import (
 )
 from lbq.errors import LoweringError, ParameterError
 from lbq.export.metadata import network_metadata
-from lbq.export.onnx_graph import Graph
+from lbq.export.onnx_graph import Graph, TimedValue, stack
+from lbq.export.onnx_int8 import Int8FusionGroups, fits_int8
 from lbq.export.onnx_integers import IntegerNodes
-from lbq.export.onnx_joint import fits_int8
-from lbq.export.onnx_qdq import Int8FusionGroups
 from lbq.export.onnx_real import RealNodes, check_exact
-from lbq.export.onnx_signal import TimedValue, stack
 
 Style = Literal["exact", "fast", "int8", "int8-lossy"]
 STYLES: tuple[Style, ...] = get_args(Style)

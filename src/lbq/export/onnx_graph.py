@@ -1,16 +1,18 @@
-"""An ONNX graph under construction: operators, constants, metadata, and the file they end in.
+"""An ONNX graph under construction: operators, values over time, threshold search, the file.
 
-The set of nodes of a lowered network is closed, so its graph is written operator by operator:
-a tracer (torch.onnx) would choose operators for us, and exactness depends on which ones.
+The set of nodes of a lowered network is closed, so its graph is written operator by operator: a
+tracer (torch.onnx) would choose operators itself, and exactness depends on which ones.
 """
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lbq.atomic_files import atomic_write
@@ -163,3 +165,127 @@ def _import_onnx() -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtraError("ONNX files need onnx: pip install 'lbq[onnx]'") from error
     return onnx
+
+
+Time = Literal["still", "shown", "moving"]
+"""No time axis; one image shown at every timestep; another value at every timestep."""
+
+
+@dataclass
+class TimedValue:
+    """A value of the graph at every timestep.
+
+    Args:
+        time: how it depends on time.
+        shape: of one sample at one instant.
+        timesteps: number of instants (T).
+        folded: name of all instants in one batch, ``[T * B, *shape]``; of a still or shown signal
+            ``[B, *shape]``.
+        instants: names of the instants, ``[B, *shape]`` each.
+        low: smallest integer that it can hold; meaningless among real numbers.
+        high: largest.
+        is_byte: whether its integers travel as uint8; others travel as int32.
+    """
+
+    time: Time
+    shape: tuple[int, ...]
+    timesteps: int
+    folded: str | None = None
+    instants: list[str] = field(default_factory=list[str])
+    low: int = 0
+    high: int = 0
+    is_byte: bool = False
+
+    @property
+    def largest(self) -> int:
+        """The largest size of an integer that it can hold."""
+        return max(-self.low, self.high)
+
+    def batch(self, graph: Graph) -> str:
+        """Return the name of what one operator can compute at once."""
+        if self.folded is None:
+            self.folded = join(graph, self.instants)
+        return self.folded
+
+    def all_instants(self, graph: Graph) -> str:
+        """Return the name of ``[T * B, *shape]``, a shown signal repeated."""
+        return join(graph, self.by_instant(graph)) if self.time == "shown" else self.batch(graph)
+
+    def by_instant(self, graph: Graph) -> list[str]:
+        """Return the names of all instants."""
+        if self.time != "moving":
+            return [self.batch(graph)] * self.timesteps
+        if not self.instants:
+            assert self.folded is not None
+            one = self.timesteps == 1
+            self.instants = [self.folded] if one else graph.split(self.folded, self.timesteps)
+        return self.instants
+
+
+def join(graph: Graph, instants: list[str]) -> str:
+    """Put instants behind each other in one batch, ``[T * B, ...]``."""
+    return instants[0] if len(instants) == 1 else graph.op("Concat", *instants, axis=0)
+
+
+def stack(graph: Graph, instants: list[str]) -> str:
+    """Stack instants along a time axis of their own, ``[T, B, ...]``."""
+    axis = graph.constant(np.array([0]), np.int64)
+    rows = [graph.op("Unsqueeze", instant, axis) for instant in instants]
+    return join(graph, rows)
+
+
+UNROLLED = 16
+"""Thresholds up to which every one is compared: the search has about as many operators."""
+
+
+class ThresholdSearch:
+    """The thresholds of a neuron as a table that a binary search reads.
+
+    Args:
+        graph: where to.
+        thresholds: ``[N, 1]`` or ``[N, C]``, never falling.
+        shape: of one sample of the membrane at one instant.
+        dtype: of the membrane.
+    """
+
+    def __init__(
+        self, graph: Graph, thresholds: Tensor, *, shape: tuple[int, ...], dtype: type[np.generic]
+    ) -> None:
+        self._graph, self._dtype, self._num = graph, dtype, len(thresholds)
+        self._bits = self._num.bit_length()
+        # Row k holds what level k takes; whoever reaches a copy of the last one has reached it too.
+        missing = 2**self._bits - 1 - self._num
+        rows = [thresholds[:1], thresholds, thresholds[-1:].expand(missing, -1)]
+        self._table = torch.cat(rows)  # [2**bits, C]
+        self._channels = self._table.shape[1]
+        self._shape = (1, -1, *[1] * (len(shape) - 1)) if self._channels > 1 else ()
+
+    def count(self, membrane: str, reaches: Callable[[str, str], str]) -> str:
+        """Return the number of thresholds that the membrane has reached, as int32.
+
+        Args:
+            membrane: name of the value.
+            reaches: writes the comparison of the membrane with a threshold.
+        """
+        graph, level = self._graph, None
+        for bit in reversed(range(self._bits)):
+            reached = graph.cast(reaches(membrane, self._threshold(level, 2**bit)), np.int32)
+            gained = graph.op("Mul", reached, graph.constant(2**bit, np.int32))
+            level = gained if level is None else graph.op("Add", level, gained)
+        assert level is not None
+        if self._num == 2**self._bits - 1:
+            return level
+        return graph.op("Min", level, graph.constant(self._num, np.int32))
+
+    def _threshold(self, level: str | None, more: int) -> str:
+        """Return what the level that was found so far and ``more`` take, per position."""
+        graph = self._graph
+        if level is None:
+            return graph.constant(self._table[more].reshape(self._shape), self._dtype)
+        flat = graph.constant(self._table.flatten(), self._dtype)
+        row = level
+        if self._channels > 1:
+            row = graph.op("Mul", level, graph.constant(self._channels, np.int32))
+        offset = more * self._channels + torch.arange(self._channels)
+        index = graph.op("Add", row, graph.constant(offset.reshape(self._shape), np.int32))
+        return graph.op("Gather", flat, index, axis=0)

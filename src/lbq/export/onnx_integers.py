@@ -22,10 +22,8 @@ from lbq.deploy.nodes import (
     Synapse,
 )
 from lbq.errors import LoweringError
-from lbq.export.onnx_graph import Graph
+from lbq.export.onnx_graph import UNROLLED, Graph, ThresholdSearch, TimedValue, stack
 from lbq.export.onnx_real import convolution, covers_everything, per_channel, window
-from lbq.export.onnx_search import UNROLLED, ThresholdSearch
-from lbq.export.onnx_signal import TimedValue, stack
 
 INT32_MAX = 2**31 - 1
 _PAIR_MAX = 2**15 - 1

@@ -18,9 +18,7 @@ from lbq.deploy.nodes import (
     Synapse,
 )
 from lbq.errors import LoweringError
-from lbq.export.onnx_graph import Graph
-from lbq.export.onnx_search import UNROLLED, ThresholdSearch
-from lbq.export.onnx_signal import TimedValue, stack
+from lbq.export.onnx_graph import UNROLLED, Graph, ThresholdSearch, TimedValue, stack
 
 _VALUE = np.float32
 

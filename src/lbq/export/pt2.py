@@ -5,7 +5,6 @@ torch runs as it loads; ours hold neither, and :func:`read_pt2` refuses files th
 """
 
 import io
-import json
 import os
 import re
 import zipfile
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from lbq.atomic_files import atomic_write
+from lbq.config_io import parse_json
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.export.metadata import Metadata, empty_network, read_metadata, write_metadata
@@ -85,7 +85,7 @@ def _check_archive(path: Path) -> None:
                 raise FormatError(f"{path} holds {', '.join(strange[:3]) or 'a name twice'}")
             _check_sizes(path, archive)
             for config in _CONFIGS:
-                listed = json.loads(archive.read(inside[config]))["config"]
+                listed = parse_json(archive.read(inside[config]), config)["config"]
                 if any(entry["use_pickle"] for entry in listed.values()):
                     raise FormatError(f"{path} holds pickled tensors")
             if archive.read(inside[_EXAMPLE]):

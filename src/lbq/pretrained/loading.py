@@ -5,18 +5,17 @@ by and what it came to) and ``README.md``, its card, which is generated from the
 """
 
 import hashlib
-import json
 from functools import cache
 from pathlib import Path
 
 from safetensors.torch import load
 
-from lbq.config_io import Document, from_document
+from lbq.config_io import Document, read_json
 from lbq.errors import FormatError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained.model_card import write_card
 from lbq.train.model_config import build_network
-from lbq.train.recipe import Recipe
+from lbq.train.recipe import Recipe, recipe_from_document
 from lbq.train.state import copy_tensors
 
 FOLDER = Path(__file__).parent
@@ -78,12 +77,12 @@ def pretrained_record(name: str) -> Document:
     if name not in pretrained_names():
         names = ", ".join(map(repr, pretrained_names()))
         raise ParameterError(f"there is no pretrained network {name!r}; there is {names}")
-    return json.loads((FOLDER / name / "record.json").read_bytes())
+    return read_json(FOLDER / name / "record.json")
 
 
 def pretrained_recipe(name: str) -> Recipe:
     """Return the recipe that a network was trained by, with its data and their normalisation."""
-    return from_document(Recipe, pretrained_record(name)["recipe"])
+    return recipe_from_document(pretrained_record(name)["recipe"])
 
 
 def pretrained_card(name: str) -> str:

@@ -1,7 +1,7 @@
 """The card of a trained network, written from its record: what it is, and is not, good for."""
 
-from lbq.config_io import Document, from_document
-from lbq.train.recipe import Recipe
+from lbq.config_io import Document
+from lbq.train.recipe import Recipe, recipe_from_document
 
 CARD = "README.md"
 
@@ -34,7 +34,7 @@ def write_card(record: Document, *, name: str, opening: str, num_parameters: int
         opening: what it is there for and how it is loaded where the card lies, as Markdown.
         num_parameters: of the network.
     """
-    recipe = from_document(Recipe, record["recipe"])
+    recipe = recipe_from_document(record["recipe"])
     rows = _what_it_is(record, recipe, num_parameters) | _what_it_came_to(record, recipe)
     rows |= _how_it_was_made(record, recipe)
     return _CARD.format(

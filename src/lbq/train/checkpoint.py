@@ -18,7 +18,7 @@ import safetensors.torch
 from torch import Tensor
 
 from lbq.atomic_files import atomic_write, remove_temporary_files, sync_folder
-from lbq.config_io import Document, digest
+from lbq.config_io import Document, digest, parse_json, read_fields
 from lbq.errors import FormatError, RunError
 
 _log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ _MANIFEST = re.compile(r"(\d{9})\.json")
 _OURS = re.compile(r"(\d{9})\.(?:json|[a-z]+\.safetensors)")
 _PART_NAME = re.compile(r"[a-z]+")
 _LARGEST_MANIFEST = 64 * 2**20
+_FILE = {"bytes": int, "sha256": str}
+_FIELDS = {"format": int, "step": int, "metadata": dict, "files": dict}
 
 
 @dataclass(frozen=True)
@@ -196,9 +198,9 @@ def _read_manifest(path: Path) -> Document:
     except (FileNotFoundError, IsADirectoryError) as error:
         raise FormatError(f"{path} is no file: {error.strerror}") from error
     try:
-        body = json.loads(data)["body"]
+        body = parse_json(data, str(path))["body"]
         is_whole = data == _manifest_bytes(body)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise FormatError(f"{path} is not a manifest: {error}") from error
     if not is_whole:
         raise FormatError(f"{path} does not have the SHA-256 that it names")
@@ -212,27 +214,12 @@ def _check_body(path: Path, body: Document) -> Document:
             f"{path} has format {body['format']!r}, this version of lbq reads format {FORMAT}; "
             f"take the version that wrote it"
         )
-    files = body.get("files") if isinstance(body, dict) else None
-    is_sound = (
-        isinstance(body, dict)
-        and isinstance(body.get("step"), int)
-        and isinstance(body.get("metadata"), dict)
-        and isinstance(files, dict)
-        and all(_PART_NAME.fullmatch(part) for part in files)
-        and all(_is_file_entry(entry) for entry in files.values())
-    )
-    if not is_sound:
-        raise FormatError(f"{path} lacks the fields of a manifest")
+    read_fields(_FIELDS, body, f"the manifest {path}")
+    for part, entry in body["files"].items():
+        read_fields(_FILE, entry, f"file {part} of {path}")
+    if not all(_PART_NAME.fullmatch(part) for part in body["files"]):
+        raise FormatError(f"{path} names a part that is none: {', '.join(body['files'])[:80]}")
     return body
-
-
-def _is_file_entry(entry: Document) -> bool:
-    return (
-        isinstance(entry, dict)
-        and set(entry) == {"bytes", "sha256"}
-        and isinstance(entry["bytes"], int)
-        and isinstance(entry["sha256"], str)
-    )
 
 
 def _read_exactly(path: Path, *, bytes: int, sha256: str) -> bytes:  # noqa: A002 -- the manifest's

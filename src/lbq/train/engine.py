@@ -1,6 +1,5 @@
 """The door: train a recipe in a folder, from the start or from wherever it was left."""
 
-import json
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -10,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from lbq.config_io import Document, to_document
+from lbq.config_io import Document, canonical_json, parse_json, to_document
 from lbq.data import Data, open_data, steps_per_epoch
 from lbq.errors import NonFiniteError, ParameterError, RunError
 from lbq.ranges import Range, check_ranges
@@ -178,11 +177,11 @@ class _Run:
                 for words in changed:
                     _log.warning("continuing though this changed: %s", words)
                 state.restore(found)
-                text = json.dumps(found.metadata)
+                text = canonical_json(found.metadata)
         saved_metadata = self.group.broadcast_text(text)
         if not saved_metadata:
             return False
-        state.restore_metadata(json.loads(saved_metadata))
+        state.restore_metadata(parse_json(saved_metadata, "the state of training"))
         total = self.recipe.epochs * steps_per_epoch(self.data, self.recipe.batch)
         if state.progress.step > total:
             raise RunError(

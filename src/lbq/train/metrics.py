@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lbq.config_io import DocumentError, parse_json
+
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
@@ -97,8 +99,8 @@ def read_all_records(path: str | Path) -> Iterator[Record]:
     path = Path(path)
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = parse_json(line, "a line")
+        except DocumentError:
             continue
         if (
             isinstance(record, dict)

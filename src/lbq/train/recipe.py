@@ -4,12 +4,19 @@ What only decides where and how fast (devices, workers, folders) is not in it: a
 a laptop to a cluster in the middle of a run.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lbq.config_io import digest, from_document, to_document
+from lbq.config_io import (
+    Document,
+    DocumentError,
+    digest,
+    dump_json,
+    from_document,
+    read_json,
+    to_document,
+)
 from lbq.data import DataConfig
 from lbq.errors import RecipeError
 from lbq.ranges import Range, check_ranges
@@ -125,15 +132,20 @@ def is_folder_name(name: str) -> bool:
 
 def write_recipe(recipe: Recipe) -> str:
     """Write a recipe as JSON, for people and for :func:`read_recipe`."""
-    return json.dumps(to_document(recipe), indent=1) + "\n"
+    return dump_json(to_document(recipe))
 
 
 def read_recipe(path: str | Path) -> Recipe:
     """Read a recipe from a JSON file; it is data, whatever it says no code is looked up."""
     try:
-        document = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise RecipeError(f"the recipe {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise RecipeError(f"{path} is not JSON: {error}") from error
-    return from_document(Recipe, document)
+        return recipe_from_document(read_json(path))
+    except DocumentError as error:
+        raise RecipeError(f"this is no recipe: {error}") from error
+
+
+def recipe_from_document(document: Document) -> Recipe:
+    """Read a recipe from a document that :func:`lbq.config_io.to_document` made of one."""
+    try:
+        return from_document(Recipe, document)
+    except DocumentError as error:
+        raise RecipeError(str(error)) from error

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lbq.config_io import from_document
 from lbq.data import open_data, steps_per_epoch
 from lbq.errors import FormatError, RunError
 from lbq.models.resnet import SpikingResNet
@@ -18,7 +17,7 @@ from lbq.train.distributed import open_process_group
 from lbq.train.evaluation import Evaluation, count_correct
 from lbq.train.model_config import NETWORKS, ModelConfig, build_network
 from lbq.train.precision import Precision
-from lbq.train.recipe import Recipe
+from lbq.train.recipe import Recipe, recipe_from_document
 from lbq.train.run_folder import RunFolder
 from lbq.train.state import check_tensors, copy_tensors
 
@@ -38,7 +37,7 @@ def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingRe
         The network, the recipe it was trained by, and the steps it was trained for.
     """
     checkpoint = _find(out, step)
-    recipe = from_document(Recipe, checkpoint.metadata.get("recipe"))
+    recipe = recipe_from_document(checkpoint.metadata.get("recipe"))
     num_classes = checkpoint.metadata.get("num_classes")
     if not isinstance(num_classes, int):
         raise FormatError(f"the checkpoint in {out} does not say for how many classes it is")

@@ -1,3 +1,5 @@
+"""Int8 convolutions: which nodes are fused, how thresholds become roundings, what engines run."""
+
 from collections import Counter
 
 import numpy as np
@@ -6,16 +8,109 @@ import torch
 from onnx_networks import ENGINES, answers, exported_answers, integer_resnet, num_different
 
 import lbq
+from lbq.deploy.nodes import Shortcut, Synapse
 from lbq.errors import ParameterError
 from lbq.export.onnx import export_onnx
 from lbq.export.onnx_graph import read_onnx_metadata
-from lbq.export.onnx_qdq import fit_affine
+from lbq.export.onnx_int8 import find_fusion_groups, fit_affine, fit_quant_grid
 from lbq.neurons import IntegerLIF
 
 
+def test_all_neurons_but_the_first_take_their_convolutions():
+    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    groups = find_fusion_groups(net)
+    assert set(groups) == {path for path, _ in net.neurons()} - {"stem_neuron"}
+    taken = [node for group in groups.values() for node in group.nodes]
+    assert len(taken) == len(set(taken))
+    shortcuts = {place.path for place, node in net.nodes() if isinstance(node, Shortcut)}
+    assert shortcuts <= set(taken)
+
+
+def test_a_joined_projection_gives_the_sum_of_both_branches():
+    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    group = find_fusion_groups(net)["stages.1.0.neuron2"]
+    branches = [net.get_submodule(path) for path in group.nodes]
+    wide, narrow = sorted(
+        (node for node in branches if isinstance(node, Synapse)),
+        key=lambda node: -node.weight.shape[2],
+    )
+    inside = torch.randint(0, 6, (2, wide.weight.shape[1], 8, 8), dtype=torch.uint8)
+    before = torch.randint(0, 6, (2, narrow.weight.shape[1], 16, 16), dtype=torch.uint8)
+    assert group.strides == ((1, 1), (2, 2))
+    joined = torch.cat([inside, before[..., ::2, ::2]], dim=1)
+    expected = wide(inside[None]) + narrow(before[None])
+    torch.testing.assert_close(group.synapse(joined[None]), expected, rtol=0, atol=0)
+
+
+def test_a_current_with_a_second_reader_is_not_taken():
+    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8, block="sew")
+    readers = {}
+    for place in net.plan:
+        for name in place.inputs:
+            readers[name] = readers.get(name, 0) + 1
+    groups = find_fusion_groups(net)
+    assert groups
+    assert all(readers[node] == 1 for group in groups.values() for node in group.nodes)
+
+
+def count_levels(thresholds, currents):
+    """Count thresholds: what a grid must give."""
+    return sum((currents >= threshold).astype(int) for threshold in thresholds)
+
+
+def levels_of(grid, currents, inputs, *, max_level, gain=1):
+    """Compute as an engine does: a byte, a sum of bytes, a rounded and clipped level."""
+    point = np.rint(grid.scale * (gain * currents + grid.offset))
+    byte = (point + grid.zero).clip(0, 255)
+    total = (byte - grid.zero + grid.weight * inputs) * grid.unit
+    return np.rint(total).clip(0, max_level)
+
+
+def test_a_shortcut_of_whole_points_loses_nothing():
+    steps = np.array([105, 735, 1505])
+    thresholds = np.arange(1, 6)[:, None] * steps
+    shortcut = steps * 3 // 5
+    grid = fit_quant_grid(torch.tensor(thresholds), torch.tensor(shortcut), max_input=5, gain=1)
+    assert grid is not None
+    assert grid.is_exact.all()
+    currents = np.arange(-9000, 9000)[:, None]
+    for level in range(6):
+        expected = count_levels(thresholds, currents + level * shortcut)
+        got = levels_of(grid, currents, level, max_level=5)
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("gain", [1, 18])
+def test_thresholds_move_by_no_more_than_is_told(gain):
+    generator = np.random.default_rng(gain)
+    for _ in range(20):
+        steps = generator.uniform(300, 2000, 3)
+        thresholds = np.ceil(np.arange(1, 6)[:, None] * steps)
+        shortcut = np.rint(steps * generator.uniform(0.4, 1.3))
+        grid = fit_quant_grid(
+            torch.tensor(thresholds), torch.tensor(shortcut), max_input=5, gain=gain
+        )
+        assert grid is not None
+        assert grid.error < 1 / 16
+        currents = np.arange(-13000, 13000)[:, None]
+        for level in range(6):
+            total = currents + level * shortcut
+            got = levels_of(grid, currents, level, max_level=5, gain=gain)
+            slack = grid.error * thresholds[-1] / 5 + 1
+            is_near = (np.abs(total[None] - thresholds[:, None]) <= slack).any(0)
+            is_moved = got != count_levels(thresholds, total)
+            assert not (is_moved & ~is_near).any()
+            assert not is_moved[:, grid.is_exact].any()
+
+
+def test_levels_that_fill_the_byte_have_no_lattice():
+    thresholds = 100 * torch.arange(1, 6).reshape(-1, 1)
+    assert fit_quant_grid(thresholds, torch.tensor([100]), max_input=255, gain=1) is None
+
+
 def counted(thresholds, currents):
-    """Count rungs: what the line must give."""
-    return sum((currents[:, None] >= rung).astype(int) for rung in thresholds.numpy())
+    """Count thresholds: what the fit must give."""
+    return sum((currents[:, None] >= threshold).astype(int) for threshold in thresholds.numpy())
 
 
 def test_a_fitted_line_rounds_to_the_level_of_every_current():
@@ -27,7 +122,7 @@ def test_a_fitted_line_rounds_to_the_level_of_every_current():
     np.testing.assert_array_equal(rounded, counted(thresholds, currents))
 
 
-def test_a_crooked_ladder_is_told():
+def test_uneven_thresholds_are_reported():
     straight, crooked = [100, 200, 300], [100, 250, 300]
     thresholds = torch.tensor([straight, crooked], dtype=torch.int32).T
     line = fit_affine(thresholds, gain=1)
@@ -54,7 +149,7 @@ def test_eight_bit_weights_move_few_levels(engine):
     assert sum(moved.values()) <= 1e-3 * sum(levels.size for levels in expected.values())
 
 
-def test_ladders_that_begin_at_half_a_step_are_lines_too():
+def test_thresholds_that_begin_at_half_a_step_are_fitted_too():
     net, raw = integer_resnet(
         lbq.resnet20, timesteps=1, bits=4, neuron=lambda channels: IntegerLIF(4)
     )
