@@ -16,4 +16,8 @@ struct BadNetwork : std::invalid_argument {
 // say, and the last node is the only readout. Throws BadNetwork. That sums fit 32 bits is proven by the caller.
 void check_network(const Network& network);
 
+// Whether the packed network takes about as much memory as its file. Packing pads channels and builds tables, which
+// costs little for real networks; a contrived one could make gigabytes of a small file, and runs in the interpreter.
+bool fits_packed(const Network& network);
+
 }  // namespace lbq

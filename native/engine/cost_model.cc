@@ -16,12 +16,18 @@ double real(int64_t count) { return static_cast<double>(count); }
 }  // namespace
 
 // In the order of KernelCosts, measured on a server CPU with AVX-512 VNNI and AMX (2.6 GHz) by native/bench/fit_cost_model.cc.
-const KernelCosts kScalarCosts = {29.6, 0, 5.74, 0, 0, 4.34, 23.5, 0, 73.7, 79.7, 62.1, 0, 0, 179};
-const KernelCosts kAvx2Costs = {4.85, 6.13, 2.42, 0.357, 1.35, 0.223, 0.465, 0.85, 0, 5.82, 1.47, 0, 3.07, 16.3};
-const KernelCosts kAvx2VnniCosts = {4.77, 5.72, 2.45, 0.415, 1.1, 0.229, 0.46, 0.864, 0.348, 7.14, 0.699, 0, 3.23, 16.4};
-const KernelCosts kAvx512Costs = {3.79, 6.68, 2.2, 0, 1.21, 0.447, 0.277, 0.807, 0.551, 1.26, 1.06, 0, 1.89, 12};
-const KernelCosts kAvx512VnniCosts = {3.54, 6.78, 2.2, 0, 1.26, 0.429, 0.269, 0.75, 0.759, 1.92, 0.348, 0, 2.95, 11.5};
-const KernelCosts kAmxCosts = {3.55, 6.6, 2.21, 0, 1.29, 0.422, 0.277, 0.731, 0.894, 0.212, 0.355, 1.25, 3.57, 11.4};
+#define LBQ_COSTS(isa, ...)            \
+  namespace isa {                      \
+  extern const KernelCosts kCosts;     \
+  const KernelCosts kCosts = {__VA_ARGS__}; \
+  }
+LBQ_COSTS(scalar, 29.6, 0, 5.74, 0, 0, 4.34, 23.5, 0, 73.7, 79.7, 62.1, 0, 0, 179)
+LBQ_COSTS(avx2, 4.85, 6.13, 2.42, 0.357, 1.35, 0.223, 0.465, 0.85, 0, 5.82, 1.47, 0, 3.07, 16.3)
+LBQ_COSTS(avx2vnni, 4.77, 5.72, 2.45, 0.415, 1.1, 0.229, 0.46, 0.864, 0.348, 7.14, 0.699, 0, 3.23, 16.4)
+LBQ_COSTS(avx512, 3.79, 6.68, 2.2, 0, 1.21, 0.447, 0.277, 0.807, 0.551, 1.26, 1.06, 0, 1.89, 12)
+LBQ_COSTS(avx512vnni, 3.54, 6.78, 2.2, 0, 1.26, 0.429, 0.269, 0.75, 0.759, 1.92, 0.348, 0, 2.95, 11.5)
+LBQ_COSTS(amx, 3.55, 6.6, 2.21, 0, 1.29, 0.422, 0.277, 0.731, 0.894, 0.212, 0.355, 1.25, 3.57, 11.4)
+#undef LBQ_COSTS
 
 KernelCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, double density) {
   const double pixels = real(instants * synapse.pixels_seen);

@@ -32,9 +32,6 @@ struct KernelCosts {
 };
 constexpr int kNumCosts = sizeof(KernelCosts) / sizeof(double);
 
-// Of every instruction set that has both roads.
-extern const KernelCosts kScalarCosts, kAvx2Costs, kAvx2VnniCosts, kAvx512Costs, kAvx512VnniCosts, kAmxCosts;
-
 // How often each of these is paid, on one road.
 typedef KernelCosts KernelCounts;
 KernelCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, double density);

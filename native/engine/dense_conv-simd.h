@@ -51,6 +51,13 @@ inline Quads add_dots(Quads sum, Quads levels, Quads weights) {
 #endif
 #endif
 
+// Without VNNI, two products are added up in 16 bits, with saturation.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr bool kDenseAddsPairs = false;
+#else
+constexpr bool kDenseAddsPairs = true;
+#endif
+
 constexpr int64_t kQuadLanes = Lanes::kHalf, kQuadVectors = 2, kPanel = kQuadVectors * kQuadLanes;
 
 inline void finish_quads(const DenseBlock& block, int32_t* to, Quads sum) {
@@ -150,7 +157,9 @@ void dense_from(const DenseBlock& block, int64_t start) {
     }
 }
 
-inline void dense_block(const DenseBlock& block) { dense_from(block, 0); }
+#if !defined(__AMX_INT8__)
+void dense_block(const DenseBlock& block) { dense_from(block, 0); }
+#endif
 
 #endif
 

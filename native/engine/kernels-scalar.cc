@@ -20,7 +20,7 @@ void add(char* bytes, int64_t index, int64_t term) {
   std::memcpy(bytes + index * static_cast<int64_t>(sizeof sum), &sum, sizeof sum);
 }
 
-int64_t place(int64_t output, int64_t channel) { return 2 * output + channel; }
+int64_t offset(int64_t output, int64_t channel) { return 2 * output + channel; }
 
 // What one entry of a list adds to one output.
 int64_t product(PairMode mode, uint32_t levels, const char* row, int64_t output) {
@@ -129,8 +129,11 @@ void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t 
 
 }  // namespace
 
-extern const EngineKernels kEngineScalar;
-const EngineKernels kEngineScalar = {"scalar",    255,         place, place, pair_tile, list_pairs,
-                                     count_pairs, dense_block, 1,     false, &kScalarCosts, fire, store};
+namespace scalar {
+extern const KernelCosts kCosts;  // cost_model.cc
+extern const EngineKernels kEngine;
+const EngineKernels kEngine = {"scalar",    255,         offset, offset, pair_tile, list_pairs,
+                               count_pairs, dense_block, 1,      false,  &kCosts,   fire,       store};
+}  // namespace scalar
 
 }  // namespace lbq

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/kernels.h"
-#include "engine/packing_limits.h"
+#include "engine/check_network.h"
 #include "rules.h"
 
 namespace lbq {

@@ -1,5 +1,5 @@
 // The burst neuron one number at a time, as the equations stand: the truth for the other files.
-#include "burst_scan.h"
+#include "scan_kernels.h"
 #include "scalar.h"
 
 namespace lbq {
@@ -59,7 +59,6 @@ void backward_value(const lbq_scan& scan, const lbq_backward_buffers& b, int64_t
             saved_at, grad_at, put, step_sum, other);
 }
 
-const ForwardBlock kBurstForwardScalar = forward;
-const BackwardBlock kBurstBackwardScalar = backward;
+const BurstKernels scalar::kBurst = {forward, backward};
 
 }  // namespace lbq

@@ -1,9 +1,7 @@
 // The C interface of the burst neuron: checks and blocks.
-#include "burst_scan.h"
+#include "scan_kernels.h"
 
 #include <cmath>
-
-#include "dispatch.h"
 
 namespace lbq {
 namespace {
@@ -52,7 +50,7 @@ int64_t lbq_block_first_step(const lbq_scan* scan, int64_t block) {
 lbq_status lbq_burst_forward(const lbq_scan* scan, const lbq_forward_buffers* buffers, int64_t first,
                              int64_t last) {
   if (!lbq::is_valid(scan, first, last)) return LBQ_BAD_ARGUMENT;
-  const lbq::ForwardBlock forward = lbq::kernels().forward;
+  const auto forward = lbq::scan_kernels().burst.forward;
   for (int64_t block = first; block < last; ++block) forward(*scan, *buffers, block);
   return LBQ_OK;
 }
@@ -60,7 +58,7 @@ lbq_status lbq_burst_forward(const lbq_scan* scan, const lbq_forward_buffers* bu
 lbq_status lbq_burst_backward(const lbq_scan* scan, const lbq_backward_buffers* buffers, int64_t first,
                               int64_t last) {
   if (!lbq::is_valid(scan, first, last)) return LBQ_BAD_ARGUMENT;
-  const lbq::BackwardBlock backward = lbq::kernels().backward;
+  const auto backward = lbq::scan_kernels().burst.backward;
   for (int64_t block = first; block < last; ++block) backward(*scan, *buffers, block);
   return LBQ_OK;
 }

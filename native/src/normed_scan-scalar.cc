@@ -1,5 +1,5 @@
 // Batch norm, shortcut and neuron one number at a time: the truth for the other files.
-#include "normed_scan.h"
+#include "scan_kernels.h"
 #include "scalar.h"
 
 namespace lbq {
@@ -91,6 +91,6 @@ void norm_backward(const lbq_normed_scan& n, const lbq_norm_grad_coefficients& s
 
 }  // namespace
 
-const NormedKernels kNormedScalar{moments, forward, backward, norm_backward};
+const NormedKernels scalar::kNormed = {moments, forward, backward, norm_backward};
 
 }  // namespace lbq

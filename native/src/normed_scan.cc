@@ -1,9 +1,8 @@
 // The C interface of batch norm, shortcut and neuron in one: checks, blocks and sums.
-#include "normed_scan.h"
+#include "scan_kernels.h"
 
 #include <cmath>
 
-#include "dispatch.h"
 #include "scalar.h"
 
 namespace lbq {
@@ -33,7 +32,7 @@ int64_t lbq_normed_num_blocks(const lbq_normed_scan* n) {
 
 lbq_status lbq_moment_sums(const lbq_normed_scan* n, double* sums, int64_t first, int64_t last) {
   if (!lbq::is_valid(n, first, last)) return LBQ_BAD_ARGUMENT;
-  for (int64_t block = first; block < last; ++block) lbq::kernels().normed.moments(*n, sums, block);
+  for (int64_t block = first; block < last; ++block) lbq::scan_kernels().normed.moments(*n, sums, block);
   return LBQ_OK;
 }
 
@@ -63,14 +62,14 @@ void lbq_norm_affine(const lbq_norm* norm, int64_t channels, float* scale, float
 lbq_status lbq_normed_forward(const lbq_normed_scan* n, void* bursts, uint8_t* levels, int64_t first,
                               int64_t last) {
   if (!lbq::is_valid(n, first, last)) return LBQ_BAD_ARGUMENT;
-  for (int64_t block = first; block < last; ++block) lbq::kernels().normed.forward(*n, bursts, levels, block);
+  for (int64_t block = first; block < last; ++block) lbq::scan_kernels().normed.forward(*n, bursts, levels, block);
   return LBQ_OK;
 }
 
 lbq_status lbq_normed_backward(const lbq_normed_scan* n, const lbq_normed_grads* grads, int64_t first,
                                int64_t last) {
   if (!lbq::is_valid(n, first, last)) return LBQ_BAD_ARGUMENT;
-  for (int64_t block = first; block < last; ++block) lbq::kernels().normed.backward(*n, *grads, block);
+  for (int64_t block = first; block < last; ++block) lbq::scan_kernels().normed.backward(*n, *grads, block);
   return LBQ_OK;
 }
 
@@ -99,7 +98,7 @@ lbq_status lbq_norm_backward(const lbq_normed_scan* n, const lbq_norm_grad_coeff
                              void* grad_currents, int64_t first, int64_t last) {
   if (!lbq::is_valid(n, first, last)) return LBQ_BAD_ARGUMENT;
   for (int64_t block = first; block < last; ++block)
-    lbq::kernels().normed.norm_backward(*n, *slope, grad_normed, grad_currents, block);
+    lbq::scan_kernels().normed.norm_backward(*n, *slope, grad_normed, grad_currents, block);
   return LBQ_OK;
 }
 

@@ -10,7 +10,15 @@
 #include <immintrin.h>
 #endif
 
-#include "burst_scan.h"
+#include "scan_kernels.h"
+
+#if defined(__AVX512F__)
+#define LBQ_LANES 16
+#elif defined(__AVX2__)
+#define LBQ_LANES 8
+#else
+#define LBQ_LANES 4
+#endif
 
 namespace lbq {
 namespace {

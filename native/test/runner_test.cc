@@ -2,7 +2,7 @@
 // and what is not worth packing is left to the interpreter.
 #include "reader/runner.h"
 
-#include "engine/packing_limits.h"
+#include "engine/check_network.h"
 #include "lbq_model.h"
 #include "random_network.h"
 #include "reader/proof.h"

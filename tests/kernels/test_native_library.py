@@ -29,27 +29,26 @@ except lbq.LBQError as error:
 """
 
 
-def sources_for(machine):
-    """What setup.py would compile, by the machine's name."""
+@pytest.fixture
+def simd_builds(monkeypatch):
+    """``simd_builds(machine)``: what setup.py compiles for which instruction set."""
+    monkeypatch.chdir(ROOT)
     spec = importlib.util.spec_from_file_location("setup_of_lbq", ROOT / "setup.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return {path.as_posix() for path in module.sources_for(machine)}
+    return module.simd_builds
 
 
 @pytest.mark.parametrize("machine", ["aarch64", "arm64"])
-def test_every_arm_processor_gets_the_neon_kernels(machine):
-    found = sources_for(machine)
-    neon = {path.relative_to(ROOT).as_posix() for path in (ROOT / "native").rglob("*-neon.cc")}
-    assert len(neon) == 4
-    assert neon <= found
-    assert not any("avx" in path or "amx" in path for path in found)
+def test_every_arm_processor_gets_the_neon_kernels(simd_builds, machine):
+    builds = simd_builds(machine)
+    assert list(builds) == ["neon"]
+    assert len(builds["neon"][0]) == len(list((ROOT / "native").rglob("*-simd.cc"))) == 3
 
 
-def test_a_machine_without_vector_kernels_gets_the_scalar_ones():
-    names = {Path(path).name for path in sources_for("riscv64")}
-    assert {"kernels-scalar.cc", "burst_scan-scalar.cc"} <= names
-    assert not any("neon" in name or "avx" in name for name in names)
+def test_x86_gets_every_vector_unit_and_other_machines_none(simd_builds):
+    assert len(simd_builds("x86_64")) == 6
+    assert simd_builds("riscv64") == {}
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 // Batch norm, shortcut and neuron on vectors: rows of channels, a vector of neighbouring channels at a
 // time. Both passes compute a membrane by the same inlined lines, so the backward sees the levels that the
 // forward emitted.
-#include "normed_scan.h"
 #include "vectors.h"
 
 namespace lbq {
@@ -208,8 +207,10 @@ void norm_backward(const lbq_normed_scan& n, const lbq_norm_grad_coefficients& s
       });
 }
 
+}  // namespace
+
 // One pass of each kind, for the dtype of the currents.
-constexpr NormedKernels kNormed{
+const NormedKernels LBQ_ISA::kNormed{
     [](const lbq_normed_scan& n, double* sums, int64_t block) {
       n.scan.dtype == LBQ_F32 ? moments<float>(n, sums, block) : moments<uint16_t>(n, sums, block);
     },
@@ -226,5 +227,4 @@ constexpr NormedKernels kNormed{
                               : norm_backward<uint16_t>(n, slope, grad_normed, grad_currents, block);
     }};
 
-}  // namespace
 }  // namespace lbq

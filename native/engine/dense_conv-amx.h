@@ -1,9 +1,10 @@
-// Dense products in AMX tiles: 32 positions times 32 outputs, 64 channels a step. Everything else is that
-// of AVX-512 VNNI.
+// Dense products in AMX tiles: 32 positions times 32 outputs, 64 channels a step.
+#pragma once
+
 #include <algorithm>
 #include <vector>
 
-#include "kernels-simd.h"
+#include "dense_conv-simd.h"
 
 namespace lbq {
 namespace {
@@ -112,7 +113,7 @@ void multiply_panel(const DenseBlock& block, const Group& group, int64_t panel) 
   if (tile < group.count) multiply_tiles<false>(block, group, tile, b, output);
 }
 
-void tile_block(const DenseBlock& block) {
+void dense_block(const DenseBlock& block) {
   const int64_t tiles = block.channels % kTileChannels == 0 ? block.positions / kTileRows : 0;
   if (tiles > 0) {
     thread_local std::vector<Rows> rows;
@@ -135,9 +136,4 @@ void tile_block(const DenseBlock& block) {
 }
 
 }  // namespace
-
-extern const EngineKernels kEngineAmx;
-const EngineKernels kEngineAmx = {"amx", 255, narrow_offset, wide_offset, pair_tile, list_pairs,
-                                  count_pairs, tile_block, kPanel, false, &kAmxCosts, fire, store};
-
 }  // namespace lbq

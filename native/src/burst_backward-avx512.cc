@@ -1,6 +1,0 @@
-#define LBQ_LANES 16
-#include "burst_backward-simd.h"
-
-namespace lbq {
-const BackwardBlock kBurstBackwardAvx512 = backward;
-}  // namespace lbq

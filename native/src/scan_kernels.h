@@ -1,0 +1,94 @@
+// What an instruction set provides for the burst neuron: each pass over one block, and how work is split into blocks.
+#pragma once
+
+#include "lbq.h"
+
+namespace lbq {
+
+struct BurstKernels {
+  void (*forward)(const lbq_scan&, const lbq_forward_buffers&, int64_t block);
+  void (*backward)(const lbq_scan&, const lbq_backward_buffers&, int64_t block);
+};
+
+// Batch norm, shortcut and neuron in one.
+struct NormedKernels {
+  void (*moments)(const lbq_normed_scan&, double* sums, int64_t block);
+  void (*forward)(const lbq_normed_scan&, void* bursts, uint8_t* levels, int64_t block);
+  void (*backward)(const lbq_normed_scan&, const lbq_normed_grads&, int64_t block);
+  void (*norm_backward)(const lbq_normed_scan&, const lbq_norm_grad_coefficients&, const void* grad_normed,
+                        void* grad_currents, int64_t block);
+};
+
+// One namespace per instruction set; "scalar" is the reference that the others are tested against.
+#define LBQ_SCAN_KERNELS(isa)      \
+  namespace isa {                  \
+  extern const BurstKernels kBurst;   \
+  extern const NormedKernels kNormed; \
+  }
+LBQ_SCAN_KERNELS(scalar)
+LBQ_SCAN_KERNELS(avx2)
+LBQ_SCAN_KERNELS(avx512)
+LBQ_SCAN_KERNELS(avx512bf16)
+LBQ_SCAN_KERNELS(neon)
+#undef LBQ_SCAN_KERNELS
+
+struct ScanKernels {
+  const char* isa;
+  const BurstKernels& burst;
+  const NormedKernels& normed;
+};
+
+// The kernels in use: lbq_isa, lbq_set_isa.
+const ScanKernels& scan_kernels();
+
+// Everything below has internal linkage: files of several instruction sets include it, and one shared copy could hold
+// instructions that the machine lacks.
+
+constexpr int64_t kBlockValues = 4096;
+
+// The values of a block: `rows` rows of `count` consecutive values. All of them share one step, or
+// every column has its own (channels last).
+struct Block {
+  int64_t first, rows, count;
+  const float* step;
+  bool step_per_column;
+};
+
+static inline Block block_at(const lbq_scan& scan, int64_t index) {
+  if (scan.run == 1) {  // rows of num_steps values, as many as make a block
+    const int64_t all_rows = scan.size / scan.num_steps;
+    const int64_t per_block = kBlockValues / scan.num_steps > 0 ? kBlockValues / scan.num_steps : 1;
+    const int64_t row = index * per_block;
+    const int64_t rows = all_rows - row < per_block ? all_rows - row : per_block;
+    return {row * scan.num_steps, rows, scan.num_steps, scan.step, true};
+  }
+  const int64_t per_run = (scan.run + kBlockValues - 1) / kBlockValues;
+  const int64_t run = index / per_run, begin = index % per_run * kBlockValues;
+  const int64_t count = scan.run - begin < kBlockValues ? scan.run - begin : kBlockValues;
+  return {run * scan.run + begin, 1, count, scan.step + run % scan.num_steps, false};
+}
+
+constexpr int64_t kNormedBlockValues = 8192;
+
+// The rows of a block of a normed scan, at every timestep.
+struct Rows {
+  int64_t first, last;
+};
+
+static inline int64_t normed_rows_per_block(const lbq_normed_scan& normed) {
+  const int64_t rows = kNormedBlockValues / normed.channels;
+  return rows > 0 ? rows : 1;
+}
+
+static inline Rows normed_rows(const lbq_normed_scan& normed, int64_t block) {
+  const int64_t all = normed.scan.size / normed.channels, count = normed_rows_per_block(normed);
+  const int64_t first = block * count;
+  return {first, all - first < count ? all : first + count};
+}
+
+// One value through all timesteps, for what does not fill a vector (burst_scan-scalar.cc). `other` is tail, decay, reset.
+void forward_value(const lbq_scan& scan, const lbq_forward_buffers& buffers, int64_t index, float step);
+void backward_value(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index, float step,
+                    double& step_sum, double* other);
+
+}  // namespace lbq
