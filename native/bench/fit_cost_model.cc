@@ -1,8 +1,7 @@
-// Measures what the two roads of a synapse cost on this machine, and fits the numbers of engine/cost_model.h:
+// Fits the costs of engine/cost_model.cc to measured times of this machine:
 //   fit_cost_model [rounds [isa...]]
-// Layers of many shapes run by events, at shares of active levels from 2 to 70 %, and densely. The costs are those
-// that explain all times best, none below zero, every time weighing alike. "Regret" says how much longer
-// than the better road the chosen one takes.
+// Layers of many shapes run by events, with 2 to 70 % of active levels, and by dense products. Non-negative least squares
+// on relative errors. "Regret" is how much longer the chosen kernel takes than the faster one.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -23,7 +22,7 @@ using lbq::KernelCosts;
 
 constexpr int64_t kTimesteps = 2;
 constexpr int32_t kMaxLevel = 5;
-constexpr int kInARow = 3;  // in a network, sums and lists are still in the caches from the layer before
+constexpr int kInARow = 3;  // runs in a row, so that sums and lists are in the caches as in a network
 constexpr double kShares[] = {0.02, 0.05, 0.1, 0.15, 0.25, 0.4, 0.7};
 
 struct Layer {
@@ -35,7 +34,7 @@ constexpr Layer kLayers[] = {
     {64, 128, 16, 3, 2},  {128, 128, 8, 3, 1},  {128, 128, 16, 3, 1}, {128, 128, 32, 3, 1}, {128, 256, 32, 3, 2},
     {256, 256, 16, 3, 1}, {256, 512, 16, 3, 2}, {512, 512, 8, 3, 1},  {64, 128, 16, 1, 2},  {128, 256, 16, 1, 1},
     {256, 64, 16, 1, 1}};
-constexpr int64_t kMostScalarProducts = 10000000;  // scalar products take their time
+constexpr int64_t kMostScalarProducts = 10000000;  // for the scalar kernels
 
 uint32_t draw() {
   static uint32_t state = 1;
@@ -43,7 +42,7 @@ uint32_t draw() {
   return state >> 16;
 }
 
-// Neurons that say again what they are told, 0..5; a synapse; neurons.
+// Neurons whose levels equal the inputs 0..5, a synapse, neurons.
 struct OneLayer {
   lbq::Network network;
   std::vector<int8_t> weights;
@@ -107,7 +106,7 @@ std::vector<uint8_t> levels_of(const lbq::Network& network, double share) {
   return levels;
 }
 
-// One layer, one share of active levels, one road.
+// One layer, one share of active levels, one kernel.
 struct Sample {
   std::shared_ptr<lbq::Engine> engine;
   std::vector<uint8_t> levels;
@@ -129,7 +128,7 @@ struct Sample {
   }
 };
 
-// Least squares of relative errors with no cost below zero: one cost at a time, until none moves.
+// Non-negative least squares on relative errors by coordinate descent.
 KernelCosts fit(const std::vector<Sample>& samples) {
   double square[kNumCosts][kNumCosts] = {}, right[kNumCosts] = {};
   for (const Sample& sample : samples) {

@@ -1,4 +1,4 @@
-// One forward and one backward of a fixed scan: what callgrind counts the instructions of.
+// One forward and one backward pass of a fixed scan, for counting instructions with callgrind.
 #include <cstdio>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// One image through a fixed small network: what callgrind counts the instructions of. All channels are so few
-// that tiles do not depend on the size of the machine's caches.
+// One image through a fixed small network, for counting instructions with callgrind. It has so few channels that tiles
+// do not depend on the cache sizes of the machine.
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -116,7 +116,7 @@ int main() {
   std::vector<lbq::StepRecord> records;
   lbq::RunOptions options;
   options.records = &records;
-  engine.run(image.data(), 1, answers.data(), options);  // takes the memory
+  engine.run(image.data(), 1, answers.data(), options);  // allocates the workspace
   options.records = nullptr;
   run_one_image(&engine, image.data(), answers.data(), &options);
   for (const lbq::StepRecord& record : records)

@@ -53,7 +53,7 @@ struct lbq_engine_state {
 namespace {
 
 lbq_engine_status failed(lbq_engine_status status, const char* text) {
-  std::snprintf(last_error, sizeof last_error, "%s", text);  // a string would need memory
+  std::snprintf(last_error, sizeof last_error, "%s", text);  // no allocation here
   return status;
 }
 
@@ -64,7 +64,7 @@ lbq_engine_status guarded(Run run) {
     return LBQ_ENGINE_OK;
   } catch (const std::bad_alloc&) {
     return failed(LBQ_ENGINE_NO_MEMORY, "lbq: there is no memory left; a smaller batch needs less");
-  } catch (const std::length_error&) {  // no memory has such a size
+  } catch (const std::length_error&) {  // a vector larger than max_size()
     return failed(LBQ_ENGINE_NO_MEMORY, "lbq: there is no memory left; a smaller batch needs less");
   } catch (const std::invalid_argument& error) {
     return failed(LBQ_ENGINE_BAD_ARGUMENT, error.what());

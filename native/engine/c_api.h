@@ -1,6 +1,5 @@
-/* The engine's door for callers in C and Python: plain structs in, integers out. Everything that a
- * description points at is copied. What does not fit together is refused (check_network.h), but for sums that leave
- * 32 bits: the caller proved its bounds (lbq.deploy.prove, or the reader). */
+/* The engine's C API, used from Python. Everything that a description points at is copied. Invalid networks are refused
+ * (check_network.h), except for sums beyond 32 bits: the caller must have proven its bounds (lbq.deploy, or the reader). */
 #ifndef LBQ_ENGINE_C_API_H
 #define LBQ_ENGINE_C_API_H
 
@@ -12,7 +11,7 @@ extern "C" {
 
 #define LBQ_API __attribute__((visibility("default")))
 
-/* Numbers of lbq::Kind and lbq::Reset are those of network.h. */
+/* `kind` and `reset` are the values of lbq::Kind and lbq::Reset in network.h. */
 typedef struct {
   const void* data;
   int64_t width, count;
@@ -50,22 +49,22 @@ typedef enum {
   LBQ_ENGINE_OK = 0,
   LBQ_ENGINE_BAD_ARGUMENT = 1, /* a network that the engine does not run, or sizes that do not fit it */
   LBQ_ENGINE_NO_MEMORY = 2,
-  LBQ_ENGINE_FAILED = 3, /* anything else, a thread that could not be started for one */
+  LBQ_ENGINE_FAILED = 3, /* anything else, for example a thread that could not be started */
 } lbq_engine_status;
 
-/* isa: NULL for the best; choice: 0 measured, 1 events, 2 dense. NULL if it failed: see lbq_engine_error. */
+/* isa: NULL for the best one; choice: 0 measured, 1 events, 2 dense. Returns NULL on failure: see lbq_engine_error. */
 LBQ_API lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, int64_t choice);
 LBQ_API void lbq_engine_free(lbq_engine* engine);
 LBQ_API const char* lbq_engine_isa(const lbq_engine* engine);
 LBQ_API lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch);
 LBQ_API void lbq_engine_state_free(lbq_engine_state* state);
 
-/* A lbq_engine_status. `state` may be NULL (rest), `levels` too (per node: NULL or [T, B, C, H, W]), and
- * `records` (with one thread and at most 4 images: of all steps, at most `num_records`). */
+/* Returns a lbq_engine_status. `state` may be NULL (start at zero), `levels` too (per node: NULL or [T, B, C, H, W]), and
+ * `records` (one thread and at most 4 images: the first `num_records` steps). */
 LBQ_API int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
                                 int64_t threads, lbq_engine_state* state, uint8_t* const* levels,
                                 lbq_step_record* records, int64_t num_records, int32_t* answers);
-/* What went wrong in this thread's last call. */
+/* The error message of this thread's last failed call. */
 LBQ_API const char* lbq_engine_error(void);
 
 #ifdef __cplusplus

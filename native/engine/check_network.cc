@@ -11,7 +11,7 @@
 namespace lbq {
 namespace {
 
-constexpr int64_t kMaxValues = int64_t{1} << 24;  // that a node gives for one sample at one instant
+constexpr int64_t kMaxValues = int64_t{1} << 24;  // of one sample at one instant
 constexpr int64_t kMaxWindow = int64_t{1} << 24;  // size, stride, padding or dilation of a window
 constexpr int64_t kMaxTimesteps = 4096;
 constexpr int32_t kMaxLevel = 255, kMaxShift = 30;
@@ -45,11 +45,11 @@ class Checker {
   }
 
  private:
-  // What a node gives.
+  // The output of a node.
   struct OutputInfo {
     Shape shape;
     bool has_time;
-    int64_t largest;  // of levels and their sums; -1: currents, or inputs, of which the caller may know more
+    int64_t largest;  // of levels and their sums; -1: unknown (currents, inputs)
   };
 
   [[gnu::format(printf, 3, 4)]] void require(bool is_right, const char* format, ...) const {
@@ -223,21 +223,21 @@ class Checker {
 
   const Network& network_;
   std::vector<OutputInfo> outputs_;
-  int32_t index_ = -1;  // the node at hand
+  int32_t index_ = -1;  // the node being checked
 };
 
 // ---- fits_packed ----
 
-// Counts are doubles: they may be wrong in the last digit, but never overflow.
-constexpr double kWeights = 1 << 23, kEntries = 1 << 25;  // so many are always fine
-constexpr double kPadding = 8;                            // times what is really there is fine as well
-constexpr double kPositions = 4096;                       // that are added up together, about
+// Counts are doubles, which cannot overflow.
+constexpr double kWeights = 1 << 23, kEntries = 1 << 25;  // always accepted
+constexpr double kPadding = 8;                            // accepted growth by padding
+constexpr double kPositions = 4096;                       // per block, about
 
 double padded(const Shape& shape) {
   return static_cast<double>(channel_stride(shape.channels) * shape.height * shape.width);
 }
 
-// What one node takes.
+// Packed weights and table entries of one node.
 struct Needs {
   double packed = 0, tables = 0;
 

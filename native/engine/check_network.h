@@ -1,4 +1,4 @@
-// What the engine is tested for; any other network is refused before it is packed.
+// Which networks the engine runs.
 #pragma once
 
 #include <stdexcept>
@@ -7,7 +7,7 @@
 
 namespace lbq {
 
-// The text names the node, what it has and what is expected.
+// The message names the node, what it has and what is expected.
 struct BadNetwork : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };

@@ -7,9 +7,9 @@
 namespace lbq {
 namespace {
 
-constexpr int64_t kVector = 32;        // outputs that costs are counted in
+constexpr int64_t kVector = 32;        // outputs per unit of cost
 constexpr int64_t kLine = 64;          // bytes of a cache line
-constexpr int64_t kTileChannels = 64;  // that a tile takes at once
+constexpr int64_t kTileChannels = 64;  // per AMX tile
 
 double real(int64_t count) { return static_cast<double>(count); }
 
@@ -33,7 +33,7 @@ KernelCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, do
   const double pixels = real(instants * synapse.pixels_seen);
   const double blocks = real(synapse.channel_blocks), channels = real(synapse.from.channels);
   const double vectors = real(synapse.row_bytes) / (2 * kVector);  // rows of wide tiles have twice as many
-  // As if pairs were active independently of each other: the share of pixels that have a list at all.
+  // The share of pixels with a nonempty list, if pairs are active independently.
   const double listed = 1 - std::pow(1 - density, channels / 2 / blocks);
   const double encounters = real(instants * synapse.encounters * synapse.out_blocks);
   KernelCounts counts{};

@@ -1,8 +1,7 @@
-// The one place that knows what the two roads of a synapse cost: skipping pairs that are zero, or not looking.
+// Predicts the time of a synapse by events and by dense products, to choose the faster kernel.
 //
-// A visit costs the same for a list of two pairs as for one of twenty, so narrow layers need more silence than
-// wide ones. `native/bench/fit_cost_model.cc` measures the nanoseconds; only their ratios count, so they are
-// good for machines that are slower or faster throughout.
+// The cost of a visit does not depend on the length of its list, so events need sparser levels in narrow layers.
+// `native/bench/fit_cost_model.cc` fits the nanoseconds; only their ratios matter.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +12,33 @@ struct PackedSynapse;
 
 struct KernelCosts {
   // Events.
-  double list;     // 32 channels of a pixel, looked through for pairs
-  double pixel;    // a pixel and block of channels, listed and sorted
-  double search;   // a pixel with a list and a tap: is there an output?
-  double visit;    // a list that meets a tile
-  double sums;     // 32 of the sums that it adds to
-  double pair;     // an active pair that meets a row of a tile
+  double list;     // searching 32 channels of a pixel for pairs
+  double pixel;    // listing and sorting a pixel and block of channels
+  double search;   // finding the output of a pixel with a list under a tap
+  double visit;    // a list multiplied by a tile
+  double sums;     // loading and storing 32 of its sums
+  double pair;     // an active pair and a row of a tile
   double product;  // 32 outputs of that row
-  double fetch;    // a line of weights (64 bytes), brought near
+  double fetch;    // a cache line of weights
   // Dense.
-  double gather;    // a position and a tap: where the channels lie
+  double gather;   // a position and a tap: the address of the channels
   double panel;    // a position and 32 outputs
   double quad;     // that, for a tap and 4 channels
-  double tile;     // that, for a tap and 64 channels in tiles; 0: there are none
-  double stream;   // a line of weights
-  // Whoever uses the sums: a position and 32 outputs. The same on both roads.
+  double tile;     // that, for a tap and 64 channels in AMX tiles; 0: no tiles
+  double stream;   // a cache line of weights
+  // Neuron or store, a position and 32 outputs: the same for both kernels.
   double epilogue;
 };
 constexpr int kNumCosts = sizeof(KernelCosts) / sizeof(double);
 
-// How often each of these is paid, on one road.
+// How often each cost occurs in one kernel.
 typedef KernelCosts KernelCounts;
 KernelCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, double density);
 KernelCounts counts_of_dense(const PackedSynapse& synapse, int64_t instants, bool has_tiles);
 
 double total(const KernelCosts& costs, const KernelCounts& counts);
 
-// Nanoseconds by events over nanoseconds by dense products, with this share of pairs active.
+// Predicted time by events over predicted time by dense products; `density` is the share of active pairs.
 double events_over_dense(const PackedSynapse& synapse, const KernelCosts& costs, int64_t instants, double density);
 
 }  // namespace lbq

@@ -10,9 +10,9 @@ namespace lbq {
 namespace {
 
 constexpr int64_t kTileRows = 16, kTileChannels = 64;
-constexpr int64_t kFirstCache = 40 * 1024;  // what positions may take of it
+constexpr int64_t kFirstCache = 40 * 1024;  // L1 bytes for positions
 
-// Rows of 64 bytes, evenly spaced: the channels that 16 positions see through one tap.
+// 16 evenly spaced rows of 64 bytes: the channels that 16 positions read through one tap.
 struct Rows {
   const uint8_t* first;
   int64_t stride;
@@ -24,8 +24,8 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Positions of one row of an image lie evenly spaced already; where a border or a new row comes between
-// them they are copied. `count` tiles from `first` on: rows[tap][tile].
+// Find the rows of `count` tiles from `first` on: rows[tap][tile]. Positions across a border or image row are copied to
+// be evenly spaced.
 void line_up(const DenseBlock& block, int64_t first, int64_t count, std::vector<Rows>& rows,
              std::vector<uint8_t>& copies) {
   rows.resize(block.taps * count);
@@ -46,14 +46,14 @@ void line_up(const DenseBlock& block, int64_t first, int64_t count, std::vector<
     }
 }
 
-// Tiles of positions whose channels are lined up, among all that are to pass by.
+// Consecutive tiles of positions, out of `of`.
 struct Group {
   const Rows* rows;  // [tap][count]
   int64_t first, count, of;
 };
 
 // One or two tiles of positions from the group's `tile` on, the panel that begins with `output`. Sums are tiles 0 to 3.
-// Meanwhile a share of the panel behind it is fetched, all of it while all positions pass by.
+// Prefetches a share of the next panel; all positions together prefetch all of it.
 template <bool kTwo>
 void multiply_tiles(const DenseBlock& block, const Group& group, int64_t tile, int64_t b, int64_t output) {
   const int64_t stride = 4 * block.outputs, step_bytes = kTileChannels * kPanel;
@@ -121,7 +121,7 @@ void dense_block(const DenseBlock& block) {
     const TileShapes shapes;
     _tile_loadconfig(&shapes);
     const int64_t panels = block.blocks * block.outputs / kPanel;
-    // Two tiles of positions stay in the first cache for all panels, or a panel in the second for all positions.
+    // Keep two tiles of positions in the L1 cache for all panels, or a panel in the L2 cache for all positions.
     const bool positions_stay = 2 * kTileRows * block.taps * block.channels <= kFirstCache;
     Group group{nullptr, 0, positions_stay ? 2 : tiles, tiles};
     for (; group.first < tiles; group.first += group.count) {

@@ -1,5 +1,4 @@
-// Dense products in vectors: as many positions times outputs as the registers hold, all channels of all
-// taps passing by, four at a time.
+// Dense products: a register tile of positions times outputs, over four channels of a tap at a time.
 #pragma once
 
 #include "kernels.h"
@@ -64,7 +63,7 @@ inline void finish_quads(const DenseBlock& block, int32_t* to, Quads sum) {
   store_quads(to, block.overwrites ? sum : add_quads(load_quads(to), sum));
 }
 
-// `kPositions` from `first` on, the panel of the b-th block that begins with `output`.
+// One register tile: `kPositions` from `first` on, the panel of block `b` at `output`.
 template <int64_t kPositions>
 void dense_tile(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
   Quads sum[kPositions][kQuadVectors];
@@ -86,8 +85,7 @@ void dense_tile(const DenseBlock& block, int64_t b, int64_t first, int64_t outpu
       finish_quads(block, block.sums_of(b) + (first + p) * block.outputs + output + v * kQuadLanes, sum[p][v]);
 }
 
-// The same for a panel whose second half is padding. Sixteen channels at once: a pixel's place is looked up once
-// for four products, where there are not two vectors to share it.
+// The same for a panel whose second half is padding. Sixteen channels at once amortise the load of a pixel's address.
 template <int64_t kPositions>
 void half_tile(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
   constexpr int64_t kAtOnce = 4;
@@ -133,7 +131,7 @@ void dense_panel(const DenseBlock& block, int64_t b, int64_t first, int64_t outp
   dense_tiles<1, kIsHalf>(block, b, first, output);
 }
 
-// Sums of padding, from `output` on to the end of its panel.
+// Zero the sums of padding, from `output` to the end of its panel.
 inline void clear_padding(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
   if (!block.overwrites) return;
   for (; first < block.positions; ++first)
@@ -141,7 +139,7 @@ inline void clear_padding(const DenseBlock& block, int64_t b, int64_t first, int
       store_quads(block.sums_of(b) + first * block.outputs + lane, Quads{});
 }
 
-// All positions from `start` on; padding is not multiplied.
+// All positions from `start` on, without padding.
 void dense_from(const DenseBlock& block, int64_t start) {
   for (int64_t b = 0; b < block.blocks; ++b)
     for (int64_t output = 0; output < block.outputs; output += kPanel) {

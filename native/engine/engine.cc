@@ -12,19 +12,19 @@
 namespace lbq {
 namespace {
 
-constexpr int64_t kImages = 4;                // of one chunk: they share the way of the weights through the caches
-constexpr int64_t kChunkValues = int64_t{1} << 24;  // that a node may give for one chunk
+constexpr int64_t kImages = 4;                      // per chunk: they share weights in the caches
+constexpr int64_t kChunkValues = int64_t{1} << 24;  // of a node per chunk, at most
 
-// That this thread has worked: neighbours disturb it less than the time that passes.
+// CPU time of this thread: less affected by co-running jobs than wall time.
 double thread_cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// What neurons keep between walks; `first` is where this chunk's images begin in it.
+// The carries before and after a chunk; `first` is the chunk's first image in them.
 struct ChunkCarries {
-  Carries* carries;  // null: from rest, and nothing is kept
+  Carries* carries;  // null: start at zero, discard the last carries
   int64_t first;
 };
 
@@ -35,7 +35,7 @@ struct Answers {
   uint8_t* const* levels;      // see RunOptions
 };
 
-// Bytes with channels first to levels with channels last and zeros behind them.
+// From channels first to channels last with zero padding.
 void load_input(const uint8_t* from, const Value& value, int64_t batch, int64_t first_image, const Chunk& chunk, uint8_t* to) {
   const int64_t pixels = value.shape.height * value.shape.width, channels = value.shape.channels;
   const int64_t timesteps = value.has_time ? chunk.timesteps : 1;
@@ -64,7 +64,7 @@ void write_levels(const Answers& answers, const Chunk& chunk, const NodeValue& h
     }
 }
 
-// The readout adds to what earlier chunks of the sequence left.
+// The readout adds to the answers of earlier chunks.
 void write_answers(const Node& node, const NodeValue& held, const Chunk& chunk, const Answers& answers) {
   const int64_t pixels = node.to.height * node.to.width, size = node.to.size();
   for (int64_t t = 0; t < chunk.timesteps; ++t)
@@ -232,7 +232,7 @@ void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const R
     throw std::invalid_argument("lbq: more timesteps than the network has");
   if (options.records && options.threads > 1) throw std::invalid_argument("lbq: steps are timed on one thread");
   const Node& readout = network.nodes.back();
-  const int64_t instants_per_chunk = std::max<int64_t>(1, kChunkValues / impl_->largest);  // instants
+  const int64_t instants_per_chunk = std::max<int64_t>(1, kChunkValues / impl_->largest);
   const int64_t images = std::clamp<int64_t>(instants_per_chunk / timesteps, 1, kImages);
   const int64_t steps = std::min(timesteps, instants_per_chunk);
   const int64_t chunks = (batch + images - 1) / images;

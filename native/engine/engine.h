@@ -1,4 +1,4 @@
-// Runs a network of integers: event-driven where few levels are active, densely where many are.
+// Runs an integer network: each layer by events where few levels are active, by dense products otherwise.
 #pragma once
 
 #include <memory>
@@ -13,43 +13,43 @@ namespace lbq {
 enum class Choice : uint8_t { kMeasured, kEvents, kDense };
 
 struct EngineOptions {
-  const char* isa = nullptr;  // the best one that LBQ_ISA allows
+  const char* isa = nullptr;  // null: the best one that LBQ_ISA allows
   Choice choice = Choice::kMeasured;
 };
 
-// What neurons keep between the chunks of a stream; empty: rest.
+// The carries of all neurons between two calls of a stream.
 struct Carries {
   int64_t batch = 0;
-  std::vector<std::vector<int32_t>> carries;  // of every node; empty where it is no neuron
+  std::vector<std::vector<int32_t>> carries;  // per node; empty unless it is a neuron
 };
 
-// How one step of a run went.
+// Time and kernel of one step of a run.
 struct StepRecord {
   int32_t node = 0;
-  double seconds = 0;        // of the thread's work
-  double pair_density = -1;  // share of pairs of channels that were not both zero; -1: no synapse
+  double seconds = 0;        // CPU time of the thread
+  double pair_density = -1;  // share of channel pairs with a nonzero level; -1: no synapse
   bool is_dense = false;
 };
 
 struct RunOptions {
-  int64_t timesteps = 0;                       // of this chunk, at most the network's; 0: the network's
+  int64_t timesteps = 0;                       // of this call, at most the network's; 0: the network's
   int threads = 1;
-  Carries* state = nullptr;                      // in and out; null: from rest
-  uint8_t* const* levels = nullptr;            // of every node: null, or where its levels go, [T, B, C, H, W]
-  std::vector<StepRecord>* records = nullptr;  // of all steps; needs one thread and one chunk of the batch
+  Carries* state = nullptr;                    // in and out; null: start at zero
+  uint8_t* const* levels = nullptr;            // per node: null, or the output buffer of its levels, [T, B, C, H, W]
+  std::vector<StepRecord>* records = nullptr;  // one per step; needs one thread and at most 4 images
 };
 
-// Constant after it was made: any number of threads may call run() at once. The network must outlive it.
+// Immutable: any number of threads may call run() at once. The network must outlive it.
 class Engine {
  public:
-  // Throws BadNetwork (check_network.h), or std::invalid_argument for an instruction set that is not here.
+  // Throws BadNetwork (check_network.h), or std::invalid_argument for an instruction set that is not available.
   explicit Engine(const Network& network, const EngineOptions& options = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // inputs: [B, C, H, W], or [T, B, C, H, W] for frames; answers: [B, classes], or [T, B, classes] if the
-  // readout does not sum. With a state, the answer to a chunk: a sum over time is the sum of all chunks.
+  // readout does not sum. With a state, the answers to these timesteps alone: add up the answers of all calls.
   // Throws std::invalid_argument for options that do not fit the network or each other.
   void run(const uint8_t* inputs, int64_t batch, int32_t* answers, const RunOptions& options = {}) const;
   const Network& network() const;

@@ -6,7 +6,7 @@
 namespace lbq {
 namespace {
 
-// Calls seen(tap, pixel) for every tap of an output's window that lies in the image.
+// Call seen(tap, pixel) for every tap of an output's window inside the image.
 template <class Seen>
 void look(const Window& window, const Shape& from, int64_t row, int64_t column, Seen seen) {
   for (int64_t i = 0; i < window.kernel[0]; ++i) {

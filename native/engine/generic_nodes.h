@@ -1,4 +1,4 @@
-// Nodes without a kernel of their own: pools, synapses that read more than bytes, the readout.
+// Nodes without SIMD kernels: pools, and synapses whose inputs exceed a byte.
 #pragma once
 
 #include "workspace.h"
@@ -14,7 +14,7 @@ struct NodeValue {
   }
 };
 
-// The truth: a convolution or a linear layer, one product after the other.
+// A convolution or a linear layer in int64.
 void generic_conv(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants);
 void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants);
 

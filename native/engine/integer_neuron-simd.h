@@ -1,5 +1,4 @@
-// What comes behind the sums, in vectors: currents gathered from all their terms, and the neuron that
-// walks them through time with its membrane in a register.
+// The epilogue on vectors: add up the terms of the currents, run the neuron over time with its carry in a register.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@ constexpr int64_t kWords = Lanes::kHalf;
 typedef int32_t Words __attribute__((vector_size(4 * Lanes::kHalf)));
 typedef uint32_t UnsignedWords __attribute__((vector_size(4 * Lanes::kHalf)));
 typedef uint8_t WordBytes __attribute__((vector_size(Lanes::kHalf)));
-constexpr int32_t kMaxLinearSearch = 24;  // thresholds beyond which every lane searches for itself
+constexpr int32_t kMaxLinearSearch = 24;  // thresholds; above, a binary search per lane
 
 inline Words load_words(const void* from) {
   Words words;
@@ -49,7 +48,7 @@ inline void store_bytes(uint8_t* to, Words words) {
 #endif
 }
 
-// Division by a power of two, rounding down; what it needs stays in a register.
+// Arithmetic right shift with the count in a register.
 struct Shift {
 #if defined(__AVX512BW__)
   __m128i count;
@@ -62,7 +61,7 @@ struct Shift {
 #endif
 };
 
-// level - 1 where the membrane is below the threshold: comparisons are "greater" on every machine.
+// level - 1 where the membrane is below the threshold, else level.
 inline Words counted(Words level, Words membrane, Words threshold) {
 #if defined(__AVX512BW__)
   const __mmask16 is_below = _mm512_cmpgt_epi32_mask((__m512i)threshold, (__m512i)membrane);
@@ -95,7 +94,7 @@ inline Words level_of(const NeuronBlock& neuron, Words membrane, int64_t channel
   return level;
 }
 
-// What the sums of a block are made of.
+// The type of a block's sums.
 enum class Sums : uint8_t { kNone, kInt16, kInt32 };
 
 // Two vectors of sums, in the order of their outputs.
@@ -118,7 +117,7 @@ inline void load_sums(const char* sums, int64_t index, Words (&half)[2]) {
   }
 }
 
-// The currents of one timestep and position, from output `output` of the block on.
+// The currents of one timestep and position, from `output` on.
 template <Sums kSums>
 inline void load_currents(const CurrentBlock& block, int64_t t, int64_t position, int64_t output,
                           const Words (&bias)[2], Words (&half)[2]) {
@@ -166,7 +165,7 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
         for (int h = 0; h < 2; ++h) {
           const int64_t channel = output + h * kWords;
           const Words first = load_words(neuron.thresholds + channel), reset_amount = load_words(neuron.reset_amount + channel);
-          const Words scaled = neuron.multiplier == 1 ? carry[h] : carry[h] * neuron.multiplier;  // halves are common
+          const Words scaled = neuron.multiplier == 1 ? carry[h] : carry[h] * neuron.multiplier;  // common: decay 1/2
           Words membrane = current[h] + (scaled >> neuron.shift);
           if (kAfterDecay) membrane -= reset_if_fired(carry[h], first, reset_amount);  // the carry is the last membrane
           const Words level = level_of(neuron, membrane, channel);
@@ -184,11 +183,10 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
 }
 
 constexpr int32_t kNoBias[kWords] = {};
-constexpr int64_t kNear = 16;  // positions whose sums and levels stay in the first cache
+constexpr int64_t kNear = 16;  // positions whose sums and levels fit the L1 cache
 
-// The common case, with everything that belongs to a vector of channels in registers while positions
-// from `first` to `last` pass by: int32 sums, from rest, an event's reset, few levels, at most one identity shortcut.
-// Numbers are copied out of the blocks, because levels are bytes, which may alias anything.
+// The common case with thresholds in registers: int32 sums, no initial carry, event reset, few levels, at most one
+// identity shortcut. Fields are copied to locals because stores to levels (bytes) may alias them.
 template <int kLevels, bool kHasShortcut>
 void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t first, int64_t last) {
   const Extra shortcut = kHasShortcut ? block.extras[0] : Extra{};

@@ -1,4 +1,4 @@
-// The truth: what every instruction set must compute, one number after the other.
+// The scalar reference of all kernels.
 #include <cstring>
 
 #include "kernels.h"
@@ -22,7 +22,7 @@ void add(char* bytes, int64_t index, int64_t term) {
 
 int64_t offset(int64_t output, int64_t channel) { return 2 * output + channel; }
 
-// What one entry of a list adds to one output.
+// The product of one list entry for one output.
 int64_t product(PairMode mode, uint32_t levels, const char* row, int64_t output) {
   if (mode == PairMode::kWide)
     return int64_t{levels & 0xffff} * at<int16_t>(row, 2 * output) +

@@ -1,5 +1,5 @@
-// Vectors of the instruction set that a file is compiled for: pairs of u8 levels times int8 weights in
-// int16 lanes, pairs of int16 in int32 lanes. Internal linkage: see vectors.h.
+// Vector operations of the instruction set being compiled: pairs of u8 levels times int8 weights in int16 lanes, pairs
+// of int16 in int32 lanes. Internal linkage: see vectors.h.
 #pragma once
 
 #include <cstdint>
@@ -83,7 +83,7 @@ struct Lanes {
 
 #elif defined(__aarch64__)
 
-// A row keeps the first channel of 8 outputs, then the second: each multiplies lanes in their order.
+// A row holds the first channel of 8 outputs, then the second.
 struct Lanes {
   struct Pair {
     int8x8_t first, second;

@@ -1,4 +1,4 @@
-// A synapse's weights in the order in which its kernels meet them.
+// Packs the weights of a synapse in the order in which its kernels read them.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -32,7 +32,7 @@ struct Weights {
   }
 };
 
-// Whether the sums of one tile stay within 16 bits for every output, whatever levels enter.
+// Whether the sums of every tile and output fit 16 bits for all levels.
 bool tiles_fit_int16(const Weights& weights, int64_t max_input, int64_t block_channels) {
   const Node& node = weights.node;
   for (int64_t output = 0; output < node.to.channels; ++output)
@@ -49,7 +49,7 @@ bool tiles_fit_int16(const Weights& weights, int64_t max_input, int64_t block_ch
   return true;
 }
 
-// What a tile may take of the first cache, beside sums and lists.
+// The L1 bytes of a tile, beside sums and lists.
 int64_t bytes_of_tiles() {
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
   static const long cache = sysconf(_SC_LEVEL1_DCACHE_SIZE);
@@ -69,12 +69,12 @@ bool fit_int8(const Integers& weight) {
 
 AlignedBuffer::AlignedBuffer(int64_t bytes) : size_(bytes) {
   const int64_t page = bytes < kHugePage / 4 ? kPage : kHugePage;
-  const int64_t whole = round_up(bytes + kPage, page);  // vectors may look beyond the end
+  const int64_t whole = round_up(bytes + kPage, page);  // vector loads may read beyond the end
   const std::align_val_t alignment{static_cast<size_t>(page)};
   bytes_ = {static_cast<char*>(::operator new(whole, alignment)), Free{alignment}};
   start_ = bytes_.get();
 #if defined(MADV_HUGEPAGE)
-  if (page == kHugePage) madvise(start_, whole, MADV_HUGEPAGE);  // fewer misses of the address cache
+  if (page == kHugePage) madvise(start_, whole, MADV_HUGEPAGE);  // fewer TLB misses
 #endif
 }
 

@@ -1,5 +1,4 @@
-// Event-driven products in vectors: a tile of weights stays in the first cache while all pixels whose
-// channels meet it pass by; a pixel's sums stay in registers while its list lasts.
+// Event-driven products: a tile of weights stays in the L1 cache for all visits, a pixel's sums in registers for its list.
 #pragma once
 
 #include "kernels.h"
@@ -10,7 +9,7 @@ namespace {
 
 // ---- lists of the pairs of channels that are not both zero, and their number ----
 
-// What multiplies a row: narrow (a, b, a, b) as bytes, wide (a, b) as int16.
+// The levels of a pair as multiplied by a row: narrow (a, b, a, b) as bytes, wide (a, b) as int16.
 inline uint32_t pair_levels(uint32_t a, uint32_t b, bool is_wide) {
   return is_wide ? a | b << 16 : (a | b << 8) * 0x10001u;
 }
@@ -50,7 +49,7 @@ int64_t count_pairs(const uint8_t* bytes, int64_t count) {
 
 #elif defined(__AVX2__)
 
-// For every mask of 8 lanes, the numbers of the lanes that are set, first.
+// For every mask of 8 lanes, the indices of its set lanes.
 struct Compressions {
   uint8_t lanes[256][8];
   constexpr Compressions() : lanes() {

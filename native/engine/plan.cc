@@ -1,4 +1,4 @@
-// From a graph of nodes to steps: what is only added up on its way to somebody is added up there.
+// Builds the plan: terms with a single reader are added in the step of that reader.
 #include "plan.h"
 
 #include <algorithm>
@@ -60,8 +60,8 @@ class Planner {
     }
   }
 
-  // Which nodes must be there as values of their own: those that more than one reads, or somebody who
-  // does not add; and what is still where others are not.
+  // Which nodes need a buffer: those with several readers, those read by a node that does not add, and terms without
+  // time in a sum with time.
   void find_materialized() {
     is_materialized_.assign(count(), false);
     std::vector<int> readers(count(), 0);
@@ -175,7 +175,7 @@ class Planner {
       }
   }
 
-  // Sums of 16 bits may overflow on their way as they like, as long as their end fits; biases come later.
+  // Intermediate 16-bit sums may wrap around as long as the result fits; biases are added in 32 bits.
   void finish(Sum& sum) {
     sum.fits_int16 = low_ >= INT16_MIN && high_ <= INT16_MAX;
     for (const auto& synapse : sum.synapses) sum.fits_int16 = sum.fits_int16 && !synapse->is_wide;
@@ -183,7 +183,7 @@ class Planner {
 
   void pack(const Node& node, PackedNeuron& neuron) const {
     const int64_t stride = channel_stride(node.to.channels), channels = node.to.channels;
-    neuron.thresholds.assign(node.max_level * stride, INT32_MAX);  // padded channels stay silent
+    neuron.thresholds.assign(node.max_level * stride, INT32_MAX);  // padded channels never fire
     neuron.reset_amount.assign(stride, 0);
     const int64_t columns = node.thresholds.count / node.max_level;
     for (int64_t channel = 0; channel < channels; ++channel) {
@@ -194,7 +194,7 @@ class Planner {
     }
   }
 
-  // Calls read(node) for every value that a step reads.
+  // Call read(node) for every value that a step reads.
   template <class Read>
   void for_reads(const Step& step, Read read) const {
     if (step.op == Step::Op::kPool || step.op == Step::Op::kReadout || step.op == Step::Op::kGenericConv)
@@ -208,7 +208,7 @@ class Planner {
     for_reads(plan_.steps[step], [&](int32_t node) { value(node).last_use = step; });
   }
 
-  // Steps read memory without asking: every value is written before it is read, and the answer once.
+  // Every value is written before it is read, and the answer is written once.
   void check() const {
     std::vector<bool> is_written(count(), false);
     int answers = 0;

@@ -1,5 +1,5 @@
-// A network as the engine runs it: synapses packed for an instruction set, and steps in which everything
-// that is added up before a neuron, or before somebody else, is added up in one place.
+// An execution plan: synapses packed for an instruction set, and steps. All terms of a sum (synapses, shortcuts, biases)
+// are added in the step of the neuron or value that reads the sum.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace lbq {
 
-// Memory that begins at a page, without a constructor's pass over it.
+// Uninitialised memory, aligned to a page.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -37,29 +37,29 @@ class AlignedBuffer {
 
 int64_t integer_at(const Integers& integers, int64_t index);
 
-// How many outputs a block of sums has, and how far apart two pixels with so many channels lie.
+// Outputs per block of sums, and elements between two pixels, for a number of channels.
 int64_t outputs_per_block(int64_t channels);
 int64_t channel_stride(int64_t channels);
 
-// A synapse that reads levels: a linear layer is a convolution whose window is everything.
+// A synapse that reads levels. A linear layer is a convolution whose window covers the input.
 struct PackedSynapse {
   PackedSynapse(const Node& node, const EngineKernels& kernels);
 
-  int32_t node_input;  // whose levels it reads
+  int32_t node_input;  // the node whose levels it reads
   Shape from, to;
   int64_t rows, columns, taps;            // of the window
-  std::vector<int32_t> row_of, column_of;  // [rows][height], [columns][width]: output that a pixel meets, or -1
-  std::vector<int32_t> row_seen, column_seen;  // [rows][height'], [columns][width']: the pixel, or -1
-  int64_t encounters, pixels_seen;  // of an image: taps with pixels, over all positions; pixels that meet a tap
+  std::vector<int32_t> row_of, column_of;  // [rows][height], [columns][width]: output of a pixel under a tap, or -1
+  std::vector<int32_t> row_seen, column_seen;  // [rows][height'], [columns][width']: its inverse, or -1
+  int64_t encounters, pixels_seen;  // per image: (position, tap) pairs inside of it; pixels read by any tap
   int64_t out_stride, dense_channels, outputs, out_blocks;
 
   bool is_wide;
   int64_t block_channels, channel_blocks, row_bytes, tile_bytes;
   AlignedBuffer tiles;                        // [channel_blocks][taps][out_blocks]
   std::vector<uint8_t> tile_is_used;  // the same
-  AlignedBuffer dense;                        // [out_stride / panel][taps][dense_channels / 4][panel][4]; empty: there is none
+  AlignedBuffer dense;                        // [out_stride / panel][taps][dense_channels / 4][panel][4]; empty: no dense kernel
 
-  // Whether the layer ran densely when it was last looked at: see choose_dense().
+  // The last choice, for the hysteresis of choose_dense().
   mutable std::atomic<bool> was_dense{false};
 
  private:
@@ -67,7 +67,7 @@ struct PackedSynapse {
   void pack(const Node& node, const EngineKernels& kernels);
 };
 
-// Levels, currents or counts that steps pass on: [T, B, height * width, stride], or still: [B, ...].
+// The values of a node: levels, currents or counts [T, B, height * width, stride]; without time [B, ...].
 struct Value {
   bool are_levels = false;  // bytes; otherwise int32
   bool has_time = true;
@@ -81,7 +81,7 @@ struct ExtraTerm {
   std::vector<int32_t> weight;  // [stride]; empty: one
 };
 
-// Everything that is added up at one place.
+// A sum of synapses, other terms and a bias.
 struct Sum {
   bool has_time = true, fits_int16 = false;
   Shape shape;
@@ -105,12 +105,12 @@ struct Step {
 
 struct Plan {
   Plan(const Network& network, const EngineKernels& kernels);
-  std::vector<Value> values;  // of every node; the input's is the last
+  std::vector<Value> values;  // of every node; the last one is the input's
   std::vector<Step> steps;
   const Value& value(int32_t node) const { return node == kInput ? values.back() : values[node]; }
 };
 
-// The node whose values these are: a repeated value is its origin, still.
+// The node that computes these values: repeats are views of their input.
 int32_t origin_of(const Network& network, int32_t node);
 
 }  // namespace lbq

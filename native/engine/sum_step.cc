@@ -6,11 +6,11 @@
 namespace lbq {
 namespace {
 
-constexpr int64_t kSumBytes = 512 * 1024;  // of the second cache
+constexpr int64_t kSumBytes = 512 * 1024;  // of the L2 cache
 constexpr double kHysteresis = 0.04;
 constexpr int64_t kLine = 64, kSlack = 64;  // bytes of a cache line; entries that vectors write beyond a list
 
-// Positions and outputs that one task adds up: sums[block][instant][position][outputs].
+// Positions and outputs of one task: sums[block][instant][position][outputs].
 struct Region {
   int64_t first_image, last_image, first_row, last_row;
   int64_t first_block, last_block;  // of outputs
@@ -18,7 +18,7 @@ struct Region {
   bool are_int16;
 };
 
-// Neighbouring positions that are added up together: rows of one image, or whole images.
+// Positions per task: rows of one image, or whole images.
 struct Blocks {
   int64_t images, rows;  // of one block
   int64_t per_image, count;
@@ -33,8 +33,7 @@ struct Blocks {
   }
 };
 
-// Whether so many levels are active that skipping the others costs more than it saves. A layer near the
-// break-even keeps to what it did before.
+// Whether dense products are predicted to be faster. Hysteresis keeps layers near break-even from switching back and forth.
 bool choose_dense(const SumContext& context, const PackedSynapse& synapse, double density) {
   if (synapse.dense.size() == 0 || context.choice == Choice::kEvents) return false;
   if (context.choice == Choice::kDense) return true;
@@ -62,7 +61,7 @@ bool is_seen(const std::vector<int32_t>& outputs, int64_t taps, int64_t size, in
   return false;
 }
 
-// Rows of the input that meet rows of the region.
+// Whether a row of the input contributes to rows of the region.
 bool meets(const PackedSynapse& synapse, const Region& region, int64_t row) {
   for (int64_t tap = 0; tap < synapse.rows; ++tap) {
     const int64_t output = synapse.row_of[tap * synapse.from.height + row];
@@ -71,7 +70,7 @@ bool meets(const PackedSynapse& synapse, const Region& region, int64_t row) {
   return false;
 }
 
-// All pixels with a list that the region sees, the shortest lists first.
+// Sort the pixels with a list that contribute to the region by the length of their lists.
 void sort_pixels(const SumContext& context, const PackedSynapse& synapse, const PairLists& lists, const Region& region,
                  int64_t block, ThreadScratch& scratch) {
   const int64_t height = synapse.from.height, width = synapse.from.width;
@@ -99,7 +98,7 @@ void sort_pixels(const SumContext& context, const PackedSynapse& synapse, const 
   for (const Candidate& candidate : scratch.candidates) scratch.sorted[scratch.histogram[candidate.length]++] = candidate;
 }
 
-// The visits of one tap: pixels whose output lies in the region, still in the order of their lengths.
+// The visits of one tap: pixels whose output lies in the region, in the same order.
 void find_visits(const PackedSynapse& synapse, const Region& region, int64_t tap, ThreadScratch& scratch) {
   const int32_t* rows = &synapse.row_of[tap / synapse.columns * synapse.from.height];
   const int32_t* columns = &synapse.column_of[tap % synapse.columns * synapse.from.width];
@@ -205,7 +204,7 @@ void add_dense(const SumContext& context, const PackedSynapse& synapse, const Re
     const int32_t* columns = &synapse.column_seen[tap % synapse.columns * synapse.to.width];
     const auto is_there = [](int32_t pixel) { return pixel >= 0; };
     const int32_t *end = columns + synapse.to.width, *begin = std::find_if(columns, end, is_there);
-    const int64_t first = begin - columns;  // those that see a pixel follow each other, evenly spaced
+    const int64_t first = begin - columns;  // columns inside the image are contiguous and evenly spaced
     const int64_t last = std::find_if_not(begin, end, is_there) - columns;
     const int64_t step = last - first > 1 ? (begin[1] - begin[0]) * value.stride : 0;
     for (int64_t t = 0; t < region.instants; ++t)
@@ -231,7 +230,7 @@ void add_dense(const SumContext& context, const PackedSynapse& synapse, const Re
   context.kernels.dense_block(block);
 }
 
-// Hand the finished sums of a region to whoever uses them, with all terms that come behind them.
+// Call the epilogue for every block and image of a region.
 void run_epilogue(const SumContext& context, const Sum& sum, const Region& region, ThreadScratch& scratch, const Epilogue& use) {
   const int64_t pixels = sum.shape.height * sum.shape.width, width = region.are_int16 ? 2 : 4;
   const int64_t instant_bytes = region.positions * sum.outputs * width;
@@ -290,7 +289,7 @@ void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, Ste
   const Blocks blocks(sum, context.chunk, instants);
   const int64_t out_blocks = sum.stride / sum.outputs;
   const int64_t wanted = blocks.count >= space.pool.size() ? 1 : space.pool.size();
-  const int64_t splits = std::min(out_blocks, wanted);  // of the outputs, where positions do not keep all busy
+  const int64_t splits = std::min(out_blocks, wanted);  // of the outputs, where there are fewer positions than threads
   space.pool.parallel_for(blocks.count * splits, [&](int64_t task, int worker) {
     const int64_t block = task / splits, split = task % splits;
     ThreadScratch& scratch = space.scratches[worker];
@@ -309,7 +308,7 @@ void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, Ste
       const int64_t bytes = (region.last_block - region.first_block) * instants * region.positions * sum.outputs *
                             (are_int16 ? 2 : 4);
       if (scratch.sums.size() < bytes) scratch.sums = AlignedBuffer(bytes);
-      if (!is_dense[0]) std::memset(scratch.sums.data(), 0, bytes);  // dense products write what nobody wrote before
+      if (!is_dense[0]) std::memset(scratch.sums.data(), 0, bytes);  // the first dense synapse overwrites
     }
     for (size_t i = 0; i < num_synapses; ++i) {
       if (is_dense[i]) {

@@ -1,4 +1,4 @@
-// Adding up everything that one neuron, or one reader of currents, waits for.
+// Computes a Sum: chooses events or dense products per synapse and runs the epilogue (neuron or store) per block.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ struct SumContext {
   Chunk chunk;
 };
 
-// Called for one block of outputs of neighbouring positions, with pointers and strides filled in:
-// `position` is the first of them, counted over images and pixels; `output` the first channel.
+// Consumes the currents of one block: neighbouring positions from `position` on (counted over images and pixels) and
+// outputs from `output` on.
 using Epilogue = std::function<void(const CurrentBlock& block, int64_t position, int64_t output)>;
 
 void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, StepRecord* record);

@@ -1,4 +1,4 @@
-// Threads that share the tasks of one step after the other.
+// A fixed pool of threads.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
-  // Run every task once, on any of the threads (the caller's is worker 0), and wait for all of them.
+  // Run every task once on any of the threads (the caller is worker 0) and wait for all of them.
   void parallel_for(int64_t count, const std::function<void(int64_t task, int worker)>& run);
 
  private:

@@ -1,4 +1,4 @@
-// The memory of one chunk of work: values between steps, lists of pairs, sums. It grows and is used again.
+// The memory of one call: values between steps, lists of pairs, sums. It grows and is reused.
 #pragma once
 
 #include <vector>
@@ -8,13 +8,13 @@
 
 namespace lbq {
 
-// A chunk of a batch on its way through all steps.
+// Images and timesteps that pass through all steps together.
 struct Chunk {
   int64_t batch, timesteps;
   int64_t instants(bool has_time) const { return has_time ? batch * timesteps : batch; }
 };
 
-// The pairs of all pixels that a synapse reads: lists of one instant and block of channels lie together.
+// Lists of active pairs of all pixels that a synapse reads, grouped by instant and block of channels.
 struct PairLists {
   AlignedBuffer levels, rows;
   int64_t capacity = 0;  // entries of one instant and block
@@ -22,12 +22,12 @@ struct PairLists {
   std::vector<uint16_t> length;  // [instants][channel blocks][pixels]
 };
 
-// A pixel with a list, on its way into the order of lengths.
+// A pixel with a nonempty list, to be sorted by the list's length.
 struct Candidate {
   uint32_t list, base, row, column, length;
 };
 
-// What one thread needs for itself.
+// Buffers of one thread.
 struct ThreadScratch {
   AlignedBuffer sums;
   std::vector<Candidate> candidates, sorted;
@@ -41,7 +41,7 @@ struct ThreadScratch {
 struct Workspace {
   explicit Workspace(int threads) : pool(threads), scratches(threads) {}
 
-  // Where a value lies; asked for once by its maker, returned behind its last reader.
+  // The buffer of a value: taken by the step that writes it, given back after the last step that reads it.
   char* take(int32_t value, int64_t bytes);
   void give_back(int32_t value);
   char* of(int32_t value) { return pages[place[slot(value)]].data(); }
@@ -52,7 +52,7 @@ struct Workspace {
   std::vector<PairLists> lists;  // of every synapse of a sum
   std::vector<AlignedBuffer> pages;
   std::vector<bool> is_taken;
-  std::vector<int> place;  // of every value: index of its pages
+  std::vector<int> place;  // of every value: index into `pages`
 };
 
 inline char* Workspace::take(int32_t value, int64_t bytes) {

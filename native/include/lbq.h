@@ -1,8 +1,7 @@
-/* lbq: kernels for networks that speak in bursts. Plain C, no torch, no threads of its own.
+/* lbq: kernels of the multi-step burst neuron. Plain C, no torch, no threads of its own.
  *
- * A caller cuts the work into blocks and hands ranges of blocks to as many threads as it likes. What a
- * block computes, and the order in which blocks are summed, do not depend on who runs them: the same
- * bits come out of one thread and of many.
+ * The caller splits the work into blocks and runs ranges of blocks on any number of threads. Results do not depend on
+ * the number of threads, bit for bit.
  */
 #ifndef LBQ_H
 #define LBQ_H
@@ -15,16 +14,16 @@ extern "C" {
 
 typedef enum {
   LBQ_OK = 0,
-  LBQ_BAD_ARGUMENT = 1, /* a size, level or range that no scan can have */
+  LBQ_BAD_ARGUMENT = 1, /* an invalid size, level or range */
 } lbq_status;
 
 typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
 
 typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2 } lbq_reset_mode;
 
-/* What waits for the backward: float32 membranes, or int16 ratios in 1/1024 of a step, even for whole multiples of
- * 1/512 and odd between them. The levels read from a residue are exact, its slopes within 1e-3; it needs
- * max_level <= 20, and lo and hi that are multiples of 1/512. */
+/* What is saved for the backward pass: float32 membranes, or int16 residues (ratios in 1/1024 of a step, even for
+ * multiples of 1/512 and odd between them). Residues give exact levels and slopes within 1e-3; they need max_level <= 20
+ * and multiples of 1/512 as lo and hi. */
 typedef enum { LBQ_SAVE_MEMBRANES = 0, LBQ_SAVE_RESIDUES = 1 } lbq_saved;
 
 /* One multi-step burst neuron over a dense instant of `size` values, repeated `timesteps` times.
@@ -54,30 +53,29 @@ typedef struct {
 
 typedef struct {
   const void* currents; /* [T, size] */
-  const float* carry;   /* [size] or NULL: rest */
+  const float* carry;   /* [size] or NULL: zero */
   void* bursts;         /* [T, size] */
   uint8_t* levels;      /* [T, size] */
   void* saved;           /* [T, size], or NULL if no backward follows */
   float* last_carry;    /* [size] */
 } lbq_forward_buffers;
 
-/* What a block adds to the gradients of the coefficients; num_steps of them lie behind each other in
- * `step_sums`, for every block. */
+/* The sums are the contributions of every block to the gradients of the coefficients. */
 typedef struct {
   const void* grad_bursts;      /* [T, size] */
   const float* grad_last_carry; /* [size] or NULL: zero */
   const void* saved;             /* [T, size] */
-  const float* carry;           /* [size] or NULL: rest */
+  const float* carry;           /* [size] or NULL: zero */
   void* grad_currents;          /* [T, size] */
-  float* grad_carry;            /* [size] or NULL: not wanted */
+  float* grad_carry;            /* [size] or NULL: not computed */
   double* step_sums;            /* [blocks, lbq_block_steps] */
   double* other_sums;           /* [blocks, 3]: tail, decay, reset */
 } lbq_backward_buffers;
 
-/* How many blocks the work falls into, and how many steps a block touches. */
+/* The number of blocks, and the number of steps that a block uses. */
 int64_t lbq_num_blocks(const lbq_scan* scan);
 int64_t lbq_block_steps(const lbq_scan* scan);
-/* The first step that block `block` touches. */
+/* The first step that a block uses. */
 int64_t lbq_block_first_step(const lbq_scan* scan, int64_t block);
 
 lbq_status lbq_burst_forward(const lbq_scan* scan, const lbq_forward_buffers* buffers, int64_t first_block,
@@ -89,24 +87,23 @@ lbq_status lbq_burst_backward(const lbq_scan* scan, const lbq_backward_buffers* 
 void lbq_sum_blocks(const lbq_scan* scan, const lbq_backward_buffers* buffers, double* step,
                     double* other);
 
-/* Batch norm, an added shortcut and a burst neuron in one, channels last, from rest. The currents before
- * the norm are all that waits for the backward: membranes are computed again.
+/* Batch norm, an added shortcut and a burst neuron in one, channels last, from zero. Only the currents before the norm
+ * are saved for the backward pass, which recomputes the membranes.
  *
- * `scan.size` is rows * channels; `scan.num_steps` is 1 or channels; `scan.run` and the stride of the
- * currents are not looked at. */
+ * `scan.size` is rows * channels; `scan.num_steps` is 1 or channels; `scan.run` and `scan.current_stride` are ignored. */
 enum { LBQ_MAX_NORMED_TIMESTEPS = 32 };
 
 typedef struct {
   lbq_scan scan;
   int64_t channels;
   const void* currents;              /* [T, rows, channels], before the norm */
-  const void* shortcut;              /* the same, added behind the norm; or NULL */
+  const void* shortcut;              /* the same shape, added after the norm; or NULL */
   const float *mean, *scale, *shift; /* [channels]; the norm is currents * scale + shift */
 } lbq_normed_scan;
 
 typedef struct {
   const void* grad_bursts; /* [T, rows, channels] */
-  void* grad_normed;       /* [T, rows, channels], behind the norm: the shortcut's gradient too */
+  void* grad_normed;       /* [T, rows, channels], after the norm: the shortcut's gradient too */
   double* norm_sums;       /* [blocks, 2, channels]: of grad_normed, and of it times currents - mean */
   double* step_sums;       /* [blocks, num_steps] */
   double* other_sums;      /* [blocks, 3]: tail, decay, reset */
@@ -120,11 +117,11 @@ lbq_status lbq_moment_sums(const lbq_normed_scan* normed, double* sums, int64_t 
 /* The mean and the (biased) variance of every channel from these sums. */
 void lbq_moments(const lbq_normed_scan* normed, const double* sums, float* mean, float* variance);
 
-/* Batch norm itself: how it looks at a channel. NULL weights are ones, NULL biases zeros. */
+/* Statistics and parameters of the batch norm. NULL weights are ones, NULL biases zeros. */
 typedef struct {
   const float *mean, *variance, *weight, *bias; /* [channels] */
   double eps;
-  int32_t uses_batch_stats; /* the statistics were taken from these currents, so gradients pass through them */
+  int32_t uses_batch_stats; /* gradients pass through the statistics */
 } lbq_norm;
 
 /* The norm as scale and shift, [channels] each. */
@@ -143,15 +140,15 @@ typedef struct {
   float *of_grad, *of_current, *constant; /* [channels] */
 } lbq_norm_grad_coefficients;
 
-/* The slope, and the gradients of weight and bias, from the sums of all blocks [2, channels]. */
+/* These coefficients, and the gradients of weight and bias, from the sums of all blocks [2, channels]. */
 void lbq_norm_gradients(const lbq_normed_scan* normed, const lbq_norm* norm, const double* sums,
                         lbq_norm_grad_coefficients* slope, float* grad_weight, float* grad_bias);
 lbq_status lbq_norm_backward(const lbq_normed_scan* normed, const lbq_norm_grad_coefficients* slope,
                              const void* grad_normed, void* grad_currents, int64_t first_block,
                              int64_t last_block);
 
-/* The instruction set in use: "scalar", "avx2", "avx512", "avx512bf16" or "neon". LBQ_ISA caps it at load time;
- * it may also be one that only the engine tells apart: "avx2vnni", "avx512vnni", "amx". */
+/* The instruction set in use: "scalar", "avx2", "avx512", "avx512bf16" or "neon". LBQ_ISA limits it at load time;
+ * "avx2vnni", "avx512vnni" and "amx" differ only for the engine. */
 const char* lbq_isa(void);
 /* Use this one from now on, for tests; LBQ_BAD_ARGUMENT if the machine or the build lacks it. */
 lbq_status lbq_set_isa(const char* name);

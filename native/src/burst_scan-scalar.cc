@@ -1,4 +1,4 @@
-// The burst neuron one number at a time, as the equations stand: the truth for the other files.
+// The burst neuron one value at a time: the reference.
 #include "scan_kernels.h"
 #include "scalar.h"
 

@@ -1,4 +1,4 @@
-// Batch norm, shortcut and neuron one number at a time: the truth for the other files.
+// Batch norm, shortcut and neuron one value at a time: the reference.
 #include "scan_kernels.h"
 #include "scalar.h"
 

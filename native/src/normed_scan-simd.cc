@@ -1,12 +1,11 @@
-// Batch norm, shortcut and neuron on vectors: rows of channels, a vector of neighbouring channels at a
-// time. Both passes compute a membrane by the same inlined lines, so the backward sees the levels that the
-// forward emitted.
+// Batch norm, shortcut and neuron on vectors of neighbouring channels. Both passes compute membranes by the same inlined
+// function, so the backward pass sees the levels that the forward pass emitted.
 #include "vectors.h"
 
 namespace lbq {
 namespace {
 
-// Neighbouring channels: all lanes, or the `count` that are left at the end of a row.
+// A vector of channels: all lanes, or the `count` left at the end of a row.
 template <bool kIsWhole>
 struct Columns {
   int64_t first, count;
@@ -22,13 +21,13 @@ struct Columns {
   void add(float* to, Floats values) const { write(to, read(to) + values); }
 };
 
-// Channels whose sums a block keeps at hand while it walks down its rows.
+// Channels whose sums stay in the cache over the rows of a block.
 constexpr int64_t kTileChannels = 256;
 
 struct Tile {
   int64_t first, count;
 
-  // Call `visit` with all channels of the tile, a vector at a time.
+  // Call `visit` for every vector of channels of the tile.
   template <class Visit>
   void each_vector(Visit visit) const {
     const int64_t end = first + count, whole = end - count % kLanes;
@@ -48,8 +47,7 @@ inline Floats steps_of(const lbq_scan& scan, const C& columns) {
   return scan.num_steps > 1 ? columns.read(scan.step + columns.first, 1.0f) : broadcast(*scan.step);
 }
 
-// Walk vectors of neurons forward from rest: `visit(t, current before the norm, membrane, ratio, whole level,
-// carry before)`.
+// Run a vector of neurons over time from zero: visit(t, current before the norm, membrane, ratio, level, carry before).
 template <class Value, class C, class Visit>
 inline void forward_in_time(const lbq_normed_scan& n, const Coefficients& spread, const C& columns, int64_t first,
                          Floats step, Visit visit) {
@@ -115,7 +113,7 @@ void forward(const lbq_normed_scan& n, void* to, uint8_t* levels, int64_t block)
     });
 }
 
-// Walk vectors of neurons back; returns what they add to the sums over a block.
+// Backpropagate a vector of neurons through time; returns its contribution to the sums of a block.
 struct NormSums {
   Floats grad{}, product{};  // of dL/dU, and of dL/dU (current - mean)
   Sums sums;
@@ -160,7 +158,7 @@ void backward(const lbq_normed_scan& n, const lbq_normed_grads& g, int64_t block
   Floats one_step{}, tail{}, decay{}, reset{};
   each_tile(n.channels, [&](const Tile& tile) {
     float grads[kTileChannels] = {}, products[kTileChannels] = {}, steps[kTileChannels] = {};
-    for (int64_t row = rows.first; row < rows.last; ++row)  // along the rows: memory in its order
+    for (int64_t row = rows.first; row < rows.last; ++row)  // in memory order
       tile.each_vector([&](const auto& columns) {
         const int64_t first = row * n.channels + columns.first, c = columns.first - tile.first;
         const Floats step = steps_of(n.scan, columns);

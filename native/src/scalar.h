@@ -1,4 +1,4 @@
-// The equations of the burst neuron on single numbers, for the files that are the truth.
+// The equations of the burst neuron on single values, for the reference.
 #pragma once
 
 #include <cmath>
@@ -43,9 +43,8 @@ inline float carry_of(const lbq_scan& scan, float membrane, float level, float s
   return membrane - scan.reset * step * steps_removed(level, scan.reset_mode);
 }
 
-// A ratio in 1/1024 of a step: even where it is a whole multiple of 1/512, odd for what lies strictly between two
-// of them. Levels begin at multiples and a plateau of the surrogate ends at them (levels and halves), so both are
-// exact; the ratio is off by less than 1/1024.
+// A ratio in 1/1024 of a step: even for multiples of 1/512, odd for values strictly between two of them. Levels and the
+// edges of the surrogate's plateau are multiples of 1/512, so both are exact; the ratio is off by less than 1/1024.
 inline int16_t residue_of(float ratio) {
   const float scaled = ratio * 512.0f;
   const float clipped = scaled > -16384.0f ? (scaled < 16383.5f ? scaled : 16383.5f) : -16384.0f;
@@ -57,9 +56,8 @@ struct Saved {
   float ratio, membrane;
 };
 
-// Walk one neuron back through time. `saved_at(t)` and `grad_at(t)` read, `put(t, dL/dU)` writes; what it
-// adds to the coefficients' gradients goes into the sums (tail, decay, reset in `other`). `carry` is the
-// state it started from, NULL for rest.
+// Backpropagate one neuron through time. `saved_at(t)` and `grad_at(t)` read, `put(t, dL/dU)` writes; gradients of the
+// coefficients are added to the sums (tail, decay, reset in `other`). `carry` is the initial state, NULL for zero.
 template <class SavedAt, class GradAt, class Put>
 void backward_in_time(const lbq_scan& scan, float step, const float* carry, float grad_state, SavedAt saved_at,
                GradAt grad_at, Put put, double& step_sum, double* other) {

@@ -1,7 +1,5 @@
-// Vectors of LBQ_LANES floats in the compiler's own vector types, and what both passes need of them. A
-// file per instruction set and pass sets the width and includes its pass once; the flags of that file
-// do the rest. Everything here has internal linkage: one shared copy could hold instructions that the
-// machine lacks.
+// Vectors of floats in the compiler's vector types, as wide as the instruction set being compiled. Everything here has
+// internal linkage: one shared copy could hold instructions that the machine lacks.
 #pragma once
 
 #include <cstring>
@@ -52,8 +50,8 @@ inline Floats max_of(Floats a, Floats b) {
 #endif
 }
 
-// Between vectors of one number of lanes and different widths. Compilers take several instructions for
-// what these sets have one for. (All lanes are named, since GCC 12 warns of its own unmasked forms.)
+// Conversions between lane widths: one instruction each, where __builtin_convertvector compiles to several. Masked forms,
+// because GCC 12 warns in its unmasked ones.
 inline Words widened(Halves halves) {
 #if defined(__AVX512F__)
   return (Words)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)halves);
@@ -131,7 +129,7 @@ inline void store(uint16_t* to, Floats values) {  // to nearest, ties to even
 #endif
 }
 
-// A store that does not bring the line into the cache first; `to` is aligned to the vector.
+// A non-temporal store; `to` is aligned to the vector.
 inline void store_nontemporal(float* to, Floats values) {
 #if defined(__AVX512F__)
   _mm512_stream_ps(to, (__m512)values);
@@ -163,8 +161,7 @@ inline void store_some(Value* to, Floats vector, int64_t count) {
   std::memcpy(to, values, count * sizeof(Value));
 }
 
-// A product that is rounded before anything is added to it, whatever the file's flags: the compiler
-// may not look through this.
+// Keeps the compiler from fusing this product with an addition.
 inline Floats round_product(Floats product) {
 #if defined(__x86_64__)
   __asm__("" : "+v"(product));
@@ -179,8 +176,7 @@ inline Ints level_of(Floats ratio, float max_level) {
   return __builtin_convertvector(min_of(max_of(ratio, Floats{}), broadcast(max_level)), Ints);
 }
 
-// Whole multiples of 1/512 of a step as even numbers, what lies between two of them as the odd number between:
-// see scalar.h.
+// As residue_of in scalar.h.
 inline Shorts residues_of(Floats ratio) {
   const Floats scaled = min_of(max_of(ratio * 512.0f, broadcast(-16384.0f)), broadcast(16383.5f));
   const Ints truncated = __builtin_convertvector(scaled, Ints);
@@ -212,7 +208,7 @@ inline float horizontal_sum(Floats values) {
   return sum;
 }
 
-// The coefficients of a scan, spread over the lanes.
+// The coefficients of a scan.
 struct Coefficients {
   float decay, reset, lo, hi, tail, max_level;
   lbq_reset_mode mode;
@@ -231,8 +227,7 @@ struct Coefficients {
   }
 };
 
-// What a walk back through time adds to the gradients of the coefficients, before the factors that
-// all its neurons share.
+// Sums for the gradients of the coefficients, before their common factors.
 struct Sums {
   Floats burst{}, bend{}, removed{}, decay{};
 
@@ -255,7 +250,7 @@ inline Floats with_sign_of(Floats size, Floats sign) {
   return (Floats)((Words)size | ((Words)sign & 0x80000000u));
 }
 
-// One timestep of that walk: takes dL/dburst and dL/dV[t], returns dL/dU[t].
+// One timestep backward: from dL/dburst and dL/dV[t] to dL/dU[t].
 inline Floats step_back(const Coefficients& c, Floats ratio, Floats level, Floats grad, Floats state, Sums& sums) {
   const Floats excess = ratio - min_of(max_of(ratio, broadcast(c.lo)), broadcast(c.hi));
   const Floats fade = exp_of_minus(absolute(excess));

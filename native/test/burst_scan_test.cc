@@ -92,7 +92,7 @@ bool same_bits(const Result& a, const Result& b) {
          a.other == b.other;
 }
 
-// The whole part of a residue is the level, however close to a threshold the membrane lies.
+// The integer part of a residue is the level, however close to a threshold the membrane is.
 bool residues_hold_levels(const Case& c) {
   if (c.scan.saved != LBQ_SAVE_RESIDUES) return true;
   const Result r = run(c, 1);
@@ -113,7 +113,7 @@ bool slopes_change_at_edges(lbq_saved saved, float lo, float hi, int32_t max_lev
   c.carry.clear();
   c.grad_last_carry.clear();
   c.currents = c.grad_bursts = Values();
-  for (int repeats = 0; repeats < 3; ++repeats)  // 36 values: whole vectors, and some that fill none
+  for (int repeats = 0; repeats < 3; ++repeats)  // 36 values: whole vectors and a remainder
     for (float edge : {0.0f, lo, hi, static_cast<float>(max_level)})
       for (float ratio : {std::nextafter(edge, -INFINITY), edge, std::nextafter(edge, INFINITY)})
         c.currents.floats.push_back(4 * ratio);
@@ -172,7 +172,7 @@ bool rejects_invalid_arguments() {
 }  // namespace
 
 void test_burst_scan(int cases, Report& report) {
-  report(rejects_invalid_arguments(), "nonsense is refused");
+  report(rejects_invalid_arguments(), "invalid arguments are refused");
   test_edges(report);
   for (int i = 0; i < cases; ++i) {
     const Case c;

@@ -1,5 +1,5 @@
-// Random integer networks on every instruction set, by events and densely, with 1, 2 and 3 threads and in
-// pieces of time, against int64 arithmetic written to be clear.
+// Random integer networks on every instruction set, by events and dense products, with 1, 2 and 3 threads and as streams,
+// against simple int64 arithmetic.
 #include "engine.h"
 
 #include <algorithm>
@@ -143,7 +143,7 @@ std::vector<int32_t> run(const lbq::Engine& engine, const Case& c, int threads, 
   return answers;
 }
 
-// Timestep by timestep, with the state passed on by hand.
+// Timestep by timestep, passing the state.
 std::vector<int32_t> run_stream(const lbq::Engine& engine, const Case& c, size_t size) {
   const bool sums = c.net.nodes.back().sums_over_time;
   std::vector<int32_t> whole;
@@ -171,16 +171,16 @@ bool is_shared_safely(const lbq::Engine& engine, const Case& c, const Longs& ref
   return std::count(is_right.begin(), is_right.end(), 1) == 4;
 }
 
-// A sequence too long for one walk: the carries between walks are those of its own images.
+// A sequence longer than one chunk: chunks pass on the carries of their own images.
 void test_long_sequence(Report& report) {
   const Case c = Case::longer_than_one_chunk(2);
   const Longs reference = Oracle(c).values.back();
   const lbq::Engine engine(c.net);
-  report(std::count(reference.begin(), reference.end(), 0) < static_cast<int64_t>(reference.size()), "cut time: some neurons fire");
-  for (int threads : {1, 2}) report(equal(run(engine, c, threads, reference.size()), reference), "cut time: differs");
+  report(std::count(reference.begin(), reference.end(), 0) < static_cast<int64_t>(reference.size()), "long sequence: some neurons fire");
+  for (int threads : {1, 2}) report(equal(run(engine, c, threads, reference.size()), reference), "long sequence: differs");
 }
 
-// What check_network.h promises: a message instead of a run.
+// Networks that check_network refuses.
 template <class Change>
 void expect_refusal(const char* what, Report& report, Change change) {
   Case c;
@@ -201,7 +201,7 @@ void expect_refusal(const char* what, Report& report, Change change) {
   shortcut.weight = c.keep({1}, 2);
   Node readout = c.start(Kind::kReadout, c.add(shortcut, 0));
   c.add(readout, 0);
-  lbq::Engine(c.net);  // as it is it runs
+  lbq::Engine(c.net);  // unchanged, it is valid
   change(c, c.net.nodes);
   try {
     lbq::Engine(c.net);
@@ -275,9 +275,9 @@ void test_engine(int cases, Report& report) {
   test_long_sequence(report);
   for (int index = 0; index < cases;) {
     const Case c;
-    if (c.products() > kMostProducts) continue;  // many small ones find more
+    if (c.products() > kMostProducts) continue;  // small networks find more per second
     const Oracle oracle(c);
-    if (!oracle.fits) continue;  // not a network that anybody would have let through
+    if (!oracle.fits) continue;  // sums beyond 32 bits would be refused by the caller
     const Longs& reference = oracle.values.back();
     if (index % 4 == 0) test_planes(c, oracle, "engine, case " + std::to_string(index), report);
     for (const char* isa : {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx", "neon"})

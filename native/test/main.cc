@@ -7,7 +7,7 @@
 
 namespace {
 
-// A processor's vectors must be used: nothing would be compared with scalar where they are not found.
+// The vector units of this processor must be found, or nothing would be compared with scalar.
 void test_dispatch(Report& report) {
   const std::vector<std::string> found = usable_isas();
   const auto has = [&](const char* isa) { return std::find(found.begin(), found.end(), isa) != found.end(); };

@@ -1,4 +1,4 @@
-// The integers of the corpus: as torch gave them, one timestep at a time, and from eight threads at once.
+// The corpus gives the integers that torch gave: whole, one timestep at a time, and from eight threads at once.
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -35,7 +35,7 @@ bool streams_alike(const lbq_model* model, const Batch& whole) {
                num_logits = Batch::kSize * info.num_logits;
   std::vector<int64_t> logits(num_logits);
   bool is_alike = true;
-  for (int life = 0; life < 2; ++life) {  // the second one begins from rest
+  for (int life = 0; life < 2; ++life) {  // the second one starts from zero
     for (int64_t t = 0; t < info.timesteps; ++t) {
       const uint8_t* inputs = whole.inputs.data() + (info.takes_frames ? t * num_inputs : 0);
       is_alike = is_alike && lbq_stream_step(stream, inputs, num_inputs, logits.data(), num_logits,
@@ -92,7 +92,7 @@ void test_threads(const lbq_model* model, Report& report) {
   report(is_alike == std::vector<int>(8, 1), "eight threads, one model");
 }
 
-// Another instruction set and threads of its own do not change the integers, whoever else is running.
+// Other instruction sets and threads give the same integers.
 void test_preparing(lbq_model* model, const Batch& known, Report& report) {
   report(lbq_model_prepare(model, "abacus", 1, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "no such instruction set");
   report(lbq_model_prepare(model, nullptr, 0, nullptr) == LBQ_MODEL_BAD_ARGUMENT, "no threads");

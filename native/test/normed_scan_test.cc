@@ -132,7 +132,7 @@ bool rejects_invalid_arguments() {
 }  // namespace
 
 void test_normed_scan(int cases, Report& report) {
-  report(rejects_invalid_arguments(), "nonsense is refused (normed)");
+  report(rejects_invalid_arguments(), "invalid arguments are refused (normed)");
   for (int i = 0; i < cases; ++i)
     compare_isas(Case(), i, run, agrees, same_bits, report);
 }

@@ -1,4 +1,4 @@
-// The paper's own way: levels taken apart into bit planes, one addition per bit that is set (Eq. 15).
+// Convolution by bit planes: one addition per set bit of a level (Eq. 15).
 #pragma once
 
 #include "network.h"
@@ -10,8 +10,8 @@ struct PlaneCounts {
   int64_t shifts = 0;     // of one sum by one bit
 };
 
-// One instant: levels [C, H, W] to currents [O, H', W'], bias included. Sums are kept as Horner's rule has
-// them: highest plane first, doubled before the next one.
+// One instant: levels [C, H, W] to currents [O, H', W'], bias included. Horner's rule: highest plane
+// first, sums doubled before the next one.
 PlaneCounts multiply_planes(const Node& synapse, const uint8_t* levels, int32_t* currents);
 
 }  // namespace lbq

@@ -27,7 +27,7 @@ struct Case {
   int64_t batch = 1, max_input = 1;
 
   Case();
-  // Two frames that are walked one by one: padded to 32 channels, both have more values than a walk takes.
+  // Two frames that need two chunks: padded to 32 channels, together they have too many values for one.
   static Case longer_than_one_chunk(int64_t batch);
   lbq::Integers keep(const Longs& values, int32_t width) {
     memory.push_back(std::make_unique<std::vector<char>>(values.size() * width));
@@ -77,7 +77,7 @@ int32_t Case::add_synapse(int32_t input, const lbq::Shape* wanted) {
   Node node = start(Kind::kSynapse, input);
   node.max_input = most_of(input);
   const lbq::Shape from = node.from;
-  if (wanted != nullptr) {  // a window that gives this shape: one by one, or linear
+  if (wanted != nullptr) {  // a window with this output shape: 1x1, or linear
     node.to = *wanted;
     node.is_linear = wanted->height != from.height || wanted->width != from.width;
   } else {
@@ -238,7 +238,7 @@ Case::Case() {
     const int32_t levels = add_neuron(sum);
     const int32_t pooled = chance(3) ? add_pool(levels) : levels;
     last = chance(5) ? pooled : add_synapse(pooled, nullptr);
-    if (chance(4)) {  // currents that two read
+    if (chance(4)) {  // currents with two readers
       const int32_t more = add_neuron(last);
       last = merge({last, add_shortcut(more)});
     }

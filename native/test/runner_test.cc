@@ -62,7 +62,7 @@ void test_room(Report& report) {
   Node readout = c.start(Kind::kReadout, c.add(node, 0));
   readout.sums_over_time = true;
   c.add(readout, 0);
-  report(!lbq::fits_packed(c.net), "no room for its square");
+  report(!lbq::fits_packed(c.net), "too large to be packed");
   const lbq::Runner runner(c.net, nullptr, 1);
   report(std::string(runner.isa()) == lbq::kInterpreter, "it is left to the interpreter");
   for (const char* isa : {"scalar", "no-such-set"}) try {

@@ -1,5 +1,5 @@
-// What the tests share: random draws, threads, a count of passes. No framework, so that they also run
-// under sanitizers, valgrind and qemu.
+// Shared by the tests: random values, threads, a count of passes. No framework, so that they also run under sanitizers,
+// valgrind and qemu.
 #pragma once
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void spread(int64_t blocks, int threads, Run run) {
   for (std::thread& worker : workers) worker.join();
 }
 
-// The largest difference; not a number if one of them is none.
+// The largest difference; NaN if any value is NaN.
 inline double worst(const std::vector<double>& a, const std::vector<double>& b) {
   double error = 0;
   for (size_t i = 0; i < a.size(); ++i)
@@ -95,7 +95,7 @@ inline float value_at(const std::vector<uint8_t>& bytes, lbq_dtype dtype, size_t
   return value;
 }
 
-// Whether two sequences agree up to rounding; what is no number agrees with nothing.
+// Whether two sequences agree up to rounding; NaN agrees with nothing.
 inline bool are_close(const lbq_scan& scan, const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
   const float tolerance = scan.dtype == LBQ_F32 ? 1e-5f : 1e-2f;
   for (int64_t i = 0; i < scan.timesteps * scan.size; ++i) {

@@ -1,7 +1,7 @@
-// The one file that knows torch: binds the C interface through torch's stable ABI (torch >= 2.10).
+// Registers the C interface with torch through its stable ABI (torch >= 2.10).
 //
-// Tensors arrive dense, in the memory order that kernels/native.py worked out; buffers are allocated
-// there too. Blocks are spread over torch's own threads.
+// Tensors arrive dense, in the memory order that lbq.kernels determined, with all buffers allocated. Blocks run on
+// torch's own threads.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -32,11 +32,11 @@ T* write(const Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-// Spread blocks over torch's threads.
+// Run blocks on torch's threads.
 template <class Run>
 void for_blocks(int64_t blocks, Run run) {
   torch::stable::parallel_for(0, blocks, kBlocksPerTask, [&](int64_t first, int64_t last) {
-    if (run(first, last) != LBQ_OK) throw std::runtime_error("lbq: sizes that no burst scan can have");
+    if (run(first, last) != LBQ_OK) throw std::runtime_error("lbq: invalid sizes for a burst scan");
   });
 }
 
@@ -112,7 +112,7 @@ void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_l
   put(other, grad_other);
 }
 
-// Batch norm as scale and shift, with the scan behind it.
+// Batch norm as scale and shift, and the scan after it.
 struct Normed {
   std::vector<float> affine;
   lbq_norm norm;
