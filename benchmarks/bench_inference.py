@@ -6,16 +6,14 @@
     python benchmarks/bench_inference.py --sweep --isas avx512vnni          activity 2 % to 60 %
     python benchmarks/bench_inference.py --grow --isas avx512vnni           T, N_max, width, batch
 
-The engine runs everything: stem, lists, products, sums, neurons, readout. oneDNN runs the
-convolutions behind the stem alone, ONNX Runtime and OpenVINO the same network with ReLUs. Levels
-are as sparse as one says, every channel alike: as the paper's ("uniform": 0.151 everywhere,
-"stage": 0.24, 0.125, 0.065 by stage), or "trained": every layer's levels are reached as often as
-those of the same layer of the pocket network, which was really trained, on real CIFAR-10 test
-images. The pocket network has the same 20 layers at an eighth of the width; weights and images
-stay random. ``--data`` or ``$LBQ_DATA/cifar10`` names the images. ``--pocket`` adds that network
-itself (and ``--levels`` without a name leaves the others out). ``--isas`` caps both sides, each in
-a process of its own (``LBQ_ISA``, ``ONEDNN_MAX_CPU_ISA``); ONNX Runtime knows no cap. Look at the
-ratios.
+The engine runs the whole network. oneDNN runs only the convolutions after the stem, ONNX Runtime
+and OpenVINO the same network with ReLUs. Weights and images are random; thresholds are set so that
+levels are as sparse as ``--levels`` says: "uniform" (0.151 active everywhere), "stage" (0.24, 0.125
+and 0.065 by stage, as in the paper) or "trained" (every layer as in the trained pocket network, an
+eighth as wide, on CIFAR-10 test images from ``--data`` or ``$LBQ_DATA/cifar10``). ``--pocket`` adds
+that network itself (``--levels`` without a name omits the others). ``--isas`` limits all engines,
+each set in its own process (``LBQ_ISA``, ``ONEDNN_MAX_CPU_ISA``), except ONNX Runtime, which has no
+such option. Compare the ratios.
 """
 
 import argparse
@@ -31,8 +29,8 @@ from typing import Any
 
 import torch
 from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_agree, products_of
-from inference_growth import growth
-from measure import Run, interleaved
+from inference_sweeps import growth, sweep
+from measure import Run, interleaved, write_record
 from sparse_networks import (
     BY_STAGE,
     UNIFORM,
@@ -43,7 +41,6 @@ from sparse_networks import (
     levels_reached,
     make_sparse,
 )
-from sparse_sweep import sweep
 
 from lbq.deploy import LoweredNetwork, run
 from lbq.deploy.native_engine import NativeEngine
@@ -59,7 +56,7 @@ ONEDNN_CAPS = {
 ACTIVITY = {"uniform": UNIFORM, "stage": BY_STAGE}
 LEVELS = (*ACTIVITY, "trained")
 WATCHED = 200
-"""Real test images over which the levels of a trained network are counted."""
+"""Test images over which the levels of the trained network are counted."""
 ENGINE = "engine, measured"
 
 
@@ -73,7 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sweep", action="store_true", help="single layers over activity instead")
-    parser.add_argument("--grow", action="store_true", help="along one axis at a time instead")
+    parser.add_argument("--grow", action="store_true", help="one setting at a time instead")
     parser.add_argument("--pocket", action="store_true", help="the trained network itself too")
     parser.add_argument("--data", help="CIFAR-10, unless LBQ_DATA names the folder that holds it")
     parser.add_argument("--layers", action="store_true", help="print every step's time")
@@ -93,7 +90,7 @@ def engine_runs(
     for choice in ("measured", "events", "dense"):
         engine = NativeEngine(net, choice=choice)
         if not torch.equal(engine.run(images, threads=threads), expected):
-            raise SystemExit(f"{prefix}the engine ({choice}) answers other bits than dense")
+            raise SystemExit(f"{prefix}the engine ({choice}) differs from the dense backend")
         runs[f"{prefix}engine, {choice}"] = partial(engine.run, images, threads=threads)
     return runs
 
@@ -108,7 +105,7 @@ def at_sparsity(name: str, options: argparse.Namespace, timesteps: int) -> Lower
 
 @cache
 def trained_levels(source: str) -> Reached:
-    """Count how often the pocket network reaches its levels, layer by layer, on real images."""
+    """Return the levels that the trained pocket network reaches, layer by layer."""
     from trained_network import pocket_integers  # noqa: PLC0415 -- opens a data set
 
     return levels_reached(*pocket_integers(source, batch=WATCHED))
@@ -123,7 +120,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     runs |= onednn_runs(products)
     model = int8_resnet(options.width)
     runs |= onnx_runs(model, options.timesteps * options.batch, options.threads)
-    if options.timesteps > 1:  # the honest lines: half the products
+    if options.timesteps > 1:  # half the products
         once = NativeEngine(at_sparsity(name, options, 1))
         runs["engine, measured, T=1"] = partial(once.run, images, threads=options.threads)
         ann = onnx_runs(model, options.batch, options.threads)
@@ -139,7 +136,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def pocket(options: argparse.Namespace) -> dict[str, Any]:
-    """Compare on a network that was really trained, with images that it never saw."""
+    """Compare on the trained pocket network with test images."""
     from trained_network import WIDTH, pocket_integers  # noqa: PLC0415 -- opens a data set
 
     net, images = pocket_integers(options.data, batch=options.batch)
@@ -228,8 +225,7 @@ def main() -> None:
         subprocess.run(command, env=capped, check=True)  # noqa: S603 -- ourselves
         record[isa] = json.loads(out.read_text())[isa]
         out.unlink()
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(options.out, record)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ itself; to see the kernels, let it keep them:
 
     MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=17179869184 python benchmarks/...
 
-Variants are interleaved, so that all of them see the same machine; look at the ratios, not at the
-milliseconds. Any implementation must move 24 bytes per neuron-step: the forward reads one float and
-writes two, the backward reads two and writes one. The copy beside them does that and nothing else.
+Variants are interleaved, so that all of them see the same conditions: compare the ratios. Any
+implementation must move 24 bytes per neuron and timestep: the forward pass reads one float and
+writes two, the backward pass reads two and writes one. The copy does that and nothing else.
 """
 
 import argparse
@@ -43,7 +43,7 @@ Scan = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def naive(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
-    """Write the equations down with ``where``, as one does, and leave the rest to autograd."""
+    """The equations with ``where`` and autograd."""
     n, carry, bursts = OPTIONS.max_level, torch.zeros_like(currents[0]), []
     for current in currents:
         membrane = DECAY * carry + current
@@ -83,7 +83,7 @@ def forced(name: str, call: Scan = scan) -> Scan:
 
 
 def burst_neurons(device: str, compiled: bool) -> dict[str, Scan]:
-    """Return every way to run the burst neuron here."""
+    """Return every implementation that runs here."""
     scans = {"naive loop": naive, "reference loop": reference, "plain torch": forced("plain")}
     if device == "cpu" and native_scan.isa():
         scans[f"native, {native_scan.isa()}"] = forced("native")

@@ -1,15 +1,14 @@
 """Exported ResNet-20s in ONNX Runtime and OpenVINO: every style, batch 1 and 16, in one run.
 
     python benchmarks/bench_onnx.py                              paper's width
-    python benchmarks/bench_onnx.py --width 0.0625 --rounds 3    a look
+    python benchmarks/bench_onnx.py --width 0.0625 --rounds 3    a quick look
 
-Weights are random: time does not depend on them; on those of a trained network
-``compare_onnx.py`` counts. Levels that differ from ``lbq.deploy.run`` are
-counted for every file. Runs are interleaved; look at the ratios.
+Weights are random, since time does not depend on them (``compare_onnx.py`` uses trained ones).
+Levels that differ from ``lbq.deploy.run`` are counted for every file. Runs are interleaved: compare
+the ratios.
 """
 
 import argparse
-import json
 import platform
 import statistics
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Run, interleaved
+from measure import Run, interleaved, write_record
 
 import lbq
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
@@ -57,7 +56,7 @@ def num_different(net: LoweredNetwork, file: Path, inputs: torch.Tensor) -> dict
 
 
 def files(folder: Path, width: float, timesteps: int, bits: int) -> dict[str, dict[str, Any]]:
-    """Export every style that takes the network."""
+    """Export every style that supports the network."""
     real = build(width, timesteps)
     raw = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
     mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
@@ -125,8 +124,7 @@ def main() -> None:
                         f"{rows[row]['different']:>28}"
                     )
                 record[f"T={timesteps}, B={batch}"] = rows
-    if arguments.out:
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(arguments.out, record)
 
 
 if __name__ == "__main__":

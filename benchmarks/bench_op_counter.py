@@ -1,19 +1,19 @@
-"""What counting costs: a pass over the CIFAR-10 test images with and without a counter.
+"""The overhead of counting: a pass over the CIFAR-10 test images with and without a counter.
 
     LBQ_DATA=<folder> python benchmarks/bench_op_counter.py            all 10,000 images
     LBQ_DATA=<folder> python benchmarks/bench_op_counter.py --images 200
 
-Batches alternate between the two ways, so that both see the same machine.
+Batches alternate between the two ways, so that both see the same conditions.
 """
 
 import argparse
-import json
 import platform
 import time
 from pathlib import Path
 
 import torch
 from cifar10 import read_cifar10
+from measure import write_record
 
 import lbq
 
@@ -62,10 +62,9 @@ def main() -> None:
         f"{found['images']} images: {found['seconds_without']:.1f} s without, "
         f"{found['seconds_counted']:.1f} s with the counter, ratio {found['ratio']:.3f}"
     )
-    if arguments.out:
-        record = {"command": "bench_tally", "width": arguments.width, "machine": platform.machine()}
-        record |= {"torch": torch.__version__, "threads": torch.get_num_threads(), **found}
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    versions = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    settings = {"command": "bench_op_counter", "width": arguments.width}
+    write_record(arguments.out, {**settings, "machine": platform.machine(), **versions, **found})
 
 
 if __name__ == "__main__":

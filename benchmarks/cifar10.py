@@ -1,4 +1,4 @@
-"""Real images for the benchmarks that need them: CIFAR-10 from ``$LBQ_DATA/cifar10``.
+"""CIFAR-10 for the benchmarks, from ``$LBQ_DATA/cifar10``.
 
 The folder holds the Hugging Face parquet files of uoft-cs/cifar10; reading them needs pyarrow and
 pillow.

@@ -1,4 +1,4 @@
-"""What the int8 styles of ONNX files cost: levels that move, answers that change, accuracy.
+"""The int8 styles of ONNX files: changed levels, changed answers, accuracy.
 
     python benchmarks/compare_onnx.py pocket-cifar10 --data $LBQ_DATA/cifar10
 

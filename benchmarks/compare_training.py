@@ -4,13 +4,12 @@
     LBQ_DATA=<folder> python benchmarks/compare_training.py <folder of runs> --steps 20
 
 Two implementations emit the same levels, but their gradients differ by rounding. Some steps later
-a level lands on the other side of a threshold and the curves part, so the question is whether
-training *ends* elsewhere. The rule: the mean test accuracies over the seeds may differ by at most
+a level crosses a threshold and the curves diverge, so the *final* accuracies are compared. The
+rule: the mean test accuracies over the seeds may differ by at most
 two pooled standard deviations over the seeds. Both start from the same weights and see the same
 batches for the same seed; and the first run is repeated, which must give the same bits.
 
-Every finished run is a file in the folder of runs. Kill this script at any moment and call it
-again: it goes on behind the last finished run.
+Every finished run is a file in the folder of runs: a killed script continues after the last one.
 """
 
 import argparse
@@ -156,7 +155,7 @@ def finish(path: Path, data: Data, settings: Settings, *, implementation: str, s
 
 
 def write(path: Path, content: Run) -> None:
-    """Write a file that is whole or absent, whenever this process is killed."""
+    """Replace the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,7 +1,7 @@
-"""Other engines: oneDNN on the same products, ONNX Runtime and OpenVINO on a ResNet like it.
+"""Other engines: oneDNN on the same convolutions, ONNX Runtime and OpenVINO on a similar ResNet.
 
-All of them are flattered: oneDNN runs the convolutions alone, without neurons and sums; the ONNX
-ResNet has ReLUs where the burst network has neurons.
+All of them do less: oneDNN runs the convolutions without neurons and sums; the ONNX ResNet has
+ReLUs in place of neurons.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ STAGES = (128, 256, 512)
 
 
 def products_of(net: LoweredNetwork, images: Tensor) -> list[tuple[Synapse, Tensor]]:
-    """Return every convolution behind the stem with the levels that enter it, ``[T * B, ...]``."""
+    """Return every convolution after the stem with its input levels, ``[T * B, ...]``."""
     found: list[tuple[Synapse, Tensor]] = []
 
     def keep(node: Synapse, args: tuple[Tensor, ...]) -> None:
@@ -76,7 +76,7 @@ def _int8_call(node: Synapse, levels: Tensor, dtype: torch.dtype) -> Run:
 
 
 def products_agree(products: list[tuple[Synapse, Tensor]]) -> bool:
-    """Say whether oneDNN's int8 convolutions with float outputs are those of the network."""
+    """Return whether oneDNN's int8 convolutions with float outputs equal those of the network."""
     for node, levels in products:
         got = _int8_call(node, levels, torch.float32)() * 100  # type: ignore[operator]
         expected = F.conv2d(levels.double(), node.weight.double(), None, node.stride, node.padding)
@@ -165,7 +165,7 @@ def _blocks(width: float) -> Iterator[tuple[str, int, int, int]]:
 
 
 def onnx_runs(model: bytes, batch: int, threads: int) -> dict[str, Run]:
-    """Return the ONNX ResNet on ONNX Runtime and OpenVINO, as far as they are installed."""
+    """Return the ONNX ResNet on ONNX Runtime and OpenVINO, if they are installed."""
     images = np.random.default_rng(1).random((batch, 3, 32, 32), dtype=np.float32)
     runs: dict[str, Run] = {}
     try:

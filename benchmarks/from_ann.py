@@ -1,10 +1,10 @@
-r"""How close ``lbq.from_ann`` starts, and where one epoch of fine-tuning takes it.
+r"""Accuracy of ``lbq.from_ann`` before and after one epoch of fine-tuning.
 
     python benchmarks/from_ann.py results/training/pocket-ann --data $LBQ_DATA/cifar10 \
         --out results/from-ann.json
 
 reads the record ``pocket-ann.json`` and the weights ``pocket-ann.safetensors`` beside it, turns the
-ReLUs into neurons by 256 training images, and asks the whole test set before and after an epoch.
+ReLUs into neurons with 256 training images, and evaluates on the whole test set.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from lbq.train.optim import (
 from lbq.train.recipe import recipe_from_document
 
 CALIBRATION = 256
-"""Training images that steps and biases are chosen by."""
+"""Training images for choosing steps and biases."""
 FINE_TUNING = OptimConfig(lr=0.02)
 """A tenth of the learning rate that the network was trained with, falling to zero by a cosine."""
 FORMS = {
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="record and weights, without their suffixes")
     parser.add_argument("--data", required=True)
-    parser.add_argument("--images", type=int, help="test images; all unless said")
+    parser.add_argument("--images", type=int, help="test images; all by default")
     parser.add_argument("--max-level", type=int, default=5)
     parser.add_argument("--no-epoch", action="store_true", help="do not fine-tune")
     parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=list(FORMS))
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _accuracy(model: nn.Module, data: Data, images: int | None) -> float:
-    """Ask the test set in bf16 and channels last, as the recipe's own evaluation does."""
+    """Evaluate in bf16 and channels last, as the recipe's own evaluation does."""
     model = model.to(memory_format=torch.channels_last).eval()
 
     @torch.no_grad()

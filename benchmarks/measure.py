@@ -1,7 +1,9 @@
-"""How the benchmarks measure: interleaved rounds, and the bytes that wait for a backward."""
+"""Interleaved timing, the bytes saved for the backward pass, and records."""
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,10 +14,9 @@ Run = Callable[[], object]
 def interleaved(
     runs: dict[str, Run], *, rounds: int, warmups: int, device: str
 ) -> dict[str, list[float]]:
-    """Time every run once per round, so that all of them see the same machine; in seconds.
+    """Time every run once per round, in seconds, so that all of them see the same conditions.
 
-    One thread on a CPU is timed by the time that it ran, which a busy neighbour disturbs less than
-    the time that passed.
+    With one thread on a CPU, CPU time: co-running jobs affect it less than wall time.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
     is_alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
@@ -32,9 +33,9 @@ def interleaved(
 
 
 def bytes_kept(run: Run) -> int:
-    """Count the bytes that wait for the backward, inputs and weights too, each storage once.
+    """Count the bytes saved for the backward pass, inputs and weights included, each storage once.
 
-    What an autograd function hides from autograd, as an attribute of its context, is not seen.
+    Tensors that an autograd function stores as attributes of its context are not counted.
     """
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -48,7 +49,13 @@ def bytes_kept(run: Run) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
+def write_record(out: Path | None, record: Mapping[str, object]) -> None:
+    """Write a record as JSON, if a path was given."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(record, indent=1) + "\n")
+
+
 def _wait_for(device: str) -> None:
-    """Wait until a GPU has done what it was told; a CPU always has."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,8 +1,8 @@
-"""Neurons of other libraries as modules that map ``[T, B, *n]`` and start from rest, as ours do.
+"""Neurons of other libraries as modules that map ``[T, B, *n]`` and start from zero, as ours do.
 
-Their coefficients are the nearest to ours: decay 0.5, the current not scaled, a soft reset without
-gradient. State is reset before every sequence, as their documents demand. Which implementation runs
-on which device is left to them. ``tests/external/test_neurons.py`` holds them to our relatives.
+Their coefficients are the closest to ours: decay 0.5, unscaled current, a soft reset without
+gradient. State is reset before every sequence. ``tests/external/test_neurons.py`` compares them
+with our equivalents.
 """
 
 from collections.abc import Callable
@@ -39,14 +39,14 @@ class SpikingJellyNeuron(nn.Module):
 
 
 class SNNTorchNeuron(nn.Module):
-    """A neuron of snnTorch, which knows one timestep at a time."""
+    """A neuron of snnTorch, which runs one timestep at a time."""
 
     def __init__(self, node: nn.Module) -> None:
         super().__init__()
         self.node = node
 
     def forward(self, currents: Tensor) -> Tensor:
-        """Reset, then walk the sequence."""
+        """Reset, then run the sequence."""
         membrane, spikes = self.node.reset_mem(), []
         for current in currents:
             spike, membrane = self.node(current, membrane)

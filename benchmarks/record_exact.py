@@ -1,4 +1,4 @@
-"""Count a shipped network's answers and accumulations exactly, and put them into its record.
+"""Count the answers and accumulations of a pretrained network exactly, for its record.
 
     python benchmarks/record_exact.py pocket-cifar10 --data $LBQ_DATA/cifar10
 
@@ -18,7 +18,7 @@ from lbq.pretrained.model_card import CARD
 from lbq_paper.measure import count_exactly
 
 FEW = 2_000
-"""What a test can count again in a minute."""
+"""Images that a test can count in a minute."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Write down what a run came to, as one JSON file that can be committed.
+"""Write the results of a run as one JSON file that can be committed.
 
     python benchmarks/record_run.py runs/pocket results/training/pocket.json [--weights]
 

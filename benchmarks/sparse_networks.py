@@ -1,4 +1,4 @@
-"""Integer networks whose levels are as sparse as one asks: thresholds are set where that is so."""
+"""Integer networks with a given sparsity of levels, reached by choosing the thresholds."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -11,7 +11,7 @@ from lbq.deploy import LoweredNetwork
 from lbq.deploy.nodes import IntegerNeuron
 
 LEVEL_LAW = (0.498, 0.215, 0.125, 0.075, 0.087)
-"""How active neurons of the paper's network divide over levels 1..5."""
+"""Shares of the levels 1..5 among active neurons of the paper's network."""
 UNIFORM, BY_STAGE = (0.151,) * 3, (0.24, 0.125, 0.065)
 """Share of active neurons in the three stages: the mean everywhere, and as the paper's."""
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
@@ -37,7 +37,7 @@ def build(
 def by_stage(
     net: LoweredNetwork, activity: Sequence[float], law: Sequence[float] = LEVEL_LAW
 ) -> Reached:
-    """Return how often levels are reached if a layer is as active as its stage, by a law.
+    """Return how often levels are reached for an activity per stage and shares of levels.
 
     The stem's neuron belongs to the first stage.
     """
@@ -52,15 +52,15 @@ def by_stage(
 def make_sparse(net: LoweredNetwork, images: Tensor, reached: Reached) -> None:
     """Set every neuron's thresholds so that its levels are reached as often as asked.
 
-    Thresholds are per channel, so that no channel is quieter than another: the worst case for
-    whoever skips pairs of channels.
+    Thresholds are per channel, so that all channels are equally active: the worst case for skipping
+    pairs of channels.
     """
     shares = {id(neuron): torch.tensor(reached[path]) for path, neuron in net.neurons()}
 
     def adapt(neuron: IntegerNeuron, args: tuple[Tensor, ...]) -> None:
         currents = args[0]
         rows = currents.movedim(2, 0).flatten(1).float()  # [C, T * B * pixels]
-        for _ in range(3):  # what is carried over depends on the thresholds
+        for _ in range(3):  # the carry depends on the thresholds
             thresholds = torch.quantile(rows, 1 - shares[id(neuron)], dim=1).ceil().int()
             neuron.thresholds = thresholds.cummax(0).values.clamp(min=1)
             neuron.reset_amount = neuron.thresholds[0].clone()

@@ -1,10 +1,10 @@
-"""Why ternary spikes fall behind binary ones at pocket size: is it the spikes, or their shape?
+"""Why ternary spikes are less accurate than binary ones at pocket size.
 
     python benchmarks/ternary_shapes.py --data $LBQ_DATA/cifar10 --out results/ternary-shapes.json
 
 trains the small recipe for two epochs (annealed to the end) with spiking neurons, and with plain
-functions in place of its ReLUs: no spikes, no membranes, no surrogate. ``--work`` keeps the runs;
-what is there already is not trained again.
+functions in place of its ReLUs: no spikes, no membranes, no surrogate. ``--work`` keeps the runs:
+finished ones are not trained again.
 """
 
 import argparse
@@ -34,10 +34,10 @@ NEURONS = {
 
 
 class SoftSpikes(nn.Module):
-    """What Box-ET is the slope of, with one level: zero up to half a step, then a ramp to one.
+    """The integral of Box-ET with one level: zero up to half a step, then a ramp to one.
 
     Args:
-        is_signed: whether the same happens below zero, mirrored.
+        is_signed: whether it is odd.
     """
 
     def __init__(self, *, is_signed: bool) -> None:

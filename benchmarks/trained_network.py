@@ -16,12 +16,12 @@ from lbq.pretrained import pretrained_recipe
 from lbq.train import build_network
 
 POCKET = "pocket-cifar10"
-"""A trained network of the paper's shape, layer by layer, at an eighth of its width."""
+"""The paper's ResNet-20 at an eighth of its width."""
 WIDTH = 0.125
 
 
 class Trained(NamedTuple):
-    """A trained network, lowered, and what its integers are made with."""
+    """A trained network, lowered, and the arguments of ``lbq.to_fixed_point``."""
 
     model: SpikingResNet
     data: Data
@@ -34,7 +34,7 @@ class Trained(NamedTuple):
 def open_trained(
     name: str, source: str, *, calibration: int = 512, timesteps: int | None = None
 ) -> Trained:
-    """Open a pretrained network and its data set; with other timesteps if that is asked."""
+    """Open a pretrained network and its data set; ``timesteps`` replaces its own."""
     recipe, model = pretrained_recipe(name), lbq.load_pretrained(name)
     data = open_samples(recipe, source=source, cache=Path("~/.cache/lbq"))
     if timesteps is not None:
@@ -48,7 +48,7 @@ def open_trained(
 
 
 def pocket_integers(source: str, *, batch: int) -> tuple[LoweredNetwork, torch.Tensor]:
-    """Return the pocket network in 8 bits and CIFAR-10 test images that it never saw."""
+    """Return the pocket network in 8 bits and CIFAR-10 test images."""
     known = open_trained(POCKET, source, calibration=256)
     net = lbq.to_fixed_point(known.lowered, pixels=known.pixels, calibration=known.calibration)
     return net, next(sample_batches(known.data, limit=batch, batch=batch)).raw

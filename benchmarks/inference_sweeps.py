@@ -1,11 +1,18 @@
-"""One layer of every stage over activity: where events, dense products and oneDNN cross."""
+"""The modes ``--sweep`` and ``--grow`` of ``bench_inference.py``.
 
+``sweep`` times one layer of every stage over the share of active levels: events, dense products and
+oneDNN. ``growth`` times a whole ResNet-20 while one setting changes; the others are T=2, levels
+0..5, 0.151 of them active, one image, one thread. Dense engines run one image per timestep.
+"""
+
+import statistics
+from functools import partial
 from typing import Any
 
 import torch
-from dense_engines import onednn_runs
-from measure import interleaved
-from sparse_networks import LEVEL_LAW
+from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_of
+from measure import Run, interleaved
+from sparse_networks import LEVEL_LAW, UNIFORM, build, by_stage, make_sparse
 
 from lbq.deploy import LoweredNetwork
 from lbq.deploy.native_engine import NativeEngine
@@ -17,7 +24,7 @@ TIMESTEPS, LAYER = 2, "neuron"
 
 
 def one_layer(channels: int, size: int) -> LoweredNetwork:
-    """Return a 3x3 synapse and a neuron behind neurons that say again what they are told, 0..5."""
+    """Return neurons whose levels equal the inputs 0..5, a 3x3 synapse and a neuron."""
     torch.manual_seed(0)
     weight = (30 * torch.randn(channels, channels, 3, 3)).round().clamp(-127, 127).to(torch.int8)
     shape = (channels, size, size)
@@ -41,7 +48,7 @@ def one_layer(channels: int, size: int) -> LoweredNetwork:
 
 
 def levels_of(channels: int, size: int, activity: float) -> torch.Tensor:
-    """Return levels of which this share is active, divided over 1..5 as the paper's."""
+    """Return levels of which this share is active, with the paper's shares of 1..5."""
     torch.manual_seed(3)
     shape = (TIMESTEPS, 1, channels, size, size)
     law = torch.tensor(LEVEL_LAW)
@@ -75,3 +82,64 @@ def sweep(*, rounds: int) -> list[dict[str, Any]]:
 
 def _of_layer(engine: NativeEngine, levels: torch.Tensor) -> float:
     return next(step.seconds for step in engine.time_steps(levels) if step.path == LAYER)
+
+
+BATCHES, FEW = (1, 4, 16, 64), 3
+"""Images per call, and the rounds of calls with more than one."""
+AXES: dict[str, list[dict[str, Any]]] = {
+    "timesteps": [{"timesteps": t} for t in (1, 2, 4, 8)],
+    "levels": [{"max_level": level} for level in (1, 2, 5, 10, 20)],
+    "width": [{"width": width} for width in (0.125, 0.25, 0.5, 1.0)],
+    "batch": [{"batch": batch, "threads": 1} for batch in BATCHES],
+    "batch, two threads": [{"batch": batch, "threads": 2} for batch in BATCHES],
+}
+KEYS = {"timesteps": "T", "max_level": "N_max"}
+"""What a record calls them."""
+
+
+def growth(*, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """Time every axis; milliseconds of the fastest and the median round."""
+    return {
+        axis: [
+            {KEYS.get(key, key): value for key, value in settings.items()}
+            | _time(rounds, **settings)
+            for settings in points
+        ]
+        for axis, points in AXES.items()
+    }
+
+
+def law_of(max_level: int) -> tuple[float, ...]:
+    """Return how active neurons divide over 1..N: the paper's law for 5, halving elsewhere."""
+    if max_level == len(LEVEL_LAW):
+        return LEVEL_LAW
+    shares = [0.5**level for level in range(1, max_level + 1)]
+    return tuple(share / sum(shares) for share in shares)
+
+
+def _time(
+    rounds: int,
+    *,
+    timesteps: int = 2,
+    max_level: int = 5,
+    width: float = 1.0,
+    batch: int = 1,
+    threads: int = 1,
+) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    rounds = min(rounds, FEW) if batch > 1 else rounds
+    net = build(width=width, timesteps=timesteps, max_level=max_level)
+    torch.manual_seed(1)
+    probe = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    make_sparse(net, probe, by_stage(net, UNIFORM, law_of(max_level)))
+    images = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
+    engine = NativeEngine(net)
+    runs: dict[str, Run] = {"engine": partial(engine.run, images, threads=threads)}
+    runs |= onednn_runs(products_of(net, images))
+    del runs["oneDNN fp32"]
+    runs |= onnx_runs(int8_resnet(width), timesteps * batch, threads)
+    with torch.inference_mode():
+        times = interleaved(runs, rounds=rounds, warmups=1, device="cpu")
+    row = {name: 1e3 * statistics.median(taken) for name, taken in times.items()}
+    print("  ".join(f"{name} {ms:.2f}" for name, ms in row.items()), flush=True)
+    return {"median_ms": row, "min_ms": {name: 1e3 * min(t) for name, t in times.items()}}

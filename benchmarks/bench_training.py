@@ -1,35 +1,51 @@
 """One training step of the paper's ResNet-20 against the same network as an ANN, in one run.
 
-    python benchmarks/bench_engine.py                         paper's width, both precisions
-    python benchmarks/bench_engine.py --width 0.125 --batch 32 --rounds 15
-    python benchmarks/bench_engine.py --loop pocket --data $LBQ_DATA/cifar10 --threads 2
+    python benchmarks/bench_training.py                         paper's width, both precisions
+    python benchmarks/bench_training.py --width 0.125 --batch 32 --rounds 15
+    python benchmarks/bench_training.py --loop pocket --data $LBQ_DATA/cifar10 --threads 2
 
-The ANN is the bare engine: ReLUs in place of neurons on the same ``T * B`` images (the stem runs
-once on both sides). Neurons of other libraries stand in the same network where they are installed.
-Steps are interleaved; look at the ratios. Let glibc keep its pages, or page faults drown the rest:
+The ANN has ReLUs in place of neurons and runs on the same ``T * B`` images (the stem runs once in
+both). Neurons of other libraries are put into the same network if they are installed. Steps are
+interleaved: compare the ratios. Let glibc keep freed pages, or page faults dominate:
 
     MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=17179869184 python benchmarks/...
+
+``--loop`` compares ``lbq train`` with its training step alone: a round continues a run for some
+steps (data, augmentation, log, watched levels) and then takes as many bare steps on one batch.
+Medians of steps are compared, since they are less affected by co-running jobs than sums; with one
+thread, CPU time instead of wall time.
 """
 
 import argparse
 import json
 import platform
 import statistics
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from measure import Run, bytes_kept, interleaved
+from measure import Run, bytes_kept, interleaved, write_record
 from other_neurons import other_neurons
 from torch import Tensor, nn
 from torch.nn import functional as F
-from whole_loop import compare_loop, compare_processes
 
 import lbq
 from lbq.kernels import force_implementation, native_scan, triton_scan
+from lbq.train import RECIPES, Recipe, RunOptions, train, write_recipe
+from lbq.train.allocator import keep_freed_memory
+from lbq.train.metrics import Record
+from lbq.train.model_config import build_network
+from lbq.train.optim import build_optimizer
+from lbq.train.precision import Precision
 
 
 class Network(NamedTuple):
@@ -60,7 +76,7 @@ def networks(width: float, timesteps: int, device: str) -> dict[str, Network]:
 
 
 class Expand(nn.Module):
-    """What ``RepeatOverTime`` would be without a gradient of its own."""
+    """``RepeatOverTime`` without its own gradient."""
 
     def __init__(self, timesteps: int) -> None:
         super().__init__()
@@ -72,7 +88,7 @@ class Expand(nn.Module):
 
 
 def with_torchs_expand(model: nn.Module) -> nn.Module:
-    """Let torch sum the stem's gradient over time: in channels first, whatever the order was."""
+    """Use torch's expand, whose gradient is in channels first whatever the memory order was."""
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, lbq.models.RepeatOverTime):
@@ -143,7 +159,11 @@ def main() -> None:
     rows = networks(arguments.width, arguments.timesteps, device)
     if arguments.only:
         rows = {name: row for name, row in rows.items() if name in ("ANN", *arguments.only)}
-    record = {"command": "bench_engine", "machine": platform.machine(), "torch": torch.__version__}
+    record = {
+        "command": "bench_training",
+        "machine": platform.machine(),
+        "torch": torch.__version__,
+    }
     record |= {key: value for key, value in vars(arguments).items() if key != "out"}
     for precision in arguments.precisions:
         steps = {
@@ -163,14 +183,13 @@ def main() -> None:
                 f"{name:26}{row['median_ms']:11.1f}{row['min_ms']:9.1f}{row['to_ann']:8.3f}"
                 f"{row['min_to_ann']:8.3f}{row['kept_to_ann']:12.2f}"
             )
-    if arguments.out:
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(arguments.out, record)
 
 
 def bench_loop(arguments: argparse.Namespace) -> None:
     """Print the loop against its bare step, and two processes against one."""
     options = {key: getattr(arguments, key) for key in ("rounds", "steps", "width", "batch")}
-    record = {"command": "bench_engine --loop", "torch": torch.__version__}
+    record = {"command": "bench_training --loop", "torch": torch.__version__}
     record |= {key: value for key, value in vars(arguments).items() if key != "out"}
     record["data"] = Path(arguments.data).name
     record["loop"] = found = compare_loop(arguments.loop, arguments.data, **options)
@@ -186,8 +205,106 @@ def bench_loop(arguments: argparse.Namespace) -> None:
             f"two processes {two['two_per_s']:.0f} samples/s, one {two['one_per_s']:.0f}, ratio "
             f"{two['ratio']:.3f}"
         )
-    if arguments.out:
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(arguments.out, record)
+
+
+def compare_loop(
+    name: str, source: str, *, rounds: int, steps: int, width: float, batch: int
+) -> dict[str, float]:
+    """Return samples per second of the loop and of the bare step, and their ratio."""
+    recipe = _recipe(name, source, width, batch)
+    keep_freed_memory()
+    bare = _bare_step(recipe)
+    for _ in range(3):
+        bare()
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    loop_rates: list[float] = []
+    bare_rates: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(1, rounds + 2):
+            options = RunOptions(stop_at=turn * steps, log_every=1, threads=torch.get_num_threads())
+            stamps: list[float] = []
+
+            def note(record: Record, stamps: list[float] = stamps) -> None:
+                if record["event"] == "train":
+                    stamps.append(clock())
+
+            train(recipe, Path(folder), options, callbacks=[note])
+            in_loop = [end - start for start, end in pairwise(stamps)]
+            if turn > 1:  # the first round warms caches up
+                loop_rates.append(recipe.batch / statistics.median(in_loop))
+                alone = [_seconds(bare, clock) for _ in range(steps)]
+                bare_rates.append(recipe.batch / statistics.median(alone))
+    ratios = [a / b for a, b in zip(loop_rates, bare_rates, strict=True)]
+    return {
+        "loop_per_s": statistics.median(loop_rates),
+        "bare_per_s": statistics.median(bare_rates),
+        "ratio": statistics.median(ratios),
+        "best_ratio": max(ratios),
+        "worst_ratio": min(ratios),
+    }
+
+
+def compare_processes(
+    name: str, source: str, *, rounds: int, steps: int, width: float, batch: int
+) -> dict[str, float]:
+    """Return samples per second of one process with two threads and of two with one each."""
+    recipe = _recipe(name, source, width, batch)
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "recipe.json"
+        saved.write_text(write_recipe(recipe))
+        for turn in range(1, rounds + 1):
+            for devices, found in rates.items():
+                out = Path(folder) / str(devices)
+                words = ["train", str(saved), "--out", str(out), "--devices", str(devices)]
+                words += ["--threads", str(2 // devices), "--log-every", str(steps)]
+                words += ["--stop-at", str(turn * 2 * steps)]
+                subprocess.run([sys.executable, "-m", "lbq.cli", *words], check=True)  # noqa: S603
+                found.append(_last_rate(out))
+    ratios = [two / one for one, two in zip(rates[1], rates[2], strict=True)]
+    return {
+        "one_per_s": statistics.median(rates[1]),
+        "two_per_s": statistics.median(rates[2]),
+        "ratio": statistics.median(ratios),
+    }
+
+
+def _recipe(name: str, source: str, width: float, batch: int) -> Recipe:
+    recipe = RECIPES[name]()
+    recipe = replace(recipe, data=replace(recipe.data, source=source))
+    return replace(recipe, model=replace(recipe.model, width=width), batch=batch)
+
+
+def _bare_step(recipe: Recipe) -> Callable[[], None]:
+    torch.manual_seed(0)
+    order = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    model = build_network(recipe.model, num_classes=10).to(memory_format=order).train()
+    optimizer = build_optimizer(model, recipe.optim)
+    precision = Precision(recipe.precision, torch.device("cpu"))
+    images = torch.randn(recipe.batch, 3, 32, 32).to(memory_format=order)
+    target = torch.randint(0, 10, (recipe.batch,))
+
+    def step() -> None:
+        with precision.autocast():
+            loss = F.cross_entropy(model(images).float(), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _seconds(step: Callable[[], None], clock: Callable[[], float]) -> float:
+    start = clock()
+    step()
+    return clock() - start
+
+
+def _last_rate(out: Path) -> float:
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [r["samples_per_s"] for r in records if r["event"] == "train"][-1]
 
 
 if __name__ == "__main__":
