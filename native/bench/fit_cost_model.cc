@@ -11,17 +11,16 @@
 #include <vector>
 
 #include "engine.h"
+#include "network_builder.h"
 #include "plan.h"
 
 namespace {
 
 using lbq::kNumCosts;
-using lbq::Kind;
 using lbq::Node;
 using lbq::KernelCosts;
 
 constexpr int64_t kTimesteps = 2;
-constexpr int32_t kMaxLevel = 5;
 constexpr int kInARow = 3;  // runs in a row, so that sums and lists are in the caches as in a network
 constexpr double kShares[] = {0.02, 0.05, 0.1, 0.15, 0.25, 0.4, 0.7};
 
@@ -36,73 +35,22 @@ constexpr Layer kLayers[] = {
     {256, 64, 16, 1, 1}};
 constexpr int64_t kMostScalarProducts = 10000000;  // for the scalar kernels
 
-uint32_t draw() {
-  static uint32_t state = 1;
-  state = state * 1664525u + 1013904223u;
-  return state >> 16;
-}
-
 // Neurons whose levels equal the inputs 0..5, a synapse, neurons.
-struct OneLayer {
-  lbq::Network network;
-  std::vector<int8_t> weights;
-  std::vector<int16_t> one{1};
-  std::vector<int32_t> again, thresholds, nothing{0}, step{3000};
+struct OneLayer : NetworkBuilder {
   static constexpr int32_t kSynapse = 2, kNeuron = 3;
 
   explicit OneLayer(const Layer& layer) {
     network.timesteps = kTimesteps;
     network.takes_frames = true;
     network.input = {layer.channels, layer.side, layer.side};
-    for (int32_t threshold = 1; threshold <= kMaxLevel; ++threshold) again.push_back(threshold), thresholds.push_back(threshold * step[0]);
-    Node told = start(Kind::kShortcut);
-    told.max_input = 255;
-    told.weight = {one.data(), 2, 1};
-    network.nodes.push_back(told);
-    add_neuron(again, nothing, 0, 0, lbq::Reset::kNone);
-    Node synapse = start(Kind::kSynapse);
-    synapse.max_input = kMaxLevel;
-    for (int axis : {0, 1}) {
-      synapse.window.kernel[axis] = layer.kernel;
-      synapse.window.stride[axis] = layer.stride;
-      synapse.window.padding[axis] = layer.kernel / 2;
-    }
-    const int64_t side = (layer.side - 1) / layer.stride + 1;
-    synapse.to = {layer.outputs, side, side};
-    weights.resize(layer.outputs * layer.channels * layer.kernel * layer.kernel);
-    for (int8_t& weight : weights) weight = static_cast<int8_t>(static_cast<int>(draw() % 121) - 60);
-    synapse.weight = {weights.data(), 1, static_cast<int64_t>(weights.size())};
-    network.nodes.push_back(synapse);
-    add_neuron(thresholds, step, 1, 1, lbq::Reset::kEvent);
-    Node readout = start(Kind::kReadout);
-    readout.sums_over_time = true;
-    network.nodes.push_back(readout);
-  }
-
-  Node start(Kind kind) const {
-    Node node;
-    node.kind = kind;
-    node.inputs = {network.nodes.empty() ? lbq::kInput : static_cast<int32_t>(network.nodes.size()) - 1};
-    node.from = node.to = network.nodes.empty() ? network.input : network.nodes.back().to;
-    node.bound = {INT32_MIN, INT32_MAX, 32};
-    return node;
-  }
-  void add_neuron(const std::vector<int32_t>& thresholds, const std::vector<int32_t>& reset_amount, int32_t multiplier,
-                  int32_t shift, lbq::Reset reset) {
-    Node node = start(Kind::kNeuron);
-    node.max_level = kMaxLevel;
-    node.multiplier = multiplier;
-    node.shift = shift;
-    node.reset = reset;
-    node.thresholds = {thresholds.data(), 4, kMaxLevel};
-    node.reset_amount = {reset_amount.data(), 4, 1};
-    network.nodes.push_back(node);
+    const int32_t levels = add_neuron(add_shortcut(lbq::kInput, 1, 255), 1, 0, 0, lbq::Reset::kNone);
+    add_readout(add_neuron(add_synapse(levels, layer.outputs, layer.kernel, layer.stride, kMaxLevel, 60), 3000));
   }
 };
 
 std::vector<uint8_t> levels_of(const lbq::Network& network, double share) {
   std::vector<uint8_t> levels(kTimesteps * network.input.size());
-  for (uint8_t& level : levels) level = draw() % 1000 < 1000 * share ? static_cast<uint8_t>(1 + draw() % kMaxLevel) : 0;
+  for (uint8_t& level : levels) level = draw() % 1000 < 1000 * share ? static_cast<uint8_t>(1 + draw() % NetworkBuilder::kMaxLevel) : 0;
   return levels;
 }
 

@@ -244,12 +244,11 @@ struct Needs {
   explicit Needs(const Node& node) {
     if (node.kind != Kind::kSynapse) return;
     const double taps = static_cast<double>(node.weight.count / (node.to.channels * (node.from.channels / node.groups)));
-    const int64_t rows = node.is_linear ? node.from.height : node.window.kernel[0];
-    const int64_t columns = node.is_linear ? node.from.width : node.window.kernel[1];
+    const Window window = window_of(node);
     packed = taps * static_cast<double>(channel_stride(node.to.channels)) *
              static_cast<double>(channel_stride(node.from.channels));
-    tables = static_cast<double>(rows) * static_cast<double>(node.from.height + node.to.height) +
-             static_cast<double>(columns) * static_cast<double>(node.from.width + node.to.width) +
+    tables = static_cast<double>(window.kernel[0]) * static_cast<double>(node.from.height + node.to.height) +
+             static_cast<double>(window.kernel[1]) * static_cast<double>(node.from.width + node.to.width) +
              taps * std::min(static_cast<double>(node.to.height * node.to.width), kPositions);
   }
 };

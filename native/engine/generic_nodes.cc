@@ -22,12 +22,7 @@ void look(const Window& window, const Shape& from, int64_t row, int64_t column, 
 }  // namespace
 
 void generic_conv(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants) {
-  Window window = node.window;
-  if (node.is_linear) {
-    window = Window{};
-    window.kernel[0] = node.from.height;
-    window.kernel[1] = node.from.width;
-  }
+  const Window window = window_of(node);
   const int64_t inputs = node.from.channels / node.groups, outputs = node.to.channels / node.groups;
   const int64_t taps = window.kernel[0] * window.kernel[1], made = node.to.height * node.to.width;
   const int64_t pixels = node.from.height * node.from.width;

@@ -65,6 +65,15 @@ struct Node {
   bool sums_over_time = false;  // readout; otherwise its output is the sequence
 };
 
+// The window of a synapse; that of a linear layer covers its input.
+inline Window window_of(const Node& node) {
+  if (!node.is_linear) return node.window;
+  Window window;
+  window.kernel[0] = node.from.height;
+  window.kernel[1] = node.from.width;
+  return window;
+}
+
 struct Network {
   int64_t timesteps = 1;
   Shape input;

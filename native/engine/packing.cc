@@ -108,13 +108,7 @@ PackedSynapse::PackedSynapse(const Node& node, const EngineKernels& kernels)
       dense_channels(round_up(node.from.channels, 4)),
       outputs(outputs_per_block(node.to.channels)),
       out_blocks(out_stride / outputs) {
-  Window window = node.window;
-  if (node.is_linear) {
-    window = Window{};
-    window.kernel[0] = from.height;
-    window.kernel[1] = from.width;
-  }
-  find_outputs(window);
+  find_outputs(window_of(node));
   pack(node, kernels);
 }
 
