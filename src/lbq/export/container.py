@@ -45,7 +45,7 @@ RULES = {
     "known-digest": "its SHA-256 is the one that the caller passed",
     "manifest-size": "the manifest has at most 1 MiB",
     "table-size": "the table of tensors has at most 1 MiB and fits the payload",
-    "json": "manifest and table are JSON in UTF-8: no key twice, no NaN, no infinity",
+    "json": "manifest and table are JSON in UTF-8, without duplicate keys, NaN and infinity",
     "keys": "every object has exactly the keys of its kind",
     "value": "every value has its type and lies in its range",
     "count": "there are at most 4,096 nodes and 16,384 tensors",
@@ -64,7 +64,7 @@ RULES = {
     "max-input": "the largest possible input of a synapse does not exceed its `max_input`",
     "finite": "real numbers are finite",
     "bits": "integer weights lie within their bits",
-    "thresholds": "thresholds are positive and rise (those of integers never fall)",
+    "thresholds": "thresholds are positive and increase (integer thresholds may be equal)",
     "decay": "a decay is 0 to 1 in integers, 0 to 2 in real numbers",
     "reset": "the amount a reset subtracts is not negative, and the reset settings are consistent",
 }

@@ -46,7 +46,7 @@ def scan_over_time(
 ) -> tuple[Bursts, Levels, Carry]:
     """Call ``update(carry, current)`` for every timestep and stack the results.
 
-    Half-precision currents are computed in float32, as in :func:`lbq.kernels.burst_scan`.
+    Half-precision currents are computed in float32, as in :func:`lbq.kernels.scan.burst_scan`.
 
     Args:
         update: one timestep of the neuron.
