@@ -56,10 +56,6 @@ class CorruptSample(LBQError, ValueError):  # noqa: N818 -- the noun is what a u
     """An image or a recording cannot be decoded; the message names it."""
 
 
-class LoaderError(LBQError, RuntimeError):
-    """The processes that prepare batches died or hung more often than a run may bear."""
-
-
 class MissingExtraError(LBQError, ImportError):
     """An optional package is needed; the message holds the line that installs it."""
 

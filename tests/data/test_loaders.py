@@ -1,8 +1,19 @@
-"""The door: what a run sees of its data."""
+"""Batches: the same bits for any number of ranks and workers, and errors that arrive."""
 
 import dataclasses
 import hashlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
 import tarfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +21,12 @@ import torch
 from PIL import Image
 
 from lbq import data
-from lbq.data import AugmentConfig, DataConfig, MixConfig
+from lbq.data import AugmentConfig, DataConfig, MixConfig, augment, loaders, sampler
+from lbq.data.loaders import EvalBatches, TrainBatches
+from lbq.data.splits import InMemory
 from lbq.errors import CorruptSample, ParameterError
+
+FOUR_WORKERS = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 EVERYTHING = AugmentConfig(
     crop="pad", flip=True, policy="cifar10", cutout=6, mix=MixConfig(mixup=0.8, cutmix=1.0)
@@ -52,6 +67,7 @@ def test_ranks_together_see_the_bits_that_one_sees(synthetic, world_size):  # D1
     assert sha(join(ranks)) == sha(epoch(synthetic))
 
 
+@FOUR_WORKERS
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
 def test_workers_change_no_bit(synthetic, num_workers):  # D2
     assert sha(epoch(synthetic, num_workers=num_workers)) == sha(epoch(synthetic))
@@ -287,3 +303,204 @@ def test_real_recordings_come_as_sequences(real_data, cache):
     assert sha(epoch(opened, num_workers=1)) == sha(batches)
     (first, *_) = data.eval_batches(opened, batch=20)
     assert (first.x == first.x.round()).all()
+
+
+SAMPLES = np.random.default_rng(0).integers(0, 256, (101, 3, 8, 8), dtype=np.uint8)
+CLIPS = np.random.default_rng(0).integers(0, 5, (101, 4, 2, 8, 8), dtype=np.uint16)
+LABELS = np.arange(101) % 7
+ORDER = sampler.epoch_order(101, seed=3, epoch=2)
+MIXED = AugmentConfig(mix=MixConfig(mixup=1.0, cutmix=1.0))
+
+
+PLAIN = AugmentConfig()
+
+
+def train_set(config=PLAIN, *, samples=SAMPLES, global_batch=16, rank=0, world_size=1):
+    return TrainBatches(
+        split=InMemory(samples, LABELS),
+        order=ORDER,
+        augment=config,
+        num_classes=7,
+        seed=3,
+        epoch=2,
+        global_batch=global_batch,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def test_a_plain_batch_is_the_normalised_samples_in_the_order_of_the_epoch():
+    batch = train_set()[2].batch
+    index = ORDER[32:48]
+    assert np.array_equal(batch.sample_ids.numpy(), index)
+    assert np.array_equal(batch.target.numpy(), LABELS[index])
+    expected = augment.normalize(SAMPLES[index], augment.CIFAR10)
+    assert np.array_equal(batch.x.numpy(), expected)
+    assert batch.x.dtype == torch.float32
+
+
+def test_clips_have_time_first_and_keep_their_counts():
+    batch = train_set(samples=CLIPS)[1].batch
+    assert batch.x.shape == (4, 16, 2, 8, 8)
+    assert np.array_equal(batch.x.numpy(), CLIPS[ORDER[16:32]].swapaxes(0, 1))
+
+
+def test_ranks_see_parts_of_the_same_mixed_batch():
+    for step in range(6):
+        whole = train_set(MIXED)[step].batch
+        for world_size in (2, 4, 8, 16):  # parts of one sample have their partner elsewhere
+            parts = [
+                train_set(MIXED, rank=rank, world_size=world_size)[step].batch
+                for rank in range(world_size)
+            ]
+            for field in range(3):
+                assert torch.equal(torch.cat([part[field] for part in parts]), whole[field])
+
+
+def test_mixed_targets_say_what_is_in_the_pixels():
+    ones = np.zeros_like(SAMPLES)
+    ones[LABELS == 0] = 255
+    config = AugmentConfig(mix=MixConfig(mixup=1.0, cutmix=1.0), normalization=augment.UNIT)
+    for step in range(6):
+        batch = train_set(config, samples=ones)[step].batch
+        assert torch.allclose(batch.x.mean((1, 2, 3)), batch.target[:, 0], atol=1e-5)
+        assert torch.allclose(batch.target.sum(1), torch.ones(16))
+
+
+def test_partners_of_an_odd_batch_may_lie_in_the_next_one():
+    whole = torch.cat([train_set(MIXED, global_batch=5)[step].batch.target for step in range(20)])
+    assert torch.allclose(whole.sum(1), torch.ones(100))
+    assert (whole > 0).sum() > 150  # most are mixed with another class
+
+
+def test_test_batches_are_plain_and_complete():
+    config = AugmentConfig(crop="pad", flip=True, policy="cifar10", cutout=4, mix=MIXED.mix)
+    evaluate = EvalBatches(
+        split=InMemory(SAMPLES, LABELS), augment=config, positions=range(3, 20), batch=8
+    )
+    batches = [evaluate[step].batch for step in range(3)]
+    assert [len(batch.sample_ids) for batch in batches] == [8, 8, 1]
+    x = torch.cat([batch.x for batch in batches])
+    assert np.array_equal(x.numpy(), augment.normalize(SAMPLES[3:20], augment.CIFAR10))
+    assert np.array_equal(torch.cat([batch.target for batch in batches]).numpy(), LABELS[3:20])
+
+
+def test_a_dataset_can_travel_to_another_process():
+    sent = pickle.loads(pickle.dumps(train_set(MIXED)))
+    for here, there in zip(train_set(MIXED)[1].batch, sent[1].batch, strict=True):
+        assert torch.equal(here, there)
+
+
+def square(step):
+    return torch.full((3,), float(step * step))
+
+
+def process_and_threads(step):
+    del step
+    return os.getpid(), torch.get_num_threads()
+
+
+def corrupt_at_two(step):
+    if step == 2:
+        raise CorruptSample("cats/17.jpg is torn")
+    return step
+
+
+def lose_worker(step, how):
+    if step == 5 and how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == 5 and how == "hang":
+        time.sleep(100)
+    return square(step)
+
+
+@dataclass(frozen=True)
+class Steps(torch.utils.data.Dataset):
+    function: Callable
+
+    def __getitem__(self, step):
+        return self.function(step)
+
+
+def load(function, steps, **options):
+    return loaders.load_steps(Steps(function), steps, **options)
+
+
+@FOUR_WORKERS
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+def test_results_come_in_order_and_torchs_generator_does_not_move(num_workers):
+    before = torch.get_rng_state()
+    results = load(square, range(3, 40), num_workers=num_workers)
+    assert [result[0].item() for result in results] == [step * step for step in range(3, 40)]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_workers_are_other_processes_with_one_thread():
+    found = set(load(process_and_threads, range(40), num_workers=2))
+    assert os.getpid() not in {pid for pid, _ in found}
+    assert {threads for _, threads in found} == {1}
+
+
+@pytest.mark.parametrize("how", ["die", "hang"])
+def test_a_lost_worker_ends_the_epoch_and_no_process_stays(how):
+    results = load(partial(lose_worker, how=how), range(12), num_workers=2, timeout=3.0)
+    loaded = []
+    with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly|timed out"):
+        loaded.extend(result[0].item() for result in results)
+    assert loaded == [step * step for step in range(len(loaded))]
+    assert len(loaded) <= 5
+    results.close()  # torch's signal handler may have raised outside of the generator
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_ignore_the_signals_that_stop_a_run(number):
+    results = load(process_and_threads, range(200), num_workers=1)
+    pid, _ = next(results)
+    os.kill(pid, number)
+    assert {other for other, _ in results} == {pid}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_of_the_library_arrives_as_it_was_raised(num_workers):
+    results = load(corrupt_at_two, range(5), num_workers=num_workers)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(CorruptSample, match=r"^cats/17\.jpg is torn$"):
+        next(results)
+
+
+def test_no_worker_outlives_an_abandoned_loop():
+    results = load(process_and_threads, range(1000), num_workers=2)
+    next(results)
+    results.close()
+    assert not multiprocessing.active_children()
+
+
+ENDS = """
+import os, signal, sys, time
+import torch
+from lbq.data.loaders import load_steps
+class Pids(torch.utils.data.Dataset):
+    def __getitem__(self, step):
+        if step == 3 and sys.argv[1] == "hang":
+            time.sleep(1000)
+        return os.getpid()
+results = load_steps(Pids(), range(1000), num_workers=1)
+print(next(results), flush=True)
+if sys.argv[1] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+raise ValueError("an error elsewhere")
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "raise", "hang"])
+def test_workers_end_with_the_main_process(how):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, how], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == (-signal.SIGKILL if how == "kill" else 1), done.stderr
+    worker = int(done.stdout)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{worker}").exists():
+        assert time.monotonic() < deadline, f"worker {worker} is an orphan"
+        time.sleep(0.1)

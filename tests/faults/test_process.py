@@ -56,6 +56,16 @@ def test_p2_a_killed_rank_comes_back_through_the_supervisor(pool, tiny, trials, 
     assert found["was_hit"]
 
 
+def test_p2_a_killed_loader_worker_ends_the_attempt_and_costs_no_sample(
+    pool, tiny, trials, tmp_path
+):
+    _, expected = trials.reference(pool, tiny, tmp_path, epochs=30)
+    recipe = tiny.tiny_recipe(epochs=30)
+    log = trials.kill_a_loader_worker(tiny, tmp_path / "run", recipe, expected)
+    assert "DataLoader worker" in log
+    assert "(exit 70); starting again" in log
+
+
 def test_d3_a_rank_that_raises_takes_the_others_along(pool, tiny, tmp_path):
     recipe = to_document(tiny.tiny_recipe())
     fault = {"kind": "crash", "rank": 1, "step": 7}

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 from lbq.config_io import to_document
 from lbq.train.checkpoint import CheckpointFolder
@@ -98,8 +99,22 @@ def terminate(pool, tiny, out, recipe, expected, *, world, dice):
     return {"seconds_to_exit": round(seconds, 3), "was_finished": finished}
 
 
+def children(pid):
+    """Find the processes that a process started."""
+    return sorted(child for child, parent in parents().items() if parent == pid)
+
+
 def descendants(pid):
-    """Find the processes that a process started, and theirs, with their environments."""
+    """Find the processes that a process started, and theirs."""
+    known, found, fresh = parents(), set(), {pid}
+    while fresh:
+        fresh = {child for child, parent in known.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def parents():
+    """Return the parent of every process."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -108,11 +123,7 @@ def descendants(pid):
                     parents[int(entry)] = int(file.read().rsplit(")", 1)[1].split()[1])
             except OSError:
                 continue
-    found, fresh = set(), {pid}
-    while fresh:
-        fresh = {child for child, parent in parents.items() if parent in fresh} - found
-        found |= fresh
-    return found
+    return parents
 
 
 def rank_of(pid):
@@ -126,26 +137,53 @@ def rank_of(pid):
 
 def kill_a_rank(tiny, out, recipe, expected, *, dice):
     """P2: SIGKILL one of two ranks under the supervisor: it comes back, and ends bit-exact."""
+    found = {}
+
+    def kill(process):
+        time.sleep(dice.uniform(0, 0.5))
+        family = descendants(process.pid)
+        ranks = {rank_of(pid): pid for pid in family if rank_of(pid) is not None}
+        victim = ranks.get(dice.randrange(2))
+        found["was_hit"] = victim is not None and process.poll() is None
+        start, before = time.monotonic(), lines(out)
+        if found["was_hit"]:
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda: lines(out) > before or process.poll() is not None, 120)
+        found["recovery_s"] = round(time.monotonic() - start, 2)
+
+    supervised(tiny, out, recipe, expected, ["--devices", "2", "--timeout-s", "30"], kill)
+    return found
+
+
+def kill_a_loader_worker(tiny, out, recipe, expected):
+    """P2: SIGKILL a worker of the data loader: the attempt ends, the next one ends bit-exact."""
+    log = out.with_suffix(".log")
+
+    def kill(process):
+        while "starting again" not in log.read_text():  # a worker lives for one epoch
+            assert process.poll() is None, log.read_text()
+            for trainer in children(process.pid):
+                for worker in children(trainer)[:1]:
+                    with suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGKILL)
+            time.sleep(0.3)
+
+    supervised(tiny, out, recipe, expected, ["--workers", "2"], kill)
+    return log.read_text()
+
+
+def supervised(tiny, out, recipe, expected, options, disturb):
+    """Train under the supervisor while ``disturb(process)`` runs: it must end bit-exact."""
     path = out.with_suffix(".json")
     path.write_text(write_recipe(recipe))
-    command = [sys.executable, "-m", "lbq.cli", "train", str(path), "--out", str(out)]
-    command += ["--devices", "2", "--supervise", "--device", "cpu", "--timeout-s", "30"]
-    command += ["--log-every", "1", "--save-every-steps", "3"]
+    command = [sys.executable, "-m", "lbq.cli", "train", str(path), "--out", str(out), *options]
+    command += ["--supervise", "--device", "cpu", "--log-every", "1", "--save-every-steps", "3"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     log = open(out.with_suffix(".log"), "w")  # noqa: SIM115 -- the child writes on
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
         wait_for(lambda: lines(out) > 0 or process.poll() is not None, 120)
-        time.sleep(dice.uniform(0, 0.5))
-        family = descendants(process.pid)
-        ranks = {rank_of(pid): pid for pid in family if rank_of(pid) is not None}
-        victim = ranks.get(dice.randrange(2))
-        was_hit = victim is not None and process.poll() is None
-        start, before = time.monotonic(), lines(out)
-        if was_hit:
-            os.kill(victim, signal.SIGKILL)
-            wait_for(lambda: lines(out) > before or process.poll() is not None, 120)
-        recovery = time.monotonic() - start
+        disturb(process)
         code = process.wait(240)
     finally:
         if process.poll() is None:
@@ -155,7 +193,6 @@ def kill_a_rank(tiny, out, recipe, expected, *, dice):
     assert code == 0, out.with_suffix(".log").read_text()
     assert tiny.final_hashes(out) == expected
     assert not descendants(process.pid)
-    return {"was_hit": was_hit, "recovery_s": round(recovery, 2)}
 
 
 def fill_the_disk(pool, tiny, out, recipe, expected, *, dice):

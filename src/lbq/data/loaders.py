@@ -1,14 +1,24 @@
-"""One batch: read, vary, mix; a pure function of the data, the seed and the step."""
+"""Batches of training and test samples through torch's ``DataLoader``.
 
+A batch is a function of data, seed, epoch and step. The map-style datasets below return the batch
+of a step, and the sampler is the range of steps that are left: neither the number of workers nor
+torch's random state changes a bit, and an epoch resumes at any step. A worker that dies or hangs
+raises ``RuntimeError`` in the main process (docs/decisions/0022).
+"""
+
+import atexit
+import signal
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, multiprocessing
+from torch.utils.data import DataLoader, Dataset
 
 from lbq.data.augment import (
     AugmentConfig,
@@ -24,118 +34,31 @@ from lbq.data.encoded_images import CROP_DRAWS, DecodedOnRead
 from lbq.data.event_augment import augment_clips
 from lbq.data.sampler import RandomStream, epoch_order, eval_positions, random_bits, rank_positions
 from lbq.data.splits import Split
-from lbq.data.workers import TIMEOUT, map_in_order
-from lbq.errors import CorruptSample, ParameterError
+from lbq.errors import CorruptSample, LBQError, ParameterError
+
+TIMEOUT_S = 120.0
+"""Seconds after which a worker that returns nothing has hung."""
+
+Item = TypeVar("Item")
 
 
 class Batch(NamedTuple):
-    """What a network is given at once."""
+    """Inputs and targets of one step."""
 
     x: Tensor
     """Images ``[B, C, H, W]``, or frames of events ``[T, B, 2, H, W]``; float32."""
     target: Tensor
     """Classes ``[B]``, or the share of every class ``[B, classes]`` where samples are mixed."""
     sample_ids: Tensor
-    """Which samples of the data set these are, ``[B]``."""
+    """Indices of the samples in the data set, ``[B]``."""
 
 
 @dataclass(frozen=True)
 class LoadedBatch:
-    """A batch, and what went wrong with samples that were replaced in it, by index."""
+    """A batch, and an error message for each corrupt sample that was replaced, by index."""
 
     batch: Batch
-    complaints: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainTask:
-    """Makes the training batches of one epoch for one rank."""
-
-    split: Split
-    order: NDArray[np.int64]
-    augment: AugmentConfig
-    num_classes: int
-    seed: int
-    epoch: int
-    global_batch: int
-    rank: int
-    world_size: int
-
-    def __call__(self, step: int) -> LoadedBatch:
-        """Make the batch of a step."""
-        mine = rank_positions(
-            step, global_batch=self.global_batch, rank=self.rank, world_size=self.world_size
-        )
-        if not self.augment.mix.is_on:
-            values, index, complaints = self._read(mine)
-            target = torch.from_numpy(self.split.labels[index])
-            return LoadedBatch(
-                Batch(_to_tensor(values), target, torch.from_numpy(index)), complaints
-            )
-        # partners are neighbours, so whole pairs are read; the last sample may have none
-        pairs = range(mine.start & ~1, min((mine.stop + 1) & ~1, len(self.order)))
-        values, index, complaints = self._read(pairs)
-        height, width = values.shape[-2:]
-        mix = choose_mix(
-            self.augment.mix, seed=self.seed, epoch=self.epoch, step=step, size=(height, width)
-        )
-        target = soft_targets(self.split.labels[index], mix.kept, self.num_classes)
-        mix_pairs(values, mix)
-        own = slice(mine.start - pairs.start, mine.stop - pairs.start)
-        x, target, index = _to_tensor(values[own]), target[own], index[own]
-        batch = Batch(x, torch.from_numpy(target), torch.from_numpy(index))
-        return LoadedBatch(batch, complaints)
-
-    def _read(self, positions: range) -> tuple[Floats, NDArray[np.int64], dict[int, str]]:
-        """Read and vary the samples of some positions; return which ones were read, too."""
-        index = self.order[positions.start : positions.stop]
-        complaints: dict[int, str] = {}
-        place: dict[str, int] = {
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "start": positions.start,
-        }
-        samples: NDArray[Any]
-        if isinstance(self.split, DecodedOnRead):
-            bits = random_bits(
-                RandomStream.RESIZED_CROP, **place, count=len(index), width=CROP_DRAWS
-            )
-            samples, index, complaints = self.split.read_random_crops(
-                index, self.augment.area, bits
-            )
-        else:
-            samples = self.split.read(index)
-        if samples.ndim == 5:
-            return augment_clips(samples, self.augment, **place), index, complaints
-        return augment_images(samples, self.augment, **place), index, complaints
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalTask:
-    """Makes the test batches of one rank: as they are, each sample once."""
-
-    split: Split
-    augment: AugmentConfig
-    positions: range
-    batch: int
-
-    def __call__(self, step: int) -> LoadedBatch:
-        """Make the batch of a step; the last one may be smaller."""
-        mine = self.positions[step * self.batch : (step + 1) * self.batch]
-        index = np.arange(mine.start, mine.stop)
-        samples = self.split.read(index)
-        if samples.ndim == 5:
-            values = samples.astype(np.float32)
-        else:
-            values = normalize(samples, self.augment.normalization)
-        target = torch.from_numpy(self.split.labels[index])
-        return LoadedBatch(Batch(_to_tensor(values), target, torch.from_numpy(index)))
-
-
-def _to_tensor(values: Floats) -> Tensor:
-    """Put time first where there is any."""
-    tensor = torch.from_numpy(values)
-    return tensor.transpose(0, 1).contiguous() if tensor.dim() == 5 else tensor
+    replaced: dict[int, str] = field(default_factory=dict)
 
 
 def train_batches(
@@ -148,7 +71,7 @@ def train_batches(
     world_size: int = 1,
     start_step: int = 0,
     num_workers: int = 0,
-    timeout: float = TIMEOUT,
+    timeout: float = TIMEOUT_S,
 ) -> Iterator[Batch]:
     """Yield a rank's part of every global batch of an epoch, from ``start_step`` on.
 
@@ -161,18 +84,16 @@ def train_batches(
         global_batch: number of samples of all ranks together.
         rank: this process.
         world_size: number of processes.
-        start_step: where to begin, to resume an epoch.
-        num_workers: number of processes that prepare batches; 0 prepares them here.
+        start_step: first step, to resume an epoch.
+        num_workers: number of loader processes; 0 loads in this process.
         timeout: seconds to wait for a worker.
     """
     steps = range(start_step, steps_per_epoch(data, global_batch))
-    rank_positions(
-        0, global_batch=global_batch, rank=rank, world_size=world_size
-    )  # refuses bad ones early
+    rank_positions(0, global_batch=global_batch, rank=rank, world_size=world_size)  # validates
     split = data.splits.train
     shards = split.rows.shards if isinstance(split, DecodedOnRead) else None
-    task = TrainTask(
-        split=split,
+    batches = TrainBatches(
+        split=data.splits.train,
         order=epoch_order(data.num_train, seed=seed, epoch=epoch, shards=shards),
         augment=data.config.augment,
         num_classes=data.num_classes,
@@ -182,7 +103,7 @@ def train_batches(
         rank=rank,
         world_size=world_size,
     )
-    return _batches(data, map_in_order(task, steps, num_workers=num_workers, timeout=timeout))
+    return _load(data, batches, steps, num_workers=num_workers, timeout=timeout)
 
 
 def eval_batches(
@@ -192,7 +113,7 @@ def eval_batches(
     rank: int = 0,
     world_size: int = 1,
     num_workers: int = 0,
-    timeout: float = TIMEOUT,
+    timeout: float = TIMEOUT_S,
 ) -> Iterator[Batch]:
     """Yield a rank's part of the test samples, over all ranks each exactly once.
 
@@ -201,33 +122,187 @@ def eval_batches(
     if batch < 1:
         raise ParameterError(f"a batch must hold at least 1 sample, got {batch}")
     positions = eval_positions(data.num_test, rank=rank, world_size=world_size, batch=batch)
-    task = EvalTask(
+    batches = EvalBatches(
         split=data.splits.test, augment=data.config.augment, positions=positions, batch=batch
     )
     steps = range(-(-len(positions) // batch))
-    return _batches(data, map_in_order(task, steps, num_workers=num_workers, timeout=timeout))
+    return _load(data, batches, steps, num_workers=num_workers, timeout=timeout)
 
 
-def _batches(data: Data, results: Iterator[LoadedBatch]) -> Iterator[Batch]:
-    for made in results:
-        _count_corrupt(data, made.complaints)
-        yield made.batch
+@dataclass(frozen=True, kw_only=True)
+class TrainBatches(Dataset[LoadedBatch]):
+    """The training batches of one epoch for one rank, by step."""
+
+    split: Split
+    order: NDArray[np.int64]
+    augment: AugmentConfig
+    num_classes: int
+    seed: int
+    epoch: int
+    global_batch: int
+    rank: int
+    world_size: int
+
+    def __getitem__(self, step: int) -> LoadedBatch:
+        """Read, augment and mix the samples of a step."""
+        mine = rank_positions(
+            step, global_batch=self.global_batch, rank=self.rank, world_size=self.world_size
+        )
+        if not self.augment.mix.is_on:
+            values, index, replaced = self._read(mine)
+            return LoadedBatch(_to_batch(values, self.split.labels[index], index), replaced)
+        # partners are neighbours, so whole pairs are read; the last sample may have none
+        pairs = range(mine.start & ~1, min((mine.stop + 1) & ~1, len(self.order)))
+        values, index, replaced = self._read(pairs)
+        height, width = values.shape[-2:]
+        mix = choose_mix(
+            self.augment.mix, seed=self.seed, epoch=self.epoch, step=step, size=(height, width)
+        )
+        target = soft_targets(self.split.labels[index], mix.kept, self.num_classes)
+        mix_pairs(values, mix)
+        own = slice(mine.start - pairs.start, mine.stop - pairs.start)
+        return LoadedBatch(_to_batch(values[own], target[own], index[own]), replaced)
+
+    def _read(self, positions: range) -> tuple[Floats, NDArray[np.int64], dict[int, str]]:
+        """Read and augment the samples at some positions of the epoch; also return their indices.
+
+        Indices differ from the epoch's order where corrupt samples were replaced.
+        """
+        index = self.order[positions.start : positions.stop]
+        replaced: dict[int, str] = {}
+        key: dict[str, int] = {"seed": self.seed, "epoch": self.epoch, "start": positions.start}
+        samples: NDArray[Any]
+        if isinstance(self.split, DecodedOnRead):
+            bits = random_bits(RandomStream.RESIZED_CROP, **key, count=len(index), width=CROP_DRAWS)
+            samples, index, replaced = self.split.read_random_crops(index, self.augment.area, bits)
+        else:
+            samples = self.split.read(index)
+        augmented = augment_clips if samples.ndim == 5 else augment_images
+        return augmented(samples, self.augment, **key), index, replaced
 
 
-def _count_corrupt(data: Data, complaints: dict[int, str]) -> None:
-    """Keep account of replaced samples, and stop when there are too many."""
+@dataclass(frozen=True, kw_only=True)
+class EvalBatches(Dataset[LoadedBatch]):
+    """The test batches of one rank, by step: normalised only, each sample once."""
+
+    split: Split
+    augment: AugmentConfig
+    positions: range
+    batch: int
+
+    def __getitem__(self, step: int) -> LoadedBatch:
+        """Read the samples of a step; the last batch may be smaller."""
+        mine = self.positions[step * self.batch : (step + 1) * self.batch]
+        index = np.arange(mine.start, mine.stop)
+        samples = self.split.read(index)
+        if samples.ndim == 5:
+            values = samples.astype(np.float32)
+        else:
+            values = normalize(samples, self.augment.normalization)
+        return LoadedBatch(_to_batch(values, self.split.labels[index], index))
+
+
+def _to_batch(values: Floats, target: NDArray[Any], index: NDArray[np.int64]) -> Batch:
+    """Make tensors; clips ``[B, T, ...]`` become ``[T, B, ...]``."""
+    x = torch.from_numpy(values)
+    if x.dim() == 5:
+        x = x.transpose(0, 1).contiguous()
+    return Batch(x, torch.from_numpy(target), torch.from_numpy(index))
+
+
+def _load(
+    data: Data, batches: Dataset[LoadedBatch], steps: range, *, num_workers: int, timeout: float
+) -> Iterator[Batch]:
+    """Yield the batches of all steps in order."""
+    for loaded in load_steps(batches, steps, num_workers=num_workers, timeout=timeout):
+        _count_replaced(data, loaded.replaced)
+        yield loaded.batch
+
+
+def load_steps(
+    dataset: Dataset[Item], steps: range, *, num_workers: int, timeout: float = TIMEOUT_S
+) -> Iterator[Item]:
+    """Yield ``dataset[step]`` for every step, in order, by ``num_workers`` processes.
+
+    Raises:
+        LBQError: as ``dataset`` raised it.
+        RuntimeError: if a worker died, or returned nothing for ``timeout`` seconds.
+    """
+    can_fork = "fork" in multiprocessing.get_all_start_methods()  # starts in milliseconds
+    loader = DataLoader(
+        _ErrorsAsItems(dataset),
+        batch_size=None,
+        sampler=steps,
+        collate_fn=_unchanged,
+        num_workers=num_workers,
+        timeout=timeout if num_workers else 0,
+        worker_init_fn=_ignore_stop_signals,
+        multiprocessing_context="fork" if num_workers and can_fork else None,
+        generator=torch.Generator(),  # of worker seeds, which nothing uses; not the global one
+    )
+    iterator = iter(loader)
+    stop = partial(_stop_workers, iterator)
+    if num_workers:
+        atexit.register(stop)  # runs before multiprocessing's handler, which waits for workers
+    try:
+        for item in iterator:
+            if isinstance(item, LBQError):
+                raise item
+            yield item
+    except (EOFError, ConnectionError) as error:  # it died while it handed over a tensor
+        raise RuntimeError(f"DataLoader worker exited unexpectedly ({error!r})") from error
+    finally:
+        if num_workers:
+            atexit.unregister(stop)
+            stop()
+
+
+@dataclass(frozen=True)
+class _ErrorsAsItems(Dataset[Any]):
+    """Returns errors instead of raising them: DataLoader adds a traceback to their message."""
+
+    dataset: Dataset[Any]
+
+    def __getitem__(self, step: int) -> Any:
+        try:
+            return self.dataset[step]
+        except LBQError as error:
+            return error
+
+
+def _unchanged(item: Item) -> Item:
+    return item
+
+
+def _ignore_stop_signals(worker: int) -> None:
+    """Leave SIGINT and SIGTERM, which schedulers send to all processes, to the main process."""
+    del worker
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stop_workers(iterator: Any) -> None:
+    """Stop the workers of a DataLoader, also those that hang: they ignore its SIGTERM."""
+    iterator._shutdown_workers()
+    for worker in iterator._workers:
+        worker.kill()
+        worker.join()
+
+
+def _count_replaced(data: Data, replaced: dict[int, str]) -> None:
+    """Record the replaced samples, and raise when there are too many."""
     allowed = int(data.config.max_corrupt * data.num_train)
-    for index, complaint in complaints.items():
+    for index, message in replaced.items():
         if index in data.corrupt:
             continue
-        data.corrupt[index] = complaint
+        data.corrupt[index] = message
         if len(data.corrupt) > allowed:
             raise CorruptSample(
-                f"{complaint}; {len(data.corrupt)} corrupt training samples are more than "
+                f"{message}; {len(data.corrupt)} corrupt training samples are more than "
                 f"the {allowed} that max_corrupt={data.config.max_corrupt:g} allows"
             )
         warnings.warn(
-            f"{complaint}; trained on its neighbour instead "
+            f"{message}; trained on its neighbour instead "
             f"({len(data.corrupt)} of at most {allowed})",
             stacklevel=3,
         )
