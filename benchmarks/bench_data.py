@@ -4,8 +4,7 @@
     LBQ_DATA=<folder> python benchmarks/bench_data.py     CIFAR-10 from $LBQ_DATA/cifar10
 
 Each row is the least of many rounds, in CPU time of this thread, since other processes disturb the
-clock on the wall. The last row is the AutoAugment policy as the published code runs it: Pillow, one
-image at a time.
+clock on the wall.
 """
 
 import argparse
@@ -70,52 +69,6 @@ def stage_seconds(
     return best / (steps * batch)
 
 
-def pillow_seconds(rounds: int, images: int = 200) -> float:
-    """Measure the policy in Pillow: a row at random for each image."""
-    from PIL import Image, ImageEnhance, ImageOps  # noqa: PLC0415 -- the extra [data]
-
-    from lbq.data.autoaugment import RANGES, ROWS  # noqa: PLC0415
-
-    grey = (128, 128, 128)
-    enhancers = {"color": "Color", "contrast": "Contrast", "sharpness": "Sharpness"}
-    enhancers["brightness"] = "Brightness"
-
-    def operate(image: Image.Image, name: str, size: float) -> Image.Image:
-        if name in enhancers:
-            return getattr(ImageEnhance, enhancers[name])(image).enhance(1 + size)
-        if name in ("autocontrast", "equalize", "invert"):
-            return getattr(ImageOps, name)(image)
-        if name in ("posterize", "solarize"):
-            return getattr(ImageOps, name)(image, int(size))
-        if name == "rotate":
-            return image.rotate(size, fillcolor=grey)
-        matrix = {
-            "shear_x": (1, size, 0, 0, 1, 0),
-            "shear_y": (1, 0, 0, size, 1, 0),
-            "translate_x": (1, 0, 32 * size, 0, 1, 0),
-            "translate_y": (1, 0, 0, 0, 1, 32 * size),
-        }[name]
-        filter_ = Image.Resampling.BICUBIC if "shear" in name else Image.Resampling.NEAREST
-        return image.transform(image.size, Image.Transform.AFFINE, matrix, filter_, fillcolor=grey)
-
-    generator = np.random.default_rng(0)
-    pixels = generator.integers(0, 256, (images, 32, 32, 3), dtype=np.uint8)
-    rows = generator.integers(0, len(ROWS["cifar10"]), images)
-    chances = generator.random((images, 2))
-
-    def run() -> None:
-        for array, row, chance in zip(pixels, rows, chances, strict=True):
-            image = Image.fromarray(array)
-            for (probability, name, index), happens in zip(
-                ROWS["cifar10"][row], chance, strict=True
-            ):
-                if happens < probability:
-                    image = operate(image, name, RANGES[name][index])
-            np.asarray(image)
-
-    return least(run, rounds) / images
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=64)
@@ -132,7 +85,6 @@ def main() -> None:
         found["all of it in a worker, as the main process sees it"] = stage_seconds(
             opened, everything, arguments.batch, 1, arguments.rounds
         )
-    found["the policy in Pillow"] = pillow_seconds(arguments.rounds)
     for name, seconds in found.items():
         print(f"{name:55s} {1e6 * seconds:6.1f} us per image")
     if arguments.out:

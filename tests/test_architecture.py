@@ -30,7 +30,7 @@ OWNERS = {
     "torch.fx": ("lbq/deploy/capture.py", "lbq/adapters/relu_to_neuron.py"),  # reads | rewrites
     "matplotlib": ("lbq/analysis/figures.py",),
     "triton": ("lbq/kernels/triton_kernels.py",),
-    "PIL": ("lbq/data/encoded_images.py",),
+    "PIL": ("lbq/data/encoded_images.py", "lbq/data/autoaugment.py"),
     "datasets": ("lbq/data/images.py",),
     "pyarrow": ("lbq/data/images.py",),
     "h5py": ("lbq/export/nir.py",),

@@ -43,7 +43,6 @@ def test_the_record_says_what_the_run_came_to(tmp_path, tiny):
         ("images", "data/photos", "photos"),  # is a folder here
         ("images", "a/b/c", "c"),
         ("nmnist", "data/nmnist", "nmnist"),
-        ("webdataset", "data/shards", "shards"),
     ],
 )
 def test_a_record_keeps_ids_of_the_hub_and_no_paths(

@@ -2,9 +2,11 @@
 
 import dataclasses
 import hashlib
+import io
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +26,7 @@ from lbq import data
 from lbq.data import AugmentConfig, DataConfig, MixConfig, augment, loaders, sampler
 from lbq.data.loaders import EvalBatches, TrainBatches
 from lbq.data.splits import InMemory
-from lbq.errors import CorruptSample, ParameterError
+from lbq.errors import CorruptSample, FormatError, ParameterError
 
 FOUR_WORKERS = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -272,20 +274,50 @@ def test_a_packed_set_allows_no_corrupt_image(files):
         open_files(files, augment=AugmentConfig(crop="pad"), size=12)
 
 
-def test_shards_are_the_same_set_as_files(files):
+def write_shards(files, folder, *, suffix=".png"):
+    """Write the images of a folder of classes as webdataset shards."""
+    folder.mkdir()
     for split in ("train", "test"):
-        with tarfile.open(files.parent / f"{split}-0.tar", "w") as file:
+        with tarfile.open(folder / f"{split}-000000.tar", "w") as file:
             for path in sorted((files / split).rglob("*.png")):
-                label = files.parent / "label"
-                label.write_text(str("ab".index(path.parent.name)))
-                file.add(path, arcname=path.name)
-                file.add(label, arcname=path.stem + ".cls")
-    shards = open_files(files.parent, kind="webdataset")
+                label = str("ab".index(path.parent.name)).encode()
+                last = suffix if path.stem == "03" else ".png"
+                for name, content in (
+                    (path.stem + last, path.read_bytes()),
+                    (path.stem + ".cls", label),
+                ):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    file.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def test_webdataset_shards_are_the_same_set_as_files(files, tmp_path):
+    shards = open_files(write_shards(files, tmp_path / "shards"))
     assert (shards.num_train, shards.num_test) == (20, 10)
     assert shards.digest == open_files(files).digest
-    assert sha(epoch(shards, num_workers=2)) == sha(epoch(shards))
-    packed = open_files(files.parent, kind="webdataset", augment=AugmentConfig(crop="pad"), size=12)
-    assert packed.sample_shape == (3, 12, 12)
+    assert sha(epoch(shards, num_workers=2)) == sha(epoch(open_files(files)))
+
+
+def test_a_corrupt_or_changed_shard_is_noticed(files, tmp_path):
+    folder = write_shards(files, tmp_path / "shards")
+    digest = open_files(folder).digest
+    shard = folder / "train-000000.tar"
+    content = shard.read_bytes()
+    shard.write_bytes(content[: len(content) // 2])
+    with pytest.raises(FormatError, match="one class for every image"):
+        open_files(folder)
+    tear(files / "train", "03.png")
+    shutil.rmtree(folder)
+    changed = open_files(write_shards(files, folder), max_corrupt=0.0)
+    assert changed.digest != digest
+    with pytest.raises(CorruptSample, match=r"train\[11\] \(03\.png\)"):
+        epoch(changed, global_batch=20)
+
+
+def test_shards_with_two_image_suffixes_are_refused(files, tmp_path):
+    with pytest.raises(FormatError, match="under one suffix"):
+        open_files(write_shards(files, tmp_path / "shards", suffix=".jpg"))
 
 
 def test_real_recordings_come_as_sequences(real_data, cache):

@@ -123,16 +123,3 @@ def test_what_cannot_be_is_refused():
         bits(epoch=2**32)
     with pytest.raises(ParameterError, match="global batch"):
         sampler.num_steps(10, 11)
-
-
-def test_shards_are_visited_sixteen_at_a_time_and_mixed():
-    shards = np.repeat(np.arange(40), 25)
-    order = sampler.epoch_order(1000, seed=0, epoch=0, shards=shards)
-    assert np.array_equal(np.sort(order), np.arange(1000))
-    visited = [
-        set(shards[order[start:stop]]) for start, stop in [(0, 400), (400, 800), (800, 1000)]
-    ]
-    assert [len(group) for group in visited] == [16, 16, 8]
-    assert len(set(shards[order[:30]])) > 8
-    again = sampler.epoch_order(1000, seed=0, epoch=1, shards=shards)
-    assert set(shards[again[:400]]) != visited[0]

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbq.data.autoaugment import NUM_DRAWS as POLICY_DRAWS
-from lbq.data.autoaugment import POLICIES, PolicyName
-from lbq.data.pixels import Bytes
+from lbq.data.autoaugment import Bytes, PolicyName, apply_policy
 from lbq.data.sampler import RandomStream, random_bits, to_integers, to_uniform
 from lbq.errors import ParameterError
 from lbq.ranges import Range, check_ranges
@@ -128,7 +127,7 @@ def augment_images(
     if pad or config.flip:
         images = _crop_and_flip(images, bits, pad=pad, flip=config.flip)
     if config.policy is not None:
-        images = POLICIES[config.policy].apply(images, bits[:, _POLICY:])
+        images = apply_policy(config.policy, images, bits[:, _POLICY:])
     values = normalize(images, config.normalization)
     if config.cutout:
         height, width = images.shape[2:]

@@ -1,49 +1,52 @@
-"""The AutoAugment policies of the published recipes, as data.
+"""AutoAugment (Cubuk et al., 2019) by Pillow, with the policies of the published recipes.
 
-A policy is a list of rows; an image gets one of them at random. A row holds two turns, each with
-the probability that it happens, an operation of ``pixels.py`` and an index into that operation's
-ten magnitudes. The rows are those of the code line that the paper follows; they differ from other
-implementations in signs, fill and one probability (docs/decisions/0021).
+A policy is a list of sub-policies; an image gets one of them at random. A sub-policy applies two
+operations, each with a probability and an index into the operation's ten magnitudes. The tables are
+those of the code that the paper follows; they differ from other implementations in signs, fill
+colour and one probability (docs/decisions/0021).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.pixels import OPERATIONS, Bytes
 from lbq.data.sampler import to_integers, to_uniform
+from lbq.errors import MissingExtraError
 
-Turn = tuple[float, str, int]
-"""Probability, operation, index of the magnitude."""
+Bytes = NDArray[np.uint8]
+"""Images, ``[B, 3, H, W]``."""
+Operation = tuple[float, str, int]
+"""Probability, name, index of the magnitude."""
 PolicyName = Literal["cifar10", "imagenet"]
 
 NUM_DRAWS = 5
-"""Random numbers that an image takes: its row, and for both turns whether and with which sign."""
+"""Random numbers per image: the sub-policy, and for both operations whether and with which sign."""
+FILL = (128, 128, 128)
+"""Colour of pixels from outside of the image."""
 
 
-def _spread(last: float, first: float = 0.0) -> tuple[float, ...]:
+def _linspace(last: float, first: float = 0.0) -> tuple[float, ...]:
     return tuple(np.linspace(first, last, 10).tolist())
 
 
-RANGES: dict[str, tuple[float, ...]] = {
-    "shear_x": _spread(0.3),
-    "shear_y": _spread(0.3),
-    "translate_x": _spread(150 / 331),
-    "translate_y": _spread(150 / 331),
-    "rotate": _spread(30.0),
-    "color": _spread(0.9),
+MAGNITUDES: dict[str, tuple[float, ...]] = {
+    "shear_x": _linspace(0.3),
+    "shear_y": _linspace(0.3),
+    "translate_x": _linspace(150 / 331),
+    "translate_y": _linspace(150 / 331),
+    "rotate": _linspace(30.0),
+    "color": _linspace(0.9),
     "posterize": (8.0, 8.0, 7.0, 7.0, 6.0, 6.0, 5.0, 5.0, 4.0, 4.0),
-    "solarize": _spread(0.0, first=256.0),
-    "contrast": _spread(0.9),
-    "sharpness": _spread(0.9),
-    "brightness": _spread(0.9),
-    "autocontrast": _spread(0.0),
-    "equalize": _spread(0.0),
-    "invert": _spread(0.0),
+    "solarize": _linspace(0.0, first=256.0),
+    "contrast": _linspace(0.9),
+    "sharpness": _linspace(0.9),
+    "brightness": _linspace(0.9),
+    "autocontrast": _linspace(0.0),
+    "equalize": _linspace(0.0),
+    "invert": _linspace(0.0),
 }
 """Ten magnitudes for every operation."""
 
@@ -52,7 +55,7 @@ SIGNED = {"shear_x", "shear_y", "translate_x", "translate_y"}
 AROUND_ONE = {"color", "contrast", "sharpness", "brightness"}
 """The magnitude is added to 1 or taken from it, half of the time each."""
 
-ROWS: dict[PolicyName, tuple[tuple[Turn, Turn], ...]] = {
+SUB_POLICIES: dict[PolicyName, tuple[tuple[Operation, Operation], ...]] = {
     "cifar10": (
         ((0.1, "invert", 7), (0.2, "contrast", 6)),
         ((0.7, "rotate", 2), (0.3, "translate_x", 9)),
@@ -109,48 +112,65 @@ ROWS: dict[PolicyName, tuple[tuple[Turn, Turn], ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Policy:
-    """Rows that are ready to be applied to whole batches."""
+def apply_policy(name: PolicyName, images: Bytes, bits: NDArray[np.uint64]) -> Bytes:
+    """Apply a sub-policy to each image: ``bits`` are ``[B, NUM_DRAWS]``.
 
-    rows: Sequence[tuple[Turn, Turn]]
-
-    def apply(self, images: Bytes, bits: NDArray[np.uint64]) -> Bytes:
-        """Give every image its row: ``bits`` are ``[B, NUM_DRAWS]``.
-
-        Images that get the same operation in the same turn are worked on together.
-        """
-        operations, probabilities, magnitudes = self._tables
-        images = images.copy()
-        row = to_integers(bits[:, 0], len(self.rows))
-        for turn in (0, 1):
-            happens = to_uniform(bits[:, 1 + 2 * turn]) < probabilities[row, turn]
-            magnitude = magnitudes[row, turn, to_integers(bits[:, 2 + 2 * turn], 2)]
-            operation = np.where(happens, operations[row, turn], -1)
-            for code, operate in enumerate(OPERATIONS.values()):
-                chosen = np.flatnonzero(operation == code)
-                if len(chosen):
-                    images[chosen] = operate(images[chosen], magnitude[chosen])
-        return images
-
-    @cached_property
-    def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Operations and probabilities ``[rows, 2]``, magnitudes by sign ``[rows, 2, 2]``."""
-        codes = {name: code for code, name in enumerate(OPERATIONS)}
-        operations = np.array([[codes[turn[1]] for turn in row] for row in self.rows])
-        probabilities = np.array([[turn[0] for turn in row] for row in self.rows])
-        magnitudes = np.array([[_by_sign(turn) for turn in row] for row in self.rows])
-        return operations, probabilities, magnitudes
+    Raises:
+        MissingExtraError: if Pillow is not installed.
+    """
+    operations, to_image = _pillow_operations()
+    sub_policies = SUB_POLICIES[name]
+    chosen = to_integers(bits[:, 0], len(sub_policies)).tolist()
+    chances, signs = to_uniform(bits[:, 1::2]).tolist(), to_integers(bits[:, 2::2], 2).tolist()
+    augmented = images.copy()
+    for i, out in enumerate(augmented):
+        image = None
+        for (probability, operation, index), chance, sign in zip(
+            sub_policies[chosen[i]], chances[i], signs[i], strict=True
+        ):
+            if chance < probability:
+                if image is None:
+                    image = to_image(np.ascontiguousarray(images[i].transpose(1, 2, 0)))
+                image = operations[operation](image, _signed_magnitude(operation, index, sign))
+        if image is not None:
+            out[...] = np.asarray(image).transpose(2, 0, 1)
+    return augmented
 
 
-POLICIES: dict[PolicyName, Policy] = {name: Policy(rows) for name, rows in ROWS.items()}
-
-
-def _by_sign(turn: Turn) -> tuple[float, float]:
-    _, operation, index = turn
-    magnitude = RANGES[operation][index]
+def _signed_magnitude(operation: str, index: int, sign: int) -> float:
+    magnitude = MAGNITUDES[operation][index]
     if operation in SIGNED:
-        return -magnitude, magnitude
+        return magnitude if sign else -magnitude
     if operation in AROUND_ONE:
-        return 1 - magnitude, 1 + magnitude
-    return magnitude, magnitude
+        return 1 + magnitude if sign else 1 - magnitude
+    return magnitude
+
+
+@cache
+def _pillow_operations() -> tuple[dict[str, Callable[[Any, float], Any]], Callable[[Bytes], Any]]:
+    """Return the operations by name, and the function that makes an image of ``[H, W, 3]``."""
+    try:
+        from PIL import Image, ImageEnhance, ImageOps  # noqa: PLC0415 -- an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("AutoAugment needs Pillow: pip install 'lbq[data]'") from error
+    nearest, bicubic = Image.Resampling.NEAREST, Image.Resampling.BICUBIC
+
+    def affine(image: Any, matrix: tuple[Any, ...], resample: Any) -> Any:
+        return image.transform(image.size, Image.Transform.AFFINE, matrix, resample, fillcolor=FILL)
+
+    return {
+        "shear_x": lambda image, m: affine(image, (1, m, 0, 0, 1, 0), bicubic),
+        "shear_y": lambda image, m: affine(image, (1, 0, 0, m, 1, 0), bicubic),
+        "translate_x": lambda image, m: affine(image, (1, 0, m * image.width, 0, 1, 0), nearest),
+        "translate_y": lambda image, m: affine(image, (1, 0, 0, 0, 1, m * image.height), nearest),
+        "rotate": lambda image, m: image.rotate(m, fillcolor=FILL),
+        "color": lambda image, m: ImageEnhance.Color(image).enhance(m),
+        "posterize": lambda image, m: ImageOps.posterize(image, int(m)),
+        "solarize": ImageOps.solarize,
+        "contrast": lambda image, m: ImageEnhance.Contrast(image).enhance(m),
+        "sharpness": lambda image, m: ImageEnhance.Sharpness(image).enhance(m),
+        "brightness": lambda image, m: ImageEnhance.Brightness(image).enhance(m),
+        "autocontrast": lambda image, m: ImageOps.autocontrast(image),
+        "equalize": lambda image, m: ImageOps.equalize(image),
+        "invert": lambda image, m: ImageOps.invert(image),
+    }, Image.fromarray

@@ -1,8 +1,4 @@
-"""The only door: open a data set by its configuration, then ask for batches.
-
-Everything that varies is a function of seed, epoch and step. The global batch of a step holds the
-same samples with the same augmentation for any number of ranks and workers.
-"""
+"""The configuration of a data set, and opening it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +10,6 @@ from lbq.data.images import open_images
 from lbq.data.packed import open_packed
 from lbq.data.recordings import open_recordings
 from lbq.data.sampler import num_steps
-from lbq.data.shards import open_shards
 from lbq.data.splits import Splits
 from lbq.data.synthetic import open_synthetic
 from lbq.errors import ParameterError
@@ -23,41 +18,41 @@ from lbq.ranges import Range, check_ranges
 SYNTHETIC = "synthetic"
 """The source that needs no files."""
 
-Kind = Literal["images", "webdataset", "nmnist", "cifar10-dvs", "dvs-gesture", "dvs128-objects"]
+Kind = Literal["images", "nmnist", "cifar10-dvs", "dvs-gesture", "dvs128-objects"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which data, and how it is brought to a network; pure data."""
+    """Which data to read, and how to prepare it."""
 
     source: str
     """Hub id or folder of images, folder or zip file of recordings, or "synthetic"."""
     kind: Kind = "images"
-    """What lies there."""
+    """Images, or the layout of a set of event recordings."""
     size: int | None = None
-    """Side of the square that samples are brought to; as they are if None."""
+    """Side of the square that samples are resized to; None keeps their size."""
     train_split: str = "train"
     """Name of the split of images to train on."""
     test_split: str | None = None
     """Name of the split of images to test on; "test" or "validation" if None."""
     label: str | None = None
-    """Column with the classes of images; "label" or "fine_label" if None."""
+    """Column with the classes of images; "label", "fine_label" or "cls" if None."""
     limit: int | None = None
-    """Train on so many samples, spread evenly over the set; on all if None."""
+    """Number of training samples to use, spaced evenly over the set; all if None."""
     limit_test: int | None = None
-    """Test on so many samples."""
+    """Number of test samples to use."""
     max_corrupt: float = 0.0001
-    """Share of the training images that may turn out corrupt while they are decoded: they are
-    replaced by their neighbours. Test images and packed sets allow none."""
+    """Largest share of corrupt training images, which are replaced by their neighbours while they
+    are decoded. In test sets and packed sets every corrupt image is an error."""
     timesteps: int = 10
     """Number of frames of a recording (T)."""
     frames: Literal["number", "time"] = "number"
     """Frames hold equal numbers of events, or last equally long."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
-    """How training samples are varied."""
+    """Augmentation of training samples."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Raise ParameterError for values out of range and contradictions."""
         for name in ("source", "train_split", "test_split", "label"):
             value = getattr(self, name)
             if value is not None and not value.isprintable():
@@ -86,7 +81,7 @@ class DataConfig:
     @property
     def is_events(self) -> bool:
         """Whether samples are recordings of events."""
-        return self.kind not in ("images", "webdataset")
+        return self.kind != "images"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +110,7 @@ class Data:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what the set holds: the same for the same data wherever it lies."""
+        """SHA-256 of the set's content, independent of its source."""
         return self.splits.digest
 
     @property
@@ -154,18 +149,18 @@ def _open_splits(config: DataConfig, cache: Path) -> Splits:
             limits=limits,
             cache=cache / "packed",
         )
-    splits = config.train_split, config.test_split
-    if config.kind == "webdataset":
-        found = open_shards(config.source, splits=splits, limits=limits, cache=cache / "packed")
-    else:
-        found = open_images(
-            config.source, splits=splits, label=config.label, limits=limits, cache=cache
-        )
+    found = open_images(
+        config.source,
+        splits=(config.train_split, config.test_split),
+        label=config.label,
+        limits=limits,
+        cache=cache,
+    )
     return _open_encoded(config, found, cache)
 
 
 def _open_encoded(config: DataConfig, found: EncodedSet, cache: Path) -> Splits:
-    """Pack a set of images, or leave it encoded where every epoch looks at other boxes."""
+    """Pack a set of images, or keep it encoded where every epoch decodes other crops."""
     if config.augment.crop == "resized":
         assert config.size is not None
         return Splits(

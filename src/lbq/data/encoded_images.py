@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from lbq.data.autoaugment import Bytes
 from lbq.data.packed import SplitContents
-from lbq.data.pixels import Bytes
 from lbq.data.sampler import to_integers, to_uniform
 from lbq.data.splits import evenly_spaced
 from lbq.errors import CorruptSample, FormatError, MissingExtraError
@@ -137,8 +137,6 @@ class EncodedSplit:
 
     labels: NDArray[np.int64]
     encoded: EncodedImages
-    shards: NDArray[np.int64] | None = None
-    """Which large file an image lies in, where an epoch shall go from file to file."""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -3,13 +3,13 @@
 Clips are moved, turned and covered, never blurred: a count goes to the nearest pixel or is lost.
 """
 
-from math import sqrt, tan
+from functools import lru_cache
+from math import cos, radians, sin, sqrt, tan
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lbq.data.augment import AugmentConfig, Floats
-from lbq.data.pixels import nearest_source, rotation
 from lbq.data.sampler import RandomStream, random_bits, to_integers, to_uniform
 
 Counts = NDArray[np.uint16]
@@ -59,13 +59,13 @@ def _wide(clip: Counts, bits: Bits) -> Counts:
             return clip
         case 1:
             slope = tan(0.3 * strength)
-            return _take(clip, nearest_source(height, width, (1.0, slope, 0.0, 1.0)))
+            return _take(clip, _nearest_source(height, width, (1.0, slope, 0.0, 1.0)))
         case 2:
             return _shift(clip, int(5 * strength), axis=3)
         case 3:
             return _shift(clip, int(5 * strength), axis=2)
         case 4:
-            return _take(clip, rotation(height, width, 30 * strength))
+            return _take(clip, _rotation(height, width, 30 * strength))
         case _:
             share = 0.001 + (0.11 - 0.001) * float(to_uniform(bits)[1])
             side = round(sqrt(share * height * width))
@@ -83,7 +83,7 @@ def _nda(clip: Counts, bits: Bits) -> Counts:
         case 0:
             return _roll(clip, bits, 7)
         case 1:
-            return _take(clip, rotation(height, width, 90 * float(to_uniform(bits)[1]) - 45))
+            return _take(clip, _rotation(height, width, 90 * float(to_uniform(bits)[1]) - 45))
         case _:
             tall, wide = height // 2, width // 2
             y, x = int(to_integers(bits[2:3], height)[0]), int(to_integers(bits[3:], width)[0])
@@ -116,3 +116,35 @@ def _cover(clip: Counts, top: int, left: int, height: int, width: int) -> Counts
     covered = clip.copy()
     covered[:, :, max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)] = 0
     return covered
+
+
+def _rotation(height: int, width: int, degrees: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the source pixels of a rotation, counter-clockwise."""
+    angle = -radians(degrees % 360)
+    c, s = round(cos(angle), 15), round(sin(angle), 15)
+    return _nearest_source(height, width, (c, s, -s, c))
+
+
+@lru_cache(maxsize=64)
+def _nearest_source(
+    height: int, width: int, matrix: tuple[float, float, float, float]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return which pixel each pixel of a transformed image shows, and which show the outside.
+
+    The matrix maps a place in the result, seen from the centre, to a place in the image. The
+    arithmetic is Pillow's (16 bits behind the point), so that the same pixels are chosen.
+    Positions are flat, ``[H * W]``.
+    """
+    xx, xy, yx, yy = matrix
+    middle_x, middle_y = width / 2, height / 2
+    first_x = xx * -middle_x + xy * -middle_y + middle_x + 0.5 * xx + 0.5 * xy
+    first_y = yx * -middle_x + yy * -middle_y + middle_y + 0.5 * yx + 0.5 * yy
+    xx, xy, yx, yy, x0, y0 = (
+        int(np.floor(value * 65536 + 0.5)) for value in (*matrix, first_x, first_y)
+    )
+    y, x = np.mgrid[:height, :width]
+    from_x = (x0 + xx * x + xy * y) >> 16
+    from_y = (y0 + yx * x + yy * y) >> 16
+    is_outside = (from_x < 0) | (from_x >= width) | (from_y < 0) | (from_y >= height)
+    source = np.where(is_outside, 0, from_y * width + from_x)
+    return source.ravel(), np.flatnonzero(is_outside)

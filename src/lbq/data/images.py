@@ -1,7 +1,7 @@
-"""Labelled images through the ``datasets`` library: a hub id, or a folder in the same layout.
+"""Labelled images through the ``datasets`` library: a hub id, or a folder.
 
-The library reads parquet files, folders of classes and the hub alike; it runs no code that comes
-with a data set.
+The library reads parquet files, folders of classes and webdataset shards (tar files that hold
+``<key>.jpg`` and ``<key>.cls``); it runs no code that comes with a data set.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from lbq.data.encoded_images import EncodedSet, EncodedSplit, count_classes
 from lbq.data.splits import evenly_spaced
 from lbq.errors import FormatError, MissingExtraError
 
-_LABELS = ("label", "fine_label")
+_LABELS = ("label", "fine_label", "cls")
 _TEST_SPLITS = ("test", "validation", "val")
 _SLICE = 1000
 
@@ -33,7 +33,7 @@ def open_images(
     Args:
         source: hub id, or folder.
         splits: names of both; the second is "test" or "validation" if None.
-        label: column with the classes; "label" or "fine_label" if None.
+        label: column with the classes; "label", "fine_label" or "cls" if None.
         limits: how many samples of each to keep, spread evenly; all if None.
         cache: where the library may keep its own files.
     """
@@ -104,6 +104,11 @@ def _open_split(split: Any, name: str, *, label: str, source: str) -> EncodedSpl
         raise FormatError(f"{source} has no column of images, it has {', '.join(split.features)}")
     image = images[0]
     split = split.select_columns([image, label]).cast_column(image, image_type(decode=False))
+    if num_missing := split.with_format("arrow")[:].column(image).null_count:
+        raise FormatError(
+            f"{num_missing} rows of {name} in {source} have no image in the column {image!r}; the "
+            f"images of a set must lie in one column, in webdataset shards under one suffix"
+        )
     return EncodedSplit(_read_labels(split, label), _Column(split, image, name))
 
 

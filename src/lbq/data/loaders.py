@@ -90,11 +90,9 @@ def train_batches(
     """
     steps = range(start_step, steps_per_epoch(data, global_batch))
     rank_positions(0, global_batch=global_batch, rank=rank, world_size=world_size)  # validates
-    split = data.splits.train
-    shards = split.rows.shards if isinstance(split, DecodedOnRead) else None
     batches = TrainBatches(
         split=data.splits.train,
-        order=epoch_order(data.num_train, seed=seed, epoch=epoch, shards=shards),
+        order=epoch_order(data.num_train, seed=seed, epoch=epoch),
         augment=data.config.augment,
         num_classes=data.num_classes,
         seed=seed,

@@ -17,13 +17,11 @@ from lbq.errors import ParameterError
 _WORDS = 4
 """Numbers that Philox makes of one counter."""
 
-_SHARDS_AT_ONCE = 16
-
 
 class RandomStream(IntEnum):
-    """What random bits are for; bits of two stages have nothing to do with each other.
+    """The uses of random bits; the bits of two streams are independent.
 
-    The numbers are part of what a seed means: never reuse one.
+    The numbers are part of what a seed means: never reuse one (6 was used).
     """
 
     ORDER = 0
@@ -32,7 +30,6 @@ class RandomStream(IntEnum):
     MIXING = 3
     EVENTS = 4
     SYNTHETIC = 5
-    SHARDS = 6
 
 
 def random_bits(
@@ -63,21 +60,11 @@ def to_integers(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
     return (bits % np.uint64(bound)).astype(np.int64)
 
 
-def epoch_order(
-    num_samples: int, *, seed: int, epoch: int, shards: NDArray[np.int64] | None = None
-) -> NDArray[np.int64]:
-    """Return the order of an epoch: ``order[position]`` is the index of a sample.
-
-    Where samples lie in large files (``shards`` says in which), the files are visited in random
-    order, sixteen at a time, and the samples of these are mixed: storage sees few files at once.
-    """
-    keys = _keys(RandomStream.ORDER, num_samples, seed=seed, epoch=epoch)
-    if shards is None:
-        return np.argsort(keys, kind="stable")
-    turn = np.argsort(_keys(RandomStream.SHARDS, 1 + int(shards.max()), seed=seed, epoch=epoch))
-    group = np.empty_like(turn)
-    group[turn] = np.arange(len(turn)) // _SHARDS_AT_ONCE
-    return np.lexsort((keys, group[shards]))
+def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the order of an epoch: ``order[position]`` is the index of a sample."""
+    blocks = -(-num_samples // _WORDS)
+    keys = _raw(RandomStream.ORDER, seed=seed, epoch=epoch, counter=0, count=blocks)
+    return np.argsort(keys[:num_samples], kind="stable")
 
 
 def num_steps(num_samples: int, global_batch: int) -> int:
@@ -113,11 +100,6 @@ def eval_positions(num_samples: int, *, rank: int, world_size: int, batch: int) 
     batches = -(-num_samples // batch)
     first, last = (r * batches // world_size * batch for r in (rank, rank + 1))
     return range(min(first, num_samples), min(last, num_samples))
-
-
-def _keys(stream: RandomStream, count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:
-    blocks = -(-count // _WORDS)
-    return _raw(stream, seed=seed, epoch=epoch, counter=0, count=blocks)[:count]
 
 
 def _raw(
