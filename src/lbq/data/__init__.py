@@ -1,4 +1,4 @@
-"""The way in: images and events as batches, with augmentation that is a function of the seed."""
+"""Data sets of images and event recordings as batches, augmented as a function of the seed."""
 
 from lbq.data.augment import (
     CIFAR10,

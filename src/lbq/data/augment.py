@@ -1,8 +1,9 @@
-"""What happens to a training image: crop, flip, policy, normalise, cut out; in this order.
+"""Augmentation of images: crop, flip, AutoAugment, normalise, cutout; then Mixup and CutMix.
 
-Everything is a function of the image and its random bits, and works on whole batches. Mixing
-images with each other comes after it and lives in ``mixing.py``; what event frames get, in
-``event_augment.py``.
+An augmented image is a function of the image and its random bits. Mixing pairs neighbours in the
+epoch: positions 0 and 1, 2 and 3, and so on. The order is random, so this is as good as any
+pairing, and partners almost always belong to the same rank. One coefficient holds for a whole
+global batch, as in the published recipes. Augmentation of event frames is in ``event_augment.py``.
 """
 
 from dataclasses import dataclass, field
@@ -22,18 +23,18 @@ Floats = NDArray[np.float32]
 
 _CROP, _FLIP, _CUTOUT, _POLICY = 0, 2, 3, 5
 _NUM_DRAWS = _POLICY + POLICY_DRAWS
-"""Which of an image's random numbers is for what: part of what a seed means."""
+"""Indices of an image's random numbers by use: part of what a seed means."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normalization:
-    """Per channel, on values in 0..1: subtract the mean, divide by the deviation."""
+    """Mean and standard deviation of each channel, for values in 0..1."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
     def __post_init__(self) -> None:
-        """Refuse numbers of another scale, such as 0..255."""
+        """Raise ParameterError for another scale, such as 0..255."""
         check_ranges(self, ParameterError, mean=Range(0, 1), std=Range(0, 1, is_open_below=True))
 
 
@@ -44,12 +45,12 @@ CIFAR100 = Normalization(
 )
 IMAGENET = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 UNIT = Normalization(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-"""Leave values in 0..1."""
+"""Keeps values in 0..1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixConfig:
-    """How often and how strongly samples are mixed; all zero is not at all."""
+    """Probability and strength of Mixup and CutMix; both are off by default."""
 
     mixup: float = 0.0
     """Blend two samples with a share from Beta(mixup, mixup); 0: never."""
@@ -61,7 +62,7 @@ class MixConfig:
     """Share of the mixed batches that get CutMix, where both are on."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no distribution and no probability."""
+        """Raise ParameterError for values out of range."""
         check_ranges(
             self,
             ParameterError,
@@ -79,7 +80,7 @@ class MixConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """How training samples are varied; the test samples are only normalised."""
+    """Augmentation of training samples; test samples are only normalised."""
 
     crop: Literal["none", "pad", "resized"] = "none"
     """"pad": a place in the image with ``pad`` black pixels around it (CIFAR); "resized": a random
@@ -104,7 +105,7 @@ class AugmentConfig:
     """Mixup and CutMix."""
 
     def __post_init__(self) -> None:
-        """Refuse what no image could be given."""
+        """Raise ParameterError for values out of range."""
         check_ranges(
             self,
             ParameterError,
@@ -119,7 +120,7 @@ class AugmentConfig:
 def augment_images(
     images: Bytes, config: AugmentConfig, *, seed: int, epoch: int, start: int
 ) -> Floats:
-    """Vary and normalise the images of the positions from ``start`` on: ``[B, 3, H, W]``."""
+    """Augment and normalise the images at the positions from ``start`` on: ``[B, 3, H, W]``."""
     bits = random_bits(
         RandomStream.IMAGE, seed=seed, epoch=epoch, start=start, count=len(images), width=_NUM_DRAWS
     )
@@ -137,7 +138,7 @@ def augment_images(
 
 
 def normalize(images: Bytes, normalization: Normalization) -> Floats:
-    """Turn bytes into numbers around zero."""
+    """Convert bytes to normalised float32."""
     mean, std = np.array(normalization.mean), np.array(normalization.std)
     scale = (1 / (255 * std)).astype(np.float32)[:, None, None]
     offset = (-mean / std).astype(np.float32)[:, None, None]
@@ -173,7 +174,7 @@ def _cut_out(values: Floats, y: NDArray[np.int64], x: NDArray[np.int64], half: i
 
 @dataclass(frozen=True)
 class Mix:
-    """What one global batch gets: the share that a sample keeps, and the box it gives away."""
+    """How one global batch is mixed: the share that a sample keeps, and the box that is swapped."""
 
     kept: float
     box: tuple[slice, slice] | None = None

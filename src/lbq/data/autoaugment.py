@@ -8,7 +8,7 @@ colour and one probability (docs/decisions/0021).
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,7 +166,7 @@ def _pillow_operations() -> tuple[dict[str, Callable[[Any, float], Any]], Callab
         "rotate": lambda image, m: image.rotate(m, fillcolor=FILL),
         "color": lambda image, m: ImageEnhance.Color(image).enhance(m),
         "posterize": lambda image, m: ImageOps.posterize(image, int(m)),
-        "solarize": ImageOps.solarize,
+        "solarize": lambda image, m: ImageOps.solarize(image, cast(Any, m)),
         "contrast": lambda image, m: ImageEnhance.Contrast(image).enhance(m),
         "sharpness": lambda image, m: ImageEnhance.Sharpness(image).enhance(m),
         "brightness": lambda image, m: ImageEnhance.Brightness(image).enhance(m),

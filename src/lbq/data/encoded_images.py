@@ -1,4 +1,8 @@
-"""Sets of encoded images, wherever they lie: packed once, or decoded whenever they are read."""
+"""Encoded images: decoding with limits on formats and sizes, and splits of encoded images.
+
+Pillow decodes whole images only; formats and sizes are checked before it allocates memory. A split
+is packed once, or decoded whenever it is read.
+"""
 
 import hashlib
 import io
@@ -27,9 +31,9 @@ MAX_PIXELS = 100_000_000
 
 _TRIES = 10
 CROP_DRAWS = 2 * _TRIES + 2
-"""Random numbers that a random crop takes: area and shape for every try, then a place."""
+"""Random numbers of a random crop: area and aspect ratio of every try, then a position."""
 _SHAPES = (3 / 4, 4 / 3)
-"""Narrowest and widest crop."""
+"""Smallest and largest aspect ratio of a crop."""
 
 
 def decode_image(encoded: bytes, name: str) -> Image:
@@ -84,9 +88,9 @@ def random_resized_crop(
 def random_crop_box(
     width: int, height: int, area: tuple[float, float], bits: NDArray[np.uint64]
 ) -> tuple[int, int, int, int]:
-    """Choose left, top, width and height of a box with a share of the area and some shape.
+    """Choose left, top, width and height of a random box within limits of area and aspect ratio.
 
-    After ten boxes that do not fit, the largest central one of an allowed shape is taken.
+    After ten boxes that do not fit, the largest central box of an allowed aspect ratio is taken.
     """
     chance = to_uniform(bits)
     low, high = math.log(_SHAPES[0]), math.log(_SHAPES[1])
@@ -113,14 +117,14 @@ def _pillow() -> Any:
 
 _HASHED_WHOLE = 64
 _ALWAYS_ALLOWED = 1000
-"""Classes that a set of few images may have: parts of ImageNet keep its labels."""
+"""Number of classes that any set may have: subsets of ImageNet keep its labels."""
 _NEIGHBOURS = 10
-"""So many images in a row are tried before a set counts as unreadable."""
+"""Number of consecutive images that are tried before a set counts as unreadable."""
 
 
 @runtime_checkable
 class EncodedImages(Protocol):
-    """Where encoded images lie."""
+    """A source of encoded images."""
 
     def fetch(self, i: int) -> tuple[str, bytes]:
         """Return the name of an image and its bytes."""
@@ -133,7 +137,7 @@ class EncodedImages(Protocol):
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """One split: a label for every encoded image."""
+    """Encoded images and labels of one split."""
 
     labels: NDArray[np.int64]
     encoded: EncodedImages
@@ -149,7 +153,7 @@ class EncodedSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedSet:
-    """Both splits, and what tells this set from others."""
+    """Both splits of a set, and the identity that is the key of its packed form."""
 
     train: EncodedSplit
     test: EncodedSplit
@@ -159,7 +163,7 @@ class EncodedSet:
     def digest(self) -> str:
         """Hash all labels, the lengths of all images, and some images whole.
 
-        Not everything: a set that is too large to be packed would take hours.
+        Hashing all bytes of a set that is too large to be packed would take hours.
         """
         sha = hashlib.sha256(str(self.num_classes).encode())
         for rows in (self.train, self.test):
@@ -176,7 +180,7 @@ def count_classes(
     """Return the number of classes: as many as are declared, or as the training labels show.
 
     Raises:
-        FormatError: naming the image, if a label is negative (losses skip -100 without a word),
+        FormatError: naming the image, if a label is negative (losses silently skip -100),
             if no training label is as large, or if there would be more classes than images.
     """
     highest = max(len(train) + len(test), _ALWAYS_ALLOWED, declared) - 1
@@ -203,7 +207,7 @@ class DecodedOnRead:
     rows: EncodedSplit
     size: int
     replaces_corrupt: bool = False
-    """Take the next image in the set for one that cannot be decoded, when reading boxes."""
+    """Whether random crops of a corrupt image come from the next image of the set instead."""
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -216,7 +220,7 @@ class DecodedOnRead:
         return 3, self.size, self.size
 
     def read(self, index: NDArray[np.int64]) -> Bytes:
-        """Decode central views: ``[B, 3, size, size]``."""
+        """Decode central crops: ``[B, 3, size, size]``."""
         images = np.empty((len(index), *self.shape), np.uint8)
         short_side = round(self.size * 8 / 7)  # 256 for 224
         for out, i in zip(images, index.tolist(), strict=True):
@@ -226,20 +230,20 @@ class DecodedOnRead:
     def read_random_crops(
         self, index: NDArray[np.int64], area: tuple[float, float], bits: NDArray[np.uint64]
     ) -> tuple[Bytes, NDArray[np.int64], dict[int, str]]:
-        """Decode one random box of every image: ``[B, 3, size, size]``.
+        """Decode a random crop of every image: ``[B, 3, size, size]``.
 
-        Returns the boxes, which images they come from, and a complaint for every image that had
-        to be replaced.
+        Returns the crops, the indices of their images, and an error message for each image that was
+        replaced, by index.
         """
         images = np.empty((len(index), *self.shape), np.uint8)
-        index, complaints = index.copy(), dict[int, str]()
+        index, replaced = index.copy(), dict[int, str]()
         for row, (out, mine) in enumerate(zip(images, bits, strict=True)):
-            image = self._decode_or_next(row, index, complaints)
+            image = self._decode_or_next(row, index, replaced)
             out[...] = to_bytes(random_resized_crop(image, self.size, area, mine))
-        return images, index, complaints
+        return images, index, replaced
 
     def _decode_or_next(
-        self, row: int, index: NDArray[np.int64], complaints: dict[int, str]
+        self, row: int, index: NDArray[np.int64], replaced: dict[int, str]
     ) -> Image:
         for _ in range(_NEIGHBOURS):
             i = int(index[row])
@@ -248,10 +252,10 @@ class DecodedOnRead:
             except CorruptSample as error:
                 if not self.replaces_corrupt:
                     raise
-                complaints[i] = str(error)
+                replaced[i] = str(error)
                 index[row] = (i + 1) % len(self.rows)
         raise CorruptSample(
-            f"{_NEIGHBOURS} images in a row cannot be decoded: {'; '.join(complaints.values())}"
+            f"{_NEIGHBOURS} images in a row cannot be decoded: {'; '.join(replaced.values())}"
         )
 
 

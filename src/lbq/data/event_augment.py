@@ -1,6 +1,6 @@
-"""What happens to a training clip of event frames: the same to all frames of a clip.
+"""Augmentation of clips of event frames: the same operation for all frames of a clip.
 
-Clips are moved, turned and covered, never blurred: a count goes to the nearest pixel or is lost.
+Counts are never interpolated: each moves to the nearest pixel or is lost.
 """
 
 from functools import lru_cache
@@ -17,16 +17,16 @@ Counts = NDArray[np.uint16]
 Bits = NDArray[np.uint64]
 
 _FLIP, _FIRST, _SECOND, _NUM_DRAWS = 0, 1, 5, 9
-"""Which of a clip's random numbers is for what, four per operation: part of what a seed means."""
+"""Indices of a clip's random numbers, four per operation: part of what a seed means."""
 
 _STRENGTHS = 31
-"""Magnitudes that "wide" chooses from, from -1 to 1 times the largest."""
+"""Number of magnitudes of "wide", from -1 to 1 times the largest."""
 
 
 def augment_clips(
     clips: NDArray[np.uint16], config: AugmentConfig, *, seed: int, epoch: int, start: int
 ) -> Floats:
-    """Vary the clips of the positions from ``start`` on: ``[B, T, 2, H, W]``."""
+    """Augment the clips at the positions from ``start`` on: ``[B, T, 2, H, W]``."""
     bits = random_bits(
         RandomStream.EVENTS, seed=seed, epoch=epoch, start=start, count=len(clips), width=_NUM_DRAWS
     )
@@ -97,7 +97,7 @@ def _roll(clip: Counts, bits: Bits, furthest: int) -> Counts:
 
 
 def _shift(clip: Counts, distance: int, *, axis: int) -> Counts:
-    """Shift, and let nothing come in."""
+    """Shift and fill with zeros."""
     moved = np.roll(clip, distance, axis=axis)
     entered = slice(distance) if distance > 0 else slice(moved.shape[axis] + distance, None)
     if distance:
@@ -119,7 +119,7 @@ def _cover(clip: Counts, top: int, left: int, height: int, width: int) -> Counts
 
 
 def _rotation(height: int, width: int, degrees: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the source pixels of a rotation, counter-clockwise."""
+    """Return the source pixels of a counter-clockwise rotation."""
     angle = -radians(degrees % 360)
     c, s = round(cos(angle), 15), round(sin(angle), 15)
     return _nearest_source(height, width, (c, s, -s, c))
@@ -129,11 +129,10 @@ def _rotation(height: int, width: int, degrees: float) -> tuple[NDArray[np.intp]
 def _nearest_source(
     height: int, width: int, matrix: tuple[float, float, float, float]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return which pixel each pixel of a transformed image shows, and which show the outside.
+    """Return the source of each pixel of a transformed frame, and the pixels that have none.
 
-    The matrix maps a place in the result, seen from the centre, to a place in the image. The
-    arithmetic is Pillow's (16 bits behind the point), so that the same pixels are chosen.
-    Positions are flat, ``[H * W]``.
+    The matrix maps a position in the result, relative to the centre, to a position in the frame, in
+    Pillow's fixed-point arithmetic (16 fractional bits). Positions are flat, ``[H * W]``.
     """
     xx, xy, yx, yy = matrix
     middle_x, middle_y = width / 2, height / 2

@@ -1,8 +1,9 @@
-"""Reading events: four formats of recordings, and nothing that a damaged file could get past.
+"""Readers of four formats of event recordings, and event counts as frames.
 
-A reader returns events that lie on the sensor and follow each other in time, or raises
-:class:`lbq.errors.CorruptSample`. Written by hand: the known readers mask bad addresses instead of
-refusing them, and come with a GPL licence (tonic) or a CUDA wheel (spikingjelly).
+A reader returns events on the sensor in the order of time, or raises
+:class:`lbq.errors.CorruptSample`. Existing readers mask bad addresses instead of refusing them, and
+have a GPL licence (tonic) or a CUDA wheel (spikingjelly). Frames are sliced as in SpikingJelly,
+which the published results use; they hold integer counts and are not normalised.
 """
 
 import io
@@ -20,10 +21,10 @@ from lbq.errors import CorruptSample
 MAX_BYTES = 1 << 30
 """Larger than any recording of the known sets."""
 MAX_RATIO = 200
-"""Recordings shrink to a half or a tenth; deflate reaches 1000 on zeros."""
+"""Largest compression ratio: recordings reach 10, deflate 1000 on zeros."""
 
 JITTER_US = 1000
-"""Packets of a camera may overlap by so much; events are put in order then."""
+"""Largest overlap of a camera's packets; such events are sorted."""
 
 _POLARITY_PACKET = 1
 _PACKET_HEADER = 28
@@ -38,7 +39,7 @@ class Events:
     x: NDArray[np.uint16]
     y: NDArray[np.uint16]
     p: NDArray[np.uint8]
-    """1 where it became brighter, 0 where darker."""
+    """1 for brighter, 0 for darker."""
 
     def __len__(self) -> int:
         return len(self.t)
@@ -149,7 +150,7 @@ def read_npz(recording: bytes) -> Events:
 Reader = Callable[[bytes], Events]
 
 READERS: dict[str, Reader] = {".bin": read_nmnist, ".npz": read_npz}
-"""By the end of a file's name; ``.aedat`` is asked for its version."""
+"""By suffix; the version of ``.aedat`` is in its header."""
 
 
 def read_events(recording: bytes, name: str) -> Events:
@@ -188,7 +189,7 @@ def _skip_header(recording: bytes, magic: bytes, *, last: bytes) -> memoryview:
 
 
 def _checked(events: Events, side: int) -> Events:
-    """Refuse events off the sensor, or far out of order; put those in order that are nearly."""
+    """Raise CorruptSample for events off the sensor or far out of order; sort small disorder."""
     if len(events) == 0:
         return events
     x, y = int(events.x.max()), int(events.y.max())

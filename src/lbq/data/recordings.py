@@ -1,4 +1,16 @@
-"""Sets of event recordings as frames: listed, counted on first use, packed."""
+"""Published sets of event recordings: files, layouts, and packed frames.
+
+- "nmnist": ``Train/<digit>/*.bin`` and ``Test/<digit>/*.bin``.
+- "cifar10-dvs": ``<class>/cifar10_<class>_<number>.aedat``, split by the published index
+  ``cifar10_dvs_test.json``, since the set comes without a split.
+- "dvs-gesture": ``*.aedat`` with ``*_labels.csv``, and the two lists of trials.
+- "dvs128-objects": ``session<day>_*/<object>.aedat``, cut into windows of 300 ms; one day for
+  training, the other for testing, five objects.
+
+The second and third may also be the ``.npz`` files that SpikingJelly makes of them, in ``<class>/``
+and in ``train/<class>/`` and ``test/<class>/``. Archives are never extracted, so that no name in
+one reaches outside of it, and the size of a member is checked before it is read.
+"""
 
 import csv
 import hashlib
@@ -20,7 +32,7 @@ from lbq.data.splits import Splits, evenly_spaced
 from lbq.errors import CorruptSample, FormatError
 
 _UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
-"""Damaged, encrypted, or packed in an unknown way."""
+"""Raised for files that are damaged, encrypted or compressed in an unknown way."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +140,7 @@ Found = tuple[list[Recording], list[Recording]]
 
 @dataclass(frozen=True)
 class Layout:
-    """What a kind of set is."""
+    """Layout of one kind of set."""
 
     num_classes: int
     sensor: int

@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the room: two splits that can be read."""
+"""The interface of an open data set: two splits that are read by index."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @runtime_checkable
 class Split(Protocol):
-    """The samples of one split: images are bytes, frames of events are counts."""
+    """Samples of one split: images are uint8, frames of events are counts."""
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -28,18 +28,18 @@ class Split(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """A data set that is open for reading."""
+    """An open data set."""
 
     train: Split
     test: Split
     num_classes: int
     digest: str
-    """SHA-256 of what the set holds: the same for the same data wherever it lies."""
+    """SHA-256 of the set's content, independent of its source."""
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """Samples that lie in memory."""
+    """Samples in memory."""
 
     samples: NDArray[Any]
     labels: NDArray[np.int64]
@@ -55,7 +55,7 @@ class InMemory:
 
 
 def evenly_spaced(num_samples: int, limit: int | None) -> NDArray[np.int64]:
-    """Return the indices of ``limit`` samples, spread evenly over all; all if None."""
+    """Return the indices of ``limit`` evenly spaced samples; all if None."""
     if limit is None or limit >= num_samples:
         return np.arange(num_samples)
     return np.arange(limit) * num_samples // limit
