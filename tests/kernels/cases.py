@@ -1,4 +1,4 @@
-"""The matrix of arguments that compiled kernels share, and the reference as their judge."""
+"""Random arguments for the compiled kernels, and checks against the reference."""
 
 import random
 
@@ -10,7 +10,7 @@ SURROGATES = [(1.0, 0.0, True), (0.5, 0.5, False), (0.0, 0.0, False), (0.5, 0.5,
 
 
 def draw_case(seed, device="cpu"):
-    """A random point of the matrix in float32, steps per layer or per channel, odd sizes."""
+    """Random arguments in float32, steps per layer or per channel, odd sizes."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     timesteps, n = rng.choice([1, 2, 4, 10, 16]), rng.choice([1, 2, 5, 10, 20, 255])
     lo, margin, has_tail = rng.choice(SURROGATES)
@@ -139,3 +139,37 @@ def check_plateau_edges(scan=burst_scan, *, keep="membranes", dtype=torch.float3
             on_plateau = distance == 0
             assert (slope.flatten()[on_plateau] == 1).all(), (lo, hi, n)
             assert ((slope.flatten() - expected).abs() <= 1e-3).all(), (lo, hi, n)
+
+
+def check_far_ratios(scan, dtype, device="cpu"):
+    """Ratios far from the plateau give finite gradients."""
+    leaf = torch.tensor([-1e4, -1.0, 0.5, 3.0, 1e4] * 5).to(dtype).expand(4, 2, 25)
+    leaf = leaf.to(device, copy=True).requires_grad_()
+    step = torch.tensor([1.0], device=device, requires_grad=True)
+    scan(leaf, step).bursts.sum().backward()
+    assert leaf.grad.isfinite().all()
+    assert step.grad.isfinite().all()
+
+
+def check_channels_last(scan, device="cpu"):
+    """Channels last runs without a copy, forward and backward."""
+    merged = torch.randn(6, 4, 5, 3).to(device).contiguous(memory_format=torch.channels_last)
+    currents = merged.unflatten(0, (2, 3)).requires_grad_()
+    for step in (torch.tensor([0.4]), 0.4 * torch.ones(4, 1, 1)):
+        out = scan(currents, step.to(device).requires_grad_())
+        assert out.bursts.stride() == out.levels.stride() == currents.stride()
+        (grad,) = torch.autograd.grad(out.bursts.square().sum(), currents)
+        assert grad.stride() == currents.stride()
+
+
+def saved_bytes(run):
+    """Call a function; return its result and the bytes saved for the backward."""
+    sizes = []
+
+    def pack(tensor):
+        sizes.append(tensor.numel() * tensor.element_size())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = run()
+    return out, sum(sizes)

@@ -1,11 +1,16 @@
 """The native kernels against the reference: every instruction set, layout and number of threads."""
 
+from functools import partial
+
 import pytest
 import torch
 from kernels.cases import (
     check_against_float64,
     check_against_the_reference,
+    check_channels_last,
+    check_far_ratios,
     check_plateau_edges,
+    saved_bytes,
 )
 from kernels.isas import require_native
 from torch._inductor.compile_fx import compile_fx
@@ -72,16 +77,6 @@ def test_bf16_in_and_out_around_a_float32_membrane(isa):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_far_ratios_give_no_nan(isa, dtype):
-    leaf = torch.tensor([-1e4, -1.0, 0.5, 3.0, 1e4] * 5).to(dtype).expand(4, 2, 25)
-    leaf = leaf.clone().requires_grad_()
-    step = torch.tensor([1.0], requires_grad=True)
-    scan(leaf, step).bursts.sum().backward()
-    assert leaf.grad.isfinite().all()
-    assert step.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_not_finite_comes_out_as_in_plain_torch(isa, dtype):
     bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.7] * 5, dtype=dtype)
     currents, step = bad.expand(1, 2, 20).contiguous(), torch.tensor([0.3])
@@ -92,27 +87,19 @@ def test_what_is_not_finite_comes_out_as_in_plain_torch(isa, dtype):
     assert torch.equal(out.levels[~currents.isnan()], plain[1][~currents.isnan()])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_far_ratios_give_no_nan(isa, dtype):
+    check_far_ratios(scan, dtype)
+
+
 def test_channels_last_runs_without_a_copy():
-    folded = sequence(6, 4, 5, 3).contiguous(memory_format=torch.channels_last)
-    currents = folded.unflatten(0, (2, 3)).requires_grad_()
-    step = torch.tensor([0.4], requires_grad=True)
-    out = scan(currents, step)
-    assert out.bursts.stride() == out.levels.stride() == currents.stride()
-    (grad,) = torch.autograd.grad(out.bursts.square().sum(), currents)
-    assert grad.stride() == currents.stride()
+    check_channels_last(scan)
 
 
-def test_four_bytes_per_neuron_step_wait_for_the_backward():
-    currents, step = sequence(4, 2, 8, 16, 16).requires_grad_(), torch.tensor([0.4])
-    sizes = []
-
-    def pack(tensor):
-        sizes.append(tensor.numel() * tensor.element_size())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        scan(currents, step)
-    assert sum(sizes) / currents.numel() < 4.01
+def test_four_bytes_per_neuron_and_timestep_are_saved_for_the_backward():
+    currents = sequence(4, 2, 8, 16, 16).requires_grad_()
+    _, size = saved_bytes(lambda: scan(currents, torch.tensor([0.4])))
+    assert size / currents.numel() < 4.01
 
 
 def test_what_the_kernels_do_not_take_runs_on_plain_torch():
@@ -130,7 +117,7 @@ def test_what_the_kernels_do_not_take_runs_on_plain_torch():
         assert not can_run(*refused)
 
 
-def test_both_implementations_are_used_through_the_same_door():
+def test_the_dtype_chooses_between_native_and_plain():
     currents = sequence(2, 3, 4).requires_grad_()
     functions = {
         NativeBurstScan: scan(currents, torch.tensor([0.4])),
@@ -158,22 +145,17 @@ def test_residues_take_two_bytes_and_give_nearly_the_same_gradients(isa):
     step, decay = (torch.tensor([v], requires_grad=True) for v in (0.4, 0.5))
     found = {}
     for keep in ("membranes", "residues"):
-        options, sizes = ScanOptions(max_level=5, lo=1.0, hi=5.0, keep=keep), []
-
-        def pack(tensor, sizes=sizes):
-            sizes.append(tensor.numel() * tensor.element_size())
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            out = burst_scan(currents, step, tail=0.5, decay=decay, reset=1.0, options=options)
+        arguments = {"tail": 0.5, "decay": decay, "reset": 1.0}
+        arguments["options"] = ScanOptions(max_level=5, lo=1.0, hi=5.0, keep=keep)
+        out, size = saved_bytes(partial(burst_scan, currents, step, **arguments))
         grads = torch.autograd.grad(out.bursts.square().sum(), (currents, step, decay))
-        found[keep] = out, grads, sum(sizes) / currents.numel()
+        found[keep] = out, grads, size / currents.numel()
     out, grads, size = found["residues"]
     expected, exact, _ = found["membranes"]
     assert size < 2.01
     assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
-    for grad, truth in zip(grads, exact, strict=True):
-        assert (grad - truth).abs().max() <= 1e-3 * truth.abs().max()
+    for grad, reference in zip(grads, exact, strict=True):
+        assert (grad - reference).abs().max() <= 1e-3 * reference.abs().max()
 
 
 @pytest.mark.parametrize("keep", ["membranes", "residues"])
@@ -192,15 +174,17 @@ def test_residues_of_random_ratios_give_slopes_within_a_thousandth(isa, max_leve
     assert (found[0] - found[1]).abs().max() < 1e-3
 
 
-def test_residues_are_refused_for_a_plateau_with_edges_between_them():
-    for lo, hi in [(0.3, 5.0), (1.0, 5.001)]:
-        with pytest.raises(ParameterError, match=r"multiples of 1/512.*membranes"):
-            ScanOptions(max_level=5, lo=lo, hi=hi, keep="residues")
-
-
-def test_residues_are_refused_where_they_would_saturate():
-    with pytest.raises(ParameterError, match=r"max_level <= 20, got 21.*membranes"):
-        ScanOptions(max_level=21, lo=1.0, hi=21.0, keep="residues")
+@pytest.mark.parametrize(
+    ("why", "max_level", "lo", "hi"),
+    [
+        (r"multiples of 1/512.*membranes", 5, 0.3, 5.0),
+        (r"multiples of 1/512.*membranes", 5, 1.0, 5.001),
+        (r"max_level <= 20, got 21.*membranes", 21, 1.0, 21.0),
+    ],
+)
+def test_residues_are_refused_where_they_are_not_exact(why, max_level, lo, hi):
+    with pytest.raises(ParameterError, match=why):
+        ScanOptions(max_level=max_level, lo=lo, hi=hi, keep="residues")
 
 
 def test_a_compiled_network_calls_the_native_kernels_and_gets_the_same_bits():

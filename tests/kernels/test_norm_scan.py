@@ -1,4 +1,4 @@
-"""Norm, shortcut and neuron in one, against the three of them in torch, one after the other."""
+"""The fused norm, shortcut and neuron against the separate operations in torch."""
 
 import random
 
@@ -19,7 +19,7 @@ def channels_last(*shape, generator, dtype=torch.float32):
 
 
 def draw_case(seed, dtype=torch.float32):
-    """A random point of the matrix: tensors by name, then what has no gradient."""
+    """Random tensors by name, options, and weights of the loss."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     n = rng.choice([1, 2, 5, 20, 255])
     shape = rng.choice([1, 2, 4, 10]), rng.choice([1, 3]), rng.choice([1, 5, 16, 37]), 3, 5
@@ -113,10 +113,10 @@ def test_levels_and_gradients_are_those_of_torch_in_float64(isa):
             continue
         compared += 1
         grads = gradients((bursts * weights).sum(), leaves)
-        truth = gradients((expected.bursts * weights).sum(), exact)
+        reference = gradients((expected.bursts * weights).sum(), exact)
         for name, grad in grads.items():
-            scale = 1e-3 + truth[name].abs().max() + options.max_level * (name == "step")
-            error = (grad - truth[name]).abs().max() / scale
+            scale = 1e-3 + reference[name].abs().max() + options.max_level * (name == "step")
+            error = (grad - reference[name]).abs().max() / scale
             assert error < 2e-4, (name, seed, error)
     assert flipped / levels < 1e-4  # a membrane within float32's rounding of a threshold
     assert compared > 120
@@ -166,20 +166,20 @@ def test_half_precision_goes_in_and_out_and_float32_stays_between(isa):
         {k: v if v is None else v.float() for k, v in tensors.items()}  # the same numbers
     )
     bursts, levels, mean, variance = fused(half, options)
-    truth = fused(exact, options)
+    reference = fused(exact, options)
     assert bursts.dtype == torch.bfloat16
-    for got, expected in zip((levels, mean, variance), truth[1:], strict=True):
+    for got, expected in zip((levels, mean, variance), reference[1:], strict=True):
         assert torch.equal(got, expected)
-    assert torch.equal(bursts, truth[0].bfloat16())
+    assert torch.equal(bursts, reference[0].bfloat16())
     weights = weights.bfloat16()
     grads = gradients((bursts * weights).sum(), half)
-    expected = gradients((truth[0] * weights.float()).sum(), exact)
+    expected = gradients((reference[0] * weights.float()).sum(), exact)
     for name, grad in grads.items():
         scale = expected[name].abs().max()
         assert (grad.float() - expected[name]).abs().max() <= 1e-2 * scale, name
 
 
-def test_only_the_currents_and_the_shortcut_wait_for_the_backward():
+def test_only_currents_and_shortcut_are_saved_for_the_backward():
     tensors, options, _ = draw_case(1)
     leaves, kept = leaves_of(tensors), []
 

@@ -1,4 +1,4 @@
-"""``burst_scan`` against the reference over the whole matrix of its arguments; its complaints."""
+"""``burst_scan`` against the reference for random arguments; its errors."""
 
 import contextvars
 import random
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from kernels.cases import check_plateau_edges
+from kernels.cases import check_plateau_edges, run
 
 from lbq.errors import (
     ImplementationError,
@@ -37,7 +37,7 @@ CHANNELS = 3
 
 
 def draw_case(seed):
-    """A random point of the matrix: tensors that want a gradient, and the options."""
+    """Random tensors that need a gradient, options, and weights of the loss."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     timesteps, n = rng.choice([1, 2, 4, 10, 16]), rng.choice([1, 2, 5, 10, 20, 255])
     lo, margin, has_tail = rng.choice(SURROGATES)
@@ -69,19 +69,6 @@ def draw_case(seed):
     )
     weights = normal(timesteps, 2, CHANNELS, 4), normal(2, CHANNELS, 4) * rng.choice([0.0, 1.0])
     return inputs, options, weights
-
-
-def run(scan, inputs, options, weights):
-    """Outputs and the gradients of everything that can have one."""
-    inputs = {k: None if v is None else v.clone().requires_grad_() for k, v in inputs.items()}
-    out = scan(**inputs, options=options)
-    loss = (out.bursts * weights[0]).sum() + (out.carry * weights[1]).sum()
-    wanted = {k: v for k, v in inputs.items() if v is not None}
-    grads = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
-    return out, {
-        k: torch.zeros_like(wanted[k]) if g is None else g
-        for k, g in zip(wanted, grads, strict=True)
-    }
 
 
 def relative_error(got, expected):

@@ -14,8 +14,11 @@ import torch
 from kernels.cases import (
     check_against_float64,
     check_against_the_reference,
+    check_channels_last,
+    check_far_ratios,
     check_plateau_edges,
     draw_case,
+    saved_bytes,
 )
 
 from lbq.kernels import ScanOptions, burst_scan, force_implementation
@@ -41,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def triton_scan(currents, step, **arguments):
-    """The door, held to Triton but for draws that are empty or not dense: these run elsewhere."""
+    """``burst_scan`` on Triton, except for arguments that are empty or not dense."""
     is_taken = currents.numel() > 0 and layout_for(currents, step) is not None
     with force_implementation("triton") if is_taken else nullcontext():
         return burst_scan(currents, step, **arguments)
@@ -53,7 +56,7 @@ def test_levels_are_torchs_bit_for_bit_and_gradients_close(seed):  # 240 draws
         check_against_the_reference(seed * 60 + draw, triton_scan, DEVICE)
 
 
-def test_how_an_instant_is_cut_into_tiles_leaves_no_trace(monkeypatch):
+def test_the_tiling_does_not_change_results(monkeypatch):
     monkeypatch.setattr(binding, "_LINE_VALUES", 4)
     for values in (4, 32):
         monkeypatch.setattr(binding, "_TILE_VALUES", values)
@@ -106,15 +109,6 @@ def test_half_precision_in_and_out_around_a_float32_membrane(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_far_ratios_give_no_nan(dtype):
-    leaf = tensor(-1e4, -1.0, 0.5, 3.0, 1e4).to(dtype).expand(4, 2, 5).clone().requires_grad_()
-    step = tensor(1.0, requires_grad=True)
-    scan(leaf, step).bursts.sum().backward()
-    assert leaf.grad.isfinite().all()
-    assert step.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_what_is_not_finite_comes_out_as_in_plain_torch(dtype):
     bad = tensor(float("nan"), float("inf"), -float("inf"), 0.7).to(dtype)
     currents, step, one = bad.expand(1, 2, 4).contiguous(), tensor(0.3), tensor(1.0)
@@ -139,27 +133,19 @@ def test_a_gradient_that_comes_only_through_the_carry_arrives():
     torch.testing.assert_close(grads, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_far_ratios_give_no_nan(dtype):
+    check_far_ratios(scan, dtype, DEVICE)
+
+
 def test_channels_last_runs_without_a_copy():
-    folded = sequence(6, 4, 5, 3).contiguous(memory_format=torch.channels_last)
-    currents = folded.unflatten(0, (2, 3)).requires_grad_()
-    step = (0.4 * torch.ones(4, 1, 1, device=DEVICE)).requires_grad_()
-    out = scan(currents, step)
-    assert out.bursts.stride() == out.levels.stride() == currents.stride()
-    grad, _ = torch.autograd.grad(out.bursts.square().sum(), (currents, step))
-    assert grad.stride() == currents.stride()
+    check_channels_last(scan, DEVICE)
 
 
-def test_four_bytes_per_neuron_step_wait_for_the_backward():
-    currents, step = sequence(4, 2, 8, 16, 16).requires_grad_(), tensor(0.4)
-    sizes = []
-
-    def pack(kept):
-        sizes.append(kept.numel() * kept.element_size())
-        return kept
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):
-        scan(currents, step)
-    assert sum(sizes) / currents.numel() < 4.01
+def test_four_bytes_per_neuron_and_timestep_are_saved_for_the_backward():
+    currents = sequence(4, 2, 8, 16, 16).requires_grad_()
+    _, size = saved_bytes(lambda: scan(currents, tensor(0.4)))
+    assert size / currents.numel() < 4.01
 
 
 def test_two_runs_give_the_same_bits():
@@ -189,7 +175,7 @@ def test_what_the_kernels_do_not_take_runs_on_plain_torch():
         assert not takes(*refused, one, one)
 
 
-def test_unasked_they_run_on_gpus_only():
+def test_by_default_they_run_on_gpus_only():
     currents, one = sequence(2, 3, 4).requires_grad_(), tensor(1.0)
     out = burst_scan(currents, one, tail=0.5, decay=0.5, reset=1.0, options=OPTIONS)
     assert (out.bursts.grad_fn.name() == "TritonBurstScanBackward") == (DEVICE == "cuda")

@@ -358,6 +358,7 @@ class _Lowering:
         signal = self._signal(call)
         if signal.axes != "static":
             self._refuse(call, "what it repeats has a time axis already")
+        assert call.timesteps is not None  # of a RepeatOverTime
         return self._repeat(call, signal, call.timesteps)
 
     def _repeat(self, call: Call, signal: SymbolicValue, timesteps: int) -> SymbolicValue:
