@@ -8,7 +8,7 @@ OPTIONS = ScanOptions(max_level=5, lo=1.0, hi=5.0)
 
 
 def scan(currents, step, tail):
-    """Call the plain implementation itself; the door may choose another one."""
+    """Call the plain implementation directly; ``burst_scan`` may choose another one."""
     decay, reset = torch.tensor([0.5]), torch.tensor([1.0])
     out = plain_scan.PlainBurstScan.apply(currents, step, tail, decay, reset, None, OPTIONS)
     return ScanOutput(*out[:3])

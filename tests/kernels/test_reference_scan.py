@@ -1,4 +1,4 @@
-"""The truth itself, against a neuron written in Python numbers."""
+"""The reference against a neuron written with Python numbers."""
 
 import math
 import random

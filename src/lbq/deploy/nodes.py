@@ -203,7 +203,12 @@ class Weighted(nn.Module):
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, *, max_input: int | None, has_time: bool
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        max_input: int | None,
+        has_time: bool = True,
     ) -> None:
         super().__init__()
         self.weight: Tensor
@@ -235,10 +240,10 @@ class Synapse(Weighted):
     """A convolution or a linear layer: levels in, currents out, at every timestep.
 
     Args:
-        weight: ``[out, in / groups, kh, kw]`` or ``[out, in]``; integers in an integer network.
-        bias: ``[out]``, or ``[out, H, W]`` where borders differ; None for none.
-        max_input: largest size of what enters (levels or pixels); None if that is a real number.
-        has_time: whether what enters has a time axis.
+        weight: ``[out, in / groups, kh, kw]`` or ``[out, in]``.
+        bias: ``[out]``, or ``[out, H, W]`` where borders differ.
+        max_input: as in :class:`Weighted`.
+        has_time: as in :class:`Weighted`.
         stride: of a convolution, per axis.
         padding: zeros on both sides, per axis.
         dilation: distance of the taps, per axis.
@@ -306,24 +311,7 @@ class Synapse(Weighted):
 
 
 class Shortcut(Weighted):
-    """An identity shortcut: a synapse with one weight per channel, which absorbed the step.
-
-    Args:
-        weight: ``[C]``, or ``[1]`` for one weight for all.
-        bias: ``[C]`` or None.
-        max_input: largest size of what enters; None if that is a real number.
-        has_time: whether what enters has a time axis.
-    """
-
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *,
-        max_input: int | None,
-        has_time: bool = True,
-    ) -> None:
-        super().__init__(weight, bias, max_input=max_input, has_time=has_time)
+    """An identity shortcut with one weight per channel, ``[C]`` or ``[1]``."""
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply every channel by its weight."""
