@@ -10,7 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
-from lbq.adapters.record import record_run
+from lbq.adapters.run_record import record_run
 
 
 def main() -> None:
@@ -23,8 +23,11 @@ def main() -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     if arguments.weights:
-        newest = max((arguments.run / "checkpoints").glob("*.model.safetensors"))
-        shutil.copyfile(newest, arguments.out.with_suffix(".safetensors"))
+        checkpoints = arguments.run / "checkpoints"
+        newest = max(checkpoints.glob("*.model.safetensors"))
+        average = newest.with_name(newest.name.replace(".model.", ".average."))
+        weights = average if average.exists() else newest
+        shutil.copyfile(weights, arguments.out.with_suffix(".safetensors"))
     print(f"{found['accuracy_after_last_epoch']:.2%} in {found['minutes']} minutes")
 
 

@@ -44,9 +44,9 @@ class Choice:
     group: tuple[str, ...] = ()
     """Small experiments by question: a ablation, b levels, c timesteps, d open points, e others."""
     array_index: int = 0
-    """Which part of the work is ours, counted from 0; for job arrays."""
+    """Which part to run, from 0; for job arrays."""
     array_size: int = 1
-    """In how many parts the work is cut."""
+    """Number of parts."""
 
     def experiments(self) -> list[Experiment]:
         """Return the chosen experiments in the order in which they are run."""
@@ -57,7 +57,7 @@ class Choice:
             )
         found = chosen(every, ids=self.ids, table=self.table, groups=self.group)
         if not found:
-            raise ParameterError("no experiment is chosen by these words; `list` shows them all")
+            raise ParameterError("no experiment is chosen by these options; `list` shows them all")
         return found[self.array_index :: self.array_size]
 
 
@@ -68,19 +68,19 @@ class ListArguments:
     choice: Annotated[Choice, tyro.conf.arg(name="")]
     """Which experiments."""
     results: Path = Path("results")
-    """Where the records lie."""
+    """Folder of the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments:
-    """Run experiments. The same command again skips what is recorded and continues what was cut."""
+    """Run experiments. Repeating the command skips recorded ones and resumes others."""
 
     choice: Annotated[Choice, tyro.conf.arg(name="")]
     """Which experiments."""
     data: Path | None = None
-    """The data set, or the folder that holds it under its name; from the hub unless said."""
+    """The data set, or the folder that holds it under its name; from the hub by default."""
     out: Path | None = None
-    """Folder of the records; results/<size> unless said."""
+    """Folder of the records; results/<size> by default."""
     run_dir: Path = Path("runs/experiments")
     """Folder of the runs. Processes that share it share the work."""
     limit_minutes: float | None = None
@@ -110,7 +110,7 @@ class TableArguments:
     table: Annotated[Table, tyro.conf.Positional]
     """2 to 7, or open."""
     results: Path = Path("results")
-    """Where the records lie."""
+    """Folder of the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class FigureArguments:
     size: Size = "pocket"
     """Of which networks."""
     results: Path = Path("results")
-    """Where the records lie."""
+    """Folder of the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,12 +132,12 @@ class ResultsArguments:
     """Print everything that was measured as one page of Markdown."""
 
     results: Path = Path("results")
-    """Where the records lie."""
+    """Folder of the records."""
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    words = sys.argv[1:] if words is None else list(words)
+    argv = sys.argv[1:] if argv is None else list(argv)
     commands: dict[str, Callable[[Sequence[str]], int]] = {
         "list": _list,
         "run": _run,
@@ -145,19 +145,19 @@ def main(words: Sequence[str] | None = None) -> int:
         "figure": _figure,
         "results": _results,
     }
-    if not words or words[0] not in commands:
-        is_asked = bool(words) and words[0] in ("-h", "--help")
-        print(_USAGE, file=sys.stdout if is_asked else sys.stderr)
-        return 0 if is_asked else 2
+    if not argv or argv[0] not in commands:
+        is_help = bool(argv) and argv[0] in ("-h", "--help")
+        print(_USAGE, file=sys.stdout if is_help else sys.stderr)
+        return 0 if is_help else 2
     try:
-        return commands[words[0]](words[1:])
+        return commands[argv[0]](argv[1:])
     except LBQError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
 
 
-def _list(words: Sequence[str]) -> int:
-    arguments = tyro.cli(ListArguments, prog="lbq_paper list", args=list(words))
+def _list(argv: Sequence[str]) -> int:
+    arguments = tyro.cli(ListArguments, prog="lbq_paper list", args=list(argv))
     experiments = arguments.choice.experiments()
     records = _open(arguments.results).records[arguments.choice.size]
     num_done = 0
@@ -169,13 +169,13 @@ def _list(words: Sequence[str]) -> int:
         groups = f"group {' '.join(experiment.groups)}" if experiment.groups else ""
         tables = f"tables {' '.join(experiment.tables)}"
         head = f"{experiment.id}  seed {experiment.seed}  {experiment.method:26}"
-        _say(f"{head}{groups:15}{tables:21}{state}")
-    _say(f"{len(experiments)} experiments, {num_done} recorded")
+        _print(f"{head}{groups:15}{tables:21}{state}")
+    _print(f"{len(experiments)} experiments, {num_done} recorded")
     return 0
 
 
-def _run(words: Sequence[str]) -> int:
-    arguments = tyro.cli(RunArguments, prog="lbq_paper run", args=list(words))
+def _run(argv: Sequence[str]) -> int:
+    arguments = tyro.cli(RunArguments, prog="lbq_paper run", args=list(argv))
     options = RunOptions(
         cache=arguments.cache,
         device=arguments.device,
@@ -193,35 +193,34 @@ def _run(words: Sequence[str]) -> int:
         options=options,
     )
     experiments = arguments.choice.experiments()
-    return run_experiments(experiments, work, say=_say, limit_minutes=arguments.limit_minutes)
+    return run_experiments(experiments, work, log=_print, limit_minutes=arguments.limit_minutes)
 
 
-def _table(words: Sequence[str]) -> int:
-    arguments = tyro.cli(TableArguments, prog="lbq_paper table", args=list(words))
-    _say(table_text(arguments.table, _open(arguments.results)))
+def _table(argv: Sequence[str]) -> int:
+    arguments = tyro.cli(TableArguments, prog="lbq_paper table", args=list(argv))
+    _print(table_text(arguments.table, _open(arguments.results)))
     return 0
 
 
-def _figure(words: Sequence[str]) -> int:
-    arguments = tyro.cli(FigureArguments, prog="lbq_paper figure", args=list(words))
-    needs_records = arguments.figure == "4"
-    results = _open(arguments.results) if needs_records else Results(experiments=(), records={})
+def _figure(argv: Sequence[str]) -> int:
+    arguments = tyro.cli(FigureArguments, prog="lbq_paper figure", args=list(argv))
+    results = _open(arguments.results) if arguments.figure == "4" else None
     paths = save_figure(arguments.figure, arguments.out, results, arguments.size)
-    if needs_records:
-        _say("\n".join(aligned(behaviour_lines(results, arguments.size))))
+    if results:
+        _print("\n".join(aligned(behaviour_lines(results, arguments.size))))
     for path in paths:
-        _say(str(path))
+        _print(str(path))
     return 0
 
 
-def _results(words: Sequence[str]) -> int:
-    arguments = tyro.cli(ResultsArguments, prog="lbq_paper results", args=list(words))
-    _say(results_page(_open(arguments.results)).removesuffix("\n"))
+def _results(argv: Sequence[str]) -> int:
+    arguments = tyro.cli(ResultsArguments, prog="lbq_paper results", args=list(argv))
+    _print(results_page(_open(arguments.results)).removesuffix("\n"))
     return 0
 
 
 def _open(folder: Path) -> Results:
-    """Read the records; an empty folder is an answer, a missing one a mistake."""
+    """Read the records; an empty folder is allowed, a missing one is an error."""
     if not folder.is_dir():
         raise ParameterError(
             f"there is no folder {folder}; pass --results, or run it in a checkout"
@@ -229,8 +228,8 @@ def _open(folder: Path) -> Results:
     return open_results(folder)
 
 
-def _say(words: str) -> None:
-    print(words, flush=True)  # noqa: T201 -- this is the command line
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 -- this is the command line
 
 
 if __name__ == "__main__":

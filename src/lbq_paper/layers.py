@@ -1,4 +1,4 @@
-"""What layers do with their levels, read back from records: steps, activity, distributions."""
+"""Steps, activity and level distributions of layers, read from records; Figures 3 and 4."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ VARIANTS = {
 
 _LEARNED = ("lbq", "v3", "ternary-learned")
 _PPM = 10**6
-"""Records round shares to so many parts."""
+"""Records round shares to parts per million."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def first_behaviours(results: Results, size: Size) -> dict[str, Behaviour]:
 
 
 def behaviour_lines(results: Results, size: Size) -> list[tuple[str, ...]]:
-    """Set Section 5.5's numbers beside ours, over all seeds: heading, then a line for each."""
+    """Return rows that compare Section 5.5's numbers with ours, over all seeds."""
     lines: list[tuple[str, ...]] = [("what", "network", "paper", SIZES[size])]
     said = {claim.statement: claim.value for claim in TEXT}
     for what, (value, digits) in _MEASURES.items():
@@ -130,7 +130,9 @@ def _levels(layer: Document) -> LayerLevels:
     return LayerLevels(layer=layer["layer"], counts=(_PPM**2 - sum(counts), *counts))
 
 
-def save_figure(number: Literal["3", "4"], out: Path, results: Results, size: Size) -> list[Path]:
+def save_figure(
+    number: Literal["3", "4"], out: Path, results: Results | None, size: Size
+) -> list[Path]:
     """Write a figure of the paper as SVG, PDF and PNG.
 
     Figure 3 shows the surrogates. Figure 4 shows the layers of those of V1, V2, V3 and LBQ that
@@ -141,6 +143,7 @@ def save_figure(number: Literal["3", "4"], out: Path, results: Results, size: Si
     if number == "3":
         drawn, name = figures.draw_surrogates(), "figure3"
     else:
+        assert results is not None
         found = first_behaviours(results, size)
         if not found:
             raise ParameterError(

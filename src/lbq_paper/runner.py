@@ -26,22 +26,22 @@ from lbq_paper.records import read_records, record_path, write_failure, write_re
 
 Ending = Literal["recorded", "already recorded", "locked by another process", "stopped"]
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a run that was asked to stop and is saved."""
-_TELL_EVERY = 200
+_LOG_EVERY = 200
 """Steps between two lines about a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerOptions:
-    """Where and how fast: nothing here changes a number."""
+    """Where and how experiments run; nothing here changes a number."""
 
     out: Path
     """Folder of the records."""
     folder: Path
-    """Folder of the runs; who shares it shares the work."""
+    """Folder of the runs; processes that share it share the work."""
     data: Path | None = None
     """The data set, or the folder that holds it under its name; the hub if None."""
     devices: int = 1
@@ -58,7 +58,7 @@ def run_experiments(
     experiments: Sequence[Experiment],
     work: RunnerOptions,
     *,
-    say: Say,
+    log: Log,
     limit_minutes: float | None = None,
 ) -> int:
     """Run experiments in order; return 0, 1 if one failed, or 128 + signal if stopped."""
@@ -75,19 +75,19 @@ def run_experiments(
             head = f"[{index}/{len(experiments)}] {experiment.id} {experiment.method}"
             head += f", seed {experiment.seed}"
             try:
-                ending = run_experiment(experiment, work, say=partial(_say_about, say, head))
-            except LBQError as error:  # the next experiment may fare better
+                ending = run_experiment(experiment, work, log=partial(_log_with_head, log, head))
+            except LBQError as error:
                 num_failed += 1
-                say(f"{head}: failed: {error}")
+                log(f"{head}: failed: {error}")
                 continue
-            say(f"{head}: {ending}")
+            log(f"{head}: {ending}")
             if ending == "stopped":
-                say("everything is saved; the same command continues")
+                log("everything is saved; the same command continues")
                 return stop.exit_code
     return 1 if num_failed else 0
 
 
-def run_experiment(experiment: Experiment, work: RunnerOptions, *, say: Say) -> Ending:
+def run_experiment(experiment: Experiment, work: RunnerOptions, *, log: Log) -> Ending:
     """Train, measure and record one experiment, or what is left of that to do."""
     if is_recorded(experiment, work):
         return "already recorded"
@@ -98,32 +98,32 @@ def run_experiment(experiment: Experiment, work: RunnerOptions, *, say: Say) -> 
             stack.enter_context(folder.locked())
         except RunError:
             return "locked by another process"
-        if is_recorded(experiment, work):  # somebody else was faster
+        if is_recorded(experiment, work):  # by another process, meanwhile
             return "already recorded"
         try:
-            if not _train(_located(experiment.recipe, work.data), run, work, _progress(say)):
+            if not _train(_located(experiment.recipe, work.data), run, work, _progress(log)):
                 return "stopped"
             device = choose_device(work.options.device)
             measured = measure_run(run, cache=work.options.cache, device=device)
         except NonFiniteError as error:
-            say(f"diverged: {error}")
+            log(f"diverged: {error}")
             write_failure(work.out, experiment, run, str(error))
             return "recorded"
-        if work.keep_weights:  # before the record: who finds it finds everything
+        if work.keep_weights:  # before the record, which marks completion
             _keep_weights(run, record_path(work.out, experiment).with_suffix(".safetensors"))
         write_record(work.out, experiment, run, measured)
     return "recorded"
 
 
 def is_recorded(experiment: Experiment, work: RunnerOptions) -> bool:
-    """Say whether there is nothing left to do."""
+    """Return whether nothing is left to do."""
     if record_path(work.out, experiment).exists():
         return True
     return work.accept_older and experiment.key in read_records(work.out)
 
 
 def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Callback) -> bool:
-    """Train to the end; False if somebody said stop.
+    """Train to the end; False if it was asked to stop.
 
     Code may have changed since an earlier attempt: what decides numbers is in the experiment's id,
     and so in the folder's name.
@@ -134,42 +134,40 @@ def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Callback) -
     run.mkdir(parents=True, exist_ok=True)
     file = run.parent / "recipe.json"
     file.write_text(write_recipe(recipe))
-    words = ["-m", "lbq.cli", "train", str(file), "--out", str(run), "--allow-changed", "code"]
-    words += ["--devices", str(work.devices), "--device", options.device]
-    words += ["--cache", str(options.cache), "--workers", str(options.workers)]
-    words += ["--save-every-s", str(options.save_every_s)]
+    args = ["-m", "lbq.cli", "train", str(file), "--out", str(run), "--allow-changed", "code"]
+    args += ["--devices", str(work.devices), "--device", options.device]
+    args += ["--cache", str(options.cache), "--workers", str(options.workers)]
+    args += ["--save-every-s", str(options.save_every_s)]
     if options.threads is not None:
-        words += ["--threads", str(options.threads)]
+        args += ["--threads", str(options.threads)]
     checkpoints = RunFolder(run).checkpoints
-    job = Supervisor(
-        [sys.executable, *words], progress=lambda: max(checkpoints.steps(), default=-1)
-    )
+    job = Supervisor([sys.executable, *args], progress=lambda: max(checkpoints.steps(), default=-1))
     code = job.run()
     if code not in (0, *_STOPPED):
         raise RunError(f"training on {work.devices} devices ended with exit code {code}")
     return code == 0
 
 
-def _progress(say: Say) -> Callback:
-    """Tell a line when a run begins, every few hundred steps, and at every evaluation."""
+def _progress(log: Log) -> Callback:
+    """Log a line when a run begins, every few hundred steps, and at every evaluation."""
 
-    def tell(record: Record) -> None:
+    def report(record: Record) -> None:
         match record["event"]:
             case "start" | "resume":
-                say(f"{record['event']} at step {record['step']} of {record['total_steps']}")
-            case "train" if record["step"] % _TELL_EVERY == 0:
+                log(f"{record['event']} at step {record['step']} of {record['total_steps']}")
+            case "train" if record["step"] % _LOG_EVERY == 0:
                 rate, accuracy = record["samples_per_s"], record["accuracy"]
-                say(f"epoch {record['epoch']:.1f}, {rate:,.0f}/s, training {accuracy:.1%}")
+                log(f"epoch {record['epoch']:.1f}, {rate:,.0f}/s, training {accuracy:.1%}")
             case "evaluation":
-                say(f"epoch {record['epoch']}, test {record['accuracy']:.2%}")
+                log(f"epoch {record['epoch']}, test {record['accuracy']:.2%}")
             case _:
                 pass
 
-    return tell
+    return report
 
 
-def _say_about(say: Say, head: str, words: str) -> None:
-    say(f"{head}: {words}")
+def _log_with_head(log: Log, head: str, text: str) -> None:
+    log(f"{head}: {text}")
 
 
 def _located(recipe: Recipe, data: Path | None) -> Recipe:

@@ -10,7 +10,7 @@ from torch import nn
 
 import lbq
 from lbq.adapters.hub import CONFIG, WEIGHTS, from_pretrained, pretrained_recipe, save_pretrained
-from lbq.adapters.record import record_run
+from lbq.adapters.run_record import record_run
 from lbq.errors import FormatError, MissingExtraError
 from lbq.pretrained.model_card import CARD
 from lbq.train import build_network, load_trained, train

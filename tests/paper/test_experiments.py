@@ -57,7 +57,7 @@ def test_a_published_recipe_has_no_path(experiment):
     assert "/" not in str(published(moved))
 
 
-def test_experiments_that_compute_the_same_are_one_experiments(experiment):
+def test_experiments_that_compute_the_same_are_one_experiment(experiment):
     twin = replace(experiment, entries=("open/y", "open/x"), groups=("d",))
     other = replace(experiment, recipe=replace(experiment.recipe, seed=5))
     assert [c.entries for c in merged([experiment, twin, other])] == [
@@ -92,7 +92,7 @@ def test_every_row_of_the_papers_own_has_experiments():
     assert ours | {"energy/ANN"} <= entries(FULL)
 
 
-def test_what_fills_several_tables_is_one_experiments():
+def test_what_fills_several_tables_is_one_experiment():
     lbq = next(c for c in FULL if "ablation/LBQ/learnable" in c.entries and c.seed == 0)
     also = {"CIFAR-10/ResNet-20/LBQ/T=2", "accumulation/LBQ (5)", "energy/LBQ (5)"}
     assert also <= set(lbq.entries)
@@ -100,7 +100,7 @@ def test_what_fills_several_tables_is_one_experiments():
 
 
 @pytest.mark.parametrize("experiment", [c for c in FULL if c.seed == 0], ids=lambda c: c.entries[0])
-def test_every_full_size_experiments_builds_its_network(experiment):
+def test_every_full_size_experiment_builds_its_network(experiment):
     source = experiment.recipe.data.source.rpartition("/")[2]
     with torch.device("meta"):
         model = build_network(experiment.recipe.model, num_classes=NUM_CLASSES.get(source, 10))

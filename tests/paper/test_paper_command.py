@@ -47,7 +47,7 @@ def test_parts_of_an_array_are_the_whole():
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "message"),
     [
         (["list", "--array-index", "3", "--array-size", "3"], "array_index must lie in 0..2"),
         (["list", "nothing-begins-so"], "no experiment is chosen"),
@@ -56,9 +56,9 @@ def test_parts_of_an_array_are_the_whole():
         (["table", "5", "--results", "nowhere"], "there is no folder nowhere"),
     ],
 )
-def test_mistakes_are_told(words, complaint, capsys):
+def test_errors_are_printed(words, message, capsys):
     assert main(words) == 1
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "code"), [([], 2), (["--help"], 0), (["tabel", "5"], 2)])

@@ -42,7 +42,7 @@ def test_records_of_shipped_networks_say_so_too(name):
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
-def test_a_experiments_was_measured_on_what_it_was_evaluated_on(path):
+def test_an_experiment_was_measured_on_what_it_was_evaluated_on(path):
     record = json.loads(path.read_text())
     if "diverged" in record:
         return

@@ -139,7 +139,7 @@ def test_open_points_are_compared_with_what_they_change(record, tmp_path):
     assert "V2, step fixed at 1.0 +2.00 (n=1) inconclusive" in words
 
 
-def test_quoted_rows_without_a_experiments_say_so(tmp_path):
+def test_quoted_rows_without_an_experiment_say_so(tmp_path):
     text = table("2", tmp_path)
     assert line(text, "CIFAR-10/ResNet-20/RMP-SNN").endswith("no experiment no experiment")
     assert line(text, "CIFAR-100/ResNet-20/LBQ/T=1").endswith("not run no experiment")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lbq.adapters.record import record_run
+from lbq.adapters.run_record import record_run
 from lbq.errors import RunError
 from lbq.train import train
 from lbq.train.engine import RunOptions
