@@ -3,8 +3,8 @@
     python examples/numpy_reader.py net.lbq images.npy
 
 ``images.npy`` holds uint8, ``[B, *input_shape]``, or ``[T, B, *input_shape]`` for a network of
-frames. Every number is an exact int64; docs/deploy/bundle-format.md says the same in words.
-A reader that meets strangers' files must check more: ``lbq.load`` checks every rule.
+frames. Every number is an exact int64; docs/deploy/bundle-format.md describes the format.
+A reader of untrusted files must check more: ``lbq.load`` checks every rule.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def per_channel(values: Array, instant: Array) -> Array:
 
 
 def check_bound(integers: Array, node: dict[str, Any]) -> None:
-    """Complain if the proof in the file does not hold."""
+    """Raise if the proof in the file does not hold."""
     bound = node["bound"]
     if bound and not (bound["low"] <= integers.min() and integers.max() <= bound["high"]):
         raise ValueError(f"{node['path']} leaves its bound")

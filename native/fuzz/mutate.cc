@@ -207,7 +207,7 @@ void write_true_bounds(EditableBundle& draft) {
   }
 }
 
-// Bytes that nobody sealed.
+// Bytes without a right digest.
 std::string damage(std::string file, Rng& rng) {
   const size_t at = below(rng, file.size());
   const size_t how = below(rng, 3);

@@ -18,10 +18,10 @@ extern "C" {
 typedef enum {
   LBQ_MODEL_OK = 0,
   LBQ_MODEL_BAD_ARGUMENT = 1,  /* a NULL, or a size that does not fit the model */
-  LBQ_MODEL_NO_MEMORY = 2,     /* there was no room for the file or for its values */
+  LBQ_MODEL_NO_MEMORY = 2,     /* out of memory for the file or its values */
   LBQ_MODEL_READ_FAILED = 3,   /* the system could not open or read the file */
   LBQ_MODEL_REAL_NUMBERS = 4,  /* a network of real numbers: only those of integers are run here */
-  LBQ_MODEL_BOUND = 5,         /* its integers could overflow, or it does not tell the truth about them */
+  LBQ_MODEL_BOUND = 5,         /* its integers could overflow, or differ from the bounds that it states */
   LBQ_MODEL_SEQUENCE_OVER = 6, /* a stream has had all the timesteps that the proof covers, or one failed: reset it */
   LBQ_MODEL_FAILED = 7,        /* anything else, a thread that could not be started for one: the text says what */
 
@@ -95,8 +95,8 @@ typedef struct {
 void lbq_model_get_info(const lbq_model* model, lbq_model_info* info);
 
 /* Pack the network for an instruction set ("avx2", "neon", "scalar", ...; NULL for the best that the variable
- * LBQ_ISA allows), and let a run use so many threads. "interpreter" is slow and plain, the truth that the others
- * are held against; it also runs what padding would make far too large. Without this call the first run does it,
+ * LBQ_ISA allows), and let a run use so many threads. "interpreter" is slow, the reference that the others
+ * are compared with; it also runs what padding would make far too large. Without this call the first run does it,
  * with NULL and 1. Runs and streams that have begun go on as they began. */
 lbq_model_status lbq_model_prepare(lbq_model* model, const char* isa, int32_t threads, lbq_error_message* message);
 /* What the model is packed for; NULL before it is. */

@@ -48,7 +48,7 @@ Lengths check_header(const uint8_t* header, size_t have, uint64_t size) {
   const uint64_t before = kHeader + lengths.manifest;
   require(before <= size && lengths.payload == size - before && lengths.manifest % kAlignment == 0,
           LBQ_RULE_LENGTH,
-          "the header speaks of %llu bytes behind %llu, the file has %llu: it was cut or extended",
+          "the header says %llu bytes after %llu, the file has %llu: it was cut or extended",
           static_cast<unsigned long long>(lengths.payload), static_cast<unsigned long long>(before),
           static_cast<unsigned long long>(size));
   return lengths;
@@ -111,7 +111,7 @@ Bundle read_bundle(const char* path, const char* sha256, ReadBytes read_bytes) {
   struct stat info;
   if (::fstat(file.descriptor(), &info) != 0)
     throw_error(LBQ_MODEL_READ_FAILED, "%.300s: %s", path, std::strerror(errno));
-  require(S_ISREG(info.st_mode), LBQ_RULE_FILE, "%.300s is no regular file", path);
+  require(S_ISREG(info.st_mode), LBQ_RULE_FILE, "%.300s is not a regular file", path);
   uint8_t header[kHeader];
   const size_t have = fill(file.descriptor(), header, kHeader, read_bytes);
   const uint64_t claimed = static_cast<uint64_t>(info.st_size);

@@ -182,7 +182,7 @@ ValueInfo input_flow(const Manifest& manifest) {
 void check_ends(const Manifest& manifest, const std::vector<bool>& is_read) {
   for (size_t i = 0; i + 1 < manifest.entries.size(); ++i) {
     const Entry& entry = manifest.entries[i];
-    require(is_read[i] && entry.node.kind != Kind::kReadout, LBQ_RULE_UNREAD, "nobody needs %s", name(entry));
+    require(is_read[i] && entry.node.kind != Kind::kReadout, LBQ_RULE_UNREAD, "no node reads %s", name(entry));
   }
   const Entry& last = manifest.entries.back();
   require(last.node.kind == Kind::kReadout, LBQ_RULE_UNREAD, "the last node, %s, is no readout", name(last));

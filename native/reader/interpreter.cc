@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "numbers.h"
+#include "payload.h"
 
 namespace lbq {
 namespace {

@@ -1,5 +1,5 @@
-// A network run as the format's page says it: one value after another, every number an int64. Slow and plain:
-// the truth that faster engines are held against.
+// Runs a network as docs/deploy/bundle-format.md defines it: one value after another, every number an int64.
+// Slow; the reference that faster engines are compared with.
 #pragma once
 
 #include <vector>

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cinttypes>
 #include <cstring>
-
-#include "rules.h"
-#include "utf8.h"
 
 namespace lbq {
 namespace {
@@ -16,7 +14,7 @@ constexpr int kMaxDigits = 4300;  // of an integer, as in Python
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// No value without one of these in front of it, but for the first: room for so many is enough.
+// No value without one of these in front of it, but for the first: so many slots are enough.
 size_t count_values(const char* text, size_t size) {
   size_t count = 1;
   bool is_inside = false;  // of a string
@@ -270,7 +268,7 @@ class JsonParser {
     return point;
   }
 
-  // Half of a pair alone becomes three bytes that are no UTF-8: whoever needs a name refuses it.
+  // Half of a pair alone becomes three bytes that are no UTF-8: names reject it.
   void encode(uint32_t point, size_t& to) {
     const auto put = [&](uint32_t byte) { text_[to++] = static_cast<char>(byte); };
     if (point < 0x80) return put(point);
@@ -302,6 +300,115 @@ Document::Document(char* text, size_t size, const char* what) : text_(text) {
   require(is_utf8({text, size}), LBQ_RULE_JSON, "the %s is not UTF-8", what);
   slots_.reserve(count_values(text, size));
   JsonParser(text, size, what, slots_).parse();
+}
+
+namespace {
+
+constexpr int64_t kLargestSize = int64_t{1} << 40;
+
+[[noreturn]] void throw_value_error(Value value, Where where) {
+  static const char* const kKinds[] = {
+      "null",          "false",  "true",   "an integer", "an integer of more than 64 bits",
+      "a real number", "a text", "a list", "an object"};
+  const int length = shown(where.owner);
+  if (value.kind() == Json::kInteger)
+    throw_error(LBQ_RULE_VALUE, "%s of %.*s is %" PRId64, where.what, length, where.owner.data(), value.integer());
+  if (value.kind() == Json::kText)
+    throw_error(LBQ_RULE_VALUE, "%s of %.*s is \"%.*s\"", where.what, length, where.owner.data(),
+           shown(value.text()), value.text().data());
+  throw_error(LBQ_RULE_VALUE, "%s of %.*s is %s", where.what, length, where.owner.data(),
+         kKinds[static_cast<int>(value.kind())]);
+}
+
+}  // namespace
+
+void check_keys(Value value, const char* const* keys, size_t count, Value* found, Where where) {
+  if (value.kind() != Json::kObject) throw_value_error(value, where);
+  uint64_t seen = 0;
+  Value key = value.first();
+  for (uint32_t i = 0; i < value.count(); ++i) {
+    const std::string_view name = key.text();
+    size_t place = 0;
+    while (place < count && name != keys[place]) ++place;
+    require(place < count, LBQ_RULE_KEYS, "%s of %.*s has the unknown key \"%.*s\"", where.what,
+            shown(where.owner), where.owner.data(), shown(name), name.data());
+    seen |= uint64_t{1} << place;
+    found[place] = key.next();
+    key = key.next().next();
+  }
+  for (size_t place = 0; place < count; ++place)
+    require(seen >> place & 1, LBQ_RULE_KEYS, "%s of %.*s lacks the key \"%s\"", where.what,
+            shown(where.owner), where.owner.data(), keys[place]);
+}
+
+int64_t read_int(Value value, int64_t low, int64_t high, Where where) {
+  if (value.kind() != Json::kInteger || value.integer() < low || value.integer() > high)
+    throw_value_error(value, where);
+  return value.integer();
+}
+
+bool read_bool(Value value, Where where) {
+  if (value.kind() != Json::kTrue && value.kind() != Json::kFalse) throw_value_error(value, where);
+  return value.kind() == Json::kTrue;
+}
+
+std::string_view read_string(Value value, Where where) {
+  if (value.kind() != Json::kText) throw_value_error(value, where);
+  return value.text();
+}
+
+int read_choice(Value value, std::initializer_list<const char*> words, Where where) {
+  int place = 0;
+  for (const char* one : words) {
+    if (value.kind() == Json::kText && value.text() == one) return place;
+    ++place;
+  }
+  throw_value_error(value, where);
+}
+
+void check_list(Value value, int64_t low, int64_t high, Where where) {
+  if (value.kind() != Json::kArray) throw_value_error(value, where);
+  require(low <= value.count() && value.count() <= high, LBQ_RULE_VALUE, "%s of %.*s is a list of %u",
+          where.what, shown(where.owner), where.owner.data(), value.count());
+}
+
+void read_pair(Value value, int64_t low, int64_t high, int64_t* found, Where where) {
+  check_list(value, 2, 2, where);
+  found[0] = read_int(value.first(), low, high, where);
+  found[1] = read_int(value.first().next(), low, high, where);
+}
+
+int read_shape(Value value, int64_t* found, Where where) {
+  check_list(value, 1, 4, where);
+  Value size = value.first();
+  for (uint32_t i = 0; i < value.count(); ++i, size = size.next())
+    found[i] = read_int(size, 1, kLargestSize, where);
+  return static_cast<int>(value.count());
+}
+
+bool is_utf8(std::string_view bytes) {
+  for (size_t i = 0; i < bytes.size();) {
+    const int length = character_length(bytes.substr(i));
+    if (length == 0) return false;
+    i += length;
+  }
+  return true;
+}
+
+int character_length(std::string_view bytes) {
+  const auto at = [&](size_t i) { return i < bytes.size() ? static_cast<uint8_t>(bytes[i]) : 0; };
+  const auto follows = [&](size_t i) { return (at(i) & 0xc0) == 0x80; };
+  const int lead = at(0);
+  if (bytes.empty()) return 0;
+  if (lead < 0x80) return 1;
+  if (lead < 0xc2) return 0;  // a follower, or longer than needed
+  if (lead < 0xe0) return follows(1) ? 2 : 0;
+  if (lead == 0xe0 && at(1) < 0xa0) return 0;   // longer than needed
+  if (lead == 0xed && at(1) >= 0xa0) return 0;  // half of a pair
+  if (lead < 0xf0) return follows(1) && follows(2) ? 3 : 0;
+  if (lead == 0xf0 && at(1) < 0x90) return 0;
+  if (lead == 0xf4 && at(1) >= 0x90) return 0;  // beyond Unicode
+  return lead < 0xf5 && follows(1) && follows(2) && follows(3) ? 4 : 0;
 }
 
 }  // namespace lbq

@@ -1,13 +1,17 @@
-// Strict JSON from strangers: UTF-8, no key twice, no NaN, no infinity, no recursion. Our own: parsers in
+// Strict JSON and checked values: UTF-8, no key twice, no NaN, no infinity, no recursion. Our own: parsers in
 // common use build trees of many times the text, and here memory is promised.
 //
 // A document is one flat array with 16 bytes per value. Strings are decoded where they stand, so the text
 // must live as long as the document and is no JSON any more afterwards.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <vector>
+
+#include "rules.h"
 
 namespace lbq {
 
@@ -66,5 +70,43 @@ class Document {
   const char* text_;
   std::vector<JsonSlot> slots_;
 };
+
+// For error messages: "padding of stem.conv".
+struct Where {
+  const char* what;
+  std::string_view owner;
+};
+
+// For printf's %.*s: at most 80 bytes of a name.
+inline int shown(std::string_view text) { return static_cast<int>(text.size() < 80 ? text.size() : 80); }
+
+// The members of an object that has exactly these keys, in their order.
+void check_keys(Value value, const char* const* keys, size_t count, Value* found, Where where);
+
+template <size_t N>
+std::array<Value, N> check_keys(Value value, const char* const (&keys)[N], Where where) {
+  std::array<Value, N> found;
+  check_keys(value, keys, N, found.data(), where);
+  return found;
+}
+
+int64_t read_int(Value value, int64_t low, int64_t high, Where where);
+bool read_bool(Value value, Where where);
+std::string_view read_string(Value value, Where where);
+// The place of a text among these words.
+int read_choice(Value value, std::initializer_list<const char*> words, Where where);
+// Two integers: rows, columns.
+void read_pair(Value value, int64_t low, int64_t high, int64_t* found, Where where);
+// Up to four positive sizes; returns how many.
+int read_shape(Value value, int64_t* found, Where where);
+// Refuse a value that is no list of between `low` and `high` members.
+void check_list(Value value, int64_t low, int64_t high, Where where);
+
+inline bool is_null(Value value) { return value.kind() == Json::kNull; }
+
+// Whether bytes are UTF-8: shortest forms only, no halves of pairs.
+bool is_utf8(std::string_view bytes);
+// Bytes of the character in front; 0 if there is none.
+int character_length(std::string_view bytes);
 
 }  // namespace lbq

@@ -2,8 +2,6 @@
 
 #include <cinttypes>
 
-#include "fields.h"
-#include "utf8.h"
 
 namespace lbq {
 namespace {
@@ -123,10 +121,10 @@ Region read_region(Value value, const Node& node, int role) {
   const auto [type, shape, offset] = check_keys(value, {"dtype", "shape", "offset"}, {name, path});
   Region region;
   region.type = read_type(type, path);
-  require(fits_role(region.type, node.kind, role), LBQ_RULE_DTYPE,
-          "%s of %s has a type that no such tensor has", name, node.path.c_str());
   region.num_dims = read_shape(shape, region.shape, {"the shape of a tensor", path});
   region.offset = read_int(offset, 0, kFarthest, {"the offset of a tensor", path});
+  require(fits_role(region.type, node.kind, role), LBQ_RULE_DTYPE,
+          "%s of %s has a type that no such tensor has", name, node.path.c_str());
   return region;
 }
 
@@ -149,12 +147,13 @@ void read_bound(Value value, Node& node) {
   Bound& bound = node.bound;
   bound.low = read_int(low, INT64_MIN, INT64_MAX, {"low", path});
   bound.high = read_int(high, INT64_MIN, INT64_MAX, {"high", path});
+  const int64_t num_bits = read_int(bits, INT64_MIN, INT64_MAX, {"the bits of the bound", path});
   const bool is_narrow = bound.low >= INT16_MIN && bound.high <= INT16_MAX;
   const bool is_wide = bound.low >= INT32_MIN && bound.high <= INT32_MAX;
   require(is_wide, LBQ_MODEL_BOUND, "%s can reach %" PRId64 "..%" PRId64 ", which no 32-bit integer holds",
           node.path.c_str(), bound.low, bound.high);
   bound.bits = is_narrow ? 16 : 32;
-  read_int(bits, bound.bits, bound.bits, {"the bits of the bound", path});
+  require(num_bits == bound.bits, LBQ_RULE_VALUE, "the bound of %s has %d bits", node.path.c_str(), bound.bits);
 }
 
 void read_entry(Value value, Entry& entry) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cinttypes>
 
-#include "numbers.h"
+#include "payload.h"
 #include "rules.h"
 
 namespace lbq {

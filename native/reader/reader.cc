@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "graph.h"
-#include "numbers.h"
 #include "payload.h"
 #include "proof.h"
 #include "rules.h"
@@ -13,7 +12,7 @@
 namespace lbq {
 namespace {
 
-// Complain about a node whose path is the folder of an earlier one, or the tensor of another.
+// Throw if a node's path is the folder of an earlier one, or the tensor of another.
 void check_free(const Manifest& manifest) {
   using Place = std::pair<std::string_view, size_t>;
   std::vector<Place> places;
@@ -69,7 +68,7 @@ void check_bounds(const Network& network) {
     const Node& node = network.nodes[i];
     require(node.bound.low == proven[i].low && node.bound.high == proven[i].high, LBQ_MODEL_BOUND,
             "%s claims %" PRId64 "..%" PRId64 ", but its integers lie in %" PRId64 "..%" PRId64
-            "; the file does not tell the truth, do not use it",
+            "; the file is wrong, do not use it",
             node.path.c_str(), node.bound.low, node.bound.high, proven[i].low, proven[i].high);
   }
 }

@@ -1,5 +1,5 @@
-// Bytes from strangers to a network that can be trusted: every rule of docs/deploy/bundle-format.md, in the
-// order in which lbq.load checks them, and the bounds proven again. Whatever is wrong is a thrown ReadError.
+// Read untrusted bytes: every rule of docs/deploy/bundle-format.md, in the
+// order in which lbq.load checks them, and the bounds proven again. Throws ReadError.
 #pragma once
 
 #include "container.h"
@@ -16,7 +16,7 @@ struct Model {
 // All rules, and the bounds.
 Model read_model(Bundle bundle);
 
-// All rules but the truth of the bounds.
+// All rules but the bounds.
 Model read_rules(Bundle bundle);
 // Refuse a network whose bounds are not those that are proven.
 void check_bounds(const Network& network);

@@ -3,7 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "utf8.h"
+#include "json.h"
 
 namespace lbq {
 namespace {
@@ -28,7 +28,7 @@ static_assert(kNumRules == LBQ_RULE_RESET - LBQ_RULE_FILE + 1, "every rule has a
   const int size = sizeof error.message.text;
   int length = std::vsnprintf(text, size, format, arguments);
   length = length < 0 ? 0 : length >= size ? size - 1 : length;
-  for (int i = 0; i < length;) {  // names come from strangers: none may steer a terminal
+  for (int i = 0; i < length;) {  // names come from untrusted files: no control characters
     const int bytes = character_length({text + i, static_cast<size_t>(length - i)});
     if (bytes == 0 || static_cast<unsigned char>(text[i]) < 0x20 || text[i] == 0x7f) text[i] = '?';
     i += bytes == 0 ? 1 : bytes;
@@ -46,8 +46,8 @@ void throw_error(lbq_model_status status, const char* format, ...) {
   refuse_with(status, format, arguments);
 }
 
-void require(bool is_kept, lbq_model_status rule, const char* format, ...) {
-  if (is_kept) return;
+void require(bool holds, lbq_model_status rule, const char* format, ...) {
+  if (holds) return;
   va_list arguments;
   va_start(arguments, format);
   refuse_with(rule, format, arguments);

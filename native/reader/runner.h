@@ -1,4 +1,4 @@
-// Who answers for a model: the engine, or the interpreter where somebody asks for it or the engine has no room.
+// Runs a model by the engine, or by the interpreter on request or where packed data would be too large.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace lbq {
 
 constexpr char kInterpreter[] = "interpreter";
 
-// A batch of sequences on its way: whoever runs it keeps his own half.
+// The state of a batch of sequences between timesteps, of the engine or of the interpreter.
 struct Progress {
   int64_t timestep = 0;       // how many are over
   std::vector<int32_t> sums;  // of the engine's readout over time, [B, C * H * W]

@@ -25,7 +25,7 @@ class Sha256 {
   uint64_t size_ = 0;
 };
 
-// As sha256sum prints it; `text` has room for 65.
+// As sha256sum prints it; `text` holds 65 bytes.
 void to_hex(const Digest& digest, char* text);
 
 }  // namespace lbq

@@ -31,7 +31,7 @@ bool is_same_file(int descriptor, const std::string& path) {
          ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
-// False: someone else holds it. Where files cannot be locked, whoever runs several workers is told.
+// False: someone else holds it. Where files cannot be locked, a warning is printed.
 bool lock(int descriptor) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
   if (errno == EWOULDBLOCK) return false;

@@ -24,7 +24,7 @@ class OutputRows {
   const lbq_model_info& info_;
 };
 
-// Write all of these bytes, or complain.
+// Write all of these bytes, or throw InputError.
 void write_all(int descriptor, const std::string& bytes, const std::string& path);
 void sync_folder(const std::string& folder);
 

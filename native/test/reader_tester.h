@@ -42,7 +42,7 @@ inline std::string hex_digest(const std::string& bytes) {
   return hex;
 }
 
-// Three samples of the pattern that the corpus was answered for, and room for the answers.
+// Three samples of the pattern that the corpus was answered for, and memory for the logits.
 struct Batch {
   static constexpr int64_t kSize = 3;
   lbq_model_info info;

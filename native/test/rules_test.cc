@@ -32,7 +32,7 @@ const Case kCases[] = {
     {LBQ_RULE_VALUE, "whole scale", [](EditableBundle& d) { d.edit("0.25", "1"); }},
     {LBQ_RULE_VALUE, "true for a number",
      [](EditableBundle& d) { d.edit("fc", "\"groups\": 1", "\"groups\": true"); }},
-    {LBQ_RULE_VALUE, "bits that nobody has", [](EditableBundle& d) { d.edit("fc", "\"bits\": 16", "\"bits\": 5"); }},
+    {LBQ_RULE_VALUE, "unknown bits", [](EditableBundle& d) { d.edit("fc", "\"bits\": 16", "\"bits\": 5"); }},
     {LBQ_RULE_VALUE, "list for a manifest", [](EditableBundle& d) { d.manifest = "[]"; }},
     {LBQ_RULE_VALUE, "too wide for 64 bits",
      [](EditableBundle& d) { d.edit("\"timesteps\": 2", "\"timesteps\": 99999999999999999999"); }},
@@ -86,12 +86,12 @@ const Case kCases[] = {
        d.numbers += "x";
      }},
     {LBQ_RULE_CONTIGUOUS, "overlap", [](EditableBundle& d) { EditableBundle::replace(d.table, "[16,64]", "[508,556]"); }},
-    {LBQ_RULE_CONTIGUOUS, "bytes of nobody", [](EditableBundle& d) { d.numbers += "12345678"; }},
+    {LBQ_RULE_CONTIGUOUS, "unused bytes", [](EditableBundle& d) { d.numbers += "12345678"; }},
     {LBQ_RULE_CONTIGUOUS, "shape larger than its bytes",
      [](EditableBundle& d) { EditableBundle::replace(d.table, "[3,4]", "[1099511627776,1099511627776]", "fc.weight"); }},
     {LBQ_RULE_CONTIGUOUS, "far away",
      [](EditableBundle& d) { EditableBundle::replace(d.table, "[660,732]", "[4611686018427387832,4611686018427387904]"); }},
-    {LBQ_RULE_TENSORS, "tensor of nobody",
+    {LBQ_RULE_TENSORS, "unused tensor",
      [](EditableBundle& d) {
        d.table.back() = ',';
        d.table += "\"extra\":{\"dtype\":\"I8\",\"shape\":[8],\"data_offsets\":[732,740]}}";
@@ -105,8 +105,8 @@ const Case kCases[] = {
      }},
     {LBQ_RULE_TENSORS, "another place",
      [](EditableBundle& d) {
-       d.edit("stem.neuron", "\"shape\": [4], \"offset\": " + std::to_string(8 + d.first_size + 540),
-              "\"shape\": [4], \"offset\": " + std::to_string(8 + d.first_size + 48));
+       d.edit("stem.neuron", "\"shape\": [4], \"offset\": " + std::to_string(8 + d.first_size + 492),
+              "\"shape\": [4], \"offset\": " + std::to_string(8 + d.first_size + 0));
      }},
     {LBQ_RULE_DTYPE, "wide weights with few bits",
      [](EditableBundle& d) { d.edit("fc", "\"bits\": 16", "\"bits\": 4"); }},
@@ -214,7 +214,7 @@ void test_rules(Report& report) {
   }
   for (int rule = LBQ_RULE_JSON; rule <= LBQ_RULE_RESET; ++rule)
     report(broken.count(rule) == 1 || rule == LBQ_RULE_FINITE,
-           std::string("nobody breaks ") + lbq_model_status_name(static_cast<lbq_model_status>(rule)));
+           std::string("no case breaks ") + lbq_model_status_name(static_cast<lbq_model_status>(rule)));
   report(lbq_model_status_name(static_cast<lbq_model_status>(9)) == nullptr,
          "a number that is no status has no name");
 }

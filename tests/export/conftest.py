@@ -1,4 +1,4 @@
-"""Lowered networks that the tests of all doors share."""
+"""Lowered networks that the tests of all formats share."""
 
 import pytest
 import torch

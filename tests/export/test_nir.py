@@ -15,7 +15,7 @@ from lbq.deploy import Pixels, lower, run, to_fixed_point
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import Merge, Pool, Readout, Synapse
 from lbq.errors import FormatError, LoweringError
-from lbq.export import nir as door
+from lbq.export import nir as nir_format
 from lbq.export.metadata import network_metadata, write_metadata
 from lbq.export.nir import export_nir, import_nir
 
@@ -164,7 +164,7 @@ def test_other_files_and_other_graphs_are_refused(tmp_path):
 def test_without_the_library_the_install_line_is_told(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "nir", None)
     with pytest.raises(lbq.LBQError, match=r"pip install 'lbq\[nir\]'"):
-        door.import_nir(tmp_path / "net.nir")
+        nir_format.import_nir(tmp_path / "net.nir")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def graph_of(node, *, timesteps=4):
 @pytest.mark.parametrize("reset", ["event", "level", "none"])
 @pytest.mark.parametrize("decay", [0.0, 0.5, 1.0])
 def test_thresholds_are_reached_where_they_are_met_exactly(reset, decay):
-    """Currents, decays and rungs are small binary fractions: ties are common and nothing rounds."""
+    """All numbers are small binary fractions: ties are common and nothing rounds."""
     node = neuron(reset=reset, decay=torch.tensor([decay]).double())
     literal = Literal(graph_of(node))
     currents = torch.randint(-4, 8, (4, 50, 3, 2, 2), generator=torch.manual_seed(0)).double() / 4

@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "deploy" / "lbq-run.md"
 
 @pytest.fixture(scope="module")
 def example(native_build, tmp_path_factory):
-    """The program of the page, compiled as a stranger would."""
+    """The program of the page, compiled as a user would."""
     folder = tmp_path_factory.mktemp("example")
     (code,) = re.findall(r"```c\n(.*?)```", PAGE.read_text(), flags=re.S)
     (folder / "example.c").write_text(code)

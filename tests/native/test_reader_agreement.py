@@ -27,7 +27,7 @@ def load_result(path):
     return "ok"
 
 
-def native_verdicts(lbq_run, paths):
+def native_results(lbq_run, paths):
     lines = lbq_run("--check", *paths, text=True).stdout.splitlines()
     return {path: line.split(": ")[1] for path, line in zip(paths, lines, strict=True)}
 
@@ -49,16 +49,16 @@ def test_every_rule_has_the_same_name_in_both(lbq_run, bundles, tmp_path):
         elif not is_integer:
             expected[path] = "real-numbers"
     assert len(expected) > 60
-    assert native_verdicts(lbq_run, list(expected)) == expected
+    assert native_results(lbq_run, list(expected)) == expected
 
 
 def test_a_folder_and_a_pipe_are_no_bundles(lbq_run, tmp_path):
     subprocess.run(["mkfifo", tmp_path / "pipe"], check=True)
     paths = [tmp_path, tmp_path / "pipe"]
-    assert set(native_verdicts(lbq_run, paths).values()) == {"file"}
+    assert set(native_results(lbq_run, paths).values()) == {"file"}
 
 
-def test_mutants_are_judged_alike(lbq_run, bundles, tmp_path):
+def test_mutants_give_the_same_result(lbq_run, bundles, tmp_path):
     rng = random.Random(11)
     expected = {}
     for number in range(500):
@@ -66,7 +66,7 @@ def test_mutants_are_judged_alike(lbq_run, bundles, tmp_path):
         path.write_bytes(mutate.mutate(bundles[True], rng)[1])
         expected[path] = load_result(path)
     assert sum(rule == "ok" for rule in expected.values()) > 10
-    assert native_verdicts(lbq_run, list(expected)) == expected
+    assert native_results(lbq_run, list(expected)) == expected
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(CORPUS.glob("*.txt"))])

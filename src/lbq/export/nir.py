@@ -1,8 +1,8 @@
-"""The door to NIR, the exchange format of neuromorphic tools: one graph, exact or refused.
+"""Export to and import from NIR, the exchange format of neuromorphic tools: exact, or an error.
 
-Time is not part of a NIR graph. Whoever runs one shows a still image at every timestep (frames, one
-by one), and reads an answer at every timestep; the mean over time is theirs to take. Both are said
-in the graph's metadata. Several edges into a node are summed.
+Time is not part of a NIR graph. Its runner presents an image at every timestep (frames one by one)
+and reads an output at every timestep; it takes the mean over time. The graph's metadata says so.
+Several edges into a node are summed.
 """
 
 import graphlib
@@ -42,7 +42,7 @@ def import_nir(path: Path) -> LoweredNetwork:
         return _Reading(nir, nir.read(path), str(path)).network
     except LBQError:
         raise
-    except Exception as error:  # h5py and nir complain in many ways
+    except Exception as error:  # h5py and nir raise many types
         raise FormatError(f"{path} is no NIR graph that can be read: {error}") from error
 
 

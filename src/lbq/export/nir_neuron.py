@@ -36,27 +36,27 @@ def neuron_graph(
 ) -> Any:
     """Return the sub-graph of a neuron whose currents have this shape."""
     _check(node, path)
-    rungs = [f"threshold_{level}" for level in range(1, node.max_level + 1)]
+    names = [f"threshold_{level}" for level in range(1, node.max_level + 1)]
     below = torch.nextafter(node.thresholds, torch.full_like(node.thresholds, -torch.inf))
     nodes: dict[str, Any] = {
         "input": nir.Input({"input": np.array(shape)}),
         "output": nir.Output({"output": np.array(shape)}),
     }
-    for name, rung in zip(rungs, below, strict=True):
-        nodes[name] = nir.Threshold(_over_space(rung, shape))
-    edges = [(name, "output") for name in rungs]
+    for name, threshold in zip(names, below, strict=True):
+        nodes[name] = nir.Threshold(_over_space(threshold, shape))
+    edges = [(name, "output") for name in names]
     if _remembers(node, timesteps):
         nodes["membrane"] = _integrator(nir, node, shape)
-        edges += [("input", "membrane"), *(("membrane", name) for name in rungs)]
+        edges += [("input", "membrane"), *(("membrane", name) for name in names)]
         if node.reset != "none" or node.resets_after_decay:
             nodes["reset"] = nir.Scale(_over_space(_feedback(node), shape))
             nodes["delay"] = nir.Delay(_over_space(torch.full_like(node.decay, DT), shape))
             takes_one = node.reset == "event" and not node.resets_after_decay
-            fed_back = rungs[:1] if takes_one else rungs
+            fed_back = names[:1] if takes_one else names
             edges += [(name, "reset") for name in fed_back]
             edges += [("reset", "delay"), ("delay", "membrane")]
     else:
-        edges += [("input", name) for name in rungs]
+        edges += [("input", name) for name in names]
     hints = {
         "dt": DT,
         "decay": node.decay.numpy(),
@@ -72,17 +72,17 @@ def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> LevelNeuron:
     for source, target in graph.edges:
         into[target].append(source)
     (output,) = _named(graph, nir.Output, path)
-    rungs = into[output]
-    if not rungs or any(not isinstance(graph.nodes[name], nir.Threshold) for name in rungs):
+    names = into[output]
+    if not names or any(not isinstance(graph.nodes[name], nir.Threshold) for name in names):
         raise FormatError(f"{path} is not one of lbq's neurons: thresholds must make its output")
-    steps = np.stack([graph.nodes[name].threshold for name in rungs])
+    steps = np.stack([graph.nodes[name].threshold for name in names])
     thresholds = np.nextafter(steps, steps.dtype.type(np.inf))
     order = np.argsort(thresholds.reshape(len(thresholds), -1)[:, 0])
     thresholds = torch.from_numpy(_per_channel(thresholds[order], path))
     thresholds = (
         thresholds[:, :1].clone() if bool((thresholds == thresholds[:, :1]).all()) else thresholds
     )
-    read = {name for rung in rungs for name in into[rung]}
+    read = {name for threshold in names for name in into[threshold]}
     if read == set(_named(graph, nir.Input, path)):
         still = thresholds.new_zeros(1)
         return LevelNeuron(thresholds, decay=still, reset_amount=still.clone(), reset="none")
@@ -94,7 +94,7 @@ def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> LevelNeuron:
     (scale,) = into[feedback[0]]
     taken = _read_reset_amount(graph, scale, decay, path)
     fed_back = set(into[scale])
-    if fed_back not in ({rungs[order[0]]}, set(rungs)):
+    if fed_back not in ({names[order[0]]}, set(names)):
         raise FormatError(f"{path}: the first threshold is fed back, or all are")
     return LevelNeuron(
         thresholds,

@@ -253,7 +253,7 @@ class ThresholdSearch:
     ) -> None:
         self._graph, self._dtype, self._num = graph, dtype, len(thresholds)
         self._bits = self._num.bit_length()
-        # Row k holds what level k takes; whoever reaches a copy of the last one has reached it too.
+        # Row k holds the threshold of level k; copies of the last one change no count.
         missing = 2**self._bits - 1 - self._num
         rows = [thresholds[:1], thresholds, thresholds[-1:].expand(missing, -1)]
         self._table = torch.cat(rows)  # [2**bits, C]

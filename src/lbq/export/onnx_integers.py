@@ -205,10 +205,11 @@ class _Unrolled:
         self._graph, self._node = graph, node
         low, high = reach
         self._is_wide = max(-low, high) >= EXACT_FLOAT32
-        thresholds = node.thresholds.clamp(
-            max=min(high + 1, INT32_MAX)
-        )  # rungs beyond are never reached
-        self._rungs = [self._constant(per_channel(r, currents.shape)) for r in thresholds.unbind(0)]
+        # larger thresholds are never reached
+        thresholds = node.thresholds.clamp(max=min(high + 1, INT32_MAX))
+        self._thresholds = [
+            self._constant(per_channel(r, currents.shape)) for r in thresholds.unbind(0)
+        ]
         self._search = None
         if len(thresholds) > UNROLLED:
             self._search = ThresholdSearch(graph, thresholds, shape=currents.shape, dtype=np.int32)
@@ -219,13 +220,13 @@ class _Unrolled:
         membrane, spike, first = "", "", ""
         for t, current in enumerate(instants):
             membrane = current if t == 0 else self._integrated(membrane, spike, first, current)
-            first = self._reaches(membrane, self._rungs[0])
+            first = self._reaches(membrane, self._thresholds[0])
             spike = level = graph.cast(first, np.int32)
             if self._search is not None:
                 level = self._search.count(membrane, self._reaches)
             else:
-                reached = [self._reaches(membrane, rung) for rung in self._rungs[1:]]
-                for count in [graph.cast(rung, np.int32) for rung in reached]:
+                reached = [self._reaches(membrane, threshold) for threshold in self._thresholds[1:]]
+                for count in [graph.cast(threshold, np.int32) for threshold in reached]:
                     level = graph.op("Add", level, count)
             if node.reset == "level" and not node.resets_after_decay:
                 spike = level
@@ -256,10 +257,10 @@ class _Unrolled:
         ]
         return graph.op("Add", *halves)
 
-    def _reaches(self, membrane: str, rung: str) -> str:
+    def _reaches(self, membrane: str, threshold: str) -> str:
         if not self._is_wide:
-            return self._graph.op("GreaterOrEqual", membrane, rung)
-        distance = self._graph.op("Sub", membrane, rung)
+            return self._graph.op("GreaterOrEqual", membrane, threshold)
+        distance = self._graph.op("Sub", membrane, threshold)
         return self._graph.op("GreaterOrEqual", distance, self._zero)
 
     def _constant(self, values: Tensor | int) -> str:

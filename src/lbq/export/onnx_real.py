@@ -121,9 +121,9 @@ class _Unrolled:
 
     def __init__(self, graph: Graph, node: LevelNeuron, currents: TimedValue) -> None:
         self._graph, self._node = graph, node
-        self._rungs = [
-            graph.constant(per_channel(rung, currents.shape), _VALUE)
-            for rung in node.thresholds.unbind(0)
+        self._thresholds = [
+            graph.constant(per_channel(threshold, currents.shape), _VALUE)
+            for threshold in node.thresholds.unbind(0)
         ]
         self._search = None
         if len(node.thresholds) > UNROLLED and not node.per_threshold_state:
@@ -167,12 +167,14 @@ class _Unrolled:
         """Return the level, and whether there is one."""
         graph = self._graph
         size = graph.op("Abs", membrane) if self._node.is_signed else membrane
-        first = graph.op("GreaterOrEqual", size, self._rungs[0])
+        first = graph.op("GreaterOrEqual", size, self._thresholds[0])
         level = self._spike = graph.cast(first, _VALUE)
         if self._search is not None:
             level = graph.cast(self._search.count(size, self._reaches), _VALUE)
         else:
-            reached = [graph.op("GreaterOrEqual", size, rung) for rung in self._rungs[1:]]
+            reached = [
+                graph.op("GreaterOrEqual", size, threshold) for threshold in self._thresholds[1:]
+            ]
             for more in reached:
                 level = graph.op("Add", level, graph.cast(more, _VALUE))
         if self._node.is_signed:
@@ -196,13 +198,13 @@ class _Unrolled:
     def _split(self, currents: list[str]) -> list[str]:
         """Give every threshold a membrane of its own, which forgets when it is reached."""
         graph = self._graph
-        carries: list[str | None] = [None] * len(self._rungs)
+        carries: list[str | None] = [None] * len(self._thresholds)
         levels: list[str] = []
         for current in currents:
             spikes: list[str] = []
-            for k, (rung, carry) in enumerate(zip(self._rungs, carries, strict=True)):
+            for k, (threshold, carry) in enumerate(zip(self._thresholds, carries, strict=True)):
                 membrane = current if carry is None else self._integrated(carry, current)
-                reached = graph.op("GreaterOrEqual", membrane, rung)
+                reached = graph.op("GreaterOrEqual", membrane, threshold)
                 spikes.append(graph.cast(reached, _VALUE))
                 carries[k] = graph.op("Where", reached, self._zero, membrane)
             level = spikes[0]
@@ -227,7 +229,7 @@ class _Unrolled:
 
 
 def check_exact(low: int, high: int) -> None:
-    """Complain about integers that float32 would round."""
+    """Raise LoweringError for integers that float32 would round."""
     if max(-low, high) >= EXACT_FLOAT32:
         raise LoweringError(
             f"its integers can reach {low}..{high}, and float32 is exact below 2**24 only; "

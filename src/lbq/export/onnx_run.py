@@ -1,4 +1,4 @@
-"""Running exported files: ONNX Runtime and OpenVINO behind one small door."""
+"""Running exported files with ONNX Runtime or OpenVINO."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -33,15 +33,15 @@ class OnnxRunner:
             self._run, self._dtype, self._shape = _LOADERS[engine](str(path), threads)
         except MissingExtraError:
             raise
-        except Exception as error:  # engines complain in many ways about damage
+        except Exception as error:  # engines raise many types for damaged files
             raise FormatError(f"{engine} cannot load {path}: {error}") from error
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Answer with the logits."""
+        """Return the logits."""
         return next(iter(self.run_all(inputs).values()))
 
     def run_all(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Answer with every output by name: the logits, and levels where the file has them."""
+        """Return every output by name: the logits, and levels where the file has them."""
         inputs = np.asarray(inputs)
         expected = [size if isinstance(size, int) else None for size in self._shape]
         fits = len(expected) == inputs.ndim and all(

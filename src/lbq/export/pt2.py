@@ -1,4 +1,4 @@
-"""The door to plain torch: a ``.pt2`` program that runs where ``lbq`` is not installed.
+"""Export to ``.pt2``: a torch program that runs where ``lbq`` is not installed.
 
 torch.export writes it and torch reads it. A ``.pt2`` may hold pickles and compiled code, which
 torch runs as it loads; ours hold neither, and :func:`read_pt2` refuses files that do.
@@ -95,7 +95,7 @@ def _check_archive(path: Path) -> None:
         raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
     except FormatError as error:
         raise FormatError(f"{error}; it was not written by lbq and is not loaded") from None
-    except Exception as error:  # zipfile, json and torch complain in many ways about damage
+    except Exception as error:  # zipfile and torch raise many types for damaged files
         raise FormatError(f"{path} is no whole .pt2 program: {error}") from error
     if damaged is not None:
         raise FormatError(f"{path} is damaged: the checksum of {damaged} is another one")

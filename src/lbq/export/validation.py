@@ -32,8 +32,8 @@ class ValueInfo:
 
 
 def check_graph(manifest: Manifest) -> dict[str, ValueInfo]:
-    """Complain where nodes do not fit together; return what each of them gives."""
-    flows = {
+    """Check that nodes fit together; return what each of them gives."""
+    values = {
         INPUT: ValueInfo(
             shape=manifest.input_shape,
             has_time=manifest.takes_frames,
@@ -44,22 +44,22 @@ def check_graph(manifest: Manifest) -> dict[str, ValueInfo]:
     _check_size(manifest.input_shape, INPUT)
     read: set[str] = {INPUT}
     for entry in manifest.nodes:
-        require(entry.path not in flows, "name", f"two nodes are called {entry.path}")
+        require(entry.path not in values, "name", f"two nodes are called {entry.path}")
         for name in entry.inputs:
-            require(name in flows, "order", f"{entry.path} reads {name[:80]!r}, not before it")
+            require(name in values, "order", f"{entry.path} reads {name[:80]!r}, not before it")
         read.update(entry.inputs)
-        flows[entry.path] = _flow(entry, [flows[name] for name in entry.inputs], manifest)
-        _check_size(flows[entry.path].shape, entry.path)
+        values[entry.path] = _infer(entry, [values[name] for name in entry.inputs], manifest)
+        _check_size(values[entry.path].shape, entry.path)
     last = manifest.nodes[-1]
     unread = [e.path for e in manifest.nodes[:-1] if e.path not in read or e.kind == "readout"]
-    require(not unread, "unread", f"nobody needs {', '.join(unread[:5])}")
+    require(not unread, "unread", f"no node reads {', '.join(unread[:5])}")
     require(last.kind == "readout", "unread", f"the last node, {last.path}, is a {last.kind}")
-    _check_proof(manifest, flows)
+    _check_proof(manifest, values)
     _check_dtypes(manifest)
-    return flows
+    return values
 
 
-def _flow(entry: Entry, entering: list[ValueInfo], manifest: Manifest) -> ValueInfo:
+def _infer(entry: Entry, entering: list[ValueInfo], manifest: Manifest) -> ValueInfo:
     first, path, settings = entering[0], entry.path, entry.settings
     if "has_time" in settings:
         matches = settings["has_time"] == first.has_time
@@ -70,12 +70,12 @@ def _flow(entry: Entry, entering: list[ValueInfo], manifest: Manifest) -> ValueI
         return replace(first, shape=shape, max_level=None)
     if entry.kind == "pool":
         return _pool(entry, first)
-    for flow in entering:
-        require(flow.max_level is None, "signal", f"{path} takes currents, it reads levels")
+    for value in entering:
+        require(value.max_level is None, "signal", f"{path} takes currents, it reads levels")
         require(
-            (flow.shape, flow.has_time) == (first.shape, first.has_time),
+            (value.shape, value.has_time) == (first.shape, first.has_time),
             "shape",
-            f"{path} reads shapes {first.shape} and {flow.shape}, or mixes still and moving",
+            f"{path} reads shapes {first.shape} and {value.shape}, or some without time",
         )
     if entry.kind == "merge":
         return first
@@ -100,7 +100,7 @@ def _check_max_input(entry: Entry, entering: ValueInfo) -> None:
         require(
             says is None or entry.bound is not None,
             "max-input",
-            f"{entry.path} reads real numbers and speaks of 0..{says}",
+            f"{entry.path} reads real numbers and claims 0..{says}",
         )
         return
     require(
@@ -198,7 +198,11 @@ def _neuron(entry: Entry, entering: ValueInfo, manifest: Manifest) -> ValueInfo:
         require(sound, "reset", f"{path} resets after its decay: one threshold, one event, no sign")
     if per_threshold_state:
         sound = settings["reset"] == "zero" and thresholds[1] == 1 and not is_signed
-        require(sound, "reset", f"{path} is split: it resets to zero, all channels alike")
+        require(
+            sound,
+            "reset",
+            f"{path} has a state per threshold: it resets to zero, all channels alike",
+        )
     return replace(entering, max_level=thresholds[0])
 
 
@@ -206,8 +210,8 @@ def _check_size(shape: tuple[int, ...], path: str) -> None:
     require(math.prod(shape) <= MAX_VALUES, "size", f"{path} gives values of shape {shape}")
 
 
-def _check_proof(manifest: Manifest, flows: dict[str, ValueInfo]) -> None:
-    """Complain about more work than a proof should be: it visits every channel of every node."""
+def _check_proof(manifest: Manifest, values: dict[str, ValueInfo]) -> None:
+    """Limit the work of the overflow proof, which visits every channel of every node."""
     work = 0
     for entry in manifest.nodes:
         visits = len(entry.inputs)
@@ -215,12 +219,12 @@ def _check_proof(manifest: Manifest, flows: dict[str, ValueInfo]) -> None:
             thresholds = entry.shape("thresholds")
             assert thresholds is not None
             visits = thresholds[0] * manifest.timesteps
-        work += visits * flows[entry.path].shape[0]
+        work += visits * values[entry.path].shape[0]
     require(work <= MAX_PROOF, "size", f"{work:,} inputs, thresholds and timesteps to prove")
 
 
 def _check_dtypes(manifest: Manifest) -> None:
-    """Complain about two kinds of real numbers, and about bits that are not the weight's."""
+    """Check that real numbers have one type, and that weights have that of their bits."""
     regions = [region for entry in manifest.nodes for region in entry.tensors.values() if region]
     if not manifest.is_integer:
         dtypes = {region.dtype for region in regions}
@@ -235,9 +239,9 @@ def _check_dtypes(manifest: Manifest) -> None:
 
 
 def check_values(path: str, node: nn.Module) -> None:
-    """Complain about numbers that no lowered network has."""
+    """Check a node's tensors: finite, within their bits, rising thresholds, a decay in range."""
     for name, tensor in node.named_buffers():
-        # the extremes of a tensor with a NaN are NaN, which no comparison likes
+        # the extremes of a tensor with a NaN are NaN, for which comparisons are false
         if tensor.is_floating_point():
             low, high = (float(value) for value in tensor.aminmax())
             require(
@@ -275,6 +279,6 @@ def _check_neuron(path: str, node: LevelNeuron) -> None:
         else thresholds[1:] > thresholds[:-1]
     )
     require(bool(rises.all()), "thresholds", f"the thresholds of {path} do not rise")
-    require(bool((node.reset_amount >= 0).all()), "reset", f"{path} adds where it should remove")
+    require(bool((node.reset_amount >= 0).all()), "reset", f"{path} has a negative reset amount")
     low, high = _DECAYS
     require(low <= float(node.decay) <= high, "decay", f"{path} has decay {float(node.decay):g}")
