@@ -41,11 +41,10 @@ from torch.nn import functional as F
 import lbq
 from lbq.kernels import force_implementation, native_scan, triton_scan
 from lbq.train import RECIPES, Recipe, RunOptions, train, write_recipe
-from lbq.train.allocator import keep_freed_memory
+from lbq.train.engine import keep_freed_memory
 from lbq.train.metrics import Record
 from lbq.train.model_config import build_network
-from lbq.train.optim import build_optimizer
-from lbq.train.precision import Precision
+from lbq.train.optim import Precision, build_optimizer
 
 
 class Network(NamedTuple):

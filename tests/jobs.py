@@ -15,17 +15,15 @@ from torch.distributed.fsdp import fully_shard
 
 import lbq
 from lbq.data import open_data
-from lbq.train import engine, loop
-from lbq.train.batchnorm_stats import BatchNormStats
+from lbq.train import engine
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.distributed import open_process_group
-from lbq.train.engine import RunOptions
+from lbq.train.engine import RunOptions, build_state
 from lbq.train.evaluation import count_correct
-from lbq.train.gradients import AveragedGradients, CanonicalGradients
 from lbq.train.loss import ModelWithLoss
-from lbq.train.precision import Precision
-from lbq.train.prepare import build_state
+from lbq.train.optim import Precision
 from lbq.train.recipe import recipe_from_document
+from lbq.train.train_step import AveragedGradients, BatchNormStats, CanonicalGradients
 
 
 def digest(tensors):
@@ -133,7 +131,7 @@ def orphan(out, recipe):
 
 def _poison(rank, step, value="nan", times=1):
     """Put a NaN into the images of one rank at a step (counted from 1), and maybe the next ones."""
-    real, count = loop.train_batches, iter(range(1, 10**9))
+    real, count = engine.train_batches, iter(range(1, 10**9))
 
     def poisoned(*args, **kwargs):
         for batch in real(*args, **kwargs):
@@ -141,7 +139,7 @@ def _poison(rank, step, value="nan", times=1):
                 batch.x[0, 0, 0, 0] = float(value)
             yield batch
 
-    loop.train_batches = poisoned
+    engine.train_batches = poisoned
 
 
 def _full_disk(first_save, last_save):
@@ -163,7 +161,7 @@ def _full_disk(first_save, last_save):
 
 def _crash(rank, step):
     """Raise on one rank at a step (counted from 1)."""
-    real, count = loop.train_batches, iter(range(1, 10**9))
+    real, count = engine.train_batches, iter(range(1, 10**9))
 
     def crashing(*args, **kwargs):
         for batch in real(*args, **kwargs):
@@ -171,7 +169,7 @@ def _crash(rank, step):
                 raise RuntimeError("a fault of our own")
             yield batch
 
-    loop.train_batches = crashing
+    engine.train_batches = crashing
 
 
 FAULTS = {"poison": _poison, "full disk": _full_disk, "crash": _crash}

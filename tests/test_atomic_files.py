@@ -40,7 +40,7 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_a_disk_without_room_is_noticed_before_anything_is_written(tmp_path):
-    with pytest.raises(OSError, match="bytes wanted") as caught:
+    with pytest.raises(OSError, match="bytes needed") as caught:
         atomic_files.check_space(tmp_path, 2**62)
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(tmp_path)

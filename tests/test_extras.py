@@ -15,7 +15,7 @@ DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["opti
 DOORS = {  # package: what needs it
     "datasets": 'data.open_data(data.DataConfig(source="here"), cache=Path("cache"))',
     "pillow": 'encoded_images.decode_image(b"", "one.png")',
-    "tensorboard": 'tensorboard.TensorBoardCallback(Path("charts"))',
+    "tensorboard": 'metrics.TensorBoardCallback(Path("charts"))',
     "onnx": 'export_onnx(net, "net.onnx")',
     "onnxruntime": 'OnnxRunner("net.onnx")',
     "openvino": 'OnnxRunner("net.onnx", engine="openvino")',
@@ -57,7 +57,7 @@ from lbq.data import encoded_images
 from lbq.export.nir import export_nir
 from lbq.export.onnx import export_onnx
 from lbq.export.onnx_run import OnnxRunner
-from lbq.train import tensorboard
+from lbq.train import metrics
 
 net = lbq.lower(lbq.resnet20(10, width=1 / 64).eval(), torch.zeros(1, 3, 8, 8))
 Path("net.onnx").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Files that survive a kill, a full disk and a power cut: whole and old, or whole and new."""
+"""Atomic file replacement."""
 
 import errno
 import os
@@ -10,13 +10,11 @@ _TEMPORARY = ".tmp"
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Replace a file in one instant: at any moment ``path`` holds all of the old or all of the new.
+    """Replace a file atomically: a kill, full disk or power cut leaves the old or the new contents.
 
-    The temporary file lies in the same folder (a rename across devices is a copy), is flushed to
-    the disk before the rename, and the folder after it: otherwise a power cut can keep the rename
-    and lose the contents. On any failure the temporary file is removed and the old one is intact.
-    Its name is random: several processes may write one path, and the last rename wins. Permissions
-    are those of the umask.
+    Writes a temporary file of random name in the same folder, flushes it, renames it and flushes
+    the folder. On failure the temporary file is removed and the old file kept. If several processes
+    write one path, the last rename wins. Permissions follow the umask.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
     try:
@@ -28,17 +26,14 @@ def atomic_write(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a failing write has no name
+        if isinstance(error, OSError) and error.filename is None:  # a failed write has no file name
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush what a folder knows of its files: creations, renames, removals.
-
-    Windows opens no folders and keeps a journal of renames itself: nothing to do there.
-    """
+    """Flush the entries of a folder to disk; Windows cannot open folders and needs no flush."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -49,18 +44,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_space(folder: Path, num_bytes: int) -> None:
-    """Raise ``OSError`` before anything is written where the disk cannot hold that many bytes."""
+    """Raise ``OSError`` if the disk has less free space than that."""
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise OSError(
             errno.ENOSPC,
-            f"{os.strerror(errno.ENOSPC)}: {num_bytes:,} bytes wanted (twice the file), "
+            f"{os.strerror(errno.ENOSPC)}: {num_bytes:,} bytes needed (twice the file), "
             f"{free:,} free",
             str(folder),
         )
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove what a killed process left half written."""
+    """Remove temporary files that a killed process left."""
     for leftover in folder.glob(f".*{_TEMPORARY}"):
         leftover.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from lbq.errors import ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.neurons import Neuron, NeuronStep, Surrogate, named_neurons, watch_levels
 from lbq.train import Recipe, load_trained
-from lbq.train.precision import Precision
+from lbq.train.optim import Precision
 from lbq.train.prefetch import prefetch_to_device
 
 MACS_PADDING: Padding = "counted"

@@ -17,9 +17,8 @@ from lbq.errors import LBQError, NonFiniteError, RunError
 from lbq.train import Recipe, RunOptions, train, write_recipe
 from lbq.train.distributed import choose_device, is_inside_launcher
 from lbq.train.metrics import Callback, Record
-from lbq.train.preemption import catch_stop_signals
 from lbq.train.run_folder import RunFolder
-from lbq.train.supervisor import Supervisor
+from lbq.train.supervisor import Supervisor, catch_stop_signals
 from lbq_paper.experiments import Experiment
 from lbq_paper.measure import measure_run
 from lbq_paper.records import read_records, record_path, write_failure, write_record

@@ -151,10 +151,10 @@ def change_model(folder, **fields):
 @pytest.mark.parametrize(
     ("num_classes", "model", "says"),
     [
-        (10, {"width": 40.0}, r"should be torch.float32 \(5120, 3, 3, 3\)"),
+        (10, {"width": 40.0}, r"must be torch.float32 \(5120, 3, 3, 3\)"),
         (10, {"width": 1e6}, "width must be above 0 and at most 1024"),
         (10, {"width": 1e300}, "width must be above 0 and at most 1024"),
-        (1 << 20, {}, r"should be torch.float32 \(1048576, "),
+        (1 << 20, {}, r"must be torch.float32 \(1048576, "),
         (10, {"blocks": [200, 1, 1]}, r"stages of \[3, 3, 3\] blocks, .* \[200, 1, 1\]"),
         (10, {"blocks": [100_000, 1, 1]}, "blocks must be at least 0 and at most 200"),
         (10, {"timesteps": 10**9}, "timesteps must be at least 1 and at most 65536"),

@@ -9,7 +9,7 @@ from lbq.cli.samples import open_samples, sample_batches
 from lbq.deploy import prove, run
 from lbq.deploy.nodes import Synapse
 from lbq.export.bundle import digest, load
-from lbq.train.trained import load_trained
+from lbq.train.run_folder import load_trained
 
 
 def test_a_run_becomes_a_proven_bundle_that_knows_its_recipe(trained, bundle, capsys):

@@ -14,7 +14,7 @@ from lbq.pretrained import pretrained_record
 from lbq.train.metrics import read_metrics_log
 from lbq.train.model_config import ModelConfig, NeuronConfig
 from lbq.train.recipe import write_recipe
-from lbq.train.trained import load_trained
+from lbq.train.run_folder import load_trained
 
 
 def values(html, key):

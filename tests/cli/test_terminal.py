@@ -79,7 +79,7 @@ def test_logs_and_warnings_are_escaped_and_other_libraries_are_not_repeated(monk
     before = list(root.handlers)
     main(["--version"])
     assert root.handlers == before
-    logging.getLogger("lbq.train.saving").error("saved %s", HOSTILE)
+    logging.getLogger("lbq.train.checkpoint").error("saved %s", HOSTILE)
     assert out.getvalue() == f"ERROR: saved {SHOWN}\n"
     text = warnings.formatwarning(HOSTILE, UserWarning, "file.py", 1, "")
     assert terminal.printable(text) == text

@@ -137,7 +137,7 @@ def test_a_surrounding_torchrun_is_joined(recipe_file, tmp_path):
 def test_a_mistake_of_all_devices_has_no_traceback(recipe_file, tmp_path):
     done = run("train", recipe_file, "--devices", "3", "--out", str(tmp_path / "run"))
     assert done.returncode == 1
-    assert done.stderr.startswith("error: 3 devices cannot share a batch of 16")
+    assert done.stderr.startswith("error: 3 devices cannot split a batch of 16")
 
 
 def test_a_supervisor_inside_torchrun_is_refused(recipe_file, monkeypatch, capsys):

@@ -97,7 +97,7 @@ COMMANDS = [  # words, exit code, what the line says
     ("train digits.json", MISTAKE, "Recipe.optim.lr must be a number"),
     ("train escaped.json", MISTAKE, "name must be usable as the name of a folder"),
     ("train tiny.json --devices 0", USAGE, "--devices must be at least 1"),
-    ("train tiny.json --devices 3", MISTAKE, "3 devices cannot share a batch of 16"),
+    ("train tiny.json --devices 3", MISTAKE, "3 devices cannot split a batch of 16"),
     ("train tiny.json --device cuda:7", MISTAKE, "torch finds no GPU here; `lbq doctor`"),
     ("train tiny.json --device toaster", MISTAKE, "take cpu, cuda, cuda:1 or auto"),
     ("train tiny.json --model.timesteps 0", USAGE, "timesteps must be at least 1"),

@@ -13,7 +13,7 @@ import lbq
 from lbq.errors import LBQError
 from lbq.train.engine import RunOptions, train
 from lbq.train.recipe import read_recipe
-from lbq.train.trained import evaluate_run, load_trained
+from lbq.train.run_folder import evaluate_run, load_trained
 
 HERE = Path(__file__).parent
 LAZY = "import_module(f'{__name__}.{name}')"

@@ -63,7 +63,7 @@ def test_p2_a_killed_loader_worker_ends_the_attempt_and_costs_no_sample(
     recipe = tiny.tiny_recipe(epochs=30)
     log = trials.kill_a_loader_worker(tiny, tmp_path / "run", recipe, expected)
     assert "DataLoader worker" in log
-    assert "(exit 70); starting again" in log
+    assert "(exit 70); restarting" in log
 
 
 def test_d3_a_rank_that_raises_takes_the_others_along(pool, tiny, tmp_path):

@@ -160,7 +160,7 @@ def kill_a_loader_worker(tiny, out, recipe, expected):
     log = out.with_suffix(".log")
 
     def kill(process):
-        while "starting again" not in log.read_text():  # a worker lives for one epoch
+        while "restarting" not in log.read_text():  # a worker lives for one epoch
             assert process.poll() is None, log.read_text()
             for trainer in children(process.pid):
                 for worker in children(trainer)[:1]:

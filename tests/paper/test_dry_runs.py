@@ -12,8 +12,8 @@ import torch
 
 from lbq.data import SYNTHETIC, open_data, train_batches
 from lbq.train.distributed import open_process_group
+from lbq.train.engine import build_gradients, build_state
 from lbq.train.prefetch import prefetch_to_device
-from lbq.train.prepare import build_gradients, build_state
 from lbq.train.train_step import TrainStep
 from lbq_paper.experiments import full_size_experiments
 
@@ -70,7 +70,7 @@ def test_one_step_at_full_size(recipe, tmp_path):
         kernels = [p for p in state.model.parameters() if p.dim() == 4]
         before = [kernel.detach().clone() for kernel in kernels]
         lr = recipe.optim.lr
-        result = train_step.run(batch, lr=lr, stop=False, watching=nullcontext())
+        result = train_step.run(batch, lr=lr, stop=False, hooks=nullcontext())
     assert 0 < result.loss < 100
     assert result.norm > 0
     moved = [not torch.equal(new, old) for new, old in zip(kernels, before, strict=True)]

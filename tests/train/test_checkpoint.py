@@ -1,15 +1,28 @@
+import errno
 import json
 import logging
 import os
+import time
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbq.data import open_data
 from lbq.errors import FormatError, RunError
 from lbq.train import checkpoint as checkpoint_module
-from lbq.train.checkpoint import Checkpoint, CheckpointFolder
+from lbq.train.checkpoint import (
+    Checkpoint,
+    CheckpointFolder,
+    Progress,
+    Saver,
+    copy_tensors,
+    read_progress,
+)
+from lbq.train.distributed import ProcessGroup
+from lbq.train.engine import build_state
+from lbq.train.evaluation import Evaluation
 
 
 def checkpoint(step, value=0.0):
@@ -66,7 +79,7 @@ def test_a_save_that_fails_leaves_no_part_behind(folder, monkeypatch):
 
 
 def test_one_checkpoint_is_not_enough(tmp_path):
-    with pytest.raises(RunError, match="keep=1"):
+    with pytest.raises(RunError, match="keep must be at least 2, got 1"):
         CheckpointFolder(tmp_path, keep=1)
 
 
@@ -129,7 +142,7 @@ def test_if_none_is_whole_the_run_does_not_start_from_nothing(folder):
     folder.save(checkpoint(1))
     folder.path(1).write_text("{}")
     for _ in range(2):  # also after they were put aside
-        with pytest.raises(FormatError, match=r"no checkpoint in .* is whole"):
+        with pytest.raises(FormatError, match=r"all checkpoints in .* are damaged"):
             folder.load_newest(quarantine=True)
 
 
@@ -227,3 +240,148 @@ def test_a_folder_in_the_place_of_an_old_file_does_not_stop_saving(folder):
         folder.save(checkpoint(step))
         folder.remove_partial()
     assert folder.steps() == [9, 10]
+
+
+ALONE = ProcessGroup(0, 1, torch.device("cpu"))
+
+
+def build(tiny, tmp_path, **changes):
+    recipe = tiny.tiny_recipe(**changes)
+    return build_state(recipe, open_data(recipe.data, tmp_path), ALONE)
+
+
+def evaluation(step, correct):
+    return Evaluation(step=step, epoch=step, correct=correct, count=10, loss=0.5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"ema_decay": 0.9, "precision": "fp16"}])
+def test_a_state_survives_a_file_bit_for_bit(tiny, tmp_path, changes):
+    before, after = (build(tiny, tmp_path, **changes) for _ in range(2))
+    generator = torch.Generator().manual_seed(5)
+    for part in before.tensors().values():
+        for tensor in part.values():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand(tensor.shape, generator=generator))
+    before.progress = Progress(step=7, skipped=1, evaluations=[evaluation(4, 3)])
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    folder.save(before.checkpoint({"words": "more"}))
+    found = folder.load(7)
+    after.restore(found)
+    assert after.progress == before.progress
+    assert after.precision.state() == before.precision.state()
+    assert found.metadata["words"] == "more"
+    for part, tensors in before.tensors().items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, after.tensors()[part][name]), name
+
+
+def test_a_state_with_other_parts_is_refused(tiny, tmp_path):
+    state = build(tiny, tmp_path, ema_decay=0.9)
+    parts = {"model": state.tensors()["model"]}
+    with pytest.raises(FormatError, match=r"the parts \['model'\], this run"):
+        state.restore(Checkpoint(step=1, parts=parts, metadata={}))
+
+
+def test_the_best_is_the_first_of_the_most_right_answers():
+    assert Progress().best is None
+    found = [evaluation(1, 3), evaluation(2, 7), evaluation(3, 7), evaluation(4, 5)]
+    assert Progress(evaluations=found).best == found[1]
+    assert found[1].accuracy == 0.7
+
+
+@pytest.mark.parametrize("scale", [None, {}, {"scale": "large"}])
+def test_a_loss_scale_that_does_not_fit_is_refused(tiny, tmp_path, scale):
+    state = build(tiny, tmp_path, precision="fp16")
+    metadata = state.checkpoint({}).metadata | {"loss_scale": scale}
+    with pytest.raises(FormatError, match="loss scale"):
+        state.restore_metadata(metadata)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"progress": {}}, {"progress": {"evaluations": [{}]}}])
+def test_facts_without_progress_are_refused(metadata):
+    with pytest.raises(FormatError, match="has no valid progress"):
+        read_progress(metadata)
+
+
+def test_tensors_that_do_not_fit_are_refused():
+    target = {"a": torch.zeros(2), "b": torch.zeros(3)}
+    with pytest.raises(FormatError, match=r"missing \['b'\], 1 are unexpected \['c'\]"):
+        copy_tensors({"a": torch.zeros(2), "c": torch.zeros(1)}, target, what="file")
+    with pytest.raises(FormatError, match=r"b must be .* \(3,\), got torch.float32 \(4,\)"):
+        copy_tensors({"a": torch.zeros(2), "b": torch.zeros(4)}, target, what="file")
+    with pytest.raises(FormatError, match=r"torch\.float64"):
+        copy_tensors({"a": torch.zeros(2), "b": torch.zeros(3).double()}, target, what="file")
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def saver(tmp_path, told):
+    return Saver(CheckpointFolder(tmp_path), told.append, every_steps=3)
+
+
+def test_it_is_time_after_so_many_steps_or_seconds(tmp_path, told, saver, monkeypatch):
+    assert [step for step in range(1, 10) if saver.is_due(step)] == [3, 6, 9]
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    timed = Saver(CheckpointFolder(tmp_path), told.append, every_s=60.0)
+    now[0] = 159.0
+    assert not timed.is_due(3)
+    now[0] = 160.0
+    assert timed.is_due(3)
+    timed.save(checkpoint(3))
+    assert not timed.is_due(4)
+
+
+def test_a_saved_step_is_told(saver, told, tmp_path):
+    saver.save(checkpoint(3))
+    assert told[0]["event"] == "checkpoint"
+    assert told[0]["path"] == str(tmp_path / "000000003.json")
+
+
+@pytest.fixture
+def full(monkeypatch):
+    def fail(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    def switch(is_full):
+        monkeypatch.undo()
+        if is_full:
+            monkeypatch.setattr("lbq.train.checkpoint.atomic_write", fail)
+
+    return switch
+
+
+def test_a_full_disk_is_borne_twice_and_forgotten_when_there_is_room(saver, told, full, tmp_path):
+    saver.save(checkpoint(3))
+    for _ in range(2):
+        full(True)
+        saver.save(checkpoint(6))
+        saver.save(checkpoint(9))
+        full(False)
+        saver.save(checkpoint(12))
+    assert [record["event"] for record in told[:4]] == [
+        "checkpoint",
+        "save_failed",
+        "save_failed",
+        "checkpoint",
+    ]
+    assert CheckpointFolder(tmp_path).load_newest().step == 12
+
+
+def test_the_third_failure_in_a_row_ends_the_run_and_says_what_is_left(saver, full):
+    saver.save(checkpoint(3))
+    full(True)
+    saver.save(checkpoint(6))
+    saver.save(checkpoint(9))
+    with pytest.raises(RunError, match=r"No space left on device: .*last checkpoint is of step 3"):
+        saver.save(checkpoint(12))
+
+
+def test_a_last_chance_that_fails_ends_the_run_at_once(saver, full):
+    full(True)
+    with pytest.raises(RunError, match="step none"):
+        saver.save(checkpoint(3), is_last=True)

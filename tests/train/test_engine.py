@@ -1,3 +1,7 @@
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -5,14 +9,24 @@ import pytest
 import torch
 
 from lbq.config_io import to_document
+from lbq.data import open_data
 from lbq.errors import RecipeError, RunError
 from lbq.neurons import named_neurons
-from lbq.train.engine import RunOptions, train
+from lbq.train import engine
+from lbq.train.distributed import ProcessGroup
+from lbq.train.engine import (
+    RunOptions,
+    build_gradients,
+    build_state,
+    keep_freed_memory,
+    torch_settings,
+    train,
+)
 from lbq.train.metrics import read_metrics_log
 from lbq.train.model_config import ModelConfig
 from lbq.train.optim import OptimConfig
-from lbq.train.run_folder import RunFolder
-from lbq.train.trained import load_trained
+from lbq.train.run_folder import RunFolder, load_trained
+from lbq.train.train_step import AveragedGradients, CanonicalGradients
 
 OPTIONS = RunOptions(device="cpu", log_every=2, cache=Path("/nonexistent"))
 
@@ -84,7 +98,7 @@ def test_a_finished_run_is_left_alone(tiny, tmp_path):
 def test_a_checkpoint_ahead_of_the_recipe_is_refused(tiny, tmp_path):
     train(tiny.tiny_recipe(), tmp_path, OPTIONS)
     options = replace(OPTIONS, allow_changed=("recipe.epochs",))
-    with pytest.raises(RunError, match="step 12, ahead of the 4 steps"):
+    with pytest.raises(RunError, match="step 12, but the recipe has only 4 steps"):
         train(tiny.tiny_recipe(epochs=1), tmp_path, options)
 
 
@@ -118,7 +132,7 @@ def test_other_code_and_other_data_are_refused_each_by_its_name(tiny, tmp_path, 
 
 
 def test_more_devices_than_a_batch_has_parts_are_refused(tiny):
-    with pytest.raises(RecipeError, match="3 devices cannot share a batch of 16"):
+    with pytest.raises(RecipeError, match="3 devices cannot split a batch of 16"):
         tiny.tiny_recipe().check_world_size(3)
     canonical = tiny.tiny_recipe(deterministic="canonical", shards=4)
     with pytest.raises(RecipeError, match="8 devices"):
@@ -161,3 +175,205 @@ def test_canonical_runs_have_the_same_bits_for_any_number_of_processes(pool, tin
     assert len(found) == 1
     hashes = [tiny.final_hashes(tmp_path / name) for name in ("1", "2", "4", "moving")]
     assert all(each == hashes[0] for each in hashes)
+
+
+EVERY_STEP = replace(OPTIONS, log_every=1)
+
+
+def records(out, event):
+    return [r for r in read_metrics_log(out / "metrics.jsonl") if r["event"] == event]
+
+
+def test_the_learning_rate_follows_its_schedule(tiny, tmp_path):
+    train(tiny.tiny_recipe(), tmp_path, EVERY_STEP)
+    rates = [record["lr"] for record in records(tmp_path, "train")]
+    assert rates[0] == 0.0
+    assert rates[2] == pytest.approx(0.05 * 0.5)
+    assert max(rates) == rates[4]
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+
+
+def test_evaluations_come_as_often_as_asked_and_after_the_last_epoch(tiny, tmp_path):
+    train(tiny.tiny_recipe(epochs=5, evaluate_every=2), tmp_path, EVERY_STEP)
+    found = records(tmp_path, "evaluation")
+    assert [record["epoch"] for record in found] == [2, 4, 5]
+    best = max(record["accuracy"] for record in found)
+    assert found[-1]["best_on_test_set"]["accuracy"] == best
+
+
+def test_checkpoints_come_every_so_many_steps_and_at_the_end(tiny, tmp_path):
+    train(tiny.tiny_recipe(), tmp_path, replace(EVERY_STEP, save_every_steps=5))
+    assert [record["step"] for record in records(tmp_path, "checkpoint")] == [5, 10, 12]
+
+
+def test_a_signal_between_steps_saves_the_step_that_was_reached(tiny, tmp_path):
+    def interrupt(record):
+        if record["event"] == "train" and record["step"] == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    outcome = train(tiny.tiny_recipe(), tmp_path, EVERY_STEP, callbacks=[interrupt])
+    assert (outcome.ending, outcome.exit_code) == ("stopped", 143)
+    assert outcome.step == 7  # the next step sees it, finishes, and is saved
+    assert records(tmp_path, "checkpoint")[-1]["step"] == 7
+    assert records(tmp_path, "stop")[-1]["step"] == 7
+
+
+def test_a_signal_during_an_evaluation_is_heard_and_the_evaluation_made_up_for(
+    tiny, tmp_path, monkeypatch
+):
+    real = engine.count_correct
+
+    def interrupted(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "count_correct", interrupted)
+        outcome = train(tiny.tiny_recipe(epochs=1), tmp_path, EVERY_STEP)
+    assert (outcome.ending, outcome.step, outcome.exit_code) == ("stopped", 4, 143)
+    outcome = train(tiny.tiny_recipe(epochs=1), tmp_path, EVERY_STEP)
+    assert outcome.ending == "finished"
+    assert [found.step for found in outcome.evaluations] == [4]
+
+
+def test_workers_that_prepare_batches_change_no_bit(tiny, tmp_path):
+    for workers in (0, 2):
+        options = replace(EVERY_STEP, workers=workers)
+        train(tiny.tiny_recipe(epochs=1), tmp_path / str(workers), options)
+    assert tiny.final_hashes(tmp_path / "0") == tiny.final_hashes(tmp_path / "2")
+
+
+def test_levels_are_watched_in_the_steps_that_are_told(tiny, tmp_path):
+    train(tiny.tiny_recipe(epochs=1), tmp_path, OPTIONS)
+    found = records(tmp_path, "train")
+    assert [record["step"] for record in found] == [2, 4]
+    assert all(0 < record["active"] < 1 for record in found)
+
+
+CPU = torch.device("cpu")
+ALONE = ProcessGroup(0, 1, CPU)
+
+
+@pytest.fixture
+def build(tiny, tmp_path):
+    def built(**changes):
+        recipe = tiny.tiny_recipe(**changes)
+        return build_state(recipe, open_data(recipe.data, tmp_path), ALONE)
+
+    return built
+
+
+def test_the_seed_decides_the_weights(build):
+    one, same, other = (build(seed=seed).model.state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_weights_lie_in_the_memory_order_asked_for(build):
+    for channels_last in (True, False):
+        weight = build(channels_last=channels_last).model.stages[1][0].synapse1[0].weight
+        is_last = weight.is_contiguous(memory_format=torch.channels_last)
+        assert is_last == channels_last
+
+
+def test_there_is_a_moving_average_only_if_asked_for(build):
+    assert build().average is None
+    assert build(ema_decay=0.9).average is not None
+
+
+def test_the_recipe_chooses_how_gradients_are_computed(tiny, build):
+    for mode, kind in (("samples", AveragedGradients), ("canonical", CanonicalGradients)):
+        recipe = tiny.tiny_recipe(deterministic=mode)
+        assert isinstance(build_gradients(recipe, build(), ALONE), kind)
+
+
+def global_settings():
+    return (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+        os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        torch.get_rng_state().tolist(),
+    )
+
+
+@pytest.fixture
+def unusual_settings(monkeypatch):
+    """Settings that no recipe would choose, restored after the test."""
+    before = torch.get_num_threads()
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+    torch.use_deterministic_algorithms(False)
+
+
+def test_canonical_mode_fixes_threads_and_kernels(tiny, unusual_settings):
+    with torch_settings(tiny.tiny_recipe(), CPU, threads=2):
+        assert torch.get_num_threads() == 2
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.backends.cudnn.benchmark
+    with torch_settings(tiny.tiny_recipe(deterministic="canonical"), CPU):
+        assert torch.get_num_threads() == 1
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert not torch.backends.cudnn.benchmark
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+@pytest.mark.parametrize("mode", ["samples", "canonical"])
+def test_training_leaves_the_settings_of_torch_as_they_were(mode, tiny, tmp_path, unusual_settings):
+    recipe = tiny.tiny_recipe(epochs=1, deterministic=mode)
+    before = global_settings()
+    train(recipe, tmp_path, RunOptions(device="cpu", threads=1, stop_at=1))
+    assert global_settings() == before
+
+    def interrupt(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path, RunOptions(device="cpu", threads=1), callbacks=[interrupt])
+    assert global_settings() == before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_network_is_trained_saved_and_continued(tiny, tmp_path, monkeypatch):
+    """Without code generation, which takes minutes; tests/models/test_compile.py has that."""
+    real = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: real(model, backend="eager"))
+    recipe = tiny.tiny_recipe(epochs=1, compile=True)
+    options = RunOptions(device="cpu", cache=Path("/nonexistent"), stop_at=2)
+    assert train(recipe, tmp_path, options).step == 2
+    outcome = train(recipe, tmp_path, RunOptions(device="cpu", cache=Path("/nonexistent")))
+    assert (outcome.ending, outcome.step) == ("finished", 4)
+
+
+FAULTS = """
+import resource, sys
+import torch
+from lbq.train.engine import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+for _ in range(3):
+    torch.ones(2**23)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    torch.ones(2**23)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.multi
+def test_large_blocks_stay_in_the_process():
+    if not keep_freed_memory():
+        pytest.skip("no glibc here")
+    found = {}
+    for mode in ("keep", "default"):
+        command = [sys.executable, "-c", FAULTS, mode]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found[mode] = int(done.stdout)
+    assert found["default"] > 10 * 20  # twenty blocks, fetched page by page, huge or not
+    assert found["keep"] < found["default"] / 10

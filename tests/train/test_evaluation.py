@@ -6,7 +6,7 @@ from lbq.data import Batch, DataConfig
 from lbq.errors import RunError
 from lbq.train import evaluation
 from lbq.train.distributed import ProcessGroup
-from lbq.train.precision import Precision
+from lbq.train.optim import Precision
 
 CPU = torch.device("cpu")
 ALONE = ProcessGroup(0, 1, CPU)

@@ -2,8 +2,15 @@ import errno
 import json
 import logging
 import os
+import sys
+import time
 
-from lbq.train.metrics import MetricsLog, read_metrics_log
+import pytest
+import torch
+
+from lbq.errors import MissingExtraError
+from lbq.neurons import BurstLIF
+from lbq.train.metrics import MetricsLog, TensorBoardCallback, TrainMetrics, read_metrics_log
 
 
 def events(path):
@@ -99,3 +106,59 @@ def test_lines_that_are_no_records_are_skipped(tmp_path):
         file.write(b"\n".join([*strange, b"[" * 100_000, b'{"event": "resume", "step": 1e400}\n']))
     MetricsLog(path)({"event": "train", "step": 2})
     assert events(path) == [("train", 1), ("train", 2)]
+
+
+def test_averages_are_over_the_steps_since_the_last_reading():
+    metrics = TrainMetrics(10)
+    for loss, correct in ((1.0, 2.0), (3.0, 4.0)):
+        metrics.batch_ready()
+        metrics.update(loss=loss, correct=correct)
+    record = metrics.compute_and_reset()
+    assert record["loss"] == 2.0
+    assert record["accuracy"] == 0.3
+    metrics.update(loss=7.0, correct=10.0)
+    assert metrics.compute_and_reset()["loss"] == 7.0
+
+
+def test_waiting_for_data_is_told_from_working(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 4.0, 4.0])  # made, batch there, step done, read, read
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    metrics = TrainMetrics(10)
+    metrics.batch_ready()
+    metrics.update(loss=1.0, correct=0.0)
+    record = metrics.compute_and_reset()
+    assert record["waiting_for_data"] == 0.25
+    assert record["samples_per_s"] == 2.5
+
+
+def test_activity_is_the_share_of_neurons_with_a_level():
+    metrics, neuron = TrainMetrics(1), BurstLIF(step=1.0)
+    with metrics.watch_activity(neuron):
+        neuron(torch.tensor([[[0.0, 1.0, 2.0, -1.0]], [[0.0, 0.0, 0.0, 0.0]]]))
+    metrics.update(loss=1.0, correct=0.0)
+    # at the second instant half of what is left of 2 - 1 is below the step
+    assert metrics.compute_and_reset()["active"] == pytest.approx(2 / 8)
+    metrics.update(loss=1.0, correct=0.0)
+    assert "active" not in metrics.compute_and_reset()
+
+
+TRAIN = {"event": "train", "step": 5, "loss": 0.25, "words": "no chart"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_number_of_a_record_becomes_a_point_of_a_chart(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    charts = TensorBoardCallback(tmp_path)
+    charts(TRAIN)
+    charts({"event": "evaluation", "step": 7, "accuracy": 0.5})
+    found = accumulator.EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert sorted(found.Tags()["scalars"]) == ["evaluation/accuracy", "train/loss"]
+    point = found.Scalars("train/loss")[0]
+    assert (point.step, point.value) == (5, 0.25)
+
+
+def test_without_the_package_the_line_that_installs_it_is_told(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[train\]'"):
+        TensorBoardCallback(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lbq.data import Batch
-from lbq.train.prefetch import ahead, prefetch_to_device, to_device
+from lbq.train.prefetch import prefetch, prefetch_to_device, to_device
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ def test_a_thread_prepares_in_order_and_not_too_far_ahead():
         prepared.append(item)
         return -item
 
-    items = ahead(iter(range(50)), prepare)
+    items = prefetch(iter(range(50)), prepare)
     assert next(items) == 0
     time.sleep(0.3)
     assert len(prepared) <= 5
@@ -61,7 +61,7 @@ def test_what_the_thread_raises_is_raised_where_the_items_are_used():
             raise ValueError("a bad item")
         return item
 
-    items = ahead(range(10), fail)
+    items = prefetch(range(10), fail)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="a bad item"):
         next(items)
@@ -69,7 +69,7 @@ def test_what_the_thread_raises_is_raised_where_the_items_are_used():
 
 def test_the_thread_ends_when_nobody_asks_for_more():
     before = threading.active_count()
-    items = ahead(iter(range(10**9)), lambda item: item)
+    items = prefetch(iter(range(10**9)), lambda item: item)
     next(items)
     items.close()
     assert threading.active_count() == before

@@ -1,12 +1,16 @@
 import json
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
+import torch
 
 from lbq.data import DataConfig
 from lbq.errors import RecipeError
+from lbq.train.model_config import build_network
 from lbq.train.recipe import read_recipe, recipe_from_document, write_recipe
 from lbq.train.recipes import RECIPES
+from lbq_paper.claims import HYPERPARAMETERS
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -35,10 +39,10 @@ def test_any_change_changes_the_digest():
         ({"label_smoothing": 1.0}, "label_smoothing"),
         ({"ema_decay": 1.0}, "ema_decay"),
         ({"deterministic": "canonical", "accumulate": 2}, "leave accumulate at 1"),
-        ({"deterministic": "canonical", "shards": 3}, "cannot be cut into 3 equal shards"),
+        ({"deterministic": "canonical", "shards": 3}, "cannot be split into 3 equal shards"),
         (
             {"data": DataConfig(source="x", kind="nmnist", timesteps=5)},
-            "cut into 5 frames, but the network runs for 2 timesteps",
+            "split into 5 frames, but the network runs for 2 timesteps",
         ),
     ],
 )
@@ -77,3 +81,60 @@ def test_no_field_of_a_recipe_can_name_code(change):
     document = json.loads(write_recipe(RECIPES["pocket"]()))
     with pytest.raises(RecipeError):
         recipe_from_document(document | change)
+
+
+TABLE_1 = {
+    "imagenet-resnet34": "ImageNet-1K",
+    "cifar10-resnet20": "CIFAR-10",
+    "cifar100-resnet20": "CIFAR-100",
+    "cifar10dvs-resnet20": "CIFAR10-DVS",
+    "gesture-resnet19": "DVS128-Gesture",
+}
+GPUS = {"ImageNet-1K": 8}  # where the printed batch is that of one of several GPUs
+
+
+def number(value):
+    return Decimal(0) if value is None else value
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_the_recipes_of_the_paper_say_what_its_table_prints(name):
+    recipe, dataset = RECIPES[name](), TABLE_1[name]
+    claim = next(claim for claim in HYPERPARAMETERS if dataset in claim.datasets)
+    augment, neuron = recipe.data.augment, recipe.model.neuron
+    assert (neuron.kind, neuron.max_level) == ("lbq", claim.max_level)
+    assert recipe.model.timesteps in claim.timesteps
+    assert recipe.epochs == claim.epochs
+    assert (recipe.data.size or 32) == claim.resolution
+    assert recipe.batch == claim.batch_size * GPUS.get(dataset, 1)
+    assert recipe.optim.kind == claim.optimizer.lower()
+    assert recipe.optim.lr == float(claim.base_lr)
+    assert recipe.schedule.warmup_epochs == (claim.warmup_epochs or 0)
+    assert recipe.optim.weight_decay == float(claim.weight_decay)
+    assert bool(augment.policy) == bool(claim.has_autoaugment)  # None: not printed
+    assert augment.cutout in (claim.cutout_lengths or (0,))
+    assert augment.mix.mixup == float(number(claim.mixup))
+    assert augment.mix.cutmix == float(number(claim.cutmix))
+    assert recipe.label_smoothing == float(claim.label_smoothing)
+
+
+def test_the_two_cifar_recipes_cut_out_as_printed():
+    lengths = [RECIPES[f"cifar{n}-resnet20"]().data.augment.cutout for n in (10, 100)]
+    assert lengths == [16, 12]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_filed_under_its_name_and_can_be_built(name):
+    recipe = RECIPES[name]()
+    assert recipe.name == name
+    with torch.device("meta"):
+        model = build_network(recipe.model, num_classes=10)
+    assert any(True for _ in model.parameters())
+    recipe.check_world_size(1)
+
+
+def test_the_twin_of_the_pocket_recipe_differs_in_its_neuron_alone():
+    spiking, twin = RECIPES["pocket"](), RECIPES["pocket-ann"]()
+    assert (twin.model.neuron.kind, twin.model.timesteps) == ("relu", 1)
+    for name in ("data", "epochs", "batch", "optim", "schedule", "precision", "seed"):
+        assert getattr(spiking, name) == getattr(twin, name)

@@ -3,11 +3,56 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
-from lbq.train.supervisor import RestartPolicy, Supervisor
+from lbq.train.supervisor import PARENT_PID, RestartPolicy, Supervisor, catch_stop_signals
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_raises_a_flag_and_nothing_else(number, code):
+    before = signal.getsignal(number)
+    with catch_stop_signals() as request:
+        assert not request
+        os.kill(os.getpid(), number)
+        assert request
+        assert request.exit_code == code
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_interrupt_is_believed():
+    before = signal.getsignal(signal.SIGINT)
+    with catch_stop_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_than_the_main_one_can_train_too():
+    seen = []
+
+    def listen():
+        with catch_stop_signals() as request:
+            seen.append(bool(request))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert seen == [False]
+
+
+def test_a_process_whose_guardian_died_stops(monkeypatch):
+    monkeypatch.setenv(PARENT_PID, str(os.getppid()))
+    with catch_stop_signals() as request:
+        assert not request
+    monkeypatch.setenv(PARENT_PID, str(os.getpid()))  # not our parent: as after its death
+    with catch_stop_signals() as request:
+        assert request
+        assert request.exit_code == 143
+
 
 QUICK = RestartPolicy(first_wait_s=0.01, max_wait_s=0.05, max_idle_crashes=3)
 
@@ -44,7 +89,7 @@ def test_without_progress_it_gives_up_at_last(tmp_path, caplog):
     with caplog.at_level(logging.ERROR):
         assert supervisor.run() == 70
     assert attempts(path) == 3
-    assert "3 crashes in a row without progress" in caplog.text
+    assert "3 consecutive crashes without progress" in caplog.text
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

@@ -20,7 +20,7 @@ from lbq.pretrained.model_card import CARD, write_card
 from lbq.ranges import Range
 from lbq.train.checkpoint import parse_tensors
 from lbq.train.recipe import Recipe, recipe_from_document
-from lbq.train.trained import network_from_tensors
+from lbq.train.run_folder import network_from_tensors
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FORMAT = "lbq-network-1"
@@ -48,7 +48,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
     """Write a trained network as a folder: weights, data that rebuild it, and its model card.
 
     Args:
-        model: the network, as :func:`lbq.train.trained.load_trained` returns it.
+        model: the network, as :func:`lbq.train.run_folder.load_trained` returns it.
         folder: where to; made if it does not exist.
         record: of the run that trained it: what ``record_run`` returned, or its JSON file.
 

@@ -17,7 +17,7 @@ from lbq.errors import ParameterError
 from lbq.pretrained import is_pretrained
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
 from lbq.train.evaluation import Evaluation
-from lbq.train.trained import evaluate_run
+from lbq.train.run_folder import evaluate_run
 
 EXAMPLES = {
     "lbq eval runs/pocket": "the last checkpoint of a run",
@@ -87,7 +87,7 @@ def run(words: Sequence[str]) -> int:
             source=arguments.data,
             device=arguments.device,
             workers=arguments.workers,
-            tell=tell if is_first_process() else None,
+            progress=tell if is_first_process() else None,
         )
     if is_first_process():
         behind = f", loss {found.loss:.4f}, after {found.epoch} epochs ({found.step} steps)"

@@ -23,7 +23,7 @@ from lbq.errors import LBQError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
 from lbq.train.recipe import Recipe
-from lbq.train.trained import load_trained
+from lbq.train.run_folder import load_trained
 
 Bits = Literal["8", "4", "16", "float"]
 BATCH = 100

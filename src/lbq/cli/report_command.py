@@ -35,8 +35,7 @@ from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.pretrained import is_pretrained, load_pretrained, pretrained_recipe, pretrained_record
 from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import Recipe
-from lbq.train.run_folder import RunFolder
-from lbq.train.trained import load_trained
+from lbq.train.run_folder import RunFolder, load_trained
 
 BATCH = 100
 """Samples that run at once."""

@@ -19,12 +19,11 @@ from lbq.data import open_data
 from lbq.errors import LBQError, RecipeError, RunError
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
 from lbq.train.engine import RunOptions, train
-from lbq.train.metrics import Callback
-from lbq.train.preemption import PARENT_PID
+from lbq.train.metrics import Callback, TensorBoardCallback
 from lbq.train.recipe import Recipe, read_recipe
 from lbq.train.recipes import RECIPES
 from lbq.train.run_folder import RunFolder
-from lbq.train.supervisor import Supervisor
+from lbq.train.supervisor import PARENT_PID, Supervisor
 
 EXAMPLES = {
     "lbq train smoke": "half a minute, no download: does everything work?",
@@ -99,8 +98,6 @@ def run(words: Sequence[str]) -> int:
         display = Display(recipe, Console(stderr=arguments.json, soft_wrap=True))
     callbacks: list[Callback] = [] if display is None else [display]
     if arguments.tensorboard and is_first_process():
-        from lbq.train.tensorboard import TensorBoardCallback  # noqa: PLC0415 -- an extra
-
         callbacks.append(TensorBoardCallback(out / "tensorboard"))
     try:
         if display is not None:

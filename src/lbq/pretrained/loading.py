@@ -14,9 +14,9 @@ from lbq.config_io import Document, read_json
 from lbq.errors import FormatError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained.model_card import write_card
+from lbq.train.checkpoint import copy_tensors
 from lbq.train.model_config import build_network
 from lbq.train.recipe import Recipe, recipe_from_document
-from lbq.train.state import copy_tensors
 
 FOLDER = Path(__file__).parent
 IMAGE_SIZE = 32

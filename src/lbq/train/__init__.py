@@ -1,4 +1,4 @@
-"""The workshop: recipes, and an engine that trains them on one device or many and survives."""
+"""Recipes, and training them on one device or many, with checkpoints and exact resume."""
 
 from lbq.train.engine import Outcome, RunOptions, train
 from lbq.train.evaluation import Evaluation
@@ -7,7 +7,7 @@ from lbq.train.model_config import ModelConfig, NeuronConfig, build_network
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
-from lbq.train.trained import evaluate_run, load_trained
+from lbq.train.run_folder import evaluate_run, load_trained
 
 __all__ = [
     "RECIPES",

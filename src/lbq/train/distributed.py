@@ -1,8 +1,7 @@
-"""The processes that train together: the only user of process groups and of torchrun's launcher.
+"""Process groups, devices and launching workers; nothing else imports torch.distributed.
 
-A group of one needs no process group and pays nothing. Otherwise every process was started by
-torchrun (or by :func:`launch_workers`, which is torchrun without its command line) and finds its
-rank in the environment. gloo connects CPUs, NCCL connects GPUs.
+A single process needs no process group. Otherwise every process was started by torchrun, or by
+:func:`launch_workers`, and reads its rank from the environment. CPUs use gloo, GPUs NCCL.
 """
 
 import inspect
@@ -26,18 +25,18 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn.parallel import DistributedDataParallel
 
 from lbq.errors import RunError
-from lbq.train.preemption import PARENT_PID
+from lbq.train.supervisor import PARENT_PID
 
-_LOST = (
+_CONNECTION_ERRORS = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
     "Timed out waiting",
 )
-"""What gloo says when another worker is gone."""
+"""Messages of gloo when a peer is gone."""
 
 _KEEP_BUFFERS: dict[str, Any] = (
-    {"forward_sync_buffers": False}  # its name from torch 2.13 on
+    {"forward_sync_buffers": False}  # renamed in torch 2.13
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
     else {"broadcast_buffers": False}
 )
@@ -45,9 +44,9 @@ _KEEP_BUFFERS: dict[str, Any] = (
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process among those that train together.
+    """Rank and device of this process, and its collectives.
 
-    Every method with a tensor is a collective: all processes call it, in the same order.
+    Methods that take a tensor are collectives: all processes call them in the same order.
     """
 
     rank: int
@@ -57,11 +56,11 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes files and talks."""
+        """Whether this is rank 0, which writes files and logs."""
         return self.rank == 0
 
     def all_reduce_(self, tensor: Tensor) -> Tensor:
-        """Replace a tensor by its sum over all processes, the same bits on each of them."""
+        """Replace a tensor by its sum over all processes; the bits are the same on each of them."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
@@ -77,27 +76,27 @@ class ProcessGroup:
     def broadcast_(self, tensor: Tensor) -> Tensor:
         """Replace a tensor by that of the first process."""
         if self.size > 1:
-            dense = tensor.to(self.device).contiguous()  # optimizers count their steps on CPUs
+            dense = tensor.to(self.device).contiguous()  # AdamW keeps its step count on the CPU
             dist.broadcast(dense, src=0)
             if dense is not tensor:
                 tensor.copy_(dense)
         return tensor
 
     def broadcast_text(self, text: str | None) -> str:
-        """Give every process the text of the first one; torch's own way would pickle it."""
+        """Return the text of the first process on every process, without pickling."""
         data = (text or "").encode() if self.is_first else b""
         size = int(self.broadcast_(torch.tensor([len(data)], device=self.device)).item())
-        letters = torch.tensor(list(data) if self.is_first else [0] * size, dtype=torch.uint8)
-        return bytes(self.broadcast_(letters.to(self.device)).cpu().tolist()).decode()
+        characters = torch.tensor(list(data) if self.is_first else [0] * size, dtype=torch.uint8)
+        return bytes(self.broadcast_(characters.to(self.device)).cpu().tolist()).decode()
 
     def barrier(self) -> None:
-        """Wait until every process has come here."""
+        """Wait until every process has reached this call."""
         self.all_reduce_(torch.zeros(1, device=self.device))
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Let torch average this module's gradients over the processes during the backward.
+        """Wrap a module in DistributedDataParallel.
 
-        Buffers are left to lbq.train.batchnorm_stats: torch would broadcast those of one process.
+        Its buffers are not broadcast: TrainStep averages the batch norm statistics.
         """
         if self.size == 1:
             return module
@@ -111,16 +110,16 @@ class ProcessGroup:
         return wrapped
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Keep the gradients of a wrapped module to this process inside the ``with`` block."""
+        """Skip the gradient all-reduce of a wrapped module inside the ``with`` block."""
         if isinstance(module, DistributedDataParallel):
             return module.no_sync()
         return nullcontext()
 
     def destroy(self) -> None:
-        """Part from the other processes.
+        """Destroy the process group.
 
-        The wrappers let go of the process group first. If one of them were its last owner, its end
-        would wait, holding Python's lock, for a thread of gloo that needs that lock (docs/log.md).
+        The DDP wrappers release it first: if a wrapper were its last owner, the destructor would
+        hold the GIL while it waits for a gloo thread that needs the GIL (docs/log.md).
         """
         for wrapped in self._wrapped:
             del wrapped.logger, wrapped.reducer
@@ -131,45 +130,44 @@ class ProcessGroup:
 def open_process_group(
     device: str = "auto", *, timeout_s: float = 300.0
 ) -> Generator[ProcessGroup]:
-    """Join the other processes of a torchrun job, or be a group of one.
+    """Join the processes of a torchrun job, or return a group of one.
 
     Args:
-        device: "auto" (a GPU where there is one), or torch's name of a device.
-        timeout_s: how long a collective waits for the others before it fails. torch's own default
-            is half an hour: a dead machine would cost as much.
+        device: "auto" (a GPU if there is one), or a torch device name.
+        timeout_s: timeout of collectives; torch's default is half an hour.
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    place = choose_device(device, local_rank)
-    if place.type == "cuda":
-        torch.cuda.set_device(place)
+    chosen = choose_device(device, local_rank)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
     if size == 1:
-        yield ProcessGroup(0, 1, place)
+        yield ProcessGroup(0, 1, chosen)
         return
-    if os.environ.get("LOCAL_WORLD_SIZE") == str(size):  # one machine: stay inside it
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(size):  # one machine: use the loopback interface
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
-        "nccl" if place.type == "cuda" else "gloo",
+        "nccl" if chosen.type == "cuda" else "gloo",
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=timeout_s),
-        device_id=place if place.type == "cuda" else None,
+        device_id=chosen if chosen.type == "cuda" else None,
     )
-    group = ProcessGroup(rank, size, place)
+    group = ProcessGroup(rank, size, chosen)
     yield group
-    group.destroy()  # not after an error: it could wait for a process that is gone
+    group.destroy()  # not after an error: it could wait for a dead process
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """Find the device that a name means here, for the n-th process of this machine."""
+    """Return the device of a name for the n-th process of this machine."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise RunError(f"there is no device {name!r}; take cpu, cuda, cuda:1 or auto") from error
+        raise RunError(f"there is no device {name!r}; use cpu, cuda, cuda:1 or auto") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise RunError(f"{name} was asked for, but torch finds no GPU here; `lbq doctor` tells why")
+        raise RunError(f"{name} was requested, but torch finds no GPU here; `lbq doctor` shows why")
     if name != "cuda":
         return device
     if local_rank >= torch.cuda.device_count():
@@ -181,34 +179,33 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def is_inside_launcher() -> bool:
-    """Say whether torchrun, or :func:`launch_workers`, started this process."""
+    """Return whether torchrun or :func:`launch_workers` started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def available_backends() -> list[str]:
-    """List the ways in which processes can talk to each other here."""
+    """List the available backends of torch.distributed."""
     known = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
     return [name for name, is_there in known.items() if dist.is_available() and is_there()]
 
 
 def is_first_process() -> bool:
-    """Say whether this process will be the first of its group; known before the others are met."""
+    """Return whether this process has rank 0; known before the group is opened."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Say whether an error only means that another process is gone, and is not the first fault."""
+    """Return whether an error means that a peer is gone, and so is not the first failure."""
     return isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST)
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _CONNECTION_ERRORS)
     )
 
 
 def launch_workers(arguments: Sequence[str], *, devices: int) -> int:
-    """Run ``python <arguments>`` once per device on this machine, under a fresh rendezvous.
+    """Run ``python <arguments>`` once per device on this machine, like torchrun.
 
-    This is torchrun as a function: new id, free port, no restarts in place (they recovered 13 of 16
-    killed workers; the supervisor's fresh start all of them). A signal is passed on to the workers,
-    which have 30 seconds to save.
+    Without restarts in place: they recovered 13 of 16 killed workers, the supervisor all of them.
+    Signals are forwarded to the workers, which have 30 seconds to save.
 
     Returns:
         The exit code: 0, that of the worker that failed first, or 128 + signal.
@@ -223,7 +220,7 @@ def launch_workers(arguments: Sequence[str], *, devices: int) -> int:
         local_addr="127.0.0.1",
         max_restarts=0,
         shutdown_timeout=30,
-        signals_to_handle="SIGQUIT",  # the others are ours, below
+        signals_to_handle="SIGQUIT",  # others: _raise_once_on_signals
     )
     threads = max(1, (os.cpu_count() or 1) // devices)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -241,10 +238,10 @@ def launch_workers(arguments: Sequence[str], *, devices: int) -> int:
 
 
 def _raise_once_on_signals() -> None:
-    """Turn the first SIGTERM or SIGINT into torchrun's own exception and ignore the rest.
+    """Turn the first SIGTERM or SIGINT into torchrun's exception and ignore the rest.
 
-    A scheduler signals every process of a job, and a supervisor passes its signal on: torchrun
-    would drop its workers at the second one instead of waiting for them.
+    A scheduler signals every process of a job and a supervisor forwards its signal: at the second
+    one torchrun would abandon its workers.
     """
 
     def handle(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Accuracy on the test set: every sample once, counted in integers, whatever the processes."""
+"""Accuracy on the whole test set, counted in integers for any number of processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,28 +10,28 @@ from torch.nn import functional as F
 from lbq.data import Data, eval_batches
 from lbq.errors import RunError
 from lbq.train.distributed import ProcessGroup
-from lbq.train.precision import Precision
+from lbq.train.optim import Precision
 from lbq.train.prefetch import prefetch_to_device
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a network knew at some step of its training."""
+    """Accuracy and loss of a network after some steps of training."""
 
     step: int
     """Steps trained."""
     epoch: int
     """Epochs trained."""
     correct: int
-    """Right answers."""
+    """Correct predictions."""
     count: int
-    """Samples asked: all of the test set."""
+    """Samples of the test set."""
     loss: float
     """Mean cross-entropy, without smoothing."""
 
     @property
     def accuracy(self) -> float:
-        """Share of right answers."""
+        """Share of correct predictions."""
         return self.correct / self.count
 
 
@@ -46,13 +46,13 @@ def count_correct(
     num_workers: int = 0,
     channels_last: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
-    tell: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int, float] | None:
-    """Return right answers, samples and mean loss over the whole test set, alike on every process.
+    """Return correct predictions, samples and mean loss over the test set, on every process.
 
-    Nothing is padded or dropped: the counts are those of one process, for any number of them. None
-    if any process was asked to stop before it was through. ``tell`` is told after every batch how
-    many samples of how many this process has asked.
+    No sample is padded or dropped, so the counts do not depend on the number of processes. Returns
+    None if any process was asked to stop. ``progress`` is called after every batch with the number
+    of samples done and the total of this process.
     """
     was_training = model.training
     model.eval()
@@ -69,8 +69,8 @@ def count_correct(
         correct += (logits.argmax(1) == target).sum()
         loss += F.cross_entropy(logits.float(), target, reduction="sum").double()
         count += len(target)
-        if tell is not None:
-            tell(count, -(-data.num_test // group.size))
+        if progress is not None:
+            progress(count, -(-data.num_test // group.size))
     model.train(was_training)
     counts = torch.stack([correct, *torch.tensor([count, stopped]).to(correct)])
     num_correct, num_samples, num_stopped = group.all_reduce_(counts).tolist()
@@ -79,7 +79,7 @@ def count_correct(
         return None
     if num_samples != data.num_test:
         raise RunError(
-            f"evaluated {num_samples} samples, but the test set has {data.num_test}; an accuracy "
-            f"over another set is worth nothing"
+            f"evaluated {num_samples} samples, but the test set has {data.num_test}; the "
+            f"data set changed or lost samples"
         )
     return num_correct, num_samples, total / num_samples

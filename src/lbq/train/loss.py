@@ -1,4 +1,4 @@
-"""What a network is told about its answers."""
+"""Model and loss as one module."""
 
 from typing import Literal
 
@@ -11,16 +11,15 @@ LossKind = Literal["mean", "tet"]
 
 
 class ModelWithLoss(nn.Module):
-    """A network with its loss, as one module: inputs and targets in, loss and correct answers out.
+    """A network and its loss: takes inputs and targets, returns loss and correct predictions.
 
-    The loss lives inside, so that whatever wraps the module (torch's DistributedDataParallel) sees
-    one call, whichever outputs of the network the loss needs.
+    One module, so that DistributedDataParallel wraps a single call.
 
     Args:
         model: the network.
         kind: "mean", cross-entropy of the logits averaged over time (the paper), or "tet", the
             average over time of the cross-entropies (Deng et al., ICLR 2022).
-        label_smoothing: share of every target that is spread evenly over the classes.
+        label_smoothing: as in torch's ``cross_entropy``.
     """
 
     def __init__(
@@ -32,12 +31,12 @@ class ModelWithLoss(nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss of a batch and how many answers were right, both as tensors.
+        """Return the mean loss of a batch and the number of correct predictions, as tensors.
 
         Args:
             inputs: images ``[B, C, H, W]`` or frames ``[T, B, C, H, W]``.
-            target: classes ``[B]``, or shares of classes ``[B, classes]``; an answer to the latter
-                is right if it is the class with the largest share.
+            target: classes ``[B]``, or class probabilities ``[B, classes]``, of which the largest
+                counts as the correct class.
         """
         if self.kind == "mean":
             logits = self.model(inputs)

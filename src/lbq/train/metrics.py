@@ -1,4 +1,4 @@
-"""The metrics log of a run: one JSON object per line, only ever appended to."""
+"""Metrics of a run: averages over steps, the log as JSON lines, TensorBoard charts."""
 
 import json
 import logging
@@ -6,25 +6,31 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from lbq.config_io import DocumentError, parse_json
+from lbq.errors import MissingExtraError
+from lbq.neurons.watch import watch_levels
 
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
-"""One thing that happened: its ``event``, its ``step``, and numbers or words by name."""
+"""One event of a run: its ``event``, its ``step``, and values by name."""
 
 Callback = Callable[[Record], None]
-"""Is told every record as it happens: a metrics log, a progress bar, a chart."""
+"""Called with every record: a metrics log, a progress bar, a chart."""
 
 
 class MetricsLog:
-    """Appends records to a file; a full disk loses lines later, never the run.
+    """Appends records to a JSON lines file; a full disk does not end the run.
 
-    Lines that cannot be written are kept in memory and tried again with the next one. Every record
-    gets the time of day and, since that clock may be set, the seconds since this object was made.
+    Lines that cannot be written are kept in memory and written with the next one. Every record gets
+    the time of day and the seconds, by a monotonic clock, since this object was created.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -45,7 +51,9 @@ class MetricsLog:
             self._write()
         except OSError as error:
             if not self._has_reported:
-                _log.error("%s cannot be written, its lines wait in memory: %s", self.path, error)
+                _log.error(
+                    "%s cannot be written, its lines are kept in memory: %s", self.path, error
+                )
             self._has_reported = True
             return
         self._has_reported = False
@@ -55,17 +63,17 @@ class MetricsLog:
         try:
             size = os.fstat(descriptor).st_size
             if size > 0 and os.pread(descriptor, 1, size - 1) != b"\n":
-                os.write(descriptor, b"\n")  # ends a line that was written in part
+                os.write(descriptor, b"\n")  # end a partial line
             while self._pending:
                 self._write_lines(descriptor)
         finally:
             os.close(descriptor)
 
     def _write_lines(self, descriptor: int) -> None:
-        """Write the lines that wait, and keep those that were not written whole."""
+        """Write the pending lines, and keep those that were not written completely."""
         data, written = b"".join(self._pending), 0
         try:
-            while written < len(data):  # a nearly full disk takes a part
+            while written < len(data):  # a nearly full disk writes a part
                 written += os.write(descriptor, data[written:])
         finally:
             while self._pending and written >= len(self._pending[0]):
@@ -73,7 +81,7 @@ class MetricsLog:
 
 
 def _json_safe(record: Record) -> Record:
-    """Write numbers that JSON does not know as words: "nan", "inf"."""
+    """Write floats that JSON does not have as strings: "nan", "inf"."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in record.items()
@@ -81,10 +89,9 @@ def _json_safe(record: Record) -> Record:
 
 
 def read_metrics_log(path: str | Path) -> Iterator[Record]:
-    """Yield the records that count, in order.
+    """Yield the records of a run, in order.
 
-    Where a run resumed from an earlier step, the records of the steps that it then repeated are
-    left out: what remains is one line of history.
+    After a resume from an earlier step, the records of the steps that are repeated are left out.
     """
     records: list[Record] = []
     for record in read_all_records(path):
@@ -95,7 +102,7 @@ def read_metrics_log(path: str | Path) -> Iterator[Record]:
 
 
 def read_all_records(path: str | Path) -> Iterator[Record]:
-    """Yield every record, in order; lines that a kill or a full disk cut short are skipped."""
+    """Yield every record, in order; lines cut short by a kill or a full disk are skipped."""
     path = Path(path)
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -108,3 +115,82 @@ def read_all_records(path: str | Path) -> Iterator[Record]:
             and isinstance(record.get("step"), int)
         ):
             yield record
+
+
+class TrainMetrics:
+    """Averages over the steps since the last :meth:`compute_and_reset`.
+
+    Activity counts stay on the device until then.
+
+    Args:
+        batch: global batch size.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self._reset()
+
+    def batch_ready(self) -> None:
+        """Stop the clock that measures waiting for data."""
+        self._waited += time.perf_counter() - self._idle_since
+
+    def update(self, *, loss: float, correct: float) -> None:
+        """Add the results of a step."""
+        self._steps += 1
+        self._loss += loss
+        self._correct += correct
+        self._idle_since = time.perf_counter()
+
+    def watch_activity(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Count active neurons inside the ``with`` block; costs a pass over all levels."""
+        return watch_levels(model, self._count)
+
+    def compute_and_reset(self) -> Record:
+        """Return the averages and reset them."""
+        now = time.perf_counter()
+        seconds, steps = max(now - self._start, 1e-9), max(self._steps, 1)
+        record: Record = {
+            "loss": self._loss / steps,
+            "accuracy": self._correct / (steps * self._batch),
+            "samples_per_s": self._steps * self._batch / seconds,
+            "waiting_for_data": self._waited / seconds,
+        }
+        if self._counts:
+            record["active"] = torch.stack(self._counts).sum().item() / self._neurons
+        self._reset()
+        return record
+
+    def _reset(self) -> None:
+        self._start = self._idle_since = time.perf_counter()
+        self._waited = self._loss = self._correct = 0.0
+        self._steps = self._neurons = 0
+        self._counts: list[Tensor] = []
+
+    def _count(self, layer: str, t: int, level: Tensor) -> None:
+        self._counts.append(level.count_nonzero())
+        self._neurons += level.numel()
+
+
+class TensorBoardCallback:
+    """Writes the records of a run as TensorBoard scalars.
+
+    Args:
+        folder: where to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter  # noqa: PLC0415 -- an extra
+        except ImportError as error:
+            raise MissingExtraError(
+                "charts need the tensorboard package: pip install 'lbq[train]'"
+            ) from error
+        self._writer = SummaryWriter(str(folder))
+
+    def __call__(self, record: Record) -> None:
+        """Add a point to the chart of every number in the record."""
+        for name, value in record.items():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if is_number and name != "step":
+                self._writer.add_scalar(f"{record['event']}/{name}", value, record["step"])
+        self._writer.flush()

@@ -1,4 +1,4 @@
-"""A network from its configuration: which of the paper's shapes, with which neuron."""
+"""Configurations of networks and neurons, and building a network from them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -63,25 +63,25 @@ class NeuronConfig:
     """The neuron of every layer."""
 
     kind: NeuronKind = "lbq"
-    """LBQ, the paper's ablations v1 to v3, a neuron it is compared with, or "relu" for an ANN."""
+    """LBQ, the paper's ablations v1 to v3, another published neuron, or "relu" for an ANN."""
     max_level: int | None = None
-    """Largest level (N_max); None for what the kind's authors use: 5 for bursts."""
+    """Largest level (N_max); None for the default of the kind: 5 for bursts."""
     step: float = 1.0
-    """Where steps start, or stay (gamma); for bursts and ternary neurons."""
+    """Initial or fixed step (gamma); for bursts and ternary neurons."""
     step_per_channel: bool = False
-    """Whether every channel has a step of its own instead of every layer; for bursts."""
+    """One step per channel instead of one per layer; for bursts."""
     decay: float | None = None
-    """Share of the carry that survives a timestep (beta); None for the kind's own."""
+    """Share of the carry that survives a timestep (beta); None for the default of the kind."""
     surrogate: SurrogateKind | None = None
-    """What carries the gradient; None for the kind's own. For bursts and ternary neurons."""
+    """Surrogate gradient; None for the default of the kind. For bursts and ternary neurons."""
     reset_mode: ResetMode | None = None
-    """What emission removes: one step per "event", one per "level", or "none"; None for the kind's
-    own, "event". For bursts and ternary neurons."""
+    """What emission subtracts: one step per "event", one per "level", or "none"; None for "event".
+    For bursts and ternary neurons."""
     gradient_scale: GradientScale = "none"
     """Factor on the gradient of learned steps: "none" (the paper), or that of "lsq"."""
 
     def __post_init__(self) -> None:
-        """Refuse what the kind cannot take: an option without effect would be a false claim."""
+        """Reject options that have no effect on this kind."""
         check_ranges(
             self,
             RecipeError,
@@ -94,8 +94,8 @@ class NeuronConfig:
             "reset_mode": (self.reset_mode is None, _BURSTS + _TERNARY),
             "gradient_scale": (self.gradient_scale == "none", _LEARNED),
         }
-        for name, (is_unsaid, kinds) in takes.items():
-            if not is_unsaid and self.kind not in kinds:
+        for name, (is_default, kinds) in takes.items():
+            if not is_default and self.kind not in kinds:
                 raise RecipeError(
                     f"{name}={getattr(self, name)!r} is for neurons of kind {', '.join(kinds)}, "
                     f"not {self.kind}; leave it out"
@@ -107,27 +107,27 @@ class ModelConfig:
     """One of the paper's networks; the number of classes comes from the data."""
 
     name: Literal["resnet18", "resnet19", "resnet20", "resnet34"] = "resnet20"
-    """Its shape."""
+    """Architecture."""
     neuron: NeuronConfig = field(default_factory=NeuronConfig)
-    """What stands between its synapses."""
+    """The neuron of every layer."""
     timesteps: int = 2
     """Number of timesteps (T)."""
     width: float = 1.0
-    """Factor on every number of channels."""
+    """Factor on the number of channels."""
     blocks: tuple[int, ...] | None = None
-    """Number of blocks in each stage, such as 1 1 1; None for those of the name."""
+    """Number of blocks in each stage, such as 1 1 1; None for those of the architecture."""
     form: Form | None = None
-    """ "cifar", "imagenet" or "events"; None for what the paper uses the shape with."""
+    """ "cifar", "imagenet" or "events"; None for the paper's choice."""
     block: BlockKind = "basic"
     """Where the neurons sit: "basic" (the paper), "sew" or "ms"."""
     first_stage_stride: int | None = None
     """None for 1 with images and 2 with events."""
     fused: bool = False
-    """Run batch norm, shortcut and neuron as one operation where that is possible: faster on CPUs
-    in channels last, and float32 between them where the modules round to bf16."""
+    """Run batch norm, shortcut and neuron as one operation where possible: faster on CPUs in
+    channels last, and without rounding to bf16 in between."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be meant."""
+        """Check the ranges."""
         check_ranges(
             self,
             RecipeError,
@@ -147,7 +147,7 @@ NETWORKS: dict[str, NamedResNet] = {
 
 
 def build_network(config: ModelConfig, *, num_classes: int) -> SpikingResNet:
-    """Build the network that a configuration describes, freshly initialised."""
+    """Build and initialise a network."""
     if config.name not in NETWORKS:
         raise RecipeError(f"there is no network {config.name!r}; there are {', '.join(NETWORKS)}")
 

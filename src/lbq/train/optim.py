@@ -1,8 +1,9 @@
-"""Optimizers with their groups, and the learning rate as a function of the step."""
+"""Optimizer, learning rate schedule and mixed precision."""
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +16,26 @@ from lbq.ranges import Range, check_ranges
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """The optimizer, and what it does to which parameters."""
+    """The optimizer and its parameter groups."""
 
     kind: Literal["sgd", "adamw"] = "sgd"
     """SGD with momentum, or AdamW."""
     lr: float = 0.025
-    """Learning rate before the schedule's factor, for the whole batch whatever the devices."""
+    """Base learning rate, for the global batch."""
     weight_decay: float = 5e-4
-    """Decay of convolutions and linear layers; neuron parameters never decay."""
+    """Weight decay of convolutions and linear layers; neuron parameters never decay."""
     decay_norms: bool = True
     """Whether batch norms and biases decay too, as in the LM-HT code (timm leaves them out)."""
     momentum: float = 0.9
     """Momentum of SGD."""
     nesterov: bool = True
-    """Whether SGD looks ahead."""
+    """Nesterov momentum of SGD."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Averaging of AdamW."""
+    """Betas of AdamW."""
     neuron_lr_scale: float = 1.0
     """Factor on the learning rate of steps, tails and decays."""
     clip_norm: float | None = None
-    """Largest norm of the whole gradient; None leaves it as it is."""
+    """Gradient norm to clip at; None for no clipping."""
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -53,17 +54,17 @@ class OptimConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """How the learning rate moves: a linear warm-up, then a cosine."""
+    """Learning rate schedule: a linear warm-up, then a cosine."""
 
     warmup_epochs: float = 0.0
-    """Length of the warm-up."""
+    """Length of the warm-up in epochs."""
     warmup_factor: float = 0.0
-    """Where the warm-up starts, as a share of the learning rate. 0 with moves="epoch" stands for
-    1 / (warmup_epochs + 1): no epoch is trained at rate zero."""
+    """Factor at the start of the warm-up. With moves="epoch", 0 stands for 1 / (warmup_epochs + 1),
+    so that no epoch is trained at rate zero."""
     final_factor: float = 0.0
-    """Where the cosine ends, as a share of the learning rate."""
+    """Factor at the end of the cosine."""
     moves: Literal["epoch", "step"] = "step"
-    """When it moves: once per epoch (the public codes), or at every step."""
+    """When the learning rate changes: once per epoch (the public codes), or at every step."""
 
     def __post_init__(self) -> None:
         share = Range(0, 1)
@@ -75,12 +76,11 @@ class ScheduleConfig:
 def learning_rate_factor(
     schedule: ScheduleConfig, *, step: int, steps_per_epoch: int, epochs: int
 ) -> float:
-    """Return the share of the base learning rate that a step (counted from 0) uses.
+    """Return the factor on the base learning rate at a step, counted from 0.
 
-    The cosine runs from the very first epoch, underneath the warm-up, as in timm. A warm-up of W
-    epochs from the factor f rises linearly, f + (1 - f) e / W at epoch e counted from 0. Where the
-    rate moves once per epoch, f = 0 would waste the first epoch: f is 1 / (W + 1) then, so that
-    epoch e trains at (e + 1) / (W + 1).
+    The cosine starts at the first epoch, not after the warm-up, as in timm. A warm-up of W
+    epochs from the factor f rises linearly, f + (1 - f) e / W at epoch e counted from 0. With
+    moves="epoch", f = 0 stands for 1 / (W + 1), so that epoch e trains at (e + 1) / (W + 1).
     """
     epoch = step / steps_per_epoch
     if schedule.moves == "epoch":
@@ -97,9 +97,9 @@ def learning_rate_factor(
 def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizer:
     """Build the optimizer with three groups: weights, norms and biases, neuron parameters.
 
-    Its state is made at once, filled with zeros, not at the first step: so it always has the same
-    tensors, and the first step of momentum is the same number either way. Not ``fused``: those
-    kernels compute nonsense where a gradient lies in another memory order than its parameter.
+    Its state is created here, filled with zeros, so that a checkpoint always has the same tensors;
+    the first step is the same either way. Not ``fused``: those kernels are wrong if gradient and
+    parameter have different memory formats.
     """
     neurons = {id(p) for p in neuron_parameters(model)}
     weights: list[nn.Parameter] = []
@@ -132,15 +132,71 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizer:
 
 
 def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
-    """Give every group its share of a learning rate."""
+    """Set the learning rate of every group."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["scale"]
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Name every tensor of the optimizer's state after its parameter: ``<parameter>:<what>``."""
+    """Return the tensors of the optimizer's state as ``<parameter>:<key>``."""
     return {
         f"{name}:{key}": tensor
         for name, parameter in model.named_parameters()
         for key, tensor in optimizer.state[parameter].items()
     }
+
+
+PrecisionKind = Literal["fp32", "bf16", "fp16"]
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """Autocast and loss scale; weights, neurons and the loss stay in float32.
+
+    float16 uses torch's GradScaler: a step whose gradients overflow is skipped, and the scale
+    shrinks.
+
+    Args:
+        kind: "fp32", "bf16" or "fp16".
+        device: where the network is.
+    """
+
+    def __init__(self, kind: PrecisionKind, device: torch.device) -> None:
+        self.kind: PrecisionKind = kind
+        self._device = device.type
+        self._scaler = torch.amp.GradScaler(device.type, enabled=kind == "fp16")
+
+    @property
+    def skips_overflows(self) -> bool:
+        """Whether a non-finite gradient may only mean that the loss scale was too large."""
+        return self._scaler.is_enabled()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Use autocast inside the ``with`` block."""
+        return torch.autocast(self._device, dtype=_DTYPES[self.kind], enabled=self.kind != "fp32")
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Multiply the loss by the loss scale."""
+        return self._scaler.scale(loss)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients by the loss scale."""
+        self._scaler.unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Take an optimizer step, unless a gradient overflowed."""
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+    def skip(self) -> None:
+        """Update the loss scale after an overflow."""
+        self._scaler.update()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the loss scale; empty without one."""
+        return self._scaler.state_dict()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the state of the loss scale."""
+        self._scaler.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""What a run was made with: code, versions and data, so that a resumed run cannot drift."""
+"""Code, versions and data of a run, compared when it is resumed."""
 
 import hashlib
 import platform
@@ -20,7 +20,7 @@ _COMPARED = ("recipe", "code", "data", "versions")
 
 @cache
 def code_digest() -> str:
-    """Return the SHA-256 of this library's own files, committed or not."""
+    """Return the SHA-256 of this library's files, committed or not."""
     total = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*")):
         if path.suffix in (".py", ".so") and path.is_file():
@@ -58,17 +58,17 @@ def provenance(data_digest: str) -> Document:
 
 
 def check_same_run(then: Document, now: Document, *, allowed: Collection[str]) -> list[str]:
-    """Refuse to continue a run with another recipe, code or data than it began with.
+    """Raise RunError if a run is resumed with another recipe, code, version or data.
 
-    The same data may lie elsewhere. A commit is not compared: the digest of the code says more.
+    The path of the data may change, and the commit is not compared: the code digest is stricter.
 
     Args:
-        then: recipe and provenance of the checkpoint, among other metadata.
-        now: those of this start.
-        allowed: keys that may differ, such as ``recipe.epochs``; a key allows what is inside it.
+        then: metadata of the checkpoint.
+        now: metadata of this attempt.
+        allowed: keys that may differ, such as ``recipe.epochs``; includes the keys inside them.
 
     Returns:
-        What differs and was allowed, as sentences.
+        One line for every difference that was allowed.
     """
     before, after = ({key: metadata.get(key) for key in _COMPARED} for metadata in (then, now))
     is_moved = before["data"] == after["data"]
@@ -77,15 +77,15 @@ def check_same_run(then: Document, now: Document, *, allowed: Collection[str]) -
         for key, old, new in differences(before, after)
         if not (is_moved and key == "recipe.data.source")
     }
-    refused = [
+    rejected = [
         key
         for key in changed
         if not any(key == each or key.startswith(each + ".") for each in allowed)
     ]
-    if refused:
-        listed = "\n  ".join(changed[key] for key in refused)
+    if rejected:
+        listed = "\n  ".join(changed[key] for key in rejected)
         raise RunError(
-            f"this run began otherwise:\n  {listed}\ncontinue it as it began, take another folder "
-            f"with --out, or, if you mean it, pass --allow-changed {' '.join(refused)}"
+            f"the run was started with other settings:\n  {listed}\nrestore them, "
+            f"choose another folder with --out, or pass --allow-changed {' '.join(rejected)}"
         )
     return list(changed.values())

@@ -1,4 +1,4 @@
-"""The recipes that have a name: Table 1 of the paper, and small ones for small machines.
+"""Named recipes: Table 1 of the paper, and small ones for small machines.
 
 A recipe is a function that returns a complete :class:`Recipe`; a variant calls another one and uses
 ``dataclasses.replace``. What Table 1 leaves open follows the public code it names
@@ -26,7 +26,7 @@ _LBQ = NeuronConfig(kind="lbq", max_level=5)
 
 
 def cifar10_resnet20(timesteps: int = 2) -> Recipe:
-    """CIFAR-10 in Table 1; 97.45 % at two timesteps is the paper's figure."""
+    """CIFAR-10 in Table 1; the paper reports 97.45 % at two timesteps."""
     return Recipe(
         name="cifar10-resnet20",
         data=DataConfig(
@@ -44,11 +44,11 @@ def cifar10_resnet20(timesteps: int = 2) -> Recipe:
 
 
 def cifar100_resnet20(timesteps: int = 2) -> Recipe:
-    """CIFAR-100 in Table 1; 82.82 % at two timesteps is the paper's figure."""
-    like = cifar10_resnet20(timesteps)
-    augment = replace(like.data.augment, cutout=12, normalization=CIFAR100)
-    data = replace(like.data, source="uoft-cs/cifar100", label="fine_label", augment=augment)
-    return replace(like, name="cifar100-resnet20", data=data)
+    """CIFAR-100 in Table 1; the paper reports 82.82 % at two timesteps."""
+    base = cifar10_resnet20(timesteps)
+    augment = replace(base.data.augment, cutout=12, normalization=CIFAR100)
+    data = replace(base.data, source="uoft-cs/cifar100", label="fine_label", augment=augment)
+    return replace(base, name="cifar100-resnet20", data=data)
 
 
 def imagenet_resnet34(timesteps: int = 2) -> Recipe:
@@ -94,13 +94,13 @@ def pocket() -> Recipe:
     Steps start at 0.5: in probes of seven short epochs they learned faster than from 1.0, 0.25 or
     calibrated (docs/log.md). Crops and flips are all the augmentation that 272,512 parameters need.
     """
-    like = cifar10_resnet20()
-    augment = replace(like.data.augment, policy=None, cutout=0)
+    base = cifar10_resnet20()
+    augment = replace(base.data.augment, policy=None, cutout=0)
     return replace(
-        like,
+        base,
         name="pocket",
-        data=replace(like.data, augment=augment),
-        model=replace(like.model, width=0.125, neuron=replace(_LBQ, step=0.5), fused=True),
+        data=replace(base.data, augment=augment),
+        model=replace(base.model, width=0.125, neuron=replace(_LBQ, step=0.5), fused=True),
         epochs=30,
         batch=128,
         optim=OptimConfig(kind="sgd", lr=0.2, weight_decay=5e-4),
@@ -110,42 +110,42 @@ def pocket() -> Recipe:
 
 
 def pocket_ann() -> Recipe:
-    """The twin of ``pocket`` without spikes: ReLUs, one timestep, all else alike."""
-    like = pocket()
-    model = replace(like.model, neuron=NeuronConfig(kind="relu"), timesteps=1)
-    return replace(like, name="pocket-ann", model=model)
+    """``pocket`` as an ANN: ReLUs, one timestep, otherwise the same."""
+    base = pocket()
+    model = replace(base.model, neuron=NeuronConfig(kind="relu"), timesteps=1)
+    return replace(base, name="pocket-ann", model=model)
 
 
 def nmnist_pocket() -> Recipe:
-    """N-MNIST on two CPU cores: four frames of a recording, as they come."""
+    """N-MNIST on two CPU cores: four frames per recording."""
     return _pocket_events("nmnist-pocket", "nmnist", AugmentConfig(events="roll"))
 
 
 def objects_pocket() -> Recipe:
     """Hand-held objects before a DVS128 on two CPU cores: train on one day, test on the other."""
     augment = AugmentConfig(flip=True, events="wide", mix=MixConfig(mixup=0.5))
-    like = _pocket_events("objects-pocket", "dvs128-objects", augment)
-    return replace(like, data=replace(like.data, size=32, frames="time"), epochs=60)
+    base = _pocket_events("objects-pocket", "dvs128-objects", augment)
+    return replace(base, data=replace(base.data, size=32, frames="time"), epochs=60)
 
 
 def smoke() -> Recipe:
-    """Half a minute on one core, without any download: does everything work here?"""
-    like = pocket()
+    """A test of the installation: half a minute on one core, without a download."""
+    base = pocket()
     return replace(
-        like,
+        base,
         name="smoke",
         data=DataConfig(source=SYNTHETIC),
-        model=replace(like.model, width=0.0625),
+        model=replace(base.model, width=0.0625),
         epochs=3,
         batch=50,
-        optim=replace(like.optim, lr=0.1),
+        optim=replace(base.optim, lr=0.1),
         schedule=ScheduleConfig(),
         evaluate_every=1,
     )
 
 
 def _events(name: str, kind: Kind, model: ModelConfig) -> Recipe:
-    """Give the event columns of Table 1, which are Spikformer's recipe."""
+    """Return the event columns of Table 1, which are Spikformer's recipe."""
     return Recipe(
         name=name,
         data=DataConfig(
@@ -168,12 +168,12 @@ def _events(name: str, kind: Kind, model: ModelConfig) -> Recipe:
 
 
 def _pocket_events(name: str, kind: Kind, augment: AugmentConfig) -> Recipe:
-    like = pocket()
+    base = pocket()
     return replace(
-        like,
+        base,
         name=name,
         data=DataConfig(source=f"data/{kind}", kind=kind, timesteps=4, augment=augment),
-        model=replace(like.model, timesteps=4, form="events"),
+        model=replace(base.model, timesteps=4, form="events"),
         epochs=40,
         batch=32,
         optim=OptimConfig(kind="adamw", lr=2e-3, weight_decay=0.02, decay_norms=False),
@@ -196,4 +196,4 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "objects-pocket": objects_pocket,
     "smoke": smoke,
 }
-"""Every recipe with a name; ``lbq train`` looks here and nowhere else."""
+"""Every named recipe; ``lbq train`` takes these names."""

@@ -1,58 +1,247 @@
-"""Learning from one batch, and refusing to learn what is not finite."""
+"""One training step: gradients of the global batch, all-reduce, checks, optimizer.
+
+Gradients are computed in one of two ways. Both end with the same ``.grad`` and the same
+:class:`ReducedStats` on every process, with one collective besides the gradients.
+
+:class:`AveragedGradients` is the fast one: DistributedDataParallel averages the gradients during
+the backward pass. The order of the sum, and so its bits, depend on the number of processes.
+
+:class:`CanonicalGradients` splits the batch into a fixed number of shards, computes each with its
+own batch norm statistics and gradient, and adds the shards in order. The bits depend on the number
+of shards only, whether one process computes all of them or each process its own.
+"""
 
 import logging
 import math
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lbq.data import Batch
 from lbq.errors import NonFiniteError
-from lbq.train.batchnorm_stats import BatchNormStats
+from lbq.train.checkpoint import TrainingState
 from lbq.train.distributed import ProcessGroup
-from lbq.train.gradients import Gradients, ReducedStats
-from lbq.train.optim import set_learning_rate
+from lbq.train.optim import Precision, set_learning_rate
 from lbq.train.recipe import Recipe
-from lbq.train.state import TrainingState
 
 _log = logging.getLogger(__name__)
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+# one kernel for all tensors on a GPU, as in torch's optimizers
+_copy_all_ = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+_subtract_ = torch._foreach_sub_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+
+
+class BatchNormStats:
+    """The running means and variances of all batch norms of a model, as one vector.
+
+    Each process normalises with the statistics of its own part of the batch. All processes keep the
+    mean of their running statistics: what one process would have, except for the variance between
+    the parts.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        norms = [m for m in model.modules() if isinstance(m, _NORMS) and m.track_running_stats]
+        pairs = [(norm.running_mean, norm.running_var) for norm in norms]
+        self._tensors = [tensor for pair in pairs for tensor in pair if tensor is not None]
+        self._counts = [n.num_batches_tracked for n in norms if n.num_batches_tracked is not None]
+        self._device = next(model.parameters()).device
+        self._sizes = [tensor.numel() for tensor in self._tensors]
+
+    def read(self) -> Tensor:
+        """Return a copy of the statistics, ``[n]`` in float32; empty without batch norms."""
+        if not self._tensors:
+            return torch.empty(0, device=self._device)
+        return torch.cat([tensor.reshape(-1) for tensor in self._tensors])
+
+    def write(self, values: Tensor) -> None:
+        """Write values that :meth:`read` returned, or a mean of such values."""
+        if self._tensors:
+            _copy_all_(self._tensors, list(values.split(self._sizes)))
+
+    def subtract_batches(self, count: int) -> None:
+        """Subtract from the batch counters, if one step ran several forward passes."""
+        if self._counts and count:
+            _subtract_(self._counts, count)
+
+
+_GATHER_CHUNK = 2**22
+"""Gradient values per all-gather in canonical mode."""
+
+
+class ReducedStats(NamedTuple):
+    """Results of the backward pass, reduced over all processes."""
+
+    loss: Tensor
+    """Mean loss over the global batch."""
+    correct: Tensor
+    """Correct predictions in the global batch."""
+    stop: Tensor
+    """Positive if any process has its stop flag set."""
+    statistics: Tensor
+    """Batch norm statistics, not yet written to the model."""
+
+
+class AveragedGradients:
+    """Gradients averaged over the processes by torch's DistributedDataParallel.
+
+    Args:
+        model: network with loss (:class:`lbq.train.loss.ModelWithLoss`).
+        group: the processes.
+        precision: of forward and backward pass.
+        accumulate: micro-batches per process and step, one backward pass each.
+    """
+
+    def __init__(
+        self, model: nn.Module, group: ProcessGroup, *, precision: Precision, accumulate: int = 1
+    ) -> None:
+        self.local_loss = torch.zeros(())
+        self._group = group
+        self._model = group.wrap(model)
+        self._precision = precision
+        self._accumulate = accumulate
+        self._statistics = BatchNormStats(model)
+
+    def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> ReducedStats:
+        """Run forward and backward, and all-reduce the results."""
+        losses: list[Tensor] = []
+        corrects: list[Tensor] = []
+        for part, (x, y) in enumerate(split_batch(inputs, target, self._accumulate)):
+            is_last = part == self._accumulate - 1
+            with nullcontext() if is_last else self._group.no_sync(self._model):
+                with self._precision.autocast():
+                    loss, correct = self._model(x, y)
+                self._precision.scaled(loss / self._accumulate).backward()
+            losses.append(loss.detach())
+            corrects.append(correct)
+        self.local_loss = torch.stack(losses).mean()
+        correct = torch.stack(corrects).sum()
+        vector = self._group.all_reduce_(
+            _pack_stats(self.local_loss, correct, stop, self._statistics)
+        )
+        return _unpack_stats(vector, parts=self._group.size)
+
+
+class CanonicalGradients:
+    """Gradients whose bits do not depend on the number of processes.
+
+    Args:
+        model: network with loss (:class:`lbq.train.loss.ModelWithLoss`).
+        group: the processes; their number divides ``shards``.
+        precision: of forward and backward pass.
+        shards: number of parts of the global batch, for any number of processes.
+    """
+
+    def __init__(
+        self, model: nn.Module, group: ProcessGroup, *, precision: Precision, shards: int
+    ) -> None:
+        self.local_loss = torch.zeros(())
+        self._group = group
+        self._model = model
+        self._precision = precision
+        self._shards = shards
+        self._statistics = BatchNormStats(model)
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> ReducedStats:
+        """Run forward and backward shard by shard, and sum in the order of shards."""
+        mine = self._shards // self._group.size
+        before = self._statistics.read()
+        gradients: list[Tensor] = []
+        packed: list[Tensor] = []
+        losses: list[Tensor] = []
+        for x, y in split_batch(inputs, target, mine):
+            self._model.zero_grad(set_to_none=True)
+            self._statistics.write(before)
+            with self._precision.autocast():
+                loss, correct = self._model(x, y)
+            self._precision.scaled(loss).backward()
+            losses.append(loss.detach())
+            gradients.append(torch.cat([_gradient(p).reshape(-1) for p in self._parameters]))
+            packed.append(_pack_stats(losses[-1], correct, stop, self._statistics))
+        self._statistics.subtract_batches(mine - 1)
+        self.local_loss = torch.stack(losses).mean()
+        self._reduce(torch.stack(gradients))
+        vector = _ordered_sum(self._group.all_gather(torch.stack(packed)).flatten(0, 1))
+        return _unpack_stats(vector, parts=self._shards)
+
+    def _reduce(self, gradients: Tensor) -> None:
+        """Replace every ``.grad`` by the mean over all shards, summed in their order."""
+        chunks = [
+            _ordered_sum(self._group.all_gather(chunk.contiguous()).flatten(0, 1))
+            for chunk in gradients.split(_GATHER_CHUNK, dim=1)
+        ]
+        mean = torch.cat(chunks) / self._shards
+        sizes = [parameter.numel() for parameter in self._parameters]
+        for parameter, values in zip(self._parameters, mean.split(sizes), strict=True):
+            _gradient(parameter).copy_(values.view(parameter.shape))
+
+
+Gradients = AveragedGradients | CanonicalGradients
+"""``local_loss`` is the loss of this process's own samples, to locate a NaN."""
+
+
+def split_batch(inputs: Tensor, target: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split a batch of images or frame sequences into equal parts along the batch axis."""
+    axis = 1 if inputs.dim() == 5 else 0
+    yield from zip(inputs.chunk(parts, axis), target.chunk(parts), strict=True)
+
+
+def _pack_stats(loss: Tensor, correct: Tensor, stop: bool, statistics: BatchNormStats) -> Tensor:
+    stop_flag = torch.full_like(loss, float(stop))
+    return torch.cat([torch.stack([loss, correct.to(loss.dtype), stop_flag]), statistics.read()])
+
+
+def _unpack_stats(total: Tensor, *, parts: int) -> ReducedStats:
+    return ReducedStats(
+        loss=total[0] / parts, correct=total[1], stop=total[2], statistics=total[3:] / parts
+    )
+
+
+def _ordered_sum(rows: Tensor) -> Tensor:
+    total = rows[0].clone()
+    for row in rows[1:]:  # torch.sum groups its terms depending on the shape
+        total += row
+    return total
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 MAX_SKIPS = 3
-"""Steps in a row that ``on_nonfinite="skip"`` may skip."""
+"""Consecutive steps that ``on_nonfinite="skip"`` may skip."""
 MAX_OVERFLOWS = 30
-"""Steps in a row in which float16 may overflow: by then its scale has shrunk to nothing."""
+"""Consecutive float16 overflows after which the loss scale cannot shrink further."""
 
 
 class StepResult(NamedTuple):
-    """What one step came to, in Python's numbers and alike on every process."""
+    """Result of one step as Python numbers, the same on every process."""
 
     loss: float
-    """Mean over the global batch."""
+    """Mean loss over the global batch."""
     correct: float
-    """Right answers in the global batch."""
+    """Correct predictions in the global batch."""
     stop: float
-    """Positive if any process was asked to stop."""
+    """Positive if any process has its stop flag set."""
     norm: float
-    """Of the whole gradient."""
+    """Norm of the gradient."""
     statistics: float
-    """Sum of the running statistics, to see that they are finite."""
+    """Sum of the batch norm statistics, to check that they are finite."""
 
 
 class TrainStep:
-    """Turns batches into better weights, on all processes alike.
+    """Computes gradients, checks them and updates the weights, in the same way on every process.
 
-    The device is waited for once per step: loss, gradient norm and wishes to stop are read
-    together, before the weights are touched. So no weight, optimizer state or running statistic is
-    ever written that is not finite, and all processes decide alike, from the same numbers.
-
-    Args:
-        state: what is trained.
-        gradients: how the processes compute gradients together.
-        recipe: what is asked for.
-        group: the processes.
+    Loss, gradient norm and stop flag are read before the weights are updated, in the only device
+    synchronisation per step. So weights, optimizer state and batch norm statistics stay finite, and
+    all processes decide from the same numbers.
     """
 
     def __init__(
@@ -63,77 +252,77 @@ class TrainStep:
         self._recipe = recipe
         self._group = group
         self._statistics = BatchNormStats(state.model)
-        self._agreed = self._statistics.read()
+        self._synced = self._statistics.read()
 
     def run(
-        self, batch: Batch, *, lr: float, stop: bool, watching: AbstractContextManager[None]
+        self, batch: Batch, *, lr: float, stop: bool, hooks: AbstractContextManager[None]
     ) -> StepResult:
         """Take one step.
 
         Args:
-            batch: this process's slice of the global batch, on its device.
+            batch: this process's part of the global batch, on its device.
             lr: learning rate of the step.
-            stop: whether this process was asked to stop.
-            watching: entered around forward and backward.
+            stop: stop flag of this process.
+            hooks: context manager around forward and backward.
         """
         state, recipe = self._state, self._recipe
         set_learning_rate(state.optimizer, lr)
-        with watching:
+        with hooks:
             reduced = self._gradients.compute(batch.x, batch.target, stop=stop)
         state.precision.unscale_(state.optimizer)
         gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
         norm = get_total_norm(gradients)
-        result = _read(reduced, norm)  # the one wait
-        is_sound = math.isfinite(result.loss) and math.isfinite(result.statistics)
-        if is_sound and math.isfinite(result.norm):
+        result = _read(reduced, norm)
+        is_finite = math.isfinite(result.loss) and math.isfinite(result.statistics)
+        if is_finite and math.isfinite(result.norm):
             if recipe.optim.clip_norm is not None:
                 clip_grads_with_norm_(state.model.parameters(), recipe.optim.clip_norm, norm)
             self._apply(reduced)
-        elif is_sound and state.precision.skips_overflows:
+        elif is_finite and state.precision.skips_overflows:
             self._skip_overflow(reduced)
         else:
-            self._refuse(batch, result)
+            self._reject(batch, result)
         state.optimizer.zero_grad(set_to_none=True)
         return result
 
     def _apply(self, reduced: ReducedStats) -> None:
         state = self._state
         self._statistics.write(reduced.statistics)
-        self._agreed = reduced.statistics
+        self._synced = reduced.statistics
         state.precision.step(state.optimizer)
         if state.average is not None:
             state.average.update_parameters(state.model)
         state.progress.skipped = 0
 
     def _skip_overflow(self, reduced: ReducedStats) -> None:
-        """Leave the weights alone and let the loss scale shrink."""
+        """Keep the weights and let the loss scale shrink."""
         self._statistics.write(reduced.statistics)
-        self._agreed = reduced.statistics
+        self._synced = reduced.statistics
         self._state.precision.skip()
-        self._count_skip(MAX_OVERFLOWS, "float16 overflowed in every step, however small its scale")
+        self._count_skip(MAX_OVERFLOWS, "float16 overflowed in every step, whatever the loss scale")
 
-    def _refuse(self, batch: Batch, result: StepResult) -> None:
-        """Undo what the forward did to the running statistics; then skip the step, or raise."""
-        self._statistics.write(self._agreed)
+    def _reject(self, batch: Batch, result: StepResult) -> None:
+        """Restore the batch norm statistics; then skip the step, or raise."""
+        self._statistics.write(self._synced)
         self._state.precision.skip()
-        words = (
+        message = (
             f"loss {result.loss:g}, gradient norm {result.norm:g} at step "
-            f"{self._state.progress.step} (seed {self._recipe.seed}), {self._culprits(batch)}"
+            f"{self._state.progress.step} (seed {self._recipe.seed}), {self._bad_samples(batch)}"
         )
         allowed = MAX_SKIPS if self._recipe.on_nonfinite == "skip" else 0
-        self._count_skip(allowed, words)
-        _log.error("skipped a step: %s", words)
+        self._count_skip(allowed, message)
+        _log.error("skipped a step: %s", message)
 
-    def _count_skip(self, allowed: int, words: str) -> None:
+    def _count_skip(self, allowed: int, message: str) -> None:
         self._state.progress.skipped += 1
         if self._state.progress.skipped > allowed:
             raise NonFiniteError(
-                f"{words}; the weights are untouched. Look at these samples, lower the learning "
+                f"{message}; the weights are unchanged. Check these samples, lower the learning "
                 f"rate, or find the layer with lbq.check_currents_finite"
             )
 
-    def _culprits(self, batch: Batch) -> str:
-        """Name the samples of the processes whose own loss is not finite; a collective."""
+    def _bad_samples(self, batch: Batch) -> str:
+        """List the samples of the processes whose own loss is not finite; a collective."""
         device = self._group.device
         losses = self._group.all_gather(self._gradients.local_loss.to(device)).tolist()
         samples = self._group.all_gather(batch.sample_ids.to(device)).tolist()
@@ -142,11 +331,11 @@ class TrainStep:
             for rank, (loss, indices) in enumerate(zip(losses, samples, strict=True))
             if not math.isfinite(loss)
         ]
-        return "; ".join(found) or "though every process's own loss is finite"
+        return "; ".join(found) or "although the loss of every process is finite"
 
 
 def _read(reduced: ReducedStats, norm: Tensor) -> StepResult:
-    """Read the numbers that decide, in one transfer."""
+    """Copy the results to the host in one transfer."""
     total = reduced.statistics.sum()
     numbers = [reduced.loss, reduced.correct, reduced.stop, norm, total]
     return StepResult(*torch.stack(numbers).tolist())
