@@ -45,22 +45,22 @@ _ID_DIGITS = 12
 
 
 def table_of(entry: str) -> Table:
-    """Say in which table an address lies."""
+    """Return the table of an entry."""
     return _TABLES[entry.partition("/")[0]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What to run, and where its numbers go."""
+    """What to run, and which table entries it fills."""
 
     entries: tuple[str, ...]
     """Addresses that it fills."""
     method: str
-    """What people call the neuron and its choices."""
+    """Name of the neuron and its settings."""
     recipe: Recipe
     """What is computed, its seed included."""
     size: Size
-    """Which of the two columns of a table it fills."""
+    """Which of the two columns it fills."""
     groups: tuple[str, ...] = ()
     """Of small experiments: a ablation, b levels, c timesteps, d open points, e others."""
 
@@ -114,7 +114,7 @@ def merged(experiments: Iterable[Experiment]) -> tuple[Experiment, ...]:
 
 
 def in_order(experiments: Iterable[Experiment]) -> list[Experiment]:
-    """Put the first seed of everything first: an interrupted study has looked everywhere once."""
+    """Sort by seed: an interrupted study has run everything once."""
     return sorted(experiments, key=lambda experiment: experiment.seed)
 
 
@@ -125,7 +125,7 @@ def chosen(
     table: Table | None = None,
     groups: Sequence[str] = (),
 ) -> list[Experiment]:
-    """Choose by the beginnings of ids, by table and by group; all of them if nothing is said."""
+    """Choose by the beginnings of ids, by table and by group; all of them by default."""
     return in_order(
         experiment
         for experiment in experiments
@@ -301,7 +301,7 @@ def study_recipe(neuron: NeuronConfig) -> Recipe:
 
 
 def describe_pocket() -> str:
-    """Say in words what the small experiments have in common."""
+    """Describe what the small experiments have in common."""
     recipe = pocket_science()
     model = recipe.model
     return (

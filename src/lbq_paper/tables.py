@@ -76,7 +76,7 @@ def table_lines(table: Table, results: Results) -> list[Line]:
 
 
 def aligned(lines: Sequence[Line]) -> list[str]:
-    """Put words under one another, with a rule under the heading."""
+    """Align columns, with a rule under the heading."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = (
         "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()

@@ -208,9 +208,9 @@ def test_ternary_events_count_once_whatever_their_sign():
     assert total.explicit_shifts == 0
 
 
-def test_levels_of_a_stranger_are_refused(small):
+def test_levels_of_an_unknown_layer_are_refused(small):
     model, images = small
-    with pytest.raises(LevelError, match=r"no such neuron.*make the counter from the model"):
+    with pytest.raises(LevelError, match=r"no such neuron.*create the counter from the model"):
         lbq.OpCounter(model, images[:1])("elsewhere", 0, torch.zeros(1, 4, dtype=torch.uint8))
 
 
@@ -264,7 +264,7 @@ def frames_network():
 def test_more_timesteps_than_the_example_had_are_refused():
     model = frames_network()
     counter = lbq.OpCounter(model, torch.randn(2, 1, 2, 6, 6))
-    with pytest.raises(TimeError, match=r"timestep 3, but in the example it had 2; make"):
+    with pytest.raises(TimeError, match=r"timestep 3, but in the example it had 2; create"):
         run(model, torch.randn(8, 4, 2, 6, 6), counter)
 
 

@@ -1,7 +1,6 @@
-"""Beside other tools: networks and neurons that come from elsewhere, and ours that go there.
+"""Adapters for other libraries.
 
-Every file here knows one tool and imports it when it is imported itself, so that ``lbq`` needs none
-of them: :mod:`lbq.adapters.spikingjelly`, :mod:`lbq.adapters.snntorch`,
-:mod:`lbq.adapters.neurobench`, :mod:`lbq.adapters.brevitas`, :mod:`lbq.adapters.hub`, and for a
-plain ANN :func:`lbq.from_ann`.
+Every module imports its library when it is imported itself, so that ``lbq`` needs none of them:
+:mod:`lbq.adapters.spikingjelly`, :mod:`lbq.adapters.snntorch`, :mod:`lbq.adapters.neurobench`,
+:mod:`lbq.adapters.brevitas`, :mod:`lbq.adapters.hub`, and for a plain ANN :func:`lbq.from_ann`.
 """

@@ -87,7 +87,7 @@ def from_ann(
         )
     if not torch.allclose(plain(example), answer, atol=1e-4):
         raise LoweringError(
-            "this network answers otherwise once its ReLUs stand apart: one of them changes a "
+            "this network gives other outputs once its ReLUs are separate modules: one changes a "
             "tensor in place that is read again; write inplace=False, or y = relu(x) and read y"
         )
     spiking = with_neurons(network, example, timesteps=timesteps, build=neuron)

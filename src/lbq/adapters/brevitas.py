@@ -60,8 +60,8 @@ def from_brevitas(network: nn.Module, example: Tensor, *, learn_steps: bool = Fa
             plain.set_submodule(path, _synapse(path, module))
         elif isinstance(module, QuantLayerMixin) and not isinstance(module, quant.QuantReLU):
             raise LoweringError(
-                f"{path} is a {type(module).__name__}, which has no counterpart here: QuantReLU, "
-                f"QuantConv1d, QuantConv2d and QuantLinear have one"
+                f"{path} is a {type(module).__name__}, which cannot be converted; "
+                f"QuantReLU, QuantConv1d, QuantConv2d and QuantLinear are supported"
             )
     paths = {id(module): path for path, module in plain.named_modules()}
     modules = [m for m in plain.modules() if isinstance(m, quant.QuantReLU)]
@@ -108,7 +108,7 @@ def _synapse(path: str, layer: Any) -> nn.Module:
 
 
 def _check(path: str, relu: Any) -> str:
-    """Return how the activation rounds, or complain about one that has no levels 0..N."""
+    """Return how the activation rounds; raise LoweringError if it has no levels 0..N."""
     proxy = relu.act_quant
     if not proxy.is_quant_enabled or relu.input_quant.is_quant_enabled:
         raise LoweringError(f"{path} quantises its input or nothing at all, not its output")

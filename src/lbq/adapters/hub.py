@@ -1,7 +1,7 @@
 """The Hugging Face hub: a trained network as a folder that anyone can load, and back.
 
-Written by hand although ``PyTorchModelHubMixin`` exists: where a repository has no safetensors it
-loads a pickle, and it passes whatever a configuration says to a constructor.
+``PyTorchModelHubMixin`` is not used: it loads a pickle where a repository has no safetensors, and
+passes any configuration to a constructor.
 """
 
 import hashlib

@@ -50,7 +50,7 @@ class BurstModel(NeuroBenchModel):
             self.takes_frames = network.takes_frames
         self.counter = OpCounter(network, example)
         self.counted_before = _counts(self.counter)
-        """What the counter held before the last batch."""
+        """Counts before the last batch."""
         self.add_activation_module(Neuron)
 
     @torch.no_grad()

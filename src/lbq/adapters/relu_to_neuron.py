@@ -1,8 +1,4 @@
-"""Giving time to a network that has none: its ReLUs become places for neurons.
-
-The other user of torch.fx beside :mod:`lbq.deploy.capture`, which only reads: here graphs are
-rewritten.
-"""
+"""Replace the ReLUs of a network by neurons, and compensate rounding in the biases before them."""
 
 import copy
 from collections import Counter
@@ -30,14 +26,14 @@ _NO_PLACE = (
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacementSpec:
-    """Which modules and functions of a network give way to neurons."""
+    """Which modules and functions are replaced by neurons."""
 
     modules: tuple[type[nn.Module], ...] = (nn.ReLU,)
     functions: frozenset[Any] = frozenset(
         (F.relu, torch.relu, torch.relu_, F.relu_, "relu", "relu_")
     )
     leaves: tuple[type[nn.Module], ...] = ()
-    """Modules that are not looked into, beside torch's own."""
+    """Modules that are not traced into, besides torch's own."""
 
 
 def with_neurons(
@@ -60,7 +56,7 @@ def with_neurons(
         example: an input, to learn the shapes from.
         timesteps: number of timesteps (T).
         build: makes the neuron for a ReLU (None where a function is called) and its channels.
-        replaced: what gives way; ReLUs unless said.
+        replaced: what is replaced; ReLUs by default.
     """
     found = ReplacementSpec() if replaced is None else replaced
     copied = copy.deepcopy(network).eval()
@@ -106,7 +102,7 @@ def _replaced(
 
 
 def _check_places(graph: fx.Graph, network: nn.Module, replaced: ReplacementSpec) -> None:
-    """Complain about ReLUs that cannot be replaced module by module, and if there is none."""
+    """Raise LoweringError if a ReLU cannot be replaced module by module, or there is none."""
     counts = Counter[str]()
     for node in graph.nodes:
         if node.op == "call_module":
@@ -132,7 +128,7 @@ def _traced(network: nn.Module, replaced: ReplacementSpec) -> fx.Graph:
         return strip_annotations(_Tracer(replaced.leaves).trace(network))
     except (TraceError, TypeError) as error:
         raise LoweringError(
-            f"this network cannot be traced: {error}; its forward may not decide by values"
+            f"this network cannot be traced: {error}; its forward must not branch on values"
         ) from error
 
 
@@ -170,7 +166,7 @@ class _Rewriting:
         build: Callable[[nn.Module | None, int], nn.Module],
         replaced: ReplacementSpec,
     ) -> None:
-        self._build, self._rectifiers = build, replaced
+        self._build, self._replaced = build, replaced
         self._module = fx.GraphModule(network, _traced(network, replaced))
         self._graph = self._module.graph
         values = _Values(self._module, len(example))
@@ -205,9 +201,9 @@ class _Rewriting:
 
     def _is_place(self, node: fx.Node) -> bool:
         if node.op == "call_module":
-            return isinstance(self._module_of(node), self._rectifiers.modules)
+            return isinstance(self._module_of(node), self._replaced.modules)
         is_call = node.op in ("call_function", "call_method")
-        return is_call and node.target in self._rectifiers.functions
+        return is_call and node.target in self._replaced.functions
 
     def _module_of(self, node: fx.Node) -> nn.Module | None:
         is_module = node.op == "call_module"
@@ -222,7 +218,7 @@ class _Rewriting:
                     yield node
 
     def _needs_early_time(self, timed: set[fx.Node]) -> bool:
-        """Say whether a number of the still part, such as the batch, is used behind a neuron."""
+        """Return whether a number of the static part, such as the batch, is used after a neuron."""
         return any(
             source not in self._shapes and source not in timed and source.op != "get_attr"
             for node in timed
@@ -288,12 +284,11 @@ class _Rewriting:
 
 
 _BIASED = (nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d)
-_PASSING = (
+_PASS_THROUGH = (
     "add", "iadd", "flatten", "unflatten", "Dropout", "Dropout2d", "Identity", "RepeatOverTime",
 )  # fmt: skip
-"""What a constant passes unchanged on its way to the neuron."""
-_ASKING = ("getattr", "size", "dim")
-"""What reads a shape and no value."""
+"""Operations that leave an added constant unchanged."""
+_SHAPE_QUERIES = ("getattr", "size", "dim")
 
 
 def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | None]:
@@ -308,7 +303,7 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
     uses: dict[int, int] = {}
     for call in calls:
         uses[id(call.module)] = uses.get(id(call.module), 0) + 1
-        for source in _sources([call.args, call.kwargs]) if call.name not in _ASKING else ():
+        for source in _sources([call.args, call.kwargs]) if call.name not in _SHAPE_QUERIES else ():
             readers[id(source)] = readers.get(id(source), 0) + 1
 
     def walk(call: object) -> nn.Module | None:
@@ -316,7 +311,7 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
             return None
         if isinstance(call.module, _BIASED) and uses[id(call.module)] == 1:
             return call.module if getattr(call.module, "affine", True) else None
-        if call.name not in _PASSING or call.kwargs.get("alpha", 1) != 1:
+        if call.name not in _PASS_THROUGH or call.kwargs.get("alpha", 1) != 1:
             return None
         return next((found for arg in call.args if (found := walk(arg)) is not None), None)
 
@@ -324,7 +319,7 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
 
 
 def _sources(values: Any) -> Iterator[Call]:
-    """Yield the calls whose results enter, wherever they stand among the arguments."""
+    """Yield the calls among nested arguments."""
     if isinstance(values, Call):
         yield values
     elif isinstance(values, dict):

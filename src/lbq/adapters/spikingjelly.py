@@ -53,12 +53,12 @@ class BurstNode(base.MemoryModule):
 class NodeNeuron(Neuron):
     """A node of SpikingJelly's as a neuron of ours: ``[T, B, *n]`` in and out, from rest.
 
-    Its spikes are shown to whoever watches levels, so they are counted like ours. The carry of a
+    Its spikes are visible to ``watch_levels`` and counted like levels. The carry of a
     stream is the node's membrane potential, ``v``.
 
     Args:
         node: such as ``neuron.LIFNode()`` or ``neuron.ILIFNode()``; it is put into multi-step mode.
-        max_level: the largest integer that it emits; what its surrogate says, or 1, unless said.
+        max_level: the largest integer that it emits; by default that of its surrogate, or 1.
     """
 
     def __init__(self, node: Any, max_level: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Counting and pricing: what the levels of a network cost behind its synapses."""
+"""Operation counts of a network and energy estimates from them."""
 
 from lbq.cost.connectivity import Connectivity, Edge, trace_connectivity
 from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, Padding, SynapseSize

@@ -1,10 +1,10 @@
-"""Which neuron feeds which synapse, found by following one sample through the network.
+"""Which neuron feeds which synapse, traced with one sample.
 
 Between a neuron and the synapses that read it lie only a few kinds of operations: reshapes, sums
 of branches, max-pools (which keep integers) and average pools (which are linear and so belong to
 the synapse behind them). They are followed while the network runs once; whatever else is done to a
-burst makes it an ordinary real number, and the synapse behind it is counted in MACs. Nothing is
-guessed: such operations are listed in :attr:`Connectivity.untracked`.
+burst makes it an ordinary real number, and the synapse that reads it is counted in MACs; such
+operations are listed in :attr:`Connectivity.untracked`.
 """
 
 import math
@@ -43,11 +43,19 @@ _PRODUCTS = {
 }  # fmt: skip
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _LINEAR = ("input", "weight", "bias")
-_INNOCENT = {"__get__", "__len__", "dim", "size", "numel", "is_floating_point", "is_contiguous"}
+_METADATA_QUERIES = {
+    "__get__",
+    "__len__",
+    "dim",
+    "size",
+    "numel",
+    "is_floating_point",
+    "is_contiguous",
+}
 
 
 class Route(NamedTuple):
-    """A way that bursts took: the neuron they came from and the pools they passed."""
+    """The neuron that bursts came from and the pools they passed."""
 
     layer: str
     pools: tuple[PoolArgs, ...] = ()
@@ -66,12 +74,12 @@ class Edge:
     max_pools: tuple[PoolArgs, ...]
     """Pools that the level passes before it enters the synapse."""
     fan_out: FanOut
-    """Outputs that each input position reaches; broadcasts against one instant of levels."""
+    """Outputs that each input position reaches; broadcasts against one timestep of levels."""
 
 
 @dataclass(kw_only=True)
 class Connectivity:
-    """A network as seen by a counter."""
+    """Edges, synapses and neurons of a network."""
 
     edges: list[Edge] = field(default_factory=list[Edge])
     synapses: list[SynapseSize] = field(default_factory=list[SynapseSize])
@@ -80,7 +88,7 @@ class Connectivity:
     max_levels: dict[str, int] = field(default_factory=dict[str, int])
     """Largest level of each layer."""
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    """Shape of each layer's levels, of one sample at one instant."""
+    """Shape of each layer's levels, of one sample at one timestep."""
     layer_timesteps: dict[str, int] = field(default_factory=dict[str, int])
     """Timesteps of each layer."""
     timesteps: int = 1
@@ -92,7 +100,7 @@ class Connectivity:
 
 @torch.no_grad()
 def trace_connectivity(model: nn.Module, example: Tensor) -> Connectivity:
-    """Follow one sample through the model, in eval mode, and write down who feeds whom.
+    """Trace one sample through the model, in eval mode.
 
     Args:
         model: any network of neurons and synapses.
@@ -116,7 +124,7 @@ def trace_connectivity(model: nn.Module, example: Tensor) -> Connectivity:
 
 
 class _Tracer(TorchFunctionMode):
-    """Sees every torch function that the model calls and keeps track of where bursts go."""
+    """Intercepts every torch function that the model calls and tracks bursts."""
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         super().__init__()
@@ -130,7 +138,7 @@ class _Tracer(TorchFunctionMode):
         self._mixed: dict[int, Tensor] = {}  # sums of bursts and currents
 
     def finished(self) -> Connectivity:
-        """Return the connectivity, now that every neuron has shown where time is."""
+        """Return the connectivity after the model has run."""
         self.connectivity.synapses = [_size_of(runs, self._time) for runs in _grouped(self._runs)]
         return self.connectivity
 
@@ -195,7 +203,7 @@ class _Tracer(TorchFunctionMode):
         first = args[0] if args else kwargs.get("input")
         routes = self._routes_of(first)
         if (output is first and name not in _RESHAPES) or kwargs.get("out") is not None:
-            self._forget(output, name)  # done in place: what was known of it is known no longer
+            self._forget(output, name)  # in place: earlier routes are invalid
         if name in ("conv1d", "conv2d", "conv3d"):
             self._convolution(bind(_CONV, args, kwargs), output)
         elif name == "linear":
@@ -244,15 +252,17 @@ class _Tracer(TorchFunctionMode):
             self._note_untracked("cat", call["tensors"])
 
     def _note_untracked(self, name: str, values: Any, *, known: bool = False) -> None:
-        """List an operation that loses track of bursts; harmless questions are not listed."""
+        """List an operation that loses track of bursts; metadata queries are not listed."""
         nested = (
             v for value in values for v in (value if isinstance(value, list | tuple) else [value])
         )
-        if name not in _INNOCENT and (known or any(self._routes_of(value) for value in nested)):
+        if name not in _METADATA_QUERIES and (
+            known or any(self._routes_of(value) for value in nested)
+        ):
             self.connectivity.untracked.append(self._here(name))
 
     def _forget(self, written: Tensor, name: str) -> None:
-        """Drop what is known of a tensor that was written into, and of its views."""
+        """Drop the routes of a tensor that was written into, and of its views."""
         routes = self._routes.pop(id(written), None)
         memory = written.untyped_storage().data_ptr()
         views = [
@@ -302,7 +312,7 @@ class _Tracer(TorchFunctionMode):
                 self._add_edge(route, linear_fan_out(len(weight)), is_identity=False)
 
     def _synapse(self, inputs: Tensor, weight: Tensor, macs: int, padded_macs: int) -> bool:
-        """Write a synapse down; say whether levels enter it."""
+        """Record a synapse; return whether levels enter it."""
         routes = self._routes_of(inputs)
         if id(inputs) in self._mixed:
             self.connectivity.untracked.append(f"sum of bursts and currents into {self._stack[-1]}")
@@ -316,7 +326,7 @@ class _Tracer(TorchFunctionMode):
                 num_inputs=inputs.numel(),
                 has_real_input=not routes,
                 moments=moments,
-                still_input=inputs if moments is not None and not moments.at else None,
+                static_input=inputs if moments is not None and not moments.at else None,
             )
         )
         return bool(routes)
@@ -347,7 +357,7 @@ class _Tracer(TorchFunctionMode):
         )
 
     def _check_fit(self, layer: str, max_pools: tuple[PoolArgs, ...], reach: FanOutMap) -> None:
-        """Complain if levels were reshaped so that positions no longer mean what they did."""
+        """Raise CountError if levels were rearranged in space before a convolution."""
         shape = self.connectivity.shapes[layer]
         for pool in max_pools:
             shape = (*shape[: -len(pool.size)], *pool.output_size())
@@ -364,7 +374,7 @@ class _Tracer(TorchFunctionMode):
     def _tag(self, tensor: Tensor, routes: tuple[Route, ...]) -> None:
         if not routes:
             return
-        self._routes[id(tensor)] = tensor, routes  # the tensor is held, so its id stays its own
+        self._routes[id(tensor)] = tensor, routes  # holding the tensor keeps its id unique
 
     def _routes_of(self, value: Any) -> tuple[Route, ...]:
         _, routes = self._routes.get(id(value), (None, ()))
@@ -388,23 +398,23 @@ class _Run:
     has_real_input: bool
     moments: Timesteps | None
     """None if its timesteps are unknown."""
-    still_input: Tensor | None
-    """The input, if it has no time: to see whether it is read again."""
+    static_input: Tensor | None
+    """The input, if it has no time, to detect that it is read again."""
 
     def continues(self, before: "list[_Run]") -> bool:
-        """Say whether this is the same synapse at other timesteps, and not used again."""
+        """Return whether this is the same synapse at other timesteps, not a second use."""
         last = before[-1]
         if self.moments is None or last.moments is None or self.name != last.name:
             return False
         if self.has_real_input != last.has_real_input or self.num_weights != last.num_weights:
             return False
-        if not self.moments.at:  # a still input that is read again gives the same again
-            return self.still_input is last.still_input
+        if not self.moments.at:  # reading a static input again repeats the same work
+            return self.static_input is last.static_input
         return all(run.moments and run.moments.at.isdisjoint(self.moments.at) for run in before)
 
 
 def _grouped(runs: list[_Run]) -> list[list[_Run]]:
-    """Put the calls of a loop over time together."""
+    """Group the calls of a loop over time."""
     groups: list[list[_Run]] = []
     for run in runs:
         for group in groups:
@@ -416,10 +426,10 @@ def _grouped(runs: list[_Run]) -> list[list[_Run]]:
     return groups
 
 
-def _size_of(runs: list[_Run], instants: TimeTracker) -> SynapseSize:
+def _size_of(runs: list[_Run], tracker: TimeTracker) -> SynapseSize:
     moments = [run.moments for run in runs]
     times = [
-        max(1, len(each.at)) for each in moments if each is not None and instants.is_certain(each)
+        max(1, len(each.at)) for each in moments if each is not None and tracker.is_certain(each)
     ]
     known = sum(times) if len(times) == len(runs) else None
     return SynapseSize(
@@ -453,7 +463,7 @@ def _refuse_batch(layer: str, example: Tensor, bursts: Tensor) -> None:
 
 
 def _is_scaling(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Say whether this is a product with, or a quotient by, a positive number, unrounded."""
+    """Return whether this is a product with, or a quotient by, a positive number, unrounded."""
     call = bind(("input", "other"), args, kwargs)
     factor = call.get("other")
     is_positive = isinstance(factor, int | float) and factor > 0

@@ -1,4 +1,4 @@
-"""The counts of a run as plain data: exact integers per edge and timestep, to question or save."""
+"""Operation counts as plain data: exact integers per edge and timestep."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
@@ -17,7 +17,7 @@ exact fan-out does for accumulations; "counted" is the paper's convention and th
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What levels cost behind synapses; counts add up."""
+    """Operations that levels cause in synapses; counts can be added."""
 
     unary_acs: int = 0
     """Accumulations if a level S is sent as S unit events (Eq. 16)."""
@@ -52,7 +52,7 @@ class EdgeCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCounts:
-    """What happened in one layer of neurons at one timestep, summed over all images."""
+    """Activity of one layer of neurons at one timestep, summed over all images."""
 
     layer: str
     t: int
@@ -76,10 +76,10 @@ class SynapseSize:
     padded_macs: int
     """The same with those that read padding."""
     timesteps: int | None
-    """How often it runs: once, or at every timestep; None if that could not be found out."""
+    """How often it runs: once, or at every timestep; None if unknown."""
     num_weights: int
     inputs: int
-    """Input values of one instant; of all of them if their number is unknown."""
+    """Input values of one timestep; of all of them if their number is unknown."""
     has_real_input: bool
     """Its input is real-valued, so it costs MACs."""
 
@@ -92,7 +92,7 @@ class SynapseSize:
 
 @dataclass(frozen=True, kw_only=True)
 class CountTable:
-    """Everything that was counted: exact fan-out, identity shortcuts apart, all timesteps summed.
+    """Everything that was counted, with exact fan-out.
 
     Example:
         >>> table = counter.table()
@@ -111,7 +111,7 @@ class CountTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was charged otherwise than it runs, or not at all."""
+        """What was not followed or not counted."""
         return (
             *(f"Not followed, so its synapses count as MACs: {what}." for what in self.untracked),
             *(f"Not counted at all: {what}." for what in self.uncounted),
@@ -127,7 +127,7 @@ class CountTable:
         return _sum(edge.counts for edge in self.edges if not edge.is_identity)
 
     def identities(self) -> Counts:
-        """Sum what identity shortcuts add; the paper does not count it."""
+        """Sum the additions of identity shortcuts, which the paper does not count."""
         return _sum(edge.counts for edge in self.edges if edge.is_identity)
 
     def by_edge(self) -> dict[tuple[str, str], Counts]:
@@ -170,7 +170,7 @@ class CountTable:
         return sum(s.dense_macs(padding) // n for s, n in self.synapses_with_timesteps())
 
     def synapses_with_timesteps(self) -> Iterator[tuple[SynapseSize, int]]:
-        """Yield every synapse with the number of timesteps at which it runs, or refuse."""
+        """Yield every synapse with its number of timesteps; raise CountError if one is unknown."""
         for synapse in self.synapses:
             if synapse.timesteps is None:
                 raise CountError(
@@ -182,7 +182,7 @@ class CountTable:
             yield synapse, synapse.timesteps
 
     def active_ratios(self) -> dict[str, float]:
-        """Say for every layer which share of its neurons emits, over images and timesteps."""
+        """Return for every layer the share of non-zero levels, over images and timesteps."""
         active, seen = dict[str, int](), dict[str, int]()
         for layer in self.layers:
             active[layer.layer] = active.get(layer.layer, 0) + layer.active

@@ -1,9 +1,13 @@
-"""What counts cost in energy, and what that figure means: always more than one convention.
+"""Energy estimates from operation counts, under several conventions.
 
-A ratio of energies says as much about the two prices as about the two networks. The paper prices
-its ANN in float32 MACs and its own network in float32 adds; an int8 ANN of the same shape is
-cheaper than that. So a report shows the paper's ratio *and* those in which both sides compute in
-the same narrower numbers, and memory traffic apart, since moving a byte costs more than adding it.
+An energy ratio depends as much on the two energy tables as on the two networks. The paper compares
+float32 MACs of the ANN with float32 adds of its own network; an int8 ANN of the same shape needs
+less. So a report shows the paper's ratio *and* those in which both sides compute in the same
+precision, and memory traffic separately.
+
+Memory traffic assumes int8 weights and byte-wide activations, and nothing kept on chip between
+layers: a synapse reads its weights and inputs once each time it runs, a neuron writes its level
+once. This repeats at every timestep, where a burst network also carries its membranes (int32).
 """
 
 from dataclasses import dataclass, replace
@@ -58,7 +62,7 @@ HAN_2016 = replace(
     sram="32 KB SRAM",
     dram_byte=640 / 4,  # published per 32 bits
 )
-"""The same arithmetic in front of a small memory."""
+"""The same arithmetic with a small memory."""
 
 
 _MEMBRANE_BYTES = 4
@@ -92,13 +96,13 @@ class EnergyRow:
 
     @property
     def ratio(self) -> float:
-        """How many times the ANN costs."""
+        """Energy of the ANN divided by that of this network."""
         return self.ann_mj / self.burst_mj if self.burst_mj else float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyReport:
-    """Prices of one table of counts, each with the convention that it uses."""
+    """Energy estimates of one table of counts, each with its convention."""
 
     technology: Technology
     arithmetic: tuple[EnergyRow, ...]
@@ -106,7 +110,7 @@ class EnergyReport:
     ann_traffic: Traffic
     burst_traffic: Traffic
     notes: tuple[str, ...] = ()
-    """What the counts left out or charged otherwise: no ratio is better than its counts."""
+    """What the counts leave out."""
 
     @property
     def rows(self) -> tuple[EnergyRow, ...]:
@@ -130,17 +134,16 @@ class EnergyReport:
             ]
         rows.append("conventions")
         rows += [f"  {row.name}: {row.convention}" for row in self.rows]
-        rows.append(f"  prices: {self.technology.source}")
+        rows.append(f"  source: {self.technology.source}")
         return "\n".join((*rows, *self.notes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyModel:
-    """Prices a table of counts, by default with the paper's 45 nm constants.
+    """Estimates energy from a table of counts, by default with the paper's 45 nm constants.
 
-    MACs follow the rule of the accumulations, so that a ratio has one rule on both sides: what
-    reads padding is counted on neither. ``padding="counted"`` counts it in MACs and not in
-    accumulations, as the paper's Table 7 does.
+    By default neither MACs nor accumulations include reads of padding.
+    ``padding="counted"`` includes them in MACs only, as the paper's Table 7 does.
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16).eval()
@@ -157,7 +160,7 @@ class EnergyModel:
     """Whether MACs that read padding are counted."""
 
     def estimate(self, table: CountTable) -> EnergyReport:
-        """Price the counted network and the ANN of the same shape, per image."""
+        """Estimate the energy of the network and of an ANN of the same shape, per image."""
         tech = self.technology
         ann, burst = ann_traffic(table), burst_traffic(table)
         conventions = (

@@ -1,4 +1,4 @@
-"""How many synapses leave each input position of a synapse: exactly, borders included.
+"""Exact fan-out: how many outputs each input position of a synapse reaches.
 
 A position near a border reaches fewer outputs than one in the middle, and a strided synapse reads
 some positions more often than others. Multiplying a mean rate by MACs ignores that
@@ -19,7 +19,7 @@ from lbq.types import FanOut
 
 @dataclass(frozen=True, kw_only=True)
 class FanOutMap:
-    """What the positions of a synapse's input reach, axis by axis."""
+    """Which outputs the input positions of a synapse reach, axis by axis."""
 
     axes: tuple[Tensor, ...]
     """For every spatial axis ``[positions, outputs]``: true where one reaches the other."""
@@ -34,7 +34,7 @@ class FanOutMap:
         stride: Sequence[int],
         padding: Sequence[int],
     ) -> "FanOutMap":
-        """Return the reach of the input of an average pool in front of this synapse."""
+        """Return the map from the input of an average pool before this synapse."""
         cells = [
             _windows(n, k, stride=s, padding=p, dilation=1)
             for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
@@ -43,7 +43,7 @@ class FanOutMap:
             return FanOutMap(axes=tuple(c.any(1, keepdim=True) for c in cells), width=self.width)
         if [len(axis) for axis in self.axes] != [c.shape[1] for c in cells]:
             raise ShapeError(
-                f"a pool of {[c.shape[1] for c in cells]} cells cannot stand in front of a synapse "
+                f"a pool of {[c.shape[1] for c in cells]} cells cannot precede a synapse "
                 f"that reads {[len(axis) for axis in self.axes]} positions"
             )
         joined = ((c.long() @ axis.long()) > 0 for c, axis in zip(cells, self.axes, strict=True))
@@ -58,7 +58,7 @@ class FanOutMap:
 
 
 def linear_fan_out(out_features: int) -> FanOutMap:
-    """Return the reach of a linear synapse: every input reaches every output."""
+    """Return the map of a linear synapse: every input reaches every output."""
     return FanOutMap(axes=(), width=out_features)
 
 
@@ -71,7 +71,7 @@ def conv_fan_out(
     dilation: Sequence[int],
     groups: int,
 ) -> FanOutMap:
-    """Return the reach of a convolution.
+    """Return the map of a convolution.
 
     Args:
         size: spatial size of the input.
@@ -121,7 +121,7 @@ def num_valid_taps(
 
 
 def _windows(size: int, kernel: int, *, stride: int, padding: int, dilation: int) -> Tensor:
-    """Say which position along an axis lies in which window: ``[positions, windows]``."""
+    """Return which position along an axis lies in which window: ``[positions, windows]``."""
     count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     starts = torch.arange(count) * stride - padding
     offset = torch.arange(size).unsqueeze(1) - starts  # [positions, windows]

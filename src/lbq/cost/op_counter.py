@@ -1,8 +1,8 @@
-"""Counting accumulations while a network runs: a watch that adds up bits, exactly.
+"""Exact operation counts while a network runs, and dense MACs.
 
-The counts of Eqs. 16-18 are all sums over the bits of the levels. So the counter first counts, for
-every bit and every position, how often it is set over the batch, in eight-lane integer words; what
-remains is small and multiplies those counts by the exact fan-out of each edge.
+The counts of Eqs. 16-18 are sums over the bits of the levels. The counter first counts how often
+each bit is set at each position over the batch, in words of eight 8-bit lanes, then multiplies by
+the exact fan-out of each edge.
 """
 
 import torch
@@ -21,16 +21,16 @@ from lbq.types import FanOut
 _MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _LANES = 0x0101010101010101
 _ROWS = 255
-"""Rows that may be added before a lane of eight bits could overflow."""
+"""Rows that can be added before an 8-bit lane overflows."""
 _WORDS = 1 << 17
-"""Words that are looked at in one go: 1 MiB, so that what is made of them stays in the cache."""
+"""Words per chunk: 1 MiB, so that intermediates stay in the cache."""
 
 
 class OpCounter:
-    """Counts what the levels of a model cost; use it as a watch.
+    """Counts the operations that the levels of a model cause; a callback of ``watch_levels``.
 
-    Counting starts at zero and goes on over any number of batches. What runs must have the shapes
-    and the timesteps of the example: anything else is refused, since its MACs would be others.
+    Counts add up over any number of batches, which must have the shapes and timesteps of the
+    example.
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16).eval()
@@ -43,8 +43,8 @@ class OpCounter:
 
     Args:
         model: the network whose neurons will be watched.
-        example: input of the model for a batch of one, to find out which neuron feeds what; a
-            lowered network knows its own.
+        example: input of the model for a batch of one, to trace which neuron feeds which
+            synapse; optional for a lowered network.
         check_time: first test, with :func:`lbq.check_time`, that the model does not take the batch
             as time.
     """
@@ -55,7 +55,7 @@ class OpCounter:
         if example is None:
             if not isinstance(model, LoweredNetwork):
                 raise CountError(
-                    "a counter needs an example input, a batch of one, to find its way"
+                    "OpCounter needs an example input, a batch of one, to trace the model"
                 )
             example = model.example()
         if check_time:
@@ -76,12 +76,12 @@ class OpCounter:
         self._index = {id(edge): i for i, edge in enumerate(self._connectivity.edges)}
 
     def __call__(self, layer: str, t: int, level: Tensor) -> None:
-        """Add one instant of one layer: ``level`` is ``[B, *n]`` in small integers."""
+        """Add one timestep of one layer: ``level`` is ``[B, *n]`` in small integers."""
         if layer not in self._leaving:
             known = ", ".join(self._leaving) or "none"
             raise LevelError(
-                f"levels of {layer!r} arrived, but the model that this counter was made for has no "
-                f"such neuron (it has {known}); make the counter from the model that is watched"
+                f"levels of {layer!r} arrived, but the model of this counter has no "
+                f"such neuron (it has {known}); create the counter from the model that is watched"
             )
         self._check(layer, t, level)
         whole = _BitCounts(level)
@@ -126,12 +126,12 @@ class OpCounter:
         if t >= steps:
             raise TimeError(
                 f"{layer} emitted a level at timestep {t + 1}, but in the example it had {steps}; "
-                f"make the counter from an example of as many timesteps as will run"
+                f"create the counter from an example of as many timesteps as will run"
             )
         if tuple(level.shape[1:]) != shape:
             raise ShapeError(
                 f"{layer} emitted levels of shape {list(level.shape[1:])} per sample, but for the "
-                f"example {list(shape)}; make the counter from an example of the size that will run"
+                f"example {list(shape)}; create the counter from an example of that size"
             )
 
     def _check_complete(self) -> None:
@@ -165,9 +165,9 @@ class OpCounter:
 
 
 class _BitCounts:
-    """How often each bit is set at each place in a batch of levels; their sign costs nothing.
+    """How often each bit is set at each spatial position in a batch of levels; signs are ignored.
 
-    Places are spatial: fan-out is the same for all channels, so they are added up.
+    Channels are added up, since fan-out is the same for all of them.
     """
 
     def __init__(self, level: Tensor) -> None:
@@ -192,13 +192,13 @@ class _BitCounts:
         self.planes, self.active = counts[:-1], counts[-1]  # [K, *space], [*space]
 
     def weighted(self, fan_out: FanOut) -> Counts:
-        """Multiply by the fan-out of every place and add up."""
-        at_place = fan_out[0]  # the first axis of a fan-out stands for all channels
-        by_plane = [int((plane * at_place).sum()) for plane in self.planes]
+        """Multiply by the fan-out of every position and add up."""
+        at_position = fan_out[0]  # the first axis of a fan-out stands for all channels
+        by_plane = [int((plane * at_position).sum()) for plane in self.planes]
         return Counts(
             unary_acs=sum(count << k for k, count in enumerate(by_plane)),
             bit_sparse_acs=sum(by_plane),
-            unit_event_acs=int((self.active * at_place).sum()),
+            unit_event_acs=int((self.active * at_position).sum()),
             explicit_shifts=sum(by_plane[1:]),
         )
 

@@ -1,11 +1,11 @@
-"""At which timesteps the values of a tensor were made, followed through a network as it runs.
+"""The timesteps that the values of a tensor belong to, tracked while a network runs.
 
 A synapse runs once, or at every timestep, and the shape of its input cannot say which:
 ``x.reshape(-1, D)`` folds time into rows, where tokens look the same. So each tensor that descends
 from a neuron, from frames or from a repetition over time is accompanied by the first and the last
 timestep that each of its values belongs to. Operations that move values are applied to these as
 well, sums and means widen the range, and a value that belongs to all timesteps has no time any
-more. What cannot be followed is unknown; nothing is guessed.
+more. What cannot be followed is unknown.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,15 +22,15 @@ _SAME_ORDER = {
     "clone", "contiguous", "detach", "double", "flatten", "float", "half", "reshape", "reshape_as",
     "squeeze", "to", "type", "unflatten", "unsqueeze", "view", "view_as",
 }  # fmt: skip
-"""Values stay in their order: the same as a reshape."""
-_MOVES = {
+"""The order of values is kept, as in a reshape."""
+_INDEXING = {
     "__get__", "__getitem__", "broadcast_to", "chunk", "expand", "expand_as", "flip",
     "index_select", "moveaxis", "movedim", "narrow", "permute", "repeat", "repeat_interleave",
     "roll", "select", "split", "swapaxes", "swapdims", "t", "tensor_split", "tile", "transpose",
     "unbind",
 }  # fmt: skip
-"""Values of the first argument move to other places."""
-_JOINS = {"cat", "concat", "concatenate", "stack"}
+"""Values of the first argument move."""
+_CONCATENATIONS = {"cat", "concat", "concatenate", "stack"}
 _REDUCTIONS = {
     "all", "amax", "amin", "any", "argmax", "argmin", "logsumexp", "max", "mean", "median", "min",
     "prod", "std", "sum", "var",
@@ -40,11 +40,11 @@ _PRODUCTS = {"__matmul__", "bmm", "linear", "matmul", "mm"}
 _BY_ROWS = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
 _UNORDERED = {"addmm", "as_strided", "baddbmm", "dot", "einsum", "inner", "outer", "tensordot"}
 """The first axis of the answer need not be that of the arguments."""
-_GROWING = _JOINS | {
+_REPEATING = _CONCATENATIONS | {
     "__add__", "__iadd__", "__mul__", "__radd__", "__rmul__", "add", "broadcast_to", "expand",
     "expand_as", "mul", "repeat", "repeat_interleave", "tile",
 }  # fmt: skip
-"""How networks repeat a still input over time by hand."""
+"""How networks repeat a static input over time by hand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class _Timed:
     """Where time may have begun; a neuron confirms that it did."""
 
 
-_State = _Timed | Literal["still", "unknown"]
+_State = _Timed | Literal["static", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Timesteps:
     """The timesteps at which a synapse ran in one call."""
 
     at: frozenset[int] = frozenset()
-    """Empty for a still input."""
+    """Empty for a static input."""
     origins: frozenset[int] = frozenset()
 
 
@@ -87,21 +87,21 @@ class TimeTracker:
             stored = (*module.parameters(False), *module.buffers(False), *vars(module).values())
             for tensor in stored:
                 if isinstance(tensor, Tensor):
-                    self._set(tensor, "still")
-        self._set(example, self._begin(example) if len(example) > 1 else "still")
+                    self._set(tensor, "static")
+        self._set(example, self._begin(example) if len(example) > 1 else "static")
 
     def emit(self, bursts: Tensor) -> None:
-        """Note what a neuron, or a repetition over time, gave: time is the first axis."""
+        """Note the output of a neuron or of RepeatOverTime: time is the first axis."""
         self._set(bursts, _timed_rows(bursts))
 
     def receive(self, currents: Tensor) -> None:
-        """Note what enters a neuron: whatever its rows are, they are timesteps."""
+        """Note the input of a neuron: its rows are timesteps."""
         state, steps = self._get(currents), len(currents)
         if steps > 1 and isinstance(state, _Timed):
             expected = _timed_rows(currents).first
             if all(torch.equal(bound, expected) for bound in (state.first, state.last)):
                 self._confirmed |= state.origins
-        elif steps > 1 and state == "still":
+        elif steps > 1 and state == "static":
             self._began_unseen = True
 
     def moments(self, inputs: Tensor, *, is_linear: bool) -> Timesteps | None:
@@ -115,26 +115,26 @@ class TimeTracker:
         if isinstance(state, _Timed):
             state = _over_features(state) if is_linear else _over_rows(state)
         if isinstance(state, str):
-            return Timesteps() if state == "still" else None
+            return Timesteps() if state == "static" else None
         times, counts = state.first.unique(return_counts=True)
         if not torch.equal(state.first, state.last) or len(counts.unique()) > 1:
             return None  # a value belongs to some timesteps, or timesteps have unequal shares
         return Timesteps(at=frozenset(map(int, times.tolist())), origins=state.origins)
 
     def is_certain(self, moments: Timesteps) -> bool:
-        """Say, when the network has run, whether these are timesteps and no other axis."""
+        """Return, after the run, whether these are timesteps and no other axis."""
         return moments.origins <= self._confirmed and not (self._began_unseen and not moments.at)
 
     def follow(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Note the timesteps of what an operation gave."""
+        """Note the timesteps of an operation's output."""
         if name == "__setitem__":
             self._assign(*args)
             return
         call = _Call(func, name, args, kwargs, [*_tensors((*args, *kwargs.values()))])
         outputs = [*_tensors(output)]
         moved = call.argument("input", index=0)
-        state = self._get(moved) if isinstance(moved, Tensor) else "still"
-        if name in _MOVES and isinstance(state, _Timed):
+        state = self._get(moved) if isinstance(moved, Tensor) else "static"
+        if name in _INDEXING and isinstance(state, _Timed):
             bounds = [[*_tensors(call.on(bound))] for bound in (state.first, state.last)]
             for given, first, last in zip(outputs, *bounds, strict=True):
                 self._set(given, _settled(first, last, state))
@@ -143,7 +143,7 @@ class TimeTracker:
                 self._set(given, self._result(call, given))
 
     def pass_rows(self, inputs: Tensor, output: Tensor) -> None:
-        """Note what a module gave whose inside is not followed and which keeps its rows."""
+        """Note the output of a module that is not traced and keeps its rows."""
         state = self._get(inputs)
         self._set(output, state if isinstance(state, str) else _as_rows_of([state], output))
 
@@ -153,10 +153,10 @@ class TimeTracker:
         if not timed:
             if "unknown" in states:
                 return "unknown"
-            return self._begin(output) if _has_grown(call, output) else "still"
+            return self._begin(output) if _has_repeated(call, output) else "static"
         if call.name in _SAME_ORDER and output.numel() == timed[0].first.numel():
             return _each(timed[0], lambda bound: bound.reshape(output.shape))
-        if call.name in _JOINS and "unknown" not in states:
+        if call.name in _CONCATENATIONS and "unknown" not in states:
             bounds = [self._bounds(tensor) for tensor in call.tensors]
             return _merged(timed, *(call.on([pair[k] for pair in bounds]) for k in (0, 1)))
         if call.name in _REDUCTIONS and len(states) == 1:
@@ -186,7 +186,7 @@ class TimeTracker:
                 first[index], last[index] = self._bounds(value)
             self._set(target, _merged(timed, first, last))
         elif isinstance(value, Tensor) and target.dim() and len(target) > 1:
-            self._set(target, self._begin(target))  # a buffer may be filled instant by instant
+            self._set(target, self._begin(target))  # a buffer may be filled timestep by timestep
 
     def _begin(self, tensor: Tensor) -> _Timed:
         self._num_origins += 1
@@ -204,7 +204,7 @@ class TimeTracker:
         return state if holder is not None and holder() is tensor else "unknown"
 
     def _set(self, tensor: Tensor, state: _State) -> None:
-        self._states[id(tensor)] = ref(tensor), state  # not held: activations may be large
+        self._states[id(tensor)] = ref(tensor), state  # weak: activations may be large
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,9 +232,9 @@ def _timed_rows(like: Tensor, origins: frozenset[int] = frozenset()) -> _Timed:
     return _Timed(rows, rows, len(like), origins)
 
 
-def _has_grown(call: _Call, output: Tensor) -> bool:
-    """Say whether still tensors were repeated along a first axis, where time may begin."""
-    if call.name not in _GROWING or not call.tensors or output.dim() == 0 or len(output) == 1:
+def _has_repeated(call: _Call, output: Tensor) -> bool:
+    """Return whether static tensors were repeated along a first axis, where time may begin."""
+    if call.name not in _REPEATING or not call.tensors or output.dim() == 0 or len(output) == 1:
         return False
     largest = max(tensor.numel() for tensor in call.tensors)
     repeated = [tensor.shape for tensor in call.tensors if tensor.numel() == largest]
@@ -243,7 +243,7 @@ def _has_grown(call: _Call, output: Tensor) -> bool:
 
 
 def _is_elementwise(call: _Call, timed: list[_Timed], output: Tensor) -> bool:
-    """Say whether shapes allow that every value depends on the values at its own place."""
+    """Return whether shapes allow that every value depends on the values at its own place."""
     if all(state.first.shape == output.shape for state in timed):
         return True
     try:
@@ -307,12 +307,12 @@ def _merged(timed: list[_Timed], first: Tensor, last: Tensor) -> _State:
 
 
 def _settled(first: Tensor, last: Tensor, like: _Timed) -> _State:
-    """Return a state of these bounds: still if every value belongs to all timesteps or to none."""
+    """Return a state of these bounds: static if every value belongs to all timesteps or to none."""
     end = like.timesteps - 1
     if first.numel() == 0:
         return "unknown"
     if bool((first > last).all()) or (end and bool(((first == 0) & (last == end)).all())):
-        return "still"
+        return "static"
     return _Timed(_by_row(first), _by_row(last), like.timesteps, like.origins)
 
 
