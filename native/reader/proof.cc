@@ -69,7 +69,7 @@ class Membrane {
  public:
   Membrane(const Node& node, int64_t channel) : node_(node), reset_amount_(of_channel(node.reset_amount, channel)) {
     thresholds_.reserve(node.max_level);
-    for (int64_t rung = 0; rung < node.max_level; ++rung) thresholds_.push_back(threshold(node, rung, channel));
+    for (int64_t index = 0; index < node.max_level; ++index) thresholds_.push_back(threshold(node, index, channel));
   }
 
   // The hull of all membranes, products of the decay and carries, and of all that is formed on the way.

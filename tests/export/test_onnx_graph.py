@@ -24,7 +24,7 @@ def doubled(path, metadata):
     with graph.at("somewhere"):
         total = graph.op("Add", value, value)
     graph.output(total, "output", np.float32, ("B", 2))
-    graph.op("Neg", graph.op("Mul", value, graph.constant(7, np.float32)))  # nobody reads it
+    graph.op("Neg", graph.op("Mul", value, graph.constant(7, np.float32)))  # unused
     graph.save(path, metadata)
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 ELSEWHERE = """
 import sys
-sys.modules["lbq"] = None  # whoever imports it, fails
+sys.modules["lbq"] = None  # importing it fails
 import torch
 inputs = torch.load("inputs.pt")
 program = torch.export.load("net.pt2").module()

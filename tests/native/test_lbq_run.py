@@ -62,7 +62,7 @@ def test_threads_that_cannot_start_are_not_called_a_lack_of_memory(lbq_run, tmp_
 
     def ask_for_huge_stacks():
         _, hard = resource.getrlimit(resource.RLIMIT_STACK)
-        resource.setrlimit(resource.RLIMIT_STACK, (2**46, hard))  # of every thread: none has room
+        resource.setrlimit(resource.RLIMIT_STACK, (2**46, hard))  # of every thread: none can start
 
     raw = network.example(4).numpy().tobytes()
     done = lbq_run(
