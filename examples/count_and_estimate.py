@@ -1,4 +1,4 @@
-"""Take a trained network, watch its levels, count what they cost, and price the counts.
+"""Count the operations of a trained network and estimate their energy.
 
 python examples/count_and_estimate.py                          random images
 python examples/count_and_estimate.py --data uoft-cs/cifar10   real ones, from the hub or a folder

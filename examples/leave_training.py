@@ -1,8 +1,8 @@
-"""Take a network out of training: lower it, check that it is the same, save it, run it elsewhere.
+"""Deploy a trained network: lower it, check the result, convert it to integers, run it in numpy.
 
     python examples/leave_training.py
 
-Elsewhere is numpy alone: examples/numpy_reader.py reads the file with neither torch nor lbq.
+examples/numpy_reader.py reads and runs the saved file without torch and lbq.
 """
 
 import subprocess
@@ -16,14 +16,14 @@ import torch
 import lbq
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-"""What CIFAR-10 was normalised with while the network was trained."""
+"""Normalisation of CIFAR-10 during training."""
 
 
 def main() -> None:
-    """Walk the corridor from a model to numpy."""
+    """Lower a model, save it as a bundle and run it with numpy."""
     torch.manual_seed(0)
     model = lbq.load_pretrained("pocket-cifar10")
-    pixels = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)  # stand in for images
+    pixels = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)  # placeholder for images
     given = lbq.Pixels(mean=MEAN, std=STD)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     images = (pixels / 255 - mean) / std
