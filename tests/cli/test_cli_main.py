@@ -1,10 +1,14 @@
+import errno
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import lbq
 from lbq.cli import main as cli
+from lbq.cli.args import UsageError
+from lbq.cli.main import explain, is_out_of_memory
 from lbq.errors import LBQError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -73,3 +77,30 @@ def test_the_module_is_the_command():
     command = [sys.executable, "-m", "lbq.cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, lbq.__version__)
+
+
+def test_the_message_of_our_own_error_becomes_one_line():
+    assert explain(LBQError("two faults:\n  a\n  b\n")) == "two faults: a; b"
+    assert explain(UsageError("no such flag")) == "no such flag"
+
+
+def test_what_the_system_refuses_is_told_with_its_path(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        (tmp_path / "nowhere").read_bytes()
+    assert explain(error.value) == (
+        f"{tmp_path}/nowhere: No such file or directory; check the path"
+    )
+
+
+def test_a_broken_disk_is_a_crash_and_may_be_tried_again():
+    assert explain(OSError(errno.EIO, "Input/output error", "net.lbq")) is None
+    assert explain(RuntimeError("our fault")) is None
+
+
+def test_torch_out_of_memory_is_recognised():
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(error.value)
+    assert explain(error.value).startswith("out of memory: take a smaller batch")
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())

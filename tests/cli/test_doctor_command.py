@@ -48,7 +48,7 @@ def test_a_full_disk_is_told_with_what_to_do(tmp_path, monkeypatch):
     finding = by_name(tmp_path)["data cache"]
     assert "0.9 GB free" in finding.found
     assert not finding.is_well
-    assert "make room" in finding.advice
+    assert "free some space" in finding.advice
 
 
 def test_the_command_prints_a_table_or_data(capsys, tmp_path):

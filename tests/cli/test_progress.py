@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from lbq.cli.progress import Display, headline
+from lbq.cli import progress
+from lbq.cli.progress import Display, headline, progress_counter, show_status, track_progress
 from lbq.cli.terminal import Console
 from lbq.train.engine import Outcome
 from lbq.train.evaluation import Evaluation
@@ -75,3 +76,45 @@ def test_a_stopped_run_says_how_to_go_on():
     assert headline(outcome, Path("runs/x")) == (
         "stopped at step 3, saved in runs/x; the same command continues"
     )
+
+
+def console(*, is_terminal):
+    return Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
+
+
+def test_a_bar_moves_in_a_terminal_and_every_item_passes():
+    shown = console(is_terminal=True)
+    assert list(track_progress(range(3), total=3, what="batches", console=shown)) == [0, 1, 2]
+    assert "batches" in shown.file.getvalue()
+
+
+def test_a_short_loop_is_silent_without_a_terminal_and_a_long_one_is_not(monkeypatch):
+    shown = console(is_terminal=False)
+    list(track_progress(range(3), total=3, what="batches", console=shown))
+    assert shown.file.getvalue() == ""
+    clock = iter(range(0, 1000, 6))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    list(track_progress(range(5), total=5, what="batches", console=shown))
+    assert "batches: 2 of 5\n" in shown.file.getvalue()
+
+
+def test_what_is_counted_elsewhere_is_shown_like_a_loop(monkeypatch):
+    shown = console(is_terminal=True)
+    with progress_counter("samples", shown) as report:
+        report(30, 40)
+    assert "30/40" in shown.file.getvalue()
+    clock = iter(range(0, 1000, 6))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    shown = console(is_terminal=False)
+    with progress_counter("samples", shown) as report:
+        for done in range(1, 5):
+            report(done, 4)
+    assert shown.file.getvalue() == "samples: 2 of 4\n"
+
+
+def test_a_status_names_the_work():
+    for is_terminal in (True, False):
+        shown = console(is_terminal=is_terminal)
+        with show_status("writing net.onnx", shown):
+            pass
+        assert "writing net.onnx" in shown.file.getvalue()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import lbq
-from lbq.cli.main import MISTAKE, USAGE, main
+from lbq.cli.main import ERROR, USAGE, main
 from lbq.train.recipe import write_recipe
 
 
@@ -48,7 +48,7 @@ def here(trained, bundle, tmp_path_factory, tiny):
 COMMANDS = [  # words, exit code, what the line says
     ("trian", USAGE, "did you mean `lbq train`?"),
     ("train", USAGE, "name a recipe first"),
-    ("train pockt", MISTAKE, "did you mean pocket?"),
+    ("train pockt", ERROR, "did you mean pocket?"),
     ("train tiny.json --epoch 3", USAGE, "did you mean --epochs?"),
     ("train tiny.json --epochs many", USAGE, "--epochs: invalid literal for int"),
     ("train tiny.json --epochs 0", USAGE, "--epochs: epochs must be at least 1, got 0"),
@@ -93,45 +93,45 @@ COMMANDS = [  # words, exit code, what the line says
     ("train tiny.json --workers -1", USAGE, "--workers: workers must be at least 0, got -1"),
     ("train tiny.json --timeout-s inf", USAGE, "--timeout-s: timeout_s must be above 0"),
     ("train tiny.json --stop-at 0", USAGE, "--stop-at: stop_at must be at least 1, got 0"),
-    ("train nan.json", MISTAKE, "lr must be above 0 and at most"),
-    ("train digits.json", MISTAKE, "Recipe.optim.lr must be a number"),
-    ("train escaped.json", MISTAKE, "name must be usable as the name of a folder"),
+    ("train nan.json", ERROR, "lr must be above 0 and at most"),
+    ("train digits.json", ERROR, "Recipe.optim.lr must be a number"),
+    ("train escaped.json", ERROR, "name must be usable as the name of a folder"),
     ("train tiny.json --devices 0", USAGE, "--devices must be at least 1"),
-    ("train tiny.json --devices 3", MISTAKE, "3 devices cannot split a batch of 16"),
-    ("train tiny.json --device cuda:7", MISTAKE, "torch finds no GPU here; `lbq doctor`"),
-    ("train tiny.json --device toaster", MISTAKE, "take cpu, cuda, cuda:1 or auto"),
+    ("train tiny.json --devices 3", ERROR, "3 devices cannot split a batch of 16"),
+    ("train tiny.json --device cuda:7", ERROR, "torch finds no GPU here; `lbq doctor`"),
+    ("train tiny.json --device toaster", ERROR, "take cpu, cuda, cuda:1 or auto"),
     ("train tiny.json --model.timesteps 0", USAGE, "timesteps must be at least 1"),
-    ("train tiny.json --model.width 300", MISTAKE, "out of memory: take a smaller batch"),
-    ("train tiny.json --data nowhere", MISTAKE, "no images can be read from nowhere"),
-    ("train tiny.json --data empty", MISTAKE, "no images can be read from empty"),
-    ("train tiny.json --data texts", MISTAKE, "no label column 'label' or 'fine_label'"),
-    ("train nmnist-pocket --data texts", MISTAKE, "no train recordings in the layout of nmnist"),
-    ("train nmnist-pocket --data net.lbq", MISTAKE, "neither a folder nor a zip file"),
-    ("train tiny.json --out net.lbq/run", MISTAKE, "Not a directory; check the path"),
-    ("train tiny.json --out run --seed 9", MISTAKE, "pass --allow-changed recipe.seed"),
-    ("train nowhere.json", MISTAKE, "the recipe nowhere.json cannot be read"),
-    ("train broken.json", MISTAKE, "broken.json is not JSON"),
-    ("train misspelt.json", MISTAKE, "Recipe has no field eposch; it has"),
-    ("eval nowhere", MISTAKE, "is it the folder of a run?"),
-    ("eval damaged", MISTAKE, "restore one from a copy"),
-    ("eval run --step 77", MISTAKE, "no checkpoint of step 77; it has [4]"),
-    ("eval nowhere.lbq", MISTAKE, "there is no file nowhere.lbq"),
-    ("eval flipped.lbq", MISTAKE, "flipped.lbq: the bytes have SHA-256"),
-    ("eval cut.lbq", MISTAKE, "cut.lbq: the header says"),
-    ("eval letter.lbq", MISTAKE, "letter.lbq: "),
-    ("eval letter.onnx", MISTAKE, "letter.onnx is no ONNX file"),
-    ("eval letter.pt2", MISTAKE, "letter.pt2 is no whole .pt2 program"),
-    ("eval letter.nir", MISTAKE, "letter.nir is no NIR graph"),
-    ("eval net.lbq --engine openvino", MISTAKE, "--engine runs .onnx files"),
+    ("train tiny.json --model.width 300", ERROR, "out of memory: take a smaller batch"),
+    ("train tiny.json --data nowhere", ERROR, "no images can be read from nowhere"),
+    ("train tiny.json --data empty", ERROR, "no images can be read from empty"),
+    ("train tiny.json --data texts", ERROR, "no label column 'label' or 'fine_label'"),
+    ("train nmnist-pocket --data texts", ERROR, "no train recordings in the layout of nmnist"),
+    ("train nmnist-pocket --data net.lbq", ERROR, "neither a folder nor a zip file"),
+    ("train tiny.json --out net.lbq/run", ERROR, "Not a directory; check the path"),
+    ("train tiny.json --out run --seed 9", ERROR, "pass --allow-changed recipe.seed"),
+    ("train nowhere.json", ERROR, "the recipe nowhere.json cannot be read"),
+    ("train broken.json", ERROR, "broken.json is not JSON"),
+    ("train misspelt.json", ERROR, "Recipe has no field eposch; it has"),
+    ("eval nowhere", ERROR, "is it the folder of a run?"),
+    ("eval damaged", ERROR, "restore one from a copy"),
+    ("eval run --step 77", ERROR, "no checkpoint of step 77; it has [4]"),
+    ("eval nowhere.lbq", ERROR, "there is no file nowhere.lbq"),
+    ("eval flipped.lbq", ERROR, "flipped.lbq: the bytes have SHA-256"),
+    ("eval cut.lbq", ERROR, "cut.lbq: the header says"),
+    ("eval letter.lbq", ERROR, "letter.lbq: "),
+    ("eval letter.onnx", ERROR, "letter.onnx is no ONNX file"),
+    ("eval letter.pt2", ERROR, "letter.pt2 is no whole .pt2 program"),
+    ("eval letter.nir", ERROR, "letter.nir is no NIR graph"),
+    ("eval net.lbq --engine openvino", ERROR, "--engine runs .onnx files"),
     ("eval net.lbq --limit -3", USAGE, "--limit must be at least 1, got -3"),
     ("lower run --bits 7", USAGE, "invalid choice '7' for argument '--bits'"),
-    ("lower run --out nowhere/net.lbq", MISTAKE, "a file in a folder that exists"),
-    ("lower run --data nowhere --out x.lbq", MISTAKE, "no images can be read from nowhere"),
+    ("lower run --out nowhere/net.lbq", ERROR, "a file in a folder that exists"),
+    ("lower run --data nowhere --out x.lbq", ERROR, "no images can be read from nowhere"),
     ("lower run --calibrate -5 --out x.lbq", USAGE, "--calibrate must be at least 0"),
     ("export net.lbq --to tflite --out x", USAGE, "Expected one of ('onnx', 'pt2'"),
-    ("export net.lbq --to nir --out x.nir", MISTAKE, "lbq lower --bits float"),
-    ("export net.lbq --to pt2 --style int8 --out x", MISTAKE, "--style int8 is for --to onnx"),
-    ("export nowhere --to onnx --out x", MISTAKE, "no bundle and no run at nowhere"),
+    ("export net.lbq --to nir --out x.nir", ERROR, "lbq lower --bits float"),
+    ("export net.lbq --to pt2 --style int8 --out x", ERROR, "--style int8 is for --to onnx"),
+    ("export nowhere --to onnx --out x", ERROR, "no bundle and no run at nowhere"),
     ("report", USAGE, "name the folder of a run"),
     ("report run --limit -1", USAGE, "--limit must be at least 0"),
     ("doctor now", USAGE, "Unrecognized options: now"),
@@ -184,14 +184,14 @@ def test_a_read_only_folder_is_named(words, here, monkeypatch, capsys):
     (here / "locked").mkdir(exist_ok=True)
     (here / "locked").chmod(0o555)
     with without_the_rights_of_root():
-        assert main(words.split()) == MISTAKE
+        assert main(words.split()) == ERROR
     check_complaint(capsys.readouterr().err, "Permission denied; check who owns it")
 
 
 def test_a_process_ends_as_the_call_does(here):
     command = [sys.executable, "-m", "lbq.cli", "eval", "cut.lbq"]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (MISTAKE, "")
+    assert (done.returncode, done.stdout) == (ERROR, "")
     check_complaint(done.stderr, "cut.lbq: the header says")
 
 

@@ -1,1 +1,1 @@
-"""The front desk: parses, calls, prints."""
+"""The command line."""

@@ -1,4 +1,4 @@
-"""The words behind a command: read by tyro, with examples in their help and mistakes in a line."""
+"""Command-line arguments: parsed by tyro, examples in the help, errors in one line."""
 
 import io
 import os
@@ -16,7 +16,7 @@ _GUESS = "Perhaps you meant: "
 
 
 class UsageError(Exception):
-    """The words of a command are not what it takes: exit code 2."""
+    """The arguments of a command are wrong: exit code 2."""
 
 
 def read(
@@ -27,18 +27,18 @@ def read(
     examples: Mapping[str, str],
     default: Arguments | None = None,
 ) -> Arguments:
-    """Read the words behind a command, or tell its help and leave.
+    """Parse the arguments of a command, or print its help and exit.
 
     Args:
         kind: a dataclass with a field per argument.
-        words: what the user wrote behind the command.
-        command: what he wrote before: "lbq eval".
-        examples: lines that work, and what each is for.
-        default: where the fields that are not named come from.
+        words: the arguments.
+        command: the command: "lbq eval".
+        examples: command lines, and what each is for.
+        default: values of the fields that are not given.
     """
-    complaint = io.StringIO()
+    message = io.StringIO()
     try:
-        with redirect_stderr(complaint), _plain_if_asked():
+        with redirect_stderr(message), _plain_if_asked():
             text = describe(kind, examples)
             if default is None:
                 return tyro.cli(kind, prog=command, args=list(words), description=text)
@@ -47,18 +47,18 @@ def read(
         if not end.code:
             raise
         raise UsageError(
-            f"{in_one_line(complaint.getvalue())}; `{command} --help` lists what it takes"
+            f"{in_one_line(message.getvalue())}; `{command} --help` lists what it takes"
         ) from None
 
 
 def check_count(flag: str, value: int | None, *, at_least: int = 0) -> None:
-    """Refuse a number of things that there cannot be."""
+    """Raise UsageError unless the value is at least ``at_least``."""
     if value is not None and value < at_least:
         raise UsageError(f"{flag} must be at least {at_least}, got {value}")
 
 
 def describe(kind: type[object], examples: Mapping[str, str]) -> str:
-    """Put examples below what a command's docstring says."""
+    """Return the first paragraph of a command's docstring, and its examples."""
     width = max(len(line) for line in examples)
     lines = [f"  {line:{width}}  {what}" for line, what in examples.items()]
     first = (kind.__doc__ or "").strip().split("\n\n")[0]
@@ -66,10 +66,9 @@ def describe(kind: type[object], examples: Mapping[str, str]) -> str:
 
 
 def in_one_line(box: str) -> str:
-    """Take the complaint, and the first guess at what was meant, out of the box around them.
+    """Extract the message and the first suggestion from tyro's box.
 
-    tyro explains at length, for people at a terminal; a log wants a line, and the help is one
-    command away.
+    A log wants one line; `--help` shows the rest.
     """
     paragraphs: list[list[str]] = [[]]
     for row in (row.strip(_FRAME) for row in box.splitlines()[1:]):
@@ -78,16 +77,16 @@ def in_one_line(box: str) -> str:
         else:
             paragraphs[-1].append(row)
     joined = (" ".join(" ".join(rows).split()).rstrip(".") for rows in paragraphs)
-    complaint, *rest = filter(None, joined)
+    message, *rest = filter(None, joined)
     guess = next((words for words in rest if words.startswith(_GUESS)), None)
     if guess is None:
-        return complaint
-    return f"{complaint}; did you mean {guess.removeprefix(_GUESS).split()[0]}?"
+        return message
+    return f"{message}; did you mean {guess.removeprefix(_GUESS).split()[0]}?"
 
 
 @contextmanager
 def _plain_if_asked() -> Generator[None]:
-    """Take the colours out of tyro's help where NO_COLOR asks for it: tyro does not look."""
+    """Remove the colours of tyro's help if NO_COLOR is set: tyro ignores it."""
     if not os.environ.get("NO_COLOR"):
         yield
         return

@@ -1,4 +1,4 @@
-"""``lbq bench FILE``: where the time of an integer network goes on this machine, layer by layer."""
+"""``lbq bench FILE``: the time of every layer of an integer network on this machine."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from lbq.cli.args import UsageError, check_count, read
-from lbq.cli.eval_file import load_bundle
+from lbq.cli.eval_command import load_bundle
 from lbq.cli.samples import open_samples, origin_recipe, sample_batches
 from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
@@ -46,19 +46,19 @@ class BenchArguments:
     choice: Choice = "measured"
     """By the share of active levels, or always one way."""
     isa: str | None = None
-    """Instruction set; the best one that LBQ_ISA allows unless said."""
+    """Instruction set; the best one that LBQ_ISA allows by default."""
     data: str | None = None
-    """Where the data lie, if not where the recipe says."""
+    """Data source, if not the recipe's."""
     cache: Path = Path("~/.cache/lbq")
-    """Where data sets are kept once they are decoded."""
+    """Folder of decoded data sets."""
     json: bool = False
     """Print one JSON object instead of a table."""
     debug: bool = False
-    """Show tracebacks for mistakes too."""
+    """Show tracebacks of errors."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command with these words behind ``lbq bench``."""
+    """Run the command with the arguments of ``lbq bench``."""
     arguments = read(BenchArguments, words, command="lbq bench", examples=EXAMPLES)
     check_count("--rounds", arguments.rounds, at_least=1)
     if not 1 <= arguments.batch <= MAX_TIMED_IMAGES:
@@ -77,7 +77,7 @@ def run(words: Sequence[str]) -> int:
     if arguments.json:
         found = {"file": str(arguments.file), "batch": arguments.batch, "inputs": source}
         line = json.dumps(found | describe(times))
-        Console(soft_wrap=True).print(line, markup=False, highlight=False)
+        Console(soft_wrap=True).print_text(line)
         return 0
     console = Console()
     console.print(tabulate(times), markup=False)

@@ -1,4 +1,4 @@
-"""``lbq completion SHELL``: a script that lets the shell finish words; it never starts torch."""
+"""``lbq completion SHELL``: a completion script for the shell, which never starts torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,23 +27,23 @@ EXAMPLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionArguments:
-    """Print a script with which the shell finishes the words of this command."""
+    """Print a completion script for the shell."""
 
     shell: Annotated[Literal["bash", "zsh", "tcsh"], tyro.conf.Positional]
     """Which shell."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command with these words behind ``lbq completion``."""
+    """Run the command with the arguments of ``lbq completion``."""
     arguments = read(CompletionArguments, words, command="lbq completion", examples=EXAMPLES)
     try:
-        tyro.cli(_whole_desk(), prog="lbq", args=["--tyro-print-completion", arguments.shell])
+        tyro.cli(_all_commands(), prog="lbq", args=["--tyro-print-completion", arguments.shell])
     except SystemExit as end:
         return int(end.code or 0)
     return 0
 
 
-def _whole_desk() -> Any:
+def _all_commands() -> Any:
     """Describe all commands at once; a recipe's name is a command of its own below ``train``."""
     recipes = [
         Annotated[TrainArguments, subcommand(name, default=TrainArguments(recipe=make()))]

@@ -1,4 +1,4 @@
-"""``lbq doctor``: what was found on this machine, and what to do about what is missing."""
+"""``lbq doctor``: check this machine: what was found, what is missing, how to fix it."""
 
 import json
 import os
@@ -34,14 +34,14 @@ EXTRAS = {
 """Module: the extra that brings it, and what it is for."""
 
 EXAMPLES = {
-    "lbq doctor": "a table of what was found, and what to do about the rest",
+    "lbq doctor": "a table of what was found, and how to fix the rest",
     "lbq doctor --json": "the same for a program, or for a report of a problem",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """One result of the check."""
 
     what: str
     found: str
@@ -52,23 +52,23 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorArguments:
-    """Look at this machine. Nothing is changed and nothing leaves it."""
+    """Check this machine. Nothing is changed or sent."""
 
     cache: Path = Path("~/.cache/lbq")
-    """Where data sets are kept once they are decoded."""
+    """Folder of decoded data sets."""
     json: bool = False
     """Print JSON instead of a table."""
     debug: bool = False
-    """Show tracebacks for mistakes too."""
+    """Show tracebacks of errors."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command with these words behind ``lbq doctor``."""
+    """Run the command with the arguments of ``lbq doctor``."""
     arguments = read(DoctorArguments, words, command="lbq doctor", examples=EXAMPLES)
     findings = list(examine(arguments.cache.expanduser()))
     console = Console(soft_wrap=arguments.json)
     if arguments.json:
-        console.print(json.dumps([asdict(f) for f in findings]), markup=False, highlight=False)
+        console.print_text(json.dumps([asdict(f) for f in findings]))
         return 0
     table = Table(box=None, pad_edge=False)
     for column in ("", "what", "found", "what to do"):
@@ -81,7 +81,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def examine(cache: Path) -> Iterator[Finding]:
-    """Look at versions, devices, threads, kernels, precision, disks and extras."""
+    """Check versions, devices, threads, kernels, precision, disks and extras."""
     versions = f"lbq {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     yield Finding(what="versions", found=versions)
     yield _gpus()
@@ -177,7 +177,9 @@ def _disk(what: str, folder: Path) -> Finding:
         what=what,
         found=f"{folder}: {free / 1e9:,.1f} GB free" + ("" if can_write else ", not writable"),
         is_well=can_write and free > 1e9,
-        advice="" if can_write and free > 1e9 else "make room, or choose --cache / --out elsewhere",
+        advice=""
+        if can_write and free > 1e9
+        else "free some space, or choose --cache / --out elsewhere",
     )
 
 

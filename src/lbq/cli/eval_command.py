@@ -1,20 +1,25 @@
-"""``lbq eval RUN``, ``FILE`` or ``NAME``: the accuracy of a network on its whole test set."""
+"""``lbq eval``: count the correct answers of a run, a pretrained network or a file."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import torch
 import tyro
+from torch import Tensor
 
 from lbq.cli.args import check_count, read
-from lbq.cli.eval_file import SUFFIXES, ImageOptions, evaluate_file
-from lbq.cli.following import counting
-from lbq.cli.samples import Count
+from lbq.cli.progress import progress_counter
+from lbq.cli.samples import Count, count_answers, open_config, origin_recipe
 from lbq.cli.terminal import Console
-from lbq.errors import ParameterError
-from lbq.pretrained import is_pretrained
+from lbq.data import UNIT, AugmentConfig, Data, DataConfig, Normalization
+from lbq.deploy import LoweredNetwork, Pixels, choose_backend
+from lbq.deploy import run as run_lowered
+from lbq.deploy.run import Backend
+from lbq.errors import FormatError, ParameterError
+from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_record
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
 from lbq.train.evaluation import Evaluation
 from lbq.train.run_folder import evaluate_run
@@ -27,6 +32,28 @@ EXAMPLES = {
     "lbq eval net.onnx --engine openvino --limit 500 --json": "another engine, 500 samples",
 }
 
+SUFFIXES = (".lbq", ".onnx", ".pt2", ".nir")
+"""Files that hold a network."""
+BATCH = 100
+"""Samples that run at once where no recipe says it."""
+
+
+Rgb = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """How images become inputs, and which are tested, for a file that carries no recipe."""
+
+    size: int | None = None
+    """Bring images to this many pixels a side, for a file without a recipe."""
+    mean: Rgb | None = None
+    """Subtract these from R, G and B in 0..1, for real numbers without a recipe."""
+    std: Rgb | None = None
+    """Then divide by these."""
+    split: str | None = None
+    """Test on this split, for a file without a recipe; "test" or "validation" by default."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvalArguments:
@@ -36,11 +63,11 @@ class EvalArguments:
     """Folder of a run, a file that was lowered or exported (.lbq, .onnx, .pt2, .nir), or
     pocket-cifar10."""
     step: int | None = None
-    """Which checkpoint; the last one unless said."""
+    """Which checkpoint, the last one by default."""
     data: str | None = None
-    """Where the data lie, if not where the recipe says."""
+    """Data source, if not the recipe's."""
     cache: Path = Path("~/.cache/lbq")
-    """Where data sets are kept once they are decoded."""
+    """Folder of decoded data sets."""
     device: str = "auto"
     """ "auto" is a GPU where there is one; or cpu, cuda, cuda:1."""
     devices: int = 1
@@ -48,7 +75,7 @@ class EvalArguments:
     workers: int = 0
     """Processes that prepare batches, per device."""
     engine: Literal["onnxruntime", "openvino"] | None = None
-    """Who runs an .onnx file; ONNX Runtime unless said."""
+    """Engine of an .onnx file, ONNX Runtime by default."""
     backend: Literal["auto", "native", "dense", "unary", "planes"] | None = None
     """What runs an .lbq file; "auto", the default, is "native" where it can, else "dense"."""
     limit: int | None = None
@@ -56,13 +83,13 @@ class EvalArguments:
     images: Annotated[ImageOptions, tyro.conf.arg(name="")] = field(default_factory=ImageOptions)
     """What a file without a recipe does not say about its images."""
     json: bool = False
-    """Print one JSON object instead of a sentence."""
+    """Print one JSON object instead of text."""
     debug: bool = False
-    """Show tracebacks for mistakes too."""
+    """Show tracebacks of errors."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command with these words behind ``lbq eval``."""
+    """Run the command with the arguments of ``lbq eval``."""
     arguments = read(EvalArguments, words, command="lbq eval", examples=EXAMPLES)
     check_count("--devices", arguments.devices, at_least=1)
     check_count("--workers", arguments.workers)
@@ -79,7 +106,7 @@ def run(words: Sequence[str]) -> int:
         )
     if arguments.devices > 1 and not is_inside_launcher():
         return launch_workers(["-m", "lbq.cli", "eval", *words], devices=arguments.devices)
-    with counting(f"test samples of {arguments.run}") as tell:
+    with progress_counter(f"test samples of {arguments.run}") as report:
         found = evaluate_run(
             arguments.run,
             cache=arguments.cache,
@@ -87,11 +114,11 @@ def run(words: Sequence[str]) -> int:
             source=arguments.data,
             device=arguments.device,
             workers=arguments.workers,
-            progress=tell if is_first_process() else None,
+            progress=report if is_first_process() else None,
         )
     if is_first_process():
-        behind = f", loss {found.loss:.4f}, after {found.epoch} epochs ({found.step} steps)"
-        _tell(found, as_json=arguments.json, behind=behind)
+        suffix = f", loss {found.loss:.4f}, after {found.epoch} epochs ({found.step} steps)"
+        _print_accuracy(found, as_json=arguments.json, suffix=suffix)
     return 0
 
 
@@ -111,14 +138,234 @@ def _evaluate_file(arguments: EvalArguments) -> int:
         backend=arguments.backend,
         images=arguments.images,
     )
-    behind = "" if found.backend is None else f", backend {found.backend}"
-    _tell(found, as_json=arguments.json, behind=behind)
+    suffix = "" if found.backend is None else f", backend {found.backend}"
+    _print_accuracy(found, as_json=arguments.json, suffix=suffix)
     return 0
 
 
-def _tell(found: Evaluation | Count, *, as_json: bool, behind: str = "") -> None:
-    """Say how many answers were right, for people or for programs."""
-    words = f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count}){behind}"
+def _print_accuracy(found: Evaluation | Count, *, as_json: bool, suffix: str = "") -> None:
+    """Print the accuracy, as text or JSON."""
+    words = f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count}){suffix}"
     if as_json:
         words = json.dumps({**asdict(found), "accuracy": found.accuracy})
-    Console(soft_wrap=True).print(words, markup=False, highlight=False)
+    Console(soft_wrap=True).print_text(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A network from a file: how it answers, and what it says about itself."""
+
+    answer: Callable[[Tensor], Tensor]
+    is_integer: bool
+    origin: dict[str, Any]
+    input_shape: tuple[int, ...]
+    """Of one sample at one instant."""
+    takes_frames: bool
+    backend: str | None = None
+    """That runs a lowered network; None where another engine runs."""
+
+
+def evaluate_file(
+    path: Path,
+    *,
+    cache: Path,
+    source: str | None = None,
+    limit: int | None = None,
+    batch: int | None = None,
+    engine: str | None = None,
+    backend: str | None = None,
+    images: ImageOptions | None = None,
+) -> Count:
+    """Count the right answers of a file's network over the test set of its recipe, or over images.
+
+    Args:
+        path: a file that ends in one of ``SUFFIXES``, or a name of a pretrained network.
+        cache: folder of decoded data sets.
+        source: data source, if not the recipe's.
+        limit: ask so many samples only, spread over the test set.
+        batch: samples at once; the recipe's by default.
+        engine: that runs an ONNX file.
+        backend: that runs a bundle; "auto" by default.
+        images: what a file without a recipe does not say about its images.
+    """
+    opened = open_network(path, engine=engine, backend=backend)
+    images = images or ImageOptions()
+    if "recipe" in opened.origin:
+        if images != ImageOptions():
+            raise ParameterError(
+                f"--size, --mean, --std and --split are for files without a recipe; {path} carries "
+                f"one, which says all of this"
+            )
+        recipe = origin_recipe(opened.origin, source=path)
+        config, own_batch = recipe.data, recipe.test_batch
+        if source is not None:
+            config = replace(config, source=source)
+    else:
+        config, own_batch = _own_images(path, opened, source, images), BATCH
+    data = open_config(config, cache=cache)
+    if "recipe" not in opened.origin:
+        _check_images(path, opened, data)
+    found = count_answers(
+        opened.answer,
+        data,
+        is_integer=opened.is_integer,
+        batch=batch or own_batch,
+        limit=limit,
+    )
+    return replace(found, backend=opened.backend)
+
+
+def _own_images(path: Path, opened: Opened, source: str | None, images: ImageOptions) -> DataConfig:
+    """Configure the images that a file without a recipe is tested on, or say what is missing."""
+    if source is None:
+        raise ParameterError(
+            f"{path} carries no recipe, so its test set is unknown: name one with --data, the hub "
+            f"id of images or a folder with train/<class>/ and test/<class>/"
+        )
+    if opened.takes_frames or len(opened.input_shape) != 3 or opened.input_shape[0] != 3:
+        what = "[T, B, ...] of " if opened.takes_frames else ""
+        raise ParameterError(
+            f"{path} takes {what}{opened.input_shape}, and without a recipe only RGB images "
+            f"(3, height, width) can be read for it; compare its answers in Python: "
+            f"lbq.run(lbq.load({str(path)!r}), inputs)"
+        )
+    if opened.is_integer and (images.mean is not None or images.std is not None):
+        raise ParameterError(
+            f"{path} holds integers and takes bytes: --mean and --std are part of it already"
+        )
+    if not opened.is_integer and (images.mean is None or images.std is None):
+        raise ParameterError(
+            f"{path} holds real numbers and does not say how its images were normalised: pass "
+            f"--mean R G B --std R G B for (byte / 255 - mean) / std; 0 0 0 and 1 1 1 leave 0..1"
+        )
+    normalization = UNIT
+    if images.mean is not None and images.std is not None:
+        Pixels(mean=images.mean, std=images.std)  # refuses what no normalisation has
+        normalization = Normalization(mean=images.mean, std=images.std)
+    return DataConfig(
+        source=source,
+        size=images.size,
+        train_split=images.split or "train",
+        test_split=images.split,
+        augment=AugmentConfig(normalization=normalization),
+    )
+
+
+def _check_images(path: Path, opened: Opened, data: Data) -> None:
+    """Refuse images of another size, or of other classes, than a file without a recipe takes."""
+    found, wanted = data.sample_shape, opened.input_shape
+    if found != wanted:
+        is_square = wanted[1] == wanted[2]
+        raise ParameterError(
+            f"{path} takes images of {wanted[1]} x {wanted[2]} pixels, those of "
+            f"{data.config.source} have {found[1]} x {found[2]}; "
+            + (f"pass --size {wanted[1]}" if is_square else "bring them to that size first")
+        )
+    dtype = torch.uint8 if opened.is_integer else torch.float32
+    num_answers = opened.answer(torch.zeros(1, *wanted, dtype=dtype)).shape[1]
+    if num_answers != data.num_classes:
+        raise ParameterError(
+            f"{path} answers for {num_answers} classes, {data.config.source} has "
+            f"{data.num_classes}; both must be the same classes in the same order"
+        )
+
+
+def open_network(path: Path, *, engine: str | None = None, backend: str | None = None) -> Opened:
+    """Open a network by its pretrained name, or by the ending of its file."""
+    if not path.is_file() and not is_pretrained(path):
+        raise FormatError(f"there is no file {path}")
+    if engine is not None and path.suffix != ".onnx":
+        raise ParameterError(f"--engine runs .onnx files, not {path.name}")
+    if backend is not None and path.suffix not in (".lbq", ".nir"):
+        raise ParameterError(f"--backend is for .lbq files, not {path.name}")
+    if is_pretrained(path):
+        return _open_pretrained(str(path))
+    if path.suffix == ".onnx":
+        return _open_onnx(path, engine or "onnxruntime")
+    if path.suffix == ".pt2":
+        return _open_pt2(path)
+    if path.suffix == ".nir":
+        from lbq.export.nir import import_nir  # noqa: PLC0415 -- an extra
+
+        return _lowered(import_nir(path), backend or "auto")
+    return _lowered(load_bundle(path), backend or "auto")
+
+
+def load_bundle(path: Path) -> LoweredNetwork:
+    """Load a bundle; errors name its file."""
+    from lbq.export.bundle import load  # noqa: PLC0415
+
+    try:
+        return load(path)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from error
+
+
+def _lowered(network: LoweredNetwork, backend: str) -> Opened:
+    if backend == "auto":
+        backend = choose_backend(network)
+    kind: Backend = backend  # pyright: ignore[reportAssignmentType] -- run() checks it
+    dtype = network.example().dtype
+
+    def answer(inputs: Tensor) -> Tensor:
+        return run_lowered(network, inputs.to(dtype), backend=kind)
+
+    return Opened(
+        answer=answer,
+        is_integer=network.is_integer,
+        origin=network.origin,
+        input_shape=network.input_shape,
+        takes_frames=network.takes_frames,
+        backend=backend,
+    )
+
+
+def _open_pretrained(name: str) -> Opened:
+    model = load_pretrained(name)
+
+    @torch.no_grad()
+    def answer(inputs: Tensor) -> Tensor:
+        return model(inputs)
+
+    return Opened(
+        answer=answer,
+        is_integer=False,
+        origin={"recipe": pretrained_record(name)["recipe"]},
+        input_shape=(3, IMAGE_SIZE, IMAGE_SIZE),
+        takes_frames=False,
+    )
+
+
+def _opened(answer: Callable[[Tensor], Tensor], facts: dict[str, Any]) -> Opened:
+    return Opened(
+        answer=answer,
+        is_integer=facts["is_integer"],
+        origin=facts["origin"],
+        input_shape=tuple(facts["input_shape"]),
+        takes_frames=facts["takes_frames"],
+    )
+
+
+def _open_onnx(path: Path, engine: str) -> Opened:
+    from lbq.export.onnx_graph import read_onnx_metadata  # noqa: PLC0415 -- an extra
+    from lbq.export.onnx_run import OnnxRunner  # noqa: PLC0415
+
+    facts = read_onnx_metadata(path)  # raises FormatError for other files
+    runner = OnnxRunner(path, engine=engine)  # pyright: ignore[reportArgumentType] -- it checks
+
+    def answer(inputs: Tensor) -> Tensor:
+        return torch.from_numpy(runner(inputs.numpy()))
+
+    return _opened(answer, facts)
+
+
+def _open_pt2(path: Path) -> Opened:
+    from lbq.export.pt2 import read_pt2  # noqa: PLC0415 -- torch.export is slow to import
+
+    program, facts = read_pt2(path)
+
+    @torch.no_grad()
+    def answer(inputs: Tensor) -> Tensor:
+        return program(inputs)
+
+    return _opened(answer, facts)

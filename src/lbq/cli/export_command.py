@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import tyro
 
 from lbq.cli.args import read
-from lbq.cli.eval_file import load_bundle
-from lbq.cli.following import waiting
+from lbq.cli.eval_command import load_bundle
 from lbq.cli.lower_command import LoweringOptions, check_out, lower_run
+from lbq.cli.progress import show_status
 from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError, ParameterError
@@ -44,19 +44,19 @@ class ExportArguments:
     )
     """How a run is lowered; a bundle is lowered already."""
     json: bool = False
-    """Print one JSON object instead of a sentence."""
+    """Print one JSON object instead of text."""
     debug: bool = False
-    """Show tracebacks for mistakes too."""
+    """Show tracebacks of errors."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command with these words behind ``lbq export``."""
+    """Run the command with the arguments of ``lbq export``."""
     arguments = read(ExportArguments, words, command="lbq export", examples=EXAMPLES)
     check_out(arguments.out)
     console = Console(soft_wrap=True)
     network, notes = _open(arguments)
     is_replaced = arguments.out.exists()
-    with waiting(f"writing {arguments.out}"):
+    with show_status(f"writing {arguments.out}"):
         write(network, arguments.to, arguments.out, style=arguments.style)
     size = arguments.out.stat().st_size
     if arguments.json:
@@ -69,7 +69,7 @@ def run(words: Sequence[str]) -> int:
         if is_replaced:
             lines.append(f"{arguments.out} was there before and is replaced")
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        console.print_text(line)
     return 0
 
 
@@ -84,7 +84,7 @@ def write(
     if to != "onnx" and style != "exact":
         raise ParameterError(f"--style {style} is for --to onnx, not {to}")
     if to == "onnx":
-        from lbq.export.onnx import export_onnx  # noqa: PLC0415 -- one door at a time
+        from lbq.export.onnx import export_onnx  # noqa: PLC0415
 
         export_onnx(network, out, style=style)
     elif to == "pt2":
@@ -102,7 +102,7 @@ def write(
 
 
 def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:
-    """Return the network, and what a person should know about how it was lowered."""
+    """Return the network, and notes about how it was lowered."""
     options = arguments.options
     if arguments.source.is_dir() or is_pretrained(arguments.source):
         if options.bits is None and arguments.to == "nir":

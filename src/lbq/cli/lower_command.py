@@ -1,4 +1,4 @@
-"""``lbq lower RUN``: a trained network becomes a bundle, of integers unless said otherwise."""
+"""``lbq lower RUN``: a trained network becomes a bundle, of integers by default."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ import tyro
 from torch import Tensor
 
 from lbq.cli.args import check_count, read
-from lbq.cli.following import waiting
+from lbq.cli.progress import show_status
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.config_io import Document, to_document
@@ -42,22 +42,22 @@ class LoweringOptions:
     """How a run is lowered."""
 
     bits: Bits | None = None
-    """Of the weights; "float" keeps real numbers. 8 unless said."""
+    """Of the weights; "float" keeps real numbers. 8 by default."""
     calibrate: int = 512
     """Training samples that rounding errors are measured on and taken out; 0 for none."""
     data: str | None = None
-    """Where the data lie, if not where the recipe says."""
+    """Data source, if not the recipe's."""
     cache: Path = Path("~/.cache/lbq")
-    """Where data sets are kept once they are decoded."""
+    """Folder of decoded data sets."""
     size: int | None = None
     """Side of the images, if neither the recipe nor any data say it."""
     step: int | None = None
-    """Which checkpoint; the last one unless said."""
+    """Which checkpoint, the last one by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowerArguments:
-    """Take a run's network out of training: integer levels, integer weights, one file."""
+    """Lower a run's network: integer levels, integer weights, one file."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """Folder of the run, or the name of a network that comes with the library."""
@@ -70,9 +70,9 @@ class LowerArguments:
     )
     """How."""
     json: bool = False
-    """Print one JSON object instead of sentences."""
+    """Print one JSON object instead of text."""
     debug: bool = False
-    """Show tracebacks for mistakes too."""
+    """Show tracebacks of errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +85,11 @@ class Lowered:
     data: Data | None
     """The run's data, if they could be opened."""
     notes: tuple[str, ...]
-    """What a person should know."""
+    """Notes for the user."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command with these words behind ``lbq lower``."""
+    """Run the command with the arguments of ``lbq lower``."""
     from lbq.export.bundle import save  # noqa: PLC0415 -- only this command needs it
 
     arguments = read(LowerArguments, words, command="lbq lower", examples=EXAMPLES)
@@ -106,7 +106,7 @@ def run(words: Sequence[str]) -> int:
     console = Console(soft_wrap=True)
     lines = [json.dumps(found)] if arguments.json else [*lowered.notes, *_sentences(found)]
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        console.print_text(line)
     return 0
 
 
@@ -124,7 +124,7 @@ def lower_run(run: Path, options: LoweringOptions) -> Lowered:
         if options.data is not None:
             raise
         notes.append(f"the run's data cannot be opened ({error}); pass --data.")
-    with waiting(f"lowering {run}"):
+    with show_status(f"lowering {run}"):
         real = lower(model, _example(recipe, data, options))
         real.origin.update(recipe=to_document(recipe), **origin)
         if options.bits == "float":
@@ -144,7 +144,7 @@ def lower_run(run: Path, options: LoweringOptions) -> Lowered:
 
 
 def _open_run(run: Path, *, step: int | None) -> tuple[SpikingResNet, Recipe, Document]:
-    """Load the network of a run, or a pretrained one; say where it came from."""
+    """Load the network of a run, or a pretrained one; return its origin too."""
     if not is_pretrained(run):
         model, recipe, step = load_trained(run, step=step)
         return model, recipe, {"step": step}
@@ -154,7 +154,7 @@ def _open_run(run: Path, *, step: int | None) -> tuple[SpikingResNet, Recipe, Do
 
 
 def check_out(out: Path) -> None:
-    """Complain now about a file that could not be written later."""
+    """Raise an error before the work if the file cannot be written."""
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise ParameterError(f"{out} cannot be written: --out names a file in a folder that exists")
 

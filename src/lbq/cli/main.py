@@ -1,15 +1,18 @@
-"""``lbq COMMAND``: which command, and what its end looks like.
+"""``lbq COMMAND``: choose the command, turn exceptions into messages and exit codes.
 
-Exit codes: 0 done, 1 a mistake that we can explain, 2 a wrong command line, 70 a crash, 128 +
-signal if a signal ended it (143 when a scheduler sent SIGTERM, 141 when nobody reads on). A
-mistake is one line on the standard error; ``--debug`` shows its traceback.
+Exit codes: 0 done, 1 an error that the user can fix, 2 a wrong command line, 70 a crash, 128 +
+signal if a signal ended it (143 when a scheduler sent SIGTERM, 141 for a broken pipe). An error is
+one line on the standard error; ``--debug`` shows its traceback.
 """
 
 import difflib
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+
+import torch
 
 from lbq import __version__
 from lbq.cli import (
@@ -23,24 +26,40 @@ from lbq.cli import (
     train_command,
 )
 from lbq.cli.args import UsageError
-from lbq.cli.cli_errors import explain
 from lbq.cli.terminal import Console, printable, write_messages
+from lbq.errors import LBQError
 from lbq.train.distributed import is_connection_error, is_first_process
 
-MISTAKE, USAGE, CRASH, INTERRUPTED, UNREAD = 1, 2, 70, 130, 141
+ERROR, USAGE, CRASH, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141
 
 Command = Callable[[Sequence[str]], int]
 
 COMMANDS: dict[str, tuple[Command, str]] = {
     "train": (train_command.run, "train a recipe, or continue where it was left"),
     "eval": (eval_command.run, "count the right answers of a trained, lowered or exported network"),
-    "lower": (lower_command.run, "take a trained network out of training: integers, in one file"),
-    "export": (export_command.run, "write it for other engines: ONNX, torch alone, NIR"),
+    "lower": (lower_command.run, "convert a trained network to integers, in one file"),
+    "export": (export_command.run, "write it for other engines: ONNX, torch.export, NIR"),
     "bench": (bench_command.run, "time every layer of an integer network on this machine"),
-    "report": (report_command.run, "write what runs came to as one HTML page"),
+    "report": (report_command.run, "write the results of runs as one HTML page"),
     "doctor": (doctor_command.run, "check this machine: what was found, how to fix the rest"),
-    "completion": (completion_command.run, "print a script that lets the shell finish words"),
+    "completion": (completion_command.run, "print a completion script for the shell"),
 }
+
+_ADVICE = {
+    errno.EACCES: "check who owns it, or choose another place",
+    errno.EPERM: "choose another place",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "name a file in it",
+    errno.EEXIST: "choose another name",
+    errno.ENOSPC: "free some space, or choose another disk",
+    errno.EDQUOT: "free some space, or choose another disk",
+}
+"""System errors that the user can fix. Any other, such as a broken disk, is a crash: a supervisor
+may try again."""
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "CUDA out of memory")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -49,35 +68,35 @@ def main(words: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True, soft_wrap=True)
     write_messages()
     if not words or words[0] in ("-h", "--help"):
-        Console(soft_wrap=True).print(_usage(), markup=False, highlight=False)
+        Console(soft_wrap=True).print_text(_usage())
         return 0 if words else USAGE
     if words[0] == "--version":
-        Console().print(__version__, highlight=False)
+        Console().print_text(__version__)
         return 0
     if words[0] not in COMMANDS:
-        errors.print(f"error: {_no_command(words[0])}", markup=False, highlight=False)
+        errors.print_text(f"error: {_no_command(words[0])}")
         return USAGE
     command, _ = COMMANDS[words[0]]
     try:
         return command(words[1:])
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough; Python would complain at its exit
+    except BrokenPipeError:  # `| head`; without this Python reports it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNREAD
+        return BROKEN_PIPE
     except Exception as error:
-        words_for_it = str(error) if is_connection_error(error) else explain(error)
-        if words_for_it is None or "--debug" in words:
+        message = str(error) if is_connection_error(error) else explain(error)
+        if message is None or "--debug" in words:
             sys.stderr.write(printable(traceback.format_exc()))
         else:
-            errors.print(_signed(words_for_it), markup=False, highlight=False)
+            errors.print_text(_with_rank(message))
         if isinstance(error, UsageError):
             return USAGE
-        return CRASH if explain(error) is None else MISTAKE
+        return CRASH if explain(error) is None else ERROR
 
 
-def _signed(words: str) -> str:
-    """Say who complains: processes other than the first add who they are, in one line."""
+def _with_rank(words: str) -> str:
+    """Put the rank before messages of processes other than the first, in one line."""
     if is_first_process():
         return f"error: {words}"
     return f"process {os.environ['RANK']}: {words.splitlines()[0]}"
@@ -97,7 +116,35 @@ def _usage() -> str:
             *lines,
             "  lbq --version",
             "",
-            "`lbq COMMAND --help` tells more. Exit codes: 0 done, 1 a mistake, 2 a wrong command",
-            "line, 70 a crash, 143 stopped by a scheduler with everything saved.",
+            "`lbq COMMAND --help` lists its options. Exit codes: 0 done, 1 an error, 2 a wrong",
+            "command line, 70 a crash, 143 stopped by a scheduler with everything saved.",
         ]
     )
+
+
+def explain(error: BaseException) -> str | None:
+    """Return one line for an error that the user can fix; None for a crash."""
+    if isinstance(error, LBQError | UsageError):
+        return _in_one_line(str(error))
+    if is_out_of_memory(error):
+        return (
+            "out of memory: take a smaller batch (--batch, and --accumulate to make up for it), "
+            "a narrower network or fewer timesteps"
+        )
+    if isinstance(error, OSError) and error.errno in _ADVICE and error.filename is not None:
+        reason = os.strerror(error.errno)
+        return f"{os.fsdecode(error.filename)}: {reason}; {_ADVICE[error.errno]}"
+    return None
+
+
+def _in_one_line(words: str) -> str:
+    lines = [" ".join(line.split()) for line in words.splitlines() if line.strip()]
+    parts = [line if line.endswith((":", ";", ",", ".")) else f"{line};" for line in lines]
+    return " ".join(parts).removesuffix(";")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Recognise what torch and Python raise when a tensor does not fit."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)

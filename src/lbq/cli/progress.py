@@ -1,10 +1,20 @@
-"""What a person sees of a run: a bar in a terminal, lines in a file."""
+"""Progress of commands and runs: a bar or a spinner in a terminal, lines elsewhere."""
 
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from lbq.cli.terminal import Console
@@ -12,13 +22,63 @@ from lbq.train.engine import Outcome
 from lbq.train.metrics import Record
 from lbq.train.recipe import Recipe
 
+Item = TypeVar("Item")
+
+EVERY_S = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+
+def track_progress(
+    items: Iterable[Item], *, total: int, what: str, console: Console | None = None
+) -> Iterator[Item]:
+    """Yield the items, and show on the standard error how many are done."""
+    with progress_counter(what, console) as report:
+        for done, item in enumerate(items, start=1):
+            yield item
+            report(done, total)
+
+
+@contextmanager
+def progress_counter(
+    what: str, console: Console | None = None
+) -> Generator[Callable[[int, int], None]]:
+    """Yield a function that shows how many of how many are done."""
+    console = Console(stderr=True, soft_wrap=True) if console is None else console
+    if console.is_terminal:
+        columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task("", total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)
+        return
+    last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY_S and done < total:
+            last = time.monotonic()
+            console.print_text(f"{what}: {done} of {total}")
+
+    yield report
+
+
+@contextmanager
+def show_status(what: str, console: Console | None = None) -> Generator[None]:
+    """Show what the command is doing, on the standard error."""
+    console = Console(stderr=True, soft_wrap=True) if console is None else console
+    if console.is_terminal:
+        with console.status(what):
+            yield
+        return
+    console.print_text(what)
+    yield
+
 
 class Display:
     """Shows the records of a run as they come.
 
     Args:
         recipe: what is trained.
-        console: where to; the standard output unless said.
+        console: the standard output by default.
     """
 
     def __init__(self, recipe: Recipe, console: Console | None = None) -> None:
@@ -29,7 +89,7 @@ class Display:
         self._status = None
 
     def wait(self, what: str) -> None:
-        """Say what the time before the first record is for."""
+        """Show what happens before the first record."""
         if not self._console.is_terminal:
             self.say(what)
             return
@@ -50,10 +110,10 @@ class Display:
 
     def say(self, words: str) -> None:
         """Show a line, above the bar if there is one."""
-        self._console.print(words, markup=False, highlight=False)
+        self._console.print_text(words)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop the bar and the spinner."""
         self._stop_waiting()
         if self._bar is not None:
             self._bar.stop()
@@ -84,7 +144,7 @@ class Display:
 
 
 def headline(outcome: Outcome, out: Path) -> str:
-    """Say how a run ended: the last epoch first, the best beside it and named for what it is."""
+    """Describe how a run ended: the last epoch, then the best one, chosen on the test set."""
     if not outcome.evaluations or outcome.ending == "stopped":
         return f"stopped at step {outcome.step}, saved in {out}; the same command continues"
     last = outcome.evaluations[-1]
@@ -97,7 +157,7 @@ def headline(outcome: Outcome, out: Path) -> str:
 
 
 def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
-    """Say the same as data; ``last`` and ``best`` are None before the first evaluation."""
+    """Return the same as data; ``last`` and ``best`` are None before the first evaluation."""
     found = outcome.evaluations
     best = max(found, key=lambda each: each.correct, default=None)
     return {

@@ -1,4 +1,4 @@
-"""``lbq report RUN [RUN ...]``: what runs came to, as one page that needs nothing but itself."""
+"""``lbq report RUN [RUN ...]``: the results of runs as one self-contained HTML page."""
 
 import json
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from lbq.analysis.layer_stats import (
 from lbq.analysis.run_summary import RunSummary
 from lbq.atomic_files import atomic_write
 from lbq.cli.args import UsageError, check_count, read
-from lbq.cli.eval_file import SUFFIXES
-from lbq.cli.following import waiting
+from lbq.cli.eval_command import SUFFIXES
 from lbq.cli.lower_command import check_out
+from lbq.cli.progress import show_status
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.config_io import to_document
@@ -45,31 +45,31 @@ _UNMEASURED = "Levels, costs and energy were not measured"
 EXAMPLES = {
     "lbq report runs/pocket": "one run, in report.html",
     "lbq report runs/pocket runs/wide --out both.html": "several, side by side",
-    "lbq report runs/pocket --limit 0": "what the run's folder tells; no data needed",
+    "lbq report runs/pocket --limit 0": "what the run's folder holds; no data needed",
     "lbq report pocket-cifar10 --data uoft-cs/cifar10": "the network that comes with the library",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportArguments:
-    """Write what runs came to as one HTML page: curves, steps, levels, costs, energy, recipe."""
+    """Write the results of runs as one HTML page: curves, steps, levels, costs, energy, recipe."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Folders of runs, or pocket-cifar10; several are compared."""
     out: Path = Path("report.html")
     """File to write."""
     data: str | None = None
-    """Where the data of all these runs lie, if not where their recipes say."""
+    """Data source of all these runs, if not that of their recipes."""
     cache: Path = Path("~/.cache/lbq")
-    """Where data sets are kept once they are decoded."""
+    """Folder of decoded data sets."""
     limit: int = 1000
     """Test samples to watch levels and count costs on, spread over the test set; 0 for none."""
     step: int | None = None
-    """Which checkpoint; the last one unless said."""
+    """Which checkpoint, the last one by default."""
     json: bool = False
-    """Print one JSON object instead of sentences."""
+    """Print one JSON object instead of text."""
     debug: bool = False
-    """Show tracebacks for mistakes too."""
+    """Show tracebacks of errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Measured:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command with these words behind ``lbq report``."""
+    """Run the command with the arguments of ``lbq report``."""
     arguments = read(ReportArguments, words, command="lbq report", examples=EXAMPLES)
     check_out(arguments.out)
     if not arguments.runs:
@@ -98,7 +98,7 @@ def run(words: Sequence[str]) -> int:
         gather(out, name=name, arguments=arguments)
         for out, name in zip(arguments.runs, run_names(arguments.runs), strict=True)
     ]
-    with waiting(f"drawing {arguments.out}"):
+    with show_status(f"drawing {arguments.out}"):
         atomic_write(arguments.out, render(facts).encode())
     console = Console(soft_wrap=True)
     notes = [
@@ -109,7 +109,7 @@ def run(words: Sequence[str]) -> int:
     if arguments.json:
         lines = [json.dumps({"file": str(arguments.out), "bytes": size, "notes": notes})]
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        console.print_text(line)
     return 0
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lbq.cli.following import follow, waiting
+from lbq.cli.progress import show_status, track_progress
 from lbq.data import Data, DataConfig, open_data
 from lbq.data.augment import normalize
 from lbq.data.splits import evenly_spaced
@@ -54,7 +54,7 @@ def sample_batches(
     chosen = data.splits.train if split == "train" else data.splits.test
     order = evenly_spaced(len(chosen.labels), limit)
     starts = range(0, len(order), batch)
-    for start in follow(starts, total=len(starts), what=f"{split} batches of {batch}"):
+    for start in track_progress(starts, total=len(starts), what=f"{split} batches of {batch}"):
         index = order[start : start + batch]
         samples = chosen.read(index)
         if samples.ndim == 5:
@@ -101,7 +101,7 @@ def open_samples(recipe: Recipe, *, source: str | None, cache: Path) -> Data:
 
 def open_config(config: DataConfig, *, cache: Path) -> Data:
     """Open data, and show that this takes a while."""
-    with waiting(f"opening {config.source}"):
+    with show_status(f"opening {config.source}"):
         return open_data(config, cache.expanduser())
 
 

@@ -1,4 +1,4 @@
-"""Text on terminals: what files, recipes and networks say is shown, never obeyed.
+"""Text on terminals: control characters in files, recipes and networks are shown, not executed.
 
 Every command prints through :class:`Console`; logs and warnings go through :func:`write_messages`.
 """
@@ -15,7 +15,7 @@ from rich.segment import Segment
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
-"""All but tab and newline that moves the cursor, changes the terminal or reorders what is read."""
+"""What moves the cursor, changes the terminal or reorders text, except tab and newline."""
 
 _format_warning = warnings.formatwarning
 
@@ -26,7 +26,11 @@ def printable(text: str) -> str:
 
 
 class Console(RichConsole):
-    """rich's console; colours are rich's own, and control characters in texts are made visible."""
+    """rich's console, with control characters in texts made visible."""
+
+    def print_text(self, text: str) -> None:
+        """Print a text as it is, without markup and colours."""
+        self.print(text, markup=False, highlight=False)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

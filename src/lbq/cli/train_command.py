@@ -52,9 +52,9 @@ class TrainArguments:
     """
 
     out: Path | None = None
-    """Folder of the run; runs/<recipe> unless said."""
+    """Folder of the run; runs/<recipe> by default."""
     data: str | None = None
-    """Where the data lie: a hub id or a folder; short for --data.source."""
+    """Data source, a hub id or a folder; short for --data.source."""
     devices: int = 1
     """GPUs of this machine to train on, or processes on CPUs; under torchrun it decides."""
     supervise: bool = False
@@ -64,7 +64,7 @@ class TrainArguments:
     json: bool = False
     """Print one JSON object at the end, and the progress on the standard error."""
     debug: bool = False
-    """Show tracebacks for mistakes too."""
+    """Show tracebacks of errors."""
     options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
     """Where and how fast."""
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
@@ -72,7 +72,7 @@ class TrainArguments:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command with these words behind ``lbq train``."""
+    """Run the command with the arguments of ``lbq train``."""
     arguments = parse(words)
     check_count("--devices", arguments.devices, at_least=1)
     recipe, out = arguments.recipe, arguments.out or Path("runs") / arguments.recipe.name
@@ -122,7 +122,7 @@ def run(words: Sequence[str]) -> int:
 def parse(words: Sequence[str]) -> TrainArguments:
     """Read the command line: the recipe, then flags that change it."""
     if words and words[0] in ("-h", "--help"):
-        Console(soft_wrap=True).print(_USAGE, markup=False, highlight=False)
+        Console(soft_wrap=True).print_text(_USAGE)
         raise SystemExit(0)
     if not words or words[0].startswith("-"):
         raise UsageError(f"name a recipe first: lbq train RECIPE; {_choices()}")
