@@ -143,7 +143,7 @@ def read_recipe(path: str | Path) -> Recipe:
 
 
 def recipe_from_document(document: Document) -> Recipe:
-    """Read a recipe from a document of :func:`lbq.config_io.to_document`."""
+    """Read a recipe from a document of ``lbq.config_io.to_document``."""
     try:
         return from_document(Recipe, document)
     except DocumentError as error:
