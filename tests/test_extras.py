@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
-DOORS = {  # package: what needs it
+LOADERS = {  # package: what needs it
     "datasets": 'data.open_data(data.DataConfig(source="here"), cache=Path("cache"))',
     "pillow": 'encoded_images.decode_image(b"", "one.png")',
     "tensorboard": 'metrics.TensorBoardCallback(Path("charts"))',
@@ -62,9 +62,9 @@ from lbq.train import metrics
 net = lbq.lower(lbq.resnet20(10, width=1 / 64).eval(), torch.zeros(1, 3, 8, 8))
 Path("net.onnx").write_bytes(b"")
 said = {}
-for package, door in json.loads(sys.argv[1]).items():
+for package, load in json.loads(sys.argv[1]).items():
     try:
-        eval(door)
+        eval(load)
         said[package] = "nothing was missing"
     except MissingExtraError as error:
         said[package] = str(error)
@@ -77,7 +77,7 @@ print(json.dumps({"refused": refused, "said": said, "code": code}))
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     """What a process without any extra has to say."""
-    command = [sys.executable, "-c", BARE, json.dumps(DOORS)]
+    command = [sys.executable, "-c", BARE, json.dumps(LOADERS)]
     folder = tmp_path_factory.mktemp("bare")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -94,7 +94,7 @@ def test_only_drawing_and_other_tools_need_more_to_be_imported(bare):
     }
 
 
-@pytest.mark.parametrize("package", DOORS)
+@pytest.mark.parametrize("package", LOADERS)
 def test_a_missing_package_is_named_with_the_line_that_installs_it(package, bare):
     said = bare["said"][package]
     [extra] = re.findall(r"pip install 'lbq\[(\w+)\]'", said)

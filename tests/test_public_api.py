@@ -55,9 +55,9 @@ def test_every_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
     [found] = doctest.DocTestFinder(recurse=False).find(thing, name, globs=names)
     assert found.examples, f"the docstring of lbq.{name} has no example"
     flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
-    told = []
+    captured = []
     runner = doctest.DocTestRunner(optionflags=flags)
-    assert runner.run(found, out=told.append).failed == 0, "".join(told)
+    assert runner.run(found, out=captured.append).failed == 0, "".join(captured)
 
 
 if __name__ == "__main__":

@@ -378,10 +378,10 @@ def _others() -> Iterator[_PocketRow]:
 
 
 PACKAGES = ("functional", "kernels", "neurons", "models", "data", "train")
-"""The rooms that a number passes on its way; the others only watch, ask or print."""
+"""The packages that decide a trained network's numbers; the others only observe or print."""
 
 NATIVE = ("include/lbq.h", "src", "torch")
-"""The parts of ``native/`` that training runs on; the rest of it reads and runs what came out."""
+"""The parts of ``native/`` that training runs on; the rest reads and runs trained networks."""
 
 NAMES_ONLY = "train/recipes.py"
 """Gives recipes names; what a recipe says is hashed with the recipe itself."""

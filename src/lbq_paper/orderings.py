@@ -132,7 +132,7 @@ class Ordering:
 
     @property
     def conclusion(self) -> Conclusion:
-        """Say whether it holds here."""
+        """Return whether it holds here."""
         return conclude(self.differences, self.spread)
 
 
@@ -158,7 +158,7 @@ def orderings(results: Results, size: Size) -> list[Ordering]:
 
 
 def rule(spread: Spread) -> str:
-    """Say in words how a difference is judged, with the spread of accuracies as the example."""
+    """Describe how a difference is judged, with the spread of accuracies as the example."""
     found = (
         f"of accuracies {spread.deviation:.2f} points, {spread.freedom} degrees of freedom"
         if spread.freedom

@@ -162,7 +162,7 @@ class Tokens(nn.Module):
 def test_the_bias_of_a_linear_layer_lies_on_the_last_axis(num_tokens):
     torch.manual_seed(0)
     model, samples = Tokens().eval(), torch.randn(256, num_tokens, 12)
-    samples += torch.arange(num_tokens).view(-1, 1) / 4  # tokens differ, so axes can be told apart
+    samples += torch.arange(num_tokens).view(-1, 1) / 4  # tokens differ: no two axes look alike
     model.one.bias.data.normal_(0, 1)
     spiking = lbq.from_ann(model, [samples], max_level=255)
     with torch.no_grad():

@@ -77,7 +77,7 @@ def test_a_flipped_bit_is_noticed_before_anything_is_parsed(saved):
 
 def test_a_configuration_is_data_and_read_strictly(saved):
     before = (saved / CONFIG).read_text()
-    for fields, complaint in [
+    for fields, message in [
         ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
         ({"format": "lbq-network-2"}, "lbq-network-1"),
         ({"num_classes": "10"}, "num_classes"),
@@ -85,7 +85,7 @@ def test_a_configuration_is_data_and_read_strictly(saved):
         ({"num_classes": 11}, r"\(11,"),
     ]:
         change(saved, **fields)
-        with pytest.raises(lbq.LBQError, match=complaint):
+        with pytest.raises(lbq.LBQError, match=message):
             from_pretrained(saved)
         (saved / CONFIG).write_text(before)
     from_pretrained(saved)

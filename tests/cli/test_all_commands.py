@@ -1,4 +1,4 @@
-"""The whole corridor: train, lower, export, and count the same right answers at the end."""
+"""The whole pipeline: train, lower, export, and count the same right answers at the end."""
 
 import json
 import os

@@ -39,7 +39,7 @@ def test_help_shows_examples(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "message"),
     [
         (["--cup", "3"], "Unrecognized options: --cup, 3; did you mean --cups?"),
         (
@@ -49,10 +49,10 @@ def test_help_shows_examples(capsys):
         (["--cups"], "Missing value for argument '--cups'. Expected 1 values"),
     ],
 )
-def test_a_wrong_word_is_one_line_that_names_the_help(words, complaint):
+def test_a_wrong_word_is_one_line_that_names_the_help(words, message):
     with pytest.raises(UsageError) as error:
         read(Pour, words, command="pour", examples=EXAMPLES)
-    assert str(error.value) == f"{complaint}; `pour --help` lists what it takes"
+    assert str(error.value) == f"{message}; `pour --help` lists what it takes"
 
 
 def test_both_kinds_of_boxes_are_read():

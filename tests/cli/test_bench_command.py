@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there_is_named(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "complaint"),
+    ("words", "code", "message"),
     [
         (["--batch", "5"], 2, "--batch must be in 1..4, got 5"),
         (["--rounds", "0"], 2, "--rounds must be at least 1"),
@@ -77,11 +77,11 @@ def test_a_file_that_is_not_there_is_named(capsys, tmp_path):
         (["--data", "nowhere"], 1, "Recipe lacks data"),
     ],
 )
-def test_mistakes_are_one_line(words, code, complaint, capsys, network):
+def test_user_errors_are_one_line(words, code, message, capsys, network):
     assert main(["bench", str(network), *words]) == code
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert complaint in lines[0]
+    assert message in lines[0]
 
 
 def test_inputs_of_another_kind_are_refused(capsys, network, tmp_path):

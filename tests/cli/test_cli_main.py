@@ -54,7 +54,7 @@ def test_a_mistake_shows_its_traceback_if_asked(monkeypatch, capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_crash_shows_its_traceback_and_is_told_from_a_mistake(monkeypatch, capsys):
+def test_a_crash_shows_its_traceback_and_differs_from_a_user_error(monkeypatch, capsys):
     fail_with(RuntimeError("our fault"), monkeypatch)
     assert cli.main(["train"]) == 70
     assert "Traceback" in capsys.readouterr().err

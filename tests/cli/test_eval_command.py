@@ -25,6 +25,6 @@ def test_the_accuracy_of_a_run_is_told_in_words_and_as_data(run, capsys):
     assert f"{found['accuracy']:.2%} ({found['correct']} of 30)" in words
 
 
-def test_a_folder_without_a_run_is_a_mistake(tmp_path, capsys):
+def test_a_folder_without_a_run_is_a_user_error(tmp_path, capsys):
     assert main(["eval", str(tmp_path)]) == 1
     assert "has no checkpoint" in capsys.readouterr().err

@@ -194,14 +194,14 @@ def test_inputs_that_are_no_rgb_images_are_refused_with_what_python_does(tmp_pat
         ("run", ["--limit", "3"], "are for files"),
     ],
 )
-def test_flags_of_others_are_a_mistake(tmp_path, capsys, name, more, why):
+def test_flags_of_others_are_a_user_error(tmp_path, capsys, name, more, why):
     (tmp_path / name).touch()
     assert main(["eval", str(tmp_path / name), *more]) == 1
     assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["lbq", "onnx", "pt2", "nir"])
-def test_a_file_that_is_not_there_or_something_else_is_a_mistake(tmp_path, capsys, suffix):
+def test_a_file_that_is_not_there_or_something_else_is_a_user_error(tmp_path, capsys, suffix):
     path = tmp_path / f"net.{suffix}"
     assert main(["eval", str(path)]) == 1
     path.write_bytes(b"hello")

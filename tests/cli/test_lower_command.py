@@ -108,14 +108,14 @@ def test_real_numbers_answer_as_the_trained_network(trained):
 def test_data_that_are_gone_are_said_and_worked_around(trained, without_data, tmp_path, capsys):
     words = ["lower", str(trained), "--out", str(tmp_path / "net.lbq")]
     assert main(words) == 0
-    told = capsys.readouterr().out
-    assert "there is no folder data/x" in told
-    assert "not calibrated" in told
+    captured = capsys.readouterr().out
+    assert "there is no folder data/x" in captured
+    assert "not calibrated" in captured
     assert main([*words, "--check", "5"]) == 1
     assert "--check needs the data" in capsys.readouterr().err
     assert main([*words, "--data", "data/x"]) == 1
 
 
-def test_a_folder_without_a_run_is_a_mistake(tmp_path, capsys):
+def test_a_folder_without_a_run_is_a_user_error(tmp_path, capsys):
     assert main(["lower", str(tmp_path)]) == 1
     assert "has no checkpoint" in capsys.readouterr().err

@@ -35,8 +35,10 @@ def test_the_numbers_on_the_page_are_the_runs(trained, opened, tmp_path, capsys)
     assert main(["report", str(trained), "--out", str(out), "--limit", "20"]) == 0
     assert f"{out}: {out.stat().st_size:,} bytes" in capsys.readouterr().out
     html = out.read_text()
-    told = [r for r in read_metrics_log(trained / "metrics.jsonl") if r["event"] == "evaluation"]
-    expected = [x for r in told for x in (r["step"], 100 * r["accuracy"], r["loss"])]
+    captured = [
+        r for r in read_metrics_log(trained / "metrics.jsonl") if r["event"] == "evaluation"
+    ]
+    expected = [x for r in captured for x in (r["step"], 100 * r["accuracy"], r["loss"])]
     assert values(html, "curves") == expected
     model, data = opened
     steps = [n.step().double().item() for n in model.modules() if hasattr(n, "receive")]

@@ -64,9 +64,9 @@ def test_a_recipe_that_would_control_the_terminal_is_refused_in_plain_text(tiny,
         )
         (tmp_path / "evil.json").write_text(hostile)
         assert main(["train", str(tmp_path / "evil.json"), "--help"]) == 1
-        told = capsys.readouterr()
-        assert is_clean(told.out + told.err)
-        assert message in told.err
+        captured = capsys.readouterr()
+        assert is_clean(captured.out + captured.err)
+        assert message in captured.err
 
 
 def test_logs_and_warnings_are_escaped_and_other_libraries_are_not_repeated(monkeypatch):

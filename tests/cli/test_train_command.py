@@ -74,12 +74,12 @@ def test_a_recipe_must_be_named(words):
 def test_the_outcome_is_data_if_asked(recipe_file, tmp_path, capsys):
     out = str(tmp_path / "run")
     assert main(["train", recipe_file, "--out", out, "--json"]) == 0
-    told = capsys.readouterr()
-    found = json.loads(told.out)
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
     assert (found["run"], found["ending"], found["step"]) == (out, "finished", 4)
     assert found["last"]["accuracy"] == found["last"]["correct"] / 30
     assert found["best_on_test_set"] == found["last"]
-    assert "training: tiny" in told.err
+    assert "training: tiny" in captured.err
 
 
 def test_a_run_from_the_command_line(recipe_file, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What people get wrong: each mistake is one helpful line, an exit code, and no traceback."""
+"""What people get wrong: each error is one helpful line, an exit code, and no traceback."""
 
 import ctypes
 import os
@@ -148,10 +148,10 @@ def test_a_wrong_command_is_one_helpful_line(words, code, says, here, monkeypatc
     words = words.split()
     is_misnamed = len(words) < 2 or words[1] == "pockt"
     assert main(words if is_misnamed else [*words, *extra, *cache]) == code
-    check_complaint(capsys.readouterr().err, says)
+    check_message(capsys.readouterr().err, says)
 
 
-def check_complaint(stderr, says):
+def check_message(stderr, says):
     """Demand one line that is an error, at the end, and no traceback."""
     *before, last = stderr.splitlines()
     assert last.startswith("error: ")
@@ -185,17 +185,17 @@ def test_a_read_only_folder_is_named(words, here, monkeypatch, capsys):
     (here / "locked").chmod(0o555)
     with without_the_rights_of_root():
         assert main(words.split()) == ERROR
-    check_complaint(capsys.readouterr().err, "Permission denied; check who owns it")
+    check_message(capsys.readouterr().err, "Permission denied; check who owns it")
 
 
 def test_a_process_ends_as_the_call_does(here):
     command = [sys.executable, "-m", "lbq.cli", "eval", "cut.lbq"]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (ERROR, "")
-    check_complaint(done.stderr, "cut.lbq: the header says")
+    check_message(done.stderr, "cut.lbq: the header says")
 
 
-def test_a_reader_that_leaves_early_hears_no_complaint():
+def test_a_reader_that_leaves_early_gets_no_message():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "lbq.cli", "completion", "bash"]

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -33,6 +33,7 @@ axis = st.tuples(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(axis, min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 4))
 def test_every_position_reaches_what_a_loop_over_the_taps_says(axes, groups, outs):
     size, kernel, stride, padding, dilation = map(tuple, zip(*axes, strict=True))
@@ -49,7 +50,7 @@ def test_every_position_reaches_what_a_loop_over_the_taps_says(axes, groups, out
     )
 
 
-def test_it_is_the_gradient_of_a_convolution_with_ones():  # another road to the same numbers
+def test_it_is_the_gradient_of_a_convolution_with_ones():  # computed in a second way
     inputs = torch.zeros(1, 4, 9, 7, dtype=torch.float64, requires_grad=True)
     weight = torch.ones(6, 2, 3, 3, dtype=torch.float64)
     F.conv2d(inputs, weight, stride=2, padding=1, groups=2).sum().backward()

@@ -1,4 +1,4 @@
-"""How often a synapse runs, told by what its input descends from."""
+"""How often a synapse runs, derived from the input it descends from."""
 
 import pytest
 import torch

@@ -164,10 +164,10 @@ def test_a_folder_of_classes_without_splits_is_told_the_layout_and_the_flag(tmp_
     for i, name in enumerate("ab"):
         (tmp_path / "flat" / name).mkdir(parents=True)
         (tmp_path / "flat" / name / f"{i}.png").write_bytes(encode(picture(i)))
-    with pytest.raises(FormatError) as told:
+    with pytest.raises(FormatError) as captured:
         open_both(tmp_path / "flat", cache)
     for words in ("it has 'train'", "test/<class>/", "--data.test-split", "test_split="):
-        assert words in str(told.value)
+        assert words in str(captured.value)
     found = open_both(tmp_path / "flat", cache, splits=("train", "train"))
     assert found.test.labels.tolist() == [0, 1]
 

@@ -9,7 +9,7 @@ from torch import nn
 import lbq
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing library is an error, here a skip
-    pytest.importorskip("brevitas", reason="it lives in the environment of .ci/external")
+    pytest.importorskip("brevitas", reason="installed by .ci/external")
 
 import brevitas.nn as quant
 from brevitas.quant import Uint8ActPerTensorFixedPoint, Uint8ActPerTensorFloat

@@ -22,7 +22,7 @@ from lbq.models.time import OverTime
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing counter is an error, here a skip
     for package in ("neurobench", "sinabs", "spikingjelly"):
-        pytest.importorskip(package, reason=f"{package} lives in the environment of .ci/external")
+        pytest.importorskip(package, reason=f"{package} is installed by .ci/external")
 
 from neurobench.metrics.workload import SynapticOperations
 from neurobench.models import TorchModel
@@ -146,7 +146,7 @@ def bit_planes(level, max_level):
 
 
 def thermometer_planes(level, max_level):
-    return [(1, (level >= rung).to(level.dtype)) for rung in range(1, max_level + 1)]
+    return [(1, (level >= threshold).to(level.dtype)) for threshold in range(1, max_level + 1)]
 
 
 def in_planes(model, split, max_level):

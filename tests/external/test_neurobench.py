@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lbq
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing library is an error, here a skip
-    pytest.importorskip("neurobench", reason="it lives in the environment of .ci/external")
+    pytest.importorskip("neurobench", reason="installed by .ci/external")
 
 from neurobench.benchmarks import Benchmark
 from neurobench.metrics.static import Footprint

@@ -12,7 +12,7 @@ from lbq import neurons
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing library is an error, here a skip
     for package in ("snntorch", "spikingjelly"):
-        pytest.importorskip(package, reason=f"{package} lives in the environment of .ci/external")
+        pytest.importorskip(package, reason=f"{package} is installed by .ci/external")
 
 from other_neurons import other_neurons
 

@@ -9,7 +9,7 @@ from torch import nn
 import lbq
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing library is an error, here a skip
-    pytest.importorskip("sinabs", reason="it lives in the environment of .ci/external")
+    pytest.importorskip("sinabs", reason="installed by .ci/external")
 
 import sinabs.layers as sl
 from sinabs.activation import MaxSpike, MembraneReset, SingleSpike

@@ -10,7 +10,7 @@ import lbq
 from lbq.adapters.snntorch import Burst
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing library is an error, here a skip
-    pytest.importorskip("snntorch", reason="it lives in the environment of .ci/external")
+    pytest.importorskip("snntorch", reason="installed by .ci/external")
 
 import snntorch
 

@@ -11,7 +11,7 @@ from lbq import neurons
 from lbq.models.time import OverTime
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing library is an error, here a skip
-    pytest.importorskip("spikingjelly", reason="it lives in the environment of .ci/external")
+    pytest.importorskip("spikingjelly", reason="installed by .ci/external")
 
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from spikingjelly.activation_based.base import to_functional_forward

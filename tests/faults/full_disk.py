@@ -1,4 +1,4 @@
-"""Real full disks: train on a file system of a few kilobytes, then give it room.
+"""Real full disks: train on a file system of a few kilobytes, then free space on it.
 
 Runs inside a mount namespace of its own (no privileges needed where user namespaces are allowed):
 

@@ -1,4 +1,4 @@
-"""Twelve checkpoints that a stranger might send, each wanting to create a canary file.
+"""Twelve checkpoints that a third party might send, each wanting to create a canary file.
 
 They carry right hashes, so that only the parser stands between them and the reader.
 """

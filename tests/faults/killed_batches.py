@@ -84,7 +84,7 @@ def kill_and_finish(program, bundle, folder, out, *, kills, workers, dice):
 
 
 def check_complete(out, places, expected):
-    """Complain unless every image was answered once, and rightly."""
+    """Fail unless every image has exactly one answer, the right one."""
     names = {path.name for path in out.iterdir()}
     assert names == {"bundle.digest"} | {f"{name}.csv" for name in places}, "files"
     answered = 0

@@ -1,4 +1,4 @@
-"""Files from strangers: read as data, or refused; never run."""
+"""Files from third parties: read as data, or refused; never run."""
 
 import ast
 import importlib.util

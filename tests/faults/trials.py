@@ -160,7 +160,7 @@ def kill_a_loader_worker(tiny, out, recipe, expected):
     log = out.with_suffix(".log")
 
     def kill(process):
-        while "restarting" not in log.read_text():  # a worker lives for one epoch
+        while "restarting" not in log.read_text():  # a worker runs for one epoch
             assert process.poll() is None, log.read_text()
             for trainer in children(process.pid):
                 for worker in children(trainer)[:1]:
@@ -196,7 +196,7 @@ def supervised(tiny, out, recipe, expected, options, disturb):
 
 
 def fill_the_disk(pool, tiny, out, recipe, expected, *, dice):
-    """P6: saves fail for want of room: the last good one loads, and the run goes on."""
+    """P6: saves fail for lack of space: the last good one loads, and the run goes on."""
     first = dice.randrange(1, 5)
     options = {"log_every": 1, "save_every_steps": 2, "save_every_s": 1e9}
     forever = dice.random() < 0.5

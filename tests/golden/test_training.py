@@ -45,14 +45,14 @@ CASES = {
 
 def first_steps(case):
     """Train for an epoch of four steps; return the loss and the gradient's norm at each."""
-    told = []
+    captured = []
     recipe = tiny_recipe(
         **({"epochs": 1, "schedule": ScheduleConfig(), "model": network("lbq")} | CASES[case])
     )
     with tempfile.TemporaryDirectory() as out:
         options = RunOptions(device="cpu", log_every=1, cache=Path(out))
-        train(recipe, Path(out) / "run", options, callbacks=[told.append])
-    lines = [record for record in told if record["event"] == "train"]
+        train(recipe, Path(out) / "run", options, callbacks=[captured.append])
+    lines = [record for record in captured if record["event"] == "train"]
     return [[line["loss"], line["grad_norm"]] for line in lines]
 
 

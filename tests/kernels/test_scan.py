@@ -212,9 +212,9 @@ def test_a_forced_implementation_holds_for_one_thread_and_follows_its_context():
     with ThreadPoolExecutor(1) as other, force_implementation("reference"):
         unaware = other.submit(lambda: what_ran(simple(leaf(2, 3, 4)))).result()
         context = contextvars.copy_context()
-        told = other.submit(context.run, lambda: what_ran(simple(leaf(2, 3, 4)))).result()
+        captured = other.submit(context.run, lambda: what_ran(simple(leaf(2, 3, 4)))).result()
     assert unaware != "reference"
-    assert told == "reference"
+    assert captured == "reference"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -301,7 +301,7 @@ def forced(name, *arguments, **keywords):
          lambda: force_implementation("fast").__enter__()),
     ],
 )  # fmt: skip
-def test_complaints_say_what_was_expected_what_came_and_what_to_do(error, message, call):
+def test_errors_name_the_expected_value_the_given_value_and_the_remedy(error, message, call):
     with pytest.raises(error, match=message) as caught:
         call()
     assert isinstance(caught.value, LBQError)

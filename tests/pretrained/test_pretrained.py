@@ -7,7 +7,7 @@ import torch
 
 import lbq
 from lbq.errors import FormatError, ParameterError
-from lbq.pretrained import load_pretrained as door
+from lbq.pretrained import load_pretrained as load
 from lbq.pretrained import pretrained_names, pretrained_recipe, pretrained_record
 from lbq.train import RECIPES, build_network
 
@@ -33,7 +33,7 @@ def test_pocket_cifar10_is_the_trained_network_of_its_recipe():
     named = RECIPES["pocket"]()
     assert (recipe.model, recipe.optim, recipe.seed) == (named.model, named.optim, named.seed)
     steps = [
-        neuron.step().item() for _, neuron in lbq.neurons.named_neurons(door("pocket-cifar10"))
+        neuron.step().item() for _, neuron in lbq.neurons.named_neurons(load("pocket-cifar10"))
     ]
     assert len(steps) == 19
     assert len(set(steps)) == 19  # all learned: none is where it started
@@ -46,7 +46,7 @@ def test_the_data_of_a_record_are_found_on_the_hub_and_never_in_a_folder_here():
 
 
 def test_every_call_gives_a_network_of_its_own():
-    first, second = door("pocket-cifar10"), door("pocket-cifar10")
+    first, second = load("pocket-cifar10"), load("pocket-cifar10")
     next(first.parameters()).data.zero_()
     assert next(second.parameters()).abs().sum() > 0
 
@@ -64,7 +64,7 @@ def test_a_damaged_file_is_refused_before_it_is_parsed(tmp_path, module, monkeyp
     data[-1] ^= 1
     file.write_bytes(data)
     with pytest.raises(FormatError, match=r"is damaged.*install lbq again"):
-        door("pocket-cifar10")
+        load("pocket-cifar10")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -67,12 +67,12 @@ def test_a_save_that_fails_leaves_no_part_behind(folder, monkeypatch):
 
     def fail_at_the_second(path, data):
         if ".training." in path.name:
-            raise OSError("no room")
+            raise OSError("no space left")
         real(path, data)
 
     monkeypatch.setattr(checkpoint_module, "atomic_write", fail_at_the_second)
     for step in (1, 2):  # also where a whole checkpoint of the step is there
-        with pytest.raises(OSError, match="no room"):
+        with pytest.raises(OSError, match="no space left"):
             folder.save(checkpoint(step))
     assert len(os.listdir(folder.folder)) == 3
     assert folder.load_newest().step == 1
@@ -314,20 +314,20 @@ def test_tensors_that_do_not_fit_are_refused():
 
 
 @pytest.fixture
-def told():
+def captured():
     return []
 
 
 @pytest.fixture
-def saver(tmp_path, told):
-    return Saver(CheckpointFolder(tmp_path), told.append, every_steps=3)
+def saver(tmp_path, captured):
+    return Saver(CheckpointFolder(tmp_path), captured.append, every_steps=3)
 
 
-def test_it_is_time_after_so_many_steps_or_seconds(tmp_path, told, saver, monkeypatch):
+def test_it_is_time_after_so_many_steps_or_seconds(tmp_path, captured, saver, monkeypatch):
     assert [step for step in range(1, 10) if saver.is_due(step)] == [3, 6, 9]
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    timed = Saver(CheckpointFolder(tmp_path), told.append, every_s=60.0)
+    timed = Saver(CheckpointFolder(tmp_path), captured.append, every_s=60.0)
     now[0] = 159.0
     assert not timed.is_due(3)
     now[0] = 160.0
@@ -336,10 +336,10 @@ def test_it_is_time_after_so_many_steps_or_seconds(tmp_path, told, saver, monkey
     assert not timed.is_due(4)
 
 
-def test_a_saved_step_is_told(saver, told, tmp_path):
+def test_a_saved_step_is_told(saver, captured, tmp_path):
     saver.save(checkpoint(3))
-    assert told[0]["event"] == "checkpoint"
-    assert told[0]["path"] == str(tmp_path / "000000003.json")
+    assert captured[0]["event"] == "checkpoint"
+    assert captured[0]["path"] == str(tmp_path / "000000003.json")
 
 
 @pytest.fixture
@@ -355,7 +355,9 @@ def full(monkeypatch):
     return switch
 
 
-def test_a_full_disk_is_borne_twice_and_forgotten_when_there_is_room(saver, told, full, tmp_path):
+def test_a_full_disk_is_tolerated_twice_and_forgotten_when_there_is_space(
+    saver, captured, full, tmp_path
+):
     saver.save(checkpoint(3))
     for _ in range(2):
         full(True)
@@ -363,7 +365,7 @@ def test_a_full_disk_is_borne_twice_and_forgotten_when_there_is_room(saver, told
         saver.save(checkpoint(9))
         full(False)
         saver.save(checkpoint(12))
-    assert [record["event"] for record in told[:4]] == [
+    assert [record["event"] for record in captured[:4]] == [
         "checkpoint",
         "save_failed",
         "save_failed",

@@ -41,11 +41,18 @@ def test_a_run_trains_evaluates_saves_and_tells(tiny, tmp_path):
     assert (outcome.ending, outcome.step, outcome.exit_code) == ("finished", 12, 0)
     assert [found.epoch for found in outcome.evaluations] == [1, 2, 3]
     assert all(found.count == 30 for found in outcome.evaluations)
-    told = [("start", 0), ("train", 2), ("train", 4), ("evaluation", 4), ("train", 6), ("train", 8)]
-    told += [("evaluation", 8), ("train", 10), ("train", 12), ("evaluation", 12)]
-    told += [("checkpoint", 12), ("finish", 12)]
-    assert events(tmp_path) == told
-    assert [(record["event"], record["step"]) for record in heard] == told
+    captured = [
+        ("start", 0),
+        ("train", 2),
+        ("train", 4),
+        ("evaluation", 4),
+        ("train", 6),
+        ("train", 8),
+    ]
+    captured += [("evaluation", 8), ("train", 10), ("train", 12), ("evaluation", 12)]
+    captured += [("checkpoint", 12), ("finish", 12)]
+    assert events(tmp_path) == captured
+    assert [(record["event"], record["step"]) for record in heard] == captured
     line = next(record for record in heard if record["event"] == "train")
     assert {"loss", "accuracy", "samples_per_s", "waiting_for_data", "active", "lr"} <= set(line)
     assert RunFolder(tmp_path).read_recipe() == tiny.tiny_recipe()

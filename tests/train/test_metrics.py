@@ -51,7 +51,7 @@ def test_steps_that_were_repeated_after_a_crash_are_told_once(tmp_path):
     assert events(path) == [("train", 1), ("resume", 1), ("train", 2)]
 
 
-def test_a_full_disk_delays_lines_and_complains_once(tmp_path, monkeypatch, caplog):
+def test_a_full_disk_delays_lines_and_warns_once(tmp_path, monkeypatch, caplog):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
     real = os.write
@@ -77,21 +77,21 @@ def test_a_run_without_a_journal_has_no_records(tmp_path):
 def test_a_write_that_stops_half_way_repeats_no_line(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
-    real, room = os.write, 150
+    real, free = os.write, 150
 
     def nearly_full(descriptor, data):
-        nonlocal room
-        if room == 0:
+        nonlocal free
+        if free == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written = real(descriptor, data[:room])
-        room -= written
+        written = real(descriptor, data[:free])
+        free -= written
         return written
 
     monkeypatch.setattr(os, "write", nearly_full)
     for step in range(1, 6):  # some are written, one in part, the others wait
         log({"event": "train", "step": step})
     assert path.stat().st_size == 150
-    room = 100  # enough for one line and a part of the next
+    free = 100  # enough for one line and a part of the next
     log({"event": "train", "step": 6})
     monkeypatch.setattr(os, "write", real)
     log({"event": "train", "step": 7})

@@ -17,9 +17,9 @@ def test_a_run_knows_its_code_its_versions_and_its_data():
 
 def test_an_edit_of_the_library_changes_the_digest_of_its_code(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "_PACKAGE", tmp_path)
-    (tmp_path / "room.py").write_text("x = 1")
+    (tmp_path / "module.py").write_text("x = 1")
     before = provenance.code_digest.__wrapped__()
-    (tmp_path / "room.py").write_text("x = 2")
+    (tmp_path / "module.py").write_text("x = 2")
     assert provenance.code_digest.__wrapped__() != before
     assert provenance.git_commit.__wrapped__() is None  # a folder that is no checkout
 
@@ -58,7 +58,7 @@ def test_the_same_data_may_lie_elsewhere_but_not_other_data():
         provenance.check_same_run(then, there | {"data": "abd"}, allowed=["data"])
 
 
-def test_facts_of_a_stranger_are_a_difference_and_no_crash():
+def test_metadata_of_an_unknown_program_is_a_difference_and_no_crash():
     for recipe in (None, [], "words", {"data": 3}):
         with pytest.raises(RunError, match="recipe"):
             provenance.check_same_run({"recipe": recipe}, BEFORE, allowed=())

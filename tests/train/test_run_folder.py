@@ -163,12 +163,15 @@ def test_what_was_trained_is_loaded_and_answers_as_it_did(tiny, tmp_path, change
     assert (found, step) == (recipe, 12)
     assert not model.training
     assert model(torch.randn(2, 3, 8, 8)).shape == (2, 10)
-    told = []
+    captured = []
     again = evaluate_run(
-        tmp_path, cache=CACHE, device="cpu", progress=lambda done, total: told.append((done, total))
+        tmp_path,
+        cache=CACHE,
+        device="cpu",
+        progress=lambda done, total: captured.append((done, total)),
     )
     assert again == outcome.evaluations[-1]
-    assert told == [(16, 30), (30, 30)]  # batches of 16
+    assert captured == [(16, 30), (30, 30)]  # batches of 16
 
 
 def test_an_earlier_checkpoint_can_be_asked_for(tiny, tmp_path):

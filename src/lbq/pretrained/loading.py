@@ -1,4 +1,4 @@
-"""The door: a trained network by its name, offline, checked before it is believed.
+"""Load a pretrained network by name: offline, and checked by its SHA-256.
 
 A network is a folder beside this file: ``model.safetensors``, ``record.json`` (what it was trained
 by and what it came to) and ``README.md``, its card, which is generated from the record.
@@ -68,7 +68,7 @@ def pretrained_names() -> tuple[str, ...]:
 
 
 def is_pretrained(name: str | Path) -> bool:
-    """Say whether this names a pretrained network, and no file or folder here."""
+    """Return whether this names a pretrained network, and no file or folder here."""
     return not Path(name).exists() and str(name) in pretrained_names()
 
 

@@ -25,11 +25,11 @@ timesteps summed, with exact fan-out."""
 
 
 def write_card(record: Document, *, name: str, opening: str, num_parameters: int) -> str:
-    """Write what a stranger must know before using the weights.
+    """Write what a user must know before using the weights.
 
     Args:
         record: of the run that trained them, as ``record_run`` returns it; its classes and exact
-            counts are told where it has them.
+            counts are included if the record has them.
         name: of the network.
         opening: what it is there for and how it is loaded where the card lies, as Markdown.
         num_parameters: of the network.
