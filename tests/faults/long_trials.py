@@ -1,6 +1,6 @@
 """The long form of the fault tests; its records belong into results/faults.
 
-    python tests/faults/long.py P1 P2 P3 P6 P8 D1 --out results/faults
+    python tests/faults/long_trials.py P1 P2 P3 P6 P8 D1 --out results/faults
 
 P1  200 SIGKILLs at random moments, 20 per run          bit-exact, at most 3 steps lost   6 min
 P2  50 SIGKILLs of one of two ranks, through the supervisor      bit-exact, all back     20 min
