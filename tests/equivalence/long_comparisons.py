@@ -1,6 +1,7 @@
 """The long form of the equivalence tests; its records belong into results/equivalence.
 
-    python tests/equivalence/long_comparisons.py lowering graphs images bounds --out results/equivalence
+    python tests/equivalence/long_comparisons.py lowering graphs images bounds \\
+        --out results/equivalence
 
 lowering  float64: trained against lowered, every shape, block and neuron, 1,000 CIFAR-10 images
           each                                                         0 levels differ
