@@ -1,4 +1,4 @@
-"""Single trials of every fault: the short tests and the long script (long_trials.py) both call these.
+"""Single trials of every fault, called by the short tests and by long_trials.py.
 
 A trial returns a dictionary of what was seen, and raises AssertionError where a promise is broken.
 Ids are those of the fault list: P process and disk, D distribution, X hostile input.
