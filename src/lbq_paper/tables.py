@@ -54,7 +54,7 @@ _FOOT = f"""Accuracies are those after the last epoch, on all test samples, from
 pass as the counts: mean +- standard deviation over n seeds. Pocket: {describe_pocket()}; these
 numbers compare with each other, not with the paper's. {OLDER} computed by other code than the
 present one."""
-_WIDTH = 100
+_TABLE_WIDTH = 100
 
 _ENERGY_DIGITS = {"accuracy, %": 2, "ANN / this": 2, "formations": 5, "energy": 5}
 _COMPARED = {"holds": "better", "does not hold": "worse"}
@@ -66,7 +66,7 @@ Line = tuple[str, ...]
 def table_text(table: Table, results: Results) -> str:
     """Write one table as text."""
     lines = aligned(table_lines(table, results))
-    foot = (fill(words, _WIDTH) for words in (_FOOT, *_sources(table, results)))
+    foot = (fill(words, _TABLE_WIDTH) for words in (_FOOT, *_sources(table, results)))
     return "\n".join([_TITLES[table], "", *lines, "", *foot])
 
 
@@ -207,7 +207,7 @@ _LINES: dict[Table, Callable[[Results], list[Line]]] = {
 }
 
 
-_WIDTH = 110
+_PAGE_WIDTH = 110
 _TRAINING_IMAGES = 50_000
 """Of CIFAR-10, which all small experiments train on."""
 _CONCLUSIONS: tuple[Conclusion, ...] = ("holds", "does not hold", "inconclusive", "not run")
@@ -244,7 +244,9 @@ def results_page(results: Results) -> str:
         *_orderings(results),
         *_origin(results),
     ]
-    return "\n\n".join(part if part[0] in "#|!" else fill(part, _WIDTH) for part in parts) + "\n"
+    return (
+        "\n\n".join(part if part[0] in "#|!" else fill(part, _PAGE_WIDTH) for part in parts) + "\n"
+    )
 
 
 def _state(results: Results) -> Iterator[str]:
