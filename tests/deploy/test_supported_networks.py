@@ -72,8 +72,15 @@ def layer(*modules, channels=4):
 
 
 def net(forward, **parts):
-    """A network whose forward is given: a stem ``s``, a layer ``c`` and ``n``, a head ``h``."""
-    basic = {"s": stem(), "c": over(conv(4, 4), nn.BatchNorm2d(4)), "n": burst(), "h": head()}
+    """A network whose forward is given: a stem ``s``, layers ``c n`` and ``c2 n2``, a head ``h``.
+
+    ``f`` is a convolution of the input, ``r`` repeats a current, ``l`` classifies flattened maps.
+    """
+    basic = {
+        **{"s": stem(), "c": over(conv(4, 4), nn.BatchNorm2d(4)), "n": burst(), "h": head()},
+        **{"c2": over(conv(4, 4)), "n2": burst(), "f": conv(3, 4), "r": RepeatOverTime(2)},
+        "l": nn.Linear(256, 5),
+    }
     return Net(forward, **{**basic, **parts})
 
 
@@ -103,10 +110,8 @@ EXACT = {
     "dilated": lambda: layer(conv(4, 4, padding=2, dilation=2)),
     "strided": lambda: layer(conv(4, 4, stride=2)),
     "asymmetric": lambda: layer(nn.Conv2d(4, 4, (3, 1), stride=(2, 1), padding=(1, 0))),
-    "shared convolution": lambda: net(lambda s, x: s.h(s.n2(s.c(s.n(s.c(s.s(x)))))), n2=burst()),
-    "shared neuron": lambda: net(
-        lambda s, x: s.h(s.n(s.c2(s.n(s.c(s.s(x)))))), c2=over(conv(4, 4))
-    ),
+    "shared convolution": lambda: net(lambda s, x: s.h(s.n2(s.c(s.n(s.c(s.s(x))))))),
+    "shared neuron": lambda: net(lambda s, x: s.h(s.n(s.c2(s.n(s.c(s.s(x))))))),
     "shared block": lambda: net(lambda s, x: s.h(s.n(s.c(s.n(s.c(s.s(x))))))),
     "stacked batch norms": lambda: layer(
         conv(4, 4), nn.BatchNorm2d(4), nn.BatchNorm2d(4, affine=False)
@@ -153,17 +158,11 @@ EXACT = {
         lambda s, x: s.l(s.s(x).mean((3, 4))).mean(0), l=nn.Linear(4, 5)
     ),
     # sums and concatenations
-    "basic residual": lambda: net(
-        lambda s, x: s.h(s.n2(s.c2(s.n(s.c(y := s.s(x)))) + y)), c2=over(conv(4, 4)), n2=burst()
-    ),
-    "SEW residual": lambda: net(
-        lambda s, x: s.h(s.n2(s.c2((y := s.s(x)) + s.n(s.c(y))))), c2=over(conv(4, 4)), n2=burst()
-    ),
-    "SEW residual in place": lambda: net(in_place_residual, c2=over(conv(4, 4)), n2=burst()),
+    "basic residual": lambda: net(lambda s, x: s.h(s.n2(s.c2(s.n(s.c(y := s.s(x)))) + y))),
+    "SEW residual": lambda: net(lambda s, x: s.h(s.n2(s.c2((y := s.s(x)) + s.n(s.c(y)))))),
+    "SEW residual in place": lambda: net(in_place_residual),
     "weighted sum of bursts": lambda: net(
-        lambda s, x: s.h(s.n2(s.c2(0.3 * (y := s.s(x)) + s.n(s.c(y)) / 2))),
-        c2=over(conv(4, 4)),
-        n2=burst(),
+        lambda s, x: s.h(s.n2(s.c2(0.3 * (y := s.s(x)) + s.n(s.c(y)) / 2)))
     ),
     "two branches of currents": lambda: net(
         lambda s, x: s.h(s.n(s.c(y := s.s(x)) + s.c2(y))), c2=over(conv(4, 4, 1))
@@ -184,7 +183,6 @@ EXACT = {
     "sum of concatenations": lambda: net(
         lambda s, x: s.h(s.n2(s.c2(cat([y := s.s(x), z := s.n(s.c(y))], 2) + cat([z, y], 2)))),
         c2=over(conv(8, 4)),
-        n2=burst(),
     ),
     "residual behind global pooling": lambda: net(
         lambda s, x: s.l2(s.n(s.l(f := s.p(s.s(x))) + f)).mean(0),
@@ -194,19 +192,17 @@ EXACT = {
     ),
     # what enters, and how it is repeated
     "input skip by a convolution": lambda: net(
-        lambda s, x: s.h(s.n(s.c(s.s(x)) + s.r(s.p(x)))), p=conv(3, 4, 1), r=RepeatOverTime(2)
+        lambda s, x: s.h(s.n(s.c(s.s(x)) + s.r(s.p(x)))), p=conv(3, 4, 1)
     ),
     "unsqueeze and repeat": lambda: net(
-        lambda s, x: s.h(s.n(s.f(x).unsqueeze(0).repeat(2, 1, 1, 1, 1))), f=conv(3, 4)
+        lambda s, x: s.h(s.n(s.f(x).unsqueeze(0).repeat(2, 1, 1, 1, 1)))
     ),
     "unsqueeze and expand": lambda: net(
-        lambda s, x: s.h(s.n(s.f(x).unsqueeze(0).expand(2, -1, -1, -1, -1))), f=conv(3, 4)
+        lambda s, x: s.h(s.n(s.f(x).unsqueeze(0).expand(2, -1, -1, -1, -1)))
     ),
-    "one current stacked": lambda: net(
-        lambda s, x: s.h(s.n(torch.stack([s.f(x)] * 2))), f=conv(3, 4)
-    ),
+    "one current stacked": lambda: net(lambda s, x: s.h(s.n(torch.stack([s.f(x)] * 2)))),
     "one current concatenated over time": lambda: net(
-        lambda s, x: s.h(s.n(cat([y := s.f(x)[None], y]))), f=conv(3, 4)
+        lambda s, x: s.h(s.n(cat([y := s.f(x)[None], y])))
     ),
     # neurons
     "binary": lambda: chain(over(conv(4, 4)), neurons.BinaryLIF()),
@@ -321,10 +317,9 @@ EXACT_FRAMES = {
         lambda s, x: s.h(s.n2(s.c2(cat([s.n(s.f(x)), x], 2)))),
         f=over(conv(3, 4)),
         c2=over(conv(7, 4)),
-        n2=burst(),
     ),
     "time folded by hand": lambda: net(
-        lambda s, x: s.h(s.n(s.f(x.flatten(0, 1)).unflatten(0, x.shape[:2]))), f=conv(3, 4)
+        lambda s, x: s.h(s.n(s.f(x.flatten(0, 1)).unflatten(0, x.shape[:2])))
     ),
 }
 
@@ -619,16 +614,13 @@ REFUSED = {
     "forward replaced in an object": (patched, r"1\.0 has a forward of its own"),
     "forward of the network replaced": (patched_itself, "the network itself has a forward"),
     "step replaced in an object": (patched_step, r"2\.step has a for_currents of its own"),
-    "identity written into": (
-        lambda: net(kept_identity, c2=over(conv(4, 4))),
-        "iadd in the network itself writes into",
-    ),
+    "identity written into": (lambda: net(kept_identity), "iadd in the network itself writes into"),
     "written into behind dropout": (
-        lambda: net(written_behind_dropout, c2=over(conv(4, 4)), d=nn.Dropout(0.1)),
+        lambda: net(written_behind_dropout, d=nn.Dropout(0.1)),
         "add_ in the network itself writes into",
     ),
     "kept in a list and written into": (
-        lambda: net(kept_in_a_list, c3=over(conv(12, 4)), n2=burst()),
+        lambda: net(kept_in_a_list, c3=over(conv(12, 4))),
         "iadd in the network itself writes into",
     ),
     "isinstance of a tensor": (lambda: net(is_a_tensor), "currents that reach n differ"),
@@ -641,7 +633,7 @@ REFUSED = {
         "clone in the network itself",
     ),
     # what cannot be traced
-    "len of a tensor": (lambda: net(by_length, f=conv(3, 4)), r"write x\.shape\[0\]"),
+    "len of a tensor": (lambda: net(by_length), r"write x\.shape\[0\]"),
     "decision by values": (lambda: net(by_value), "in the network itself.*decide by values"),
     "loop over instants": (lambda: net(by_instant), "getitem in the network itself"),
     "compiled": (lambda: torch.compile(layer(conv(4, 4))), "model._orig_mod"),
@@ -661,14 +653,8 @@ REFUSED = {
         r"ConvTranspose2d in 1\.0",
     ),
     "upsampling": (lambda: layer(nn.Upsample(scale_factor=2), conv(4, 4)), r"Upsample in 1\.0"),
-    "pixel shuffle": (
-        lambda: layer(nn.PixelShuffle(2), conv(1, 4)),
-        r"PixelShuffle in 1\.0",
-    ),
-    "channel shuffle": (
-        lambda: layer(nn.ChannelShuffle(2), conv(4, 4)),
-        r"ChannelShuffle in 1\.0",
-    ),
+    "pixel shuffle": (lambda: layer(nn.PixelShuffle(2), conv(1, 4)), r"PixelShuffle in 1\.0"),
+    "channel shuffle": (lambda: layer(nn.ChannelShuffle(2), conv(4, 4)), r"ChannelShuffle in 1\.0"),
     "padding module": (lambda: layer(nn.ZeroPad2d(1), conv(4, 4)), r"ZeroPad2d in 1\.0"),
     "padding by a word": (lambda: layer(conv(4, 4, padding="same")), r"Conv2d in 1\.0.*zeros"),
     "reflected padding": (
@@ -691,7 +677,6 @@ REFUSED = {
         lambda: net(
             lambda s, x: s.l(s.a(y := s.s(x).flatten(2), y, y)[0]).mean(0),
             a=nn.MultiheadAttention(256, 2),
-            l=nn.Linear(256, 5),
         ),
         "MultiheadAttention in a",
     ),
@@ -753,7 +738,6 @@ REFUSED = {
         lambda: net(
             lambda s, x: s.h(s.n2(s.c2(cat([y := s.s(x), s.n(s.c(y))], 2)))),
             c2=over(conv(8, 4, groups=2)),
-            n2=burst(),
         ),
         r"c2\.0 reads concatenated channels in groups",
     ),
@@ -791,16 +775,11 @@ REFUSED = {
         lambda: net(
             lambda s, x: s.l(s.n(s.b(s.c(s.s(x))))).mean(0),
             b=over(nn.Flatten(), nn.BatchNorm1d(256)),
-            l=nn.Linear(256, 5),
         ),
         r"b\.1.*before the flatten",
     ),
     "steps per flattened feature": (
-        lambda: net(
-            lambda s, x: s.l(s.n(s.c(s.s(x)).flatten(2))).mean(0),
-            n=per_channel(256),
-            l=nn.Linear(256, 5),
-        ),
+        lambda: net(lambda s, x: s.l(s.n(s.c(s.s(x)).flatten(2))).mean(0), n=per_channel(256)),
         "n cannot be lowered.*flatten behind it",
     ),
     "flattened maps as the answer": (
@@ -815,29 +794,27 @@ REFUSED = {
         r"BurstLIF in 1 cannot be lowered.*RepeatOverTime",
     ),
     "channels repeated": (
-        lambda: net(
-            lambda s, x: s.h(s.n(s.r(s.f(x).repeat(1, 2, 1, 1)))), f=conv(3, 2), r=RepeatOverTime(2)
-        ),
+        lambda: net(lambda s, x: s.h(s.n(s.r(s.f(x).repeat(1, 2, 1, 1)))), f=conv(3, 2)),
         "repeat in the network itself.*RepeatOverTime",
     ),
     "different tensors stacked": (
-        lambda: net(lambda s, x: s.h(s.n(torch.stack([s.f(x), s.f(2 * x)]))), f=conv(3, 4)),
+        lambda: net(lambda s, x: s.h(s.n(torch.stack([s.f(x), s.f(2 * x)])))),
         "stack in the network itself.*RepeatOverTime",
     ),
     "two numbers of timesteps": (
-        lambda: net(lambda s, x: s.h(s.s(x)) + s.h(s.r(s.f(x))), f=conv(3, 4), r=RepeatOverTime(3)),
+        lambda: net(lambda s, x: s.h(s.s(x)) + s.h(s.r(s.f(x))), r=RepeatOverTime(3)),
         "r cannot be lowered.*repeats 3 times in a network of 2",
     ),
     "levels averaged over time": (
-        lambda: net(lambda s, x: s.l(s.s(x).flatten(2).mean(0)), l=nn.Linear(256, 5)),
+        lambda: net(lambda s, x: s.l(s.s(x).flatten(2).mean(0))),
         "mean in the network itself.*average behind the classifier",
     ),
     "last instant": (
-        lambda: net(lambda s, x: s.l(s.s(x).flatten(2))[-1], l=nn.Linear(256, 5)),
+        lambda: net(lambda s, x: s.l(s.s(x).flatten(2))[-1]),
         "getitem in the network itself",
     ),
     "sum over time": (
-        lambda: net(lambda s, x: s.l(s.s(x).flatten(2)).sum(0), l=nn.Linear(256, 5)),
+        lambda: net(lambda s, x: s.l(s.s(x).flatten(2)).sum(0)),
         "sum in the network itself",
     ),
 }
