@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lbq.kernels.scan_interface import (
+    CompiledScan,
     Layout,
     ScanOptions,
     ScanOutput,
@@ -106,8 +107,8 @@ def can_run(
 
 
 @cache_signature
-class NativeBurstScan(torch.autograd.Function):
-    """``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``."""
+class NativeBurstScan(CompiledScan):
+    """The scan in native code."""
 
     @staticmethod
     def forward(
@@ -126,16 +127,6 @@ class NativeBurstScan(torch.autograd.Function):
         )
         assert kept is not None
         return bursts, levels, last_carry, kept
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Save membranes or residues; nothing else of their size."""
-        currents, *tensors, options = inputs
-        _, levels, _, kept = output
-        ctx.mark_non_differentiable(levels, kept)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(kept, *tensors)
-        ctx.options, ctx.dtype = options, currents.dtype
 
     @staticmethod
     @once_differentiable

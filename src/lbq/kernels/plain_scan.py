@@ -175,7 +175,16 @@ class _CoefficientSums:
                     removed = grad_state * steps_removed(level, mode=options.reset_mode)
                     self.reset_term = self.reset_term + removed.sum_to_size(self.reset_term.shape)
             if self.wants_decay:
-                before = self._state_before(t, membranes, levels, carry, options)
+                before = carry
+                if t > 0:  # recompute V[t-1]
+                    emitted = levels[t - 1].to(self.step.dtype)
+                    before = soft_reset(
+                        membranes[t - 1],
+                        emitted,
+                        step=self.step,
+                        reset=self.reset,
+                        mode=options.reset_mode,
+                    )
                 if before is not None:
                     kept = grad_membrane * before
                     self.decay_term = self.decay_term + kept.sum_to_size(self.decay_term.shape)
@@ -212,17 +221,6 @@ class _CoefficientSums:
             bent = grad * tail_slope(side, fade)
             self.tail_term = self.tail_term + bent.sum_to_size(self.tail_term.shape)
         return grad * slope
-
-    def _state_before(
-        self, t: int, membranes: Tensor, levels: Tensor, carry: Tensor | None, options: ScanOptions
-    ) -> Tensor | None:
-        """Recompute V[t-1]."""
-        if t == 0:
-            return carry
-        level = levels[t - 1].to(self.step.dtype)
-        return soft_reset(
-            membranes[t - 1], level, step=self.step, reset=self.reset, mode=options.reset_mode
-        )
 
 
 def _emissions(

@@ -100,7 +100,17 @@ def burst_scan(
     start = None if carry is None else carry.to(dtype)
     name = _implementation(currents, *coefficients)
     if name == "reference":
-        return _run_reference(currents, *coefficients, start, options)
+        step, tail, decay, reset = coefficients
+        out = burst_scan_reference(
+            currents.to(dtype),
+            step,
+            tail=tail,
+            decay=decay,
+            reset=reset,
+            carry=start,
+            options=options,
+        )
+        return out._replace(bursts=out.bursts.to(currents.dtype))
     if name == "native" and not _wants_gradients(currents, *coefficients, start):
         return run_native_forward(currents, coefficients[0], *coefficients[2:], start, options)
     scan = _FUNCTIONS[name]
@@ -165,28 +175,6 @@ def _forced_name() -> Implementation | None:
 # torch.compile cannot read a context variable, so the value at tracing time is a constant. This is
 # torch.compiler.assume_constant_result without importing the compiler.
 _forced_name._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def _run_reference(
-    currents: Tensor,
-    step: Tensor,
-    tail: Tensor | None,
-    decay: Tensor,
-    reset: Tensor,
-    carry: Tensor | None,
-    options: ScanOptions,
-) -> ScanOutput:
-    """Run the reference in the compute dtype."""
-    out = burst_scan_reference(
-        currents.to(step.dtype),
-        step,
-        tail=tail,
-        decay=decay,
-        reset=reset,
-        carry=carry,
-        options=options,
-    )
-    return out._replace(bursts=out.bursts.to(currents.dtype))
 
 
 def _check(currents: Tensor, coefficients: dict[str, Scalar | None], carry: Tensor | None) -> None:

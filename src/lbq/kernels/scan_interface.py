@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -99,6 +99,23 @@ def cache_signature(function: F) -> F:
     known = inspect.signature(function.forward)
     function.forward.__signature__ = _PositionalSignature(list(known.parameters.values()))  # pyright: ignore[reportFunctionMemberAccess]
     return function
+
+
+class CompiledScan(Function):
+    """Base of the compiled implementations, whose forward returns what their backward needs last.
+
+    ``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``.
+    """
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Save membranes or residues; nothing else of their size."""
+        currents, *tensors, options = inputs
+        _, levels, _, kept = output
+        ctx.mark_non_differentiable(levels, kept)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(kept, *tensors)
+        ctx.options, ctx.dtype = options, currents.dtype
 
 
 class Layout(NamedTuple):

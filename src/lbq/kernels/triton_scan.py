@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lbq.kernels.scan_interface import (
+    CompiledScan,
     ScanOptions,
     cache_signature,
     layout_for,
@@ -80,8 +81,8 @@ def can_run(
 
 
 @cache_signature
-class TritonBurstScan(torch.autograd.Function):
-    """``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``."""
+class TritonBurstScan(CompiledScan):
+    """The scan in Triton."""
 
     @staticmethod
     def forward(
@@ -128,16 +129,6 @@ class TritonBurstScan(torch.autograd.Function):
                 enable_fp_fusion=False,
             )
         return bursts, levels, last_carry, membranes
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Save the membranes; nothing else of their size."""
-        currents, *tensors, options = inputs
-        _, levels, _, membranes = output
-        ctx.mark_non_differentiable(levels, membranes)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(membranes, *tensors)
-        ctx.options, ctx.dtype = options, currents.dtype
 
     @staticmethod
     @once_differentiable
