@@ -155,10 +155,11 @@ def _check_no_hooks(
     watched = module.emit if isinstance(module, Neuron) else None  # its output is not used
     for name, part in parts or module.named_modules(prefix=path):
         where = name or "the network itself"
-        for hook in _forward_hooks(part):
+        for hook in forward_hooks(part):
             if part is not watched and not isinstance(hook, _WEIGHT_HOOKS):
+                hook_name = getattr(hook, "__qualname__", None) or type(hook).__name__
                 raise LoweringError(
-                    f"{where} has the forward hook {_name_of_hook(hook)}, which a lowered network "
+                    f"{where} has the forward hook {hook_name}, which a lowered network "
                     f"would not have; remove it (handle.remove()), or make what it computes a "
                     f"module of the network"
                 )
@@ -178,7 +179,8 @@ def _patched(module: nn.Module) -> Iterator[str]:
             yield name
 
 
-def _forward_hooks(module: nn.Module) -> list[Any]:
+def forward_hooks(module: nn.Module) -> list[Any]:
+    """List the hooks that a call of the module runs, those of all modules included."""
     return [
         hook
         for hooks in (
@@ -189,10 +191,6 @@ def _forward_hooks(module: nn.Module) -> list[Any]:
         )
         for hook in hooks.values()
     ]
-
-
-def _name_of_hook(hook: Any) -> str:
-    return getattr(hook, "__qualname__", None) or type(hook).__name__
 
 
 def _check_in_place(graph: fx.Graph, storages: dict[str, int]) -> None:

@@ -366,7 +366,9 @@ def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
 
 def _check(network: LoweredNetwork) -> None:
     for ref, node in network.nodes():
-        _check_node(ref, node)
+        why = _why_not(ref, node)
+        if why is not None:
+            raise LoweringError(f"{ref.path} cannot be computed in integers: {why}")
         if isinstance(node, Readout) and ref != network.plan[-1]:
             raise LoweringError(
                 f"{ref.path} averages {ref.inputs[0]} over time before the end of the network, "
@@ -374,29 +376,27 @@ def _check(network: LoweredNetwork) -> None:
             )
 
 
-def _check_node(ref: NodeRef, node: torch.nn.Module) -> None:
-    why = None
+def _why_not(ref: NodeRef, node: nn.Module) -> str | None:
+    """Return why a node has no integer form; None if it has one."""
     if not all(bool(torch.isfinite(buffer).all()) for buffer in node.buffers()):
-        why = "it holds a NaN or an infinity"
-    elif INPUT in ref.inputs and not isinstance(node, Synapse):
-        why = "it reads the input without a synapse"
-    elif isinstance(node, LevelNeuron):
+        return "it holds a NaN or an infinity"
+    if INPUT in ref.inputs and not isinstance(node, Synapse):
+        return "it reads the input without a synapse"
+    if isinstance(node, LevelNeuron):
         if node.is_signed:
-            why = "it emits negative levels"
-        elif node.per_threshold_state:
-            why = "every level has a membrane of its own"
-        elif node.mixture is not None:
-            why = "it mixes timesteps"
-    elif isinstance(node, Synapse | Shortcut) and node.max_input is None:
-        is_first = isinstance(node, Synapse) and ref.inputs == (INPUT,)
-        why = None if is_first else "it reads real-valued currents, not levels"
-        if isinstance(node, Shortcut) and node.bias is None:
-            why = (
-                f"it scales the real-valued currents of {ref.inputs[0]}, and integers are scaled "
-                f"behind a neuron only; put the factor into the weights, or behind a neuron"
-            )
-    if why is not None:
-        raise LoweringError(f"{ref.path} cannot be computed in integers: {why}")
+            return "it emits negative levels"
+        if node.per_threshold_state:
+            return "every level has a membrane of its own"
+        return None if node.mixture is None else "it mixes timesteps"
+    if isinstance(node, Shortcut) and node.max_input is None and node.bias is None:
+        return (
+            f"it scales the real-valued currents of {ref.inputs[0]}, and integers are scaled "
+            f"behind a neuron only; put the factor into the weights, or behind a neuron"
+        )
+    is_real = isinstance(node, Synapse | Shortcut) and node.max_input is None
+    return (
+        "it reads real-valued currents, not levels" if is_real and ref.inputs != (INPUT,) else None
+    )
 
 
 def group_currents(network: LoweredNetwork) -> dict[str, Group]:
@@ -432,15 +432,14 @@ def choose_units(
     """
     for group in {id(g): g for g in groups.values()}.values():
         nodes = [(path, network.get_submodule(path)) for path in group.members]
-        units = [best[path] for path, node in nodes if isinstance(node, Synapse)]
-        floor = _smallest_unit([node for _, node in nodes])
-        unit = floor
-        for other in units:
-            unit = torch.maximum(unit, other)
+        unit = _smallest_unit([node for _, node in nodes])
+        for path, node in nodes:
+            if isinstance(node, Synapse):
+                unit = torch.maximum(unit, best[path])
         group.unit = unit.max().reshape(1) if group.is_output else unit
 
 
-def _smallest_unit(nodes: list[torch.nn.Module]) -> Tensor:
+def _smallest_unit(nodes: list[nn.Module]) -> Tensor:
     """Return the smallest unit in which shortcuts, biases and thresholds fit their integers."""
     floor = torch.full((1,), 1e-30, dtype=torch.float64)
     for node in nodes:
@@ -478,8 +477,7 @@ def rounded(weight: Tensor, unit: Tensor, *, bits: int) -> Tensor:
 def best_unit(weight: Tensor, *, bits: int) -> Tensor:
     """Find per output channel the unit with the least squared error of rounding and clipping."""
     largest = 2 ** (bits - 1) - 1
-    widest = weight.flatten(1).abs().amax(1) / largest
-    widest = widest.clamp(min=1e-30)
+    widest = (weight.flatten(1).abs().amax(1) / largest).clamp(min=1e-30)
     best, least = widest, torch.full_like(widest, torch.inf)
     for share in _CLIP_SHARES:
         unit = widest * share
@@ -504,10 +502,7 @@ def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
     def look(path: str, node: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(node, Synapse)
         seen = args[0].double().flatten(0, 1 if node.has_time else 0)  # [instants, C, *space]
-        if node.is_linear:
-            means[path] = seen.flatten(1).mean(0)
-        else:
-            means[path] = seen.mean((0, 2, 3))
+        means[path] = seen.flatten(1).mean(0) if node.is_linear else seen.mean((0, 2, 3))
 
     hooks = [
         node.register_forward_pre_hook(partial(look, ref.path))

@@ -93,11 +93,6 @@ class PendingSynapse:
     """Sum pools behind it, with their paths."""
 
     @property
-    def is_linear(self) -> bool:
-        """Whether this is a linear layer, which flattens its input."""
-        return not self.geometry
-
-    @property
     def num_summed(self) -> int:
         """Return the number of currents in one sum of the pools."""
         return math.prod(math.prod(window.kernel) for _, window in self.pools)
@@ -198,7 +193,7 @@ class GraphBuilder:
         for pool, window in pending.pools:
             path = self.add_pool(pool, window, path, signal)
         made = self.currents(path, like=signal, channels=len(pending.weight))
-        made = replace(made, is_flat=pending.is_linear)
+        made = replace(made, is_flat=not pending.geometry)
         self._built[id(pending)] = pending, made  # held, so that its id is not reused
         return made
 
@@ -256,10 +251,7 @@ class GraphBuilder:
         flatten = flatten and term.positions == 1
         if term.is_current and not flatten:
             return term
-        given: dict[str, Any] = {
-            "max_input": term.max_size,
-            "has_time": signal.axes != "static",
-        }
+        given: dict[str, Any] = {"max_input": term.max_size, "has_time": signal.axes != "static"}
         if flatten:  # a linear layer: one weight per channel, on its diagonal
             diagonal = torch.diag(term.scale.expand(term.channels))
             node = Synapse(self.to_dtype(diagonal), **given)

@@ -106,19 +106,21 @@ class LoweredNetwork(nn.Module):
         shape = (batch, *self.input_shape)
         if self.takes_frames:
             shape = (self.timesteps, *shape)
-        return torch.zeros(shape, dtype=torch.uint8 if self.is_integer else self._dtype())
+        floats = (buffer.dtype for buffer in self.buffers() if buffer.is_floating_point())
+        real = next(floats, torch.float32)
+        return torch.zeros(shape, dtype=torch.uint8 if self.is_integer else real)
 
     def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
         """Return ``[B, classes]``; ``multiply`` replaces the dense product of synapses."""
         values = {INPUT: inputs}
-        last_use = self._last_use()
+        last_use = {name: index for index, ref in enumerate(self.plan) for name in ref.inputs}
         for index, (ref, node) in enumerate(self.nodes()):
             arguments = [values[name] for name in ref.inputs]
             is_weighted = isinstance(node, Weighted) and INPUT not in ref.inputs
             values[ref.path] = node(*arguments, multiply) if is_weighted else node(*arguments)
             for name in ref.inputs:
-                if last_use[name] == index and name in values:
-                    del values[name]
+                if last_use[name] == index:
+                    values.pop(name, None)
         return values[self.plan[-1].path]
 
     def check_input(self, inputs: Tensor) -> None:
@@ -147,18 +149,12 @@ class LoweredNetwork(nn.Module):
             if isinstance(node, LevelNeuron):
                 yield ref.path, node
 
-    def _last_use(self) -> dict[str, int]:
-        return {name: index for index, ref in enumerate(self.plan) for name in ref.inputs}
-
     def _is_taken(self, path: str) -> bool:
         try:
             self.get_submodule(path)
         except AttributeError:
             return False
         return True
-
-    def _dtype(self) -> torch.dtype:
-        return next((b.dtype for b in self.buffers() if b.is_floating_point()), torch.float32)
 
 
 def check_shape(inputs: Tensor, shape: tuple[int, ...], *, takes_frames: bool) -> None:

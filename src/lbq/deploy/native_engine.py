@@ -30,6 +30,11 @@ Shape = tuple[int, int, int]
 KINDS = (Synapse, Shortcut, Merge, Pool, Repeat, IntegerNeuron, Readout)
 RESETS = ("event", "level", "zero", "none")
 _PAIRS = ("kernel", "stride", "padding", "dilation")
+_COPIED = (
+    *("max_input", "is_linear", "groups", *_PAIRS),
+    *("max_level", "multiplier", "shift", "resets_after_decay"),
+)
+"""Settings that nodes hold under the same name."""
 
 
 class _Integers(ctypes.Structure):
@@ -88,7 +93,8 @@ class NetworkDescription:
             )
         self._alive: list[Any] = []
         self._index = {INPUT: -1} | {ref.path: i for i, ref in enumerate(network.plan)}
-        self.shapes: dict[str, Shape] = {INPUT: _three(network.input_shape)}
+        channels, height, width = (*network.input_shape, 1, 1)[:3]
+        self.shapes: dict[str, Shape] = {INPUT: (channels, height, width)}
         self.is_map = {INPUT: len(network.input_shape) == 3}
         self.has_time = {INPUT: network.takes_frames}
         self._are_currents = {INPUT: False}
@@ -98,8 +104,11 @@ class NetworkDescription:
             if why is not None:
                 raise LoweringError(f"the native engine does not run {ref.path}: {why}")
             self.shapes[ref.path] = output_shape(node, self.shapes[first])
-            self.is_map[ref.path] = _gives_map(node, self.is_map[first])
-            self.has_time[ref.path] = _gives_time(node, self.has_time[first])
+            is_synapse, sums = isinstance(node, Synapse), getattr(node, "over_time", None) == "sum"
+            self.is_map[ref.path] = not node.is_linear if is_synapse else self.is_map[first]
+            self.has_time[ref.path] = isinstance(node, Repeat | IntegerNeuron) or (
+                self.has_time[first] and not sums
+            )
             gives_levels = isinstance(node, IntegerNeuron) or (
                 isinstance(node, Pool) and not self._are_currents[first]
             )
@@ -239,45 +248,19 @@ def _output_size(
 
 def _settings(node: nn.Module) -> Iterator[tuple[str, int | tuple[int, ...]]]:
     """Yield the fields of a node other than shapes, bounds and tensors."""
-    if isinstance(node, Synapse | Shortcut):
-        assert node.max_input is not None  # integers
-        yield "max_input", node.max_input
+    for name in _COPIED:
+        if hasattr(node, name):
+            yield name, getattr(node, name)
     if isinstance(node, Synapse):
         yield "weight_bits", 8 * node.weight.dtype.itemsize if node.bits is None else node.bits
-        yield "is_linear", node.is_linear
         if not node.is_linear:
             yield "kernel", tuple(node.weight.shape[2:])
-            yield "stride", node.stride
-            yield "padding", node.padding
-            yield "dilation", node.dilation
-            yield "groups", node.groups
     elif isinstance(node, Pool):
-        yield "kernel", node.kernel
-        yield "stride", node.stride
-        yield "padding", node.padding
         yield "pools_max", node.kind == "max"
     elif isinstance(node, IntegerNeuron):
-        yield "max_level", node.max_level
-        yield "multiplier", node.multiplier
-        yield "shift", node.shift
         yield "reset", RESETS.index(node.reset)
-        yield "resets_after_decay", node.resets_after_decay
     elif isinstance(node, Readout):
         yield "sums_over_time", node.over_time == "sum"
-
-
-def _gives_map(node: nn.Module, before: bool) -> bool:
-    return not node.is_linear if isinstance(node, Synapse) else before
-
-
-def _gives_time(node: nn.Module, has_time: bool) -> bool:
-    if isinstance(node, Repeat | IntegerNeuron):
-        return True
-    return has_time and not (isinstance(node, Readout) and node.over_time == "sum")
-
-
-def _three(shape: Sequence[int]) -> Shape:
-    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -497,11 +480,6 @@ _Known = tuple[BufferSnapshot, NativeEngine | ImplementationError | LoweringErro
 _engines: WeakKeyDictionary[LoweredNetwork, _Known] = WeakKeyDictionary()
 
 
-def run(network: LoweredNetwork, inputs: Tensor, watch: Watch | None = None) -> Tensor:
-    """Run on the native engine."""
-    return engine_of(network).run(inputs, watch=watch)
-
-
 def engine_of(network: LoweredNetwork) -> NativeEngine:
     """Return the network's engine, cached until its buffers change; raise if there is none."""
     known = _engines.get(network)
@@ -622,13 +600,13 @@ def time_layers(
     products = products_of_steps(network, {step.path for step in runs[0]})
     layers = tuple(
         LayerTime(
-            path=same[0].path,
-            seconds=min(step.seconds for step in same),
-            kernel=_kernel(same[-1].pair_density, is_dense=same[-1].is_dense),
-            pair_density=same[-1].pair_density,
-            products=batch * products[same[0].path],
+            path=last.path,
+            seconds=min(step.seconds for step in (*others, last)),
+            kernel="plain" if last.pair_density is None else ("events", "dense")[last.is_dense],
+            pair_density=last.pair_density,
+            products=batch * products[last.path],
         )
-        for same in zip(*runs, strict=True)
+        for *others, last in zip(*runs, strict=True)
     )
     return NetworkTime(isa=engine.isa, limit=measure_limit(engine.isa, rounds), layers=layers)
 
@@ -680,9 +658,3 @@ def ideal_network() -> LoweredNetwork:
     network.add("ideal", Synapse(many, max_input=1, padding=(1, 1), bits=8), "neuron")
     network.add("readout", Readout("sum"), "ideal")
     return network
-
-
-def _kernel(pair_density: float | None, *, is_dense: bool) -> str:
-    if pair_density is None:
-        return "plain"
-    return "dense" if is_dense else "events"

@@ -37,22 +37,15 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
     """Return the node that emits the neuron's levels, and the step that scales them."""
     _check_methods(neuron, path)
     one = torch.ones(1, dtype=dtype)
-    if isinstance(neuron, BurstLIF):
+    if isinstance(neuron, BurstLIF | TernaryLIF):
         step = _step(neuron.step(), path, dtype)
+        is_burst = isinstance(neuron, BurstLIF)
         node = LevelNeuron(
             level_thresholds(step, max_level=neuron.max_level),
             decay=neuron.decay().to(dtype),
             reset_amount=neuron.reset.to(dtype) * step,
-            reset=neuron.options.reset_mode,
-        )
-    elif isinstance(neuron, TernaryLIF):
-        step = _step(neuron.step(), path, dtype)
-        node = LevelNeuron(
-            level_thresholds(step, max_level=1),
-            decay=neuron.decay().to(dtype),
-            reset_amount=neuron.reset.to(dtype) * step,
-            reset=neuron.reset_mode,
-            is_signed=True,
+            reset=neuron.options.reset_mode if is_burst else neuron.reset_mode,
+            is_signed=neuron.is_signed,
         )
     elif isinstance(neuron, OriginalTernaryLIF):
         step = _step(neuron.step(), path, dtype)

@@ -6,10 +6,10 @@ from contextlib import nullcontext
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
+from torch import Tensor
 
 from lbq.deploy import native_engine
+from lbq.deploy.capture import forward_hooks
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Multiply, Weighted
 from lbq.errors import ImplementationError, LoweringError, ParameterError
@@ -101,7 +101,7 @@ def run(
     if backend == "auto":
         backend = choose_backend(network) if inputs.device.type == "cpu" else "dense"
     if backend == "native":
-        return native_engine.run(network, inputs, watch)
+        return native_engine.engine_of(network).run(inputs, watch=watch)
     with nullcontext() if watch is None else watch_levels(network, watch):
         return network(inputs, BACKENDS[backend])
 
@@ -123,7 +123,7 @@ def choose_backend(network: LoweredNetwork) -> Literal["native", "dense"]:
         return "dense"
     if any(buffer.device.type != "cpu" for buffer in network.buffers()):
         why = "its buffers are not on the CPU"
-    elif any(map(_has_hooks, network.modules())):
+    elif any(map(forward_hooks, network.modules())):
         why = "it has hooks, which the engine would not call"
     else:
         try:
@@ -133,9 +133,3 @@ def choose_backend(network: LoweredNetwork) -> Literal["native", "dense"]:
     if why is not None:
         _log.info('backend "dense" runs instead of "native": %s', why)
     return "native" if why is None else "dense"
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    own = module._forward_hooks or module._forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
-    of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
-    return bool(own or of_all)

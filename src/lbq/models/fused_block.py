@@ -38,7 +38,8 @@ def fire(
         assert isinstance(neuron, BurstLIF)
         before = split_time(conv(merge_time(bursts)), like=bursts)
         step = neuron.step.for_currents(before, max_level=neuron.max_level)
-        if _fits(norm, before, shortcut, step):
+        is_single = before[:, :, 0].numel() == 1  # no batch statistics: the module raises
+        if not is_single and can_run(before, shortcut, step):
             return _fire_fused(norm, neuron, before, shortcut, step)
         currents = split_time(norm(merge_time(before)), like=bursts)
     else:
@@ -56,7 +57,8 @@ def _can_fuse(bursts: object, synapse: OverTime, neuron: nn.Module) -> bool:
         return False
     # forward hooks of emit receive levels; other intermediate values do not exist
     inside = (synapse, norm, neuron, neuron.receive)
-    return not any(_has_hooks(module) for module in inside) and not _has_global_hooks()
+    has_global = any(getattr(torch_module, f"_global{kind}") for kind in _HOOKS)
+    return not has_global and not any(map(_has_hooks, inside))
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -64,16 +66,6 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def _has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, kind) for kind in _HOOKS)
-
-
-def _has_global_hooks() -> bool:
-    """Return whether global hooks are registered, which would miss the fused modules."""
-    return any(getattr(torch_module, f"_global{kind}") for kind in _HOOKS)
-
-
-def _fits(norm: nn.BatchNorm2d, before: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
-    is_single = before[:, :, 0].numel() == 1  # no batch statistics: the module raises
-    return not is_single and can_run(before, shortcut, step)
 
 
 def _fire_fused(
