@@ -20,6 +20,19 @@ def to_proven_integers(lowered, *, bits, pixels=None, **options):
         return lbq.to_fixed_point(lowered, bits=8, pixels=pixels, **options)
 
 
+def node_outputs(network, inputs):
+    """Run a lowered network; return the output of every node by its path."""
+    seen = {}
+    hooks = [
+        node.register_forward_hook(lambda node, args, out, path=ref.path: seen.update({path: out}))
+        for ref, node in network.nodes()
+    ]
+    lbq.run(network, inputs, backend="dense")
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
 class RandomNetwork(nn.Module):
     """A random graph of synapses and neurons over still images or frames.
 

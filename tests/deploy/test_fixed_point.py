@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from integer_oracle import run_oracle
-from random_networks import RandomNetwork, to_proven_integers
+from random_networks import RandomNetwork, node_outputs, to_proven_integers
 from torch import nn
 
 import lbq
@@ -22,28 +22,16 @@ from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
 from lbq.deploy.run import run
 from lbq.errors import LoweringError, NonFiniteError, ParameterError, ShapeError
-from lbq.neurons import LMHT, BurstLIF, FixedStep, MultiLevelLIF, TernaryLIF
+from lbq.neurons import BurstLIF, FixedStep
 
-MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+PIXELS = Pixels(mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
 
 
 def normalised(pixels):
-    mean, std = (torch.tensor(values).double().reshape(3, 1, 1) for values in (MEAN, STD))
+    mean, std = (
+        torch.tensor(values).double().reshape(3, 1, 1) for values in (PIXELS.mean, PIXELS.std)
+    )
     return (pixels.double() / 255 - mean) / std
-
-
-def outputs(net, inputs):
-    seen = {}
-    hooks = [
-        node.register_forward_hook(
-            lambda node, args, out, path=place.path: seen.update({path: out})
-        )
-        for place, node in net.nodes()
-    ]
-    run(net, inputs, backend="dense")
-    for hook in hooks:
-        hook.remove()
-    return seen
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -53,7 +41,7 @@ def test_every_integer_equals_the_oracle(seed):
     pixels = Pixels(mean=[0.4] * model.channels, std=[0.25] * model.channels)
     lowered = lower(model, inputs.float() / 64)
     net = to_proven_integers(lowered, bits=(4, 8, 16)[seed % 3], pixels=pixels)
-    seen, expected = outputs(net, inputs), run_oracle(net, inputs)
+    seen, expected = node_outputs(net, inputs), run_oracle(net, inputs)
     assert sum(int((seen[path].numpy() != expected[path]).sum()) for path in seen) == 0
     for backend in ("unary", "planes"):
         assert torch.equal(run(net, inputs, backend=backend), run(net, inputs, backend="dense"))
@@ -68,7 +56,7 @@ def test_raw_bytes_give_what_normalised_images_gave_borders_included():
     ).double()  # fmt: skip
     pixels = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     lowered = lower(model[:2].eval(), normalised(pixels))
-    net = to_fixed_point(lowered, bits=16, pixels=Pixels(mean=MEAN, std=STD))
+    net = to_fixed_point(lowered, bits=16, pixels=PIXELS)
     stem = net.get_submodule("0")
     assert isinstance(stem, Synapse)
     assert stem.bias is not None
@@ -85,7 +73,7 @@ def test_more_bits_move_fewer_levels():
     lowered = lower(model, images)
     shares = []
     for bits in (4, 8, 16):
-        net = to_fixed_point(lowered, bits=bits, pixels=Pixels(mean=MEAN, std=STD))
+        net = to_fixed_point(lowered, bits=bits, pixels=PIXELS)
         floats, integers = [], []
         run(lowered, images, watch=lambda *what, into=floats: into.append(what[2]))
         run(net, pixels, watch=lambda *what, into=integers: into.append(what[2]))
@@ -103,9 +91,9 @@ def test_calibration_takes_the_mean_error_of_rounding_out():
     lowered = lower(model, images)
     path, errors = "stages.0.0.synapse1.0", []
     for calibration in (None, images):
-        given = {"bits": 4, "pixels": Pixels(mean=MEAN, std=STD), "calibration": calibration}
+        given = {"bits": 4, "pixels": PIXELS, "calibration": calibration}
         net = to_fixed_point(lowered, **given)
-        levels = outputs(lowered, images)["stem_neuron"]
+        levels = node_outputs(lowered, images)["stem_neuron"]
         currents, integers = (n.get_submodule(path)(levels).double() for n in (lowered, net))
         unit = (currents * integers).sum((0, 1, 3, 4)) / integers.square().sum((0, 1, 3, 4))
         error = (currents - integers * unit.reshape(-1, 1, 1))[..., 1:-1, 1:-1]
@@ -120,7 +108,7 @@ def test_calibration_corrects_every_synapse_that_reads_levels():
     model = lbq.resnet20(10, width=1 / 8, neuron=lambda c: BurstLIF(step=FixedStep(0.1)))
     lowered = lower(model.eval(), images)
     plain, calibrated = (
-        to_fixed_point(lowered, bits=4, pixels=Pixels(mean=MEAN, std=STD), calibration=samples)
+        to_fixed_point(lowered, bits=4, pixels=PIXELS, calibration=samples)
         for samples in (None, images)
     )
     synapses = [path for path, node in plain.named_modules() if isinstance(node, Synapse)]
@@ -133,24 +121,10 @@ def test_calibration_corrects_every_synapse_that_reads_levels():
         assert moved.any(), path
 
 
-@pytest.mark.parametrize(
-    ("neuron", "why"),
-    [
-        (lambda c: TernaryLIF(), "negative levels"),
-        (lambda c: MultiLevelLIF(), "membrane of its own"),
-        (lambda c: LMHT(2), "mixes timesteps"),
-    ],
-)
-def test_neurons_without_an_integer_form_are_refused_by_path(neuron, why):
-    net = lower(lbq.resnet20(10, width=1 / 16, neuron=neuron).eval(), torch.zeros(1, 3, 16, 16))
-    with pytest.raises(LoweringError, match=f"stem_neuron.*{why}"):
-        to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD))
-
-
 def test_a_classifier_of_real_currents_is_refused_by_path():
     net = lower(lbq.resnet20(10, width=1 / 16, block="ms").eval(), torch.zeros(1, 3, 16, 16))
     with pytest.raises(LoweringError, match=r"classifier\.0\.2.*real-valued"):
-        to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD))
+        to_fixed_point(net, pixels=PIXELS)
 
 
 def test_mistakes_are_explained():
@@ -160,7 +134,7 @@ def test_mistakes_are_explained():
     with pytest.raises(ParameterError, match="3 channels"):
         to_fixed_point(net, pixels=Pixels(mean=[0.5], std=[0.5]))
     with pytest.raises(ParameterError, match="already"):
-        to_fixed_point(to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD)))
+        to_fixed_point(to_fixed_point(net, pixels=PIXELS))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +203,7 @@ def test_images_need_to_be_told_how_they_came_from_bytes(images):
     with pytest.raises(ParameterError, match=r"pixels=lbq\.Pixels\(.*or pixels=None"):
         to_fixed_point(net)
     assert to_fixed_point(net, pixels=None).is_integer
-    assert to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD)).is_integer
+    assert to_fixed_point(net, pixels=PIXELS).is_integer
 
 
 def test_frames_and_features_are_counts_by_default():
@@ -239,7 +213,7 @@ def test_frames_and_features_are_counts_by_default():
 
 def test_the_agreement_is_counted_on_the_calibration_images(images):
     net, shown, raw = images
-    integers = to_fixed_point(net, bits=8, pixels=Pixels(mean=MEAN, std=STD), calibration=shown)
+    integers = to_fixed_point(net, bits=8, pixels=PIXELS, calibration=shown)
     found, levels = integers.agreement, {}
     for name, network, inputs in (("real", net, shown), ("integer", integers, raw)):
         seen = levels.setdefault(name, [])
@@ -250,7 +224,7 @@ def test_the_agreement_is_counted_on_the_calibration_images(images):
     assert found.answers == (levels["real answers"] == levels["integer answers"]).double().mean()
     assert found.levels == torch.cat([e.flatten() for e in equal]).double().mean()
     assert found.answers > 0.9
-    assert to_fixed_point(net, pixels=Pixels(mean=MEAN, std=STD)).agreement is None
+    assert to_fixed_point(net, pixels=PIXELS).agreement is None
 
 
 def test_a_normalisation_that_makes_no_bytes_of_the_images_warns(images):
@@ -264,17 +238,16 @@ def test_a_normalisation_that_makes_no_bytes_of_the_images_warns(images):
 
 def test_answers_that_differ_too_often_warn(images, monkeypatch):
     net, shown, _ = images
-    pixels = Pixels(mean=MEAN, std=STD)
     monkeypatch.setattr(
         "lbq.deploy.fixed_point.rounded", lambda *args, **options: -rounded(*args, **options)
     )
     with pytest.warns(UserWarning, match=r"only \d+% of 32 calibration samples"):
-        to_fixed_point(net, pixels=pixels, calibration=shown)
+        to_fixed_point(net, pixels=PIXELS, calibration=shown)
 
 
 def test_neither_the_default_device_nor_autocast_changes_a_conversion(images):
     net, shown, _ = images
-    given = {"pixels": Pixels(mean=MEAN, std=STD), "calibration": shown}
+    given = {"pixels": PIXELS, "calibration": shown}
     expected = to_fixed_point(net, **given)
     with torch.device("meta"), torch.autocast("cpu", torch.bfloat16):
         integers = to_fixed_point(net, **given)
@@ -283,8 +256,10 @@ def test_neither_the_default_device_nor_autocast_changes_a_conversion(images):
         assert torch.equal(here, there), name
 
 
-def units(model, images):
-    net = lower(model.eval(), images)
+@pytest.fixture(scope="module")
+def units():
+    """A network, the groups of its currents, and the unit that suits each synapse."""
+    net = lower(lbq.resnet20(10, width=1 / 8).eval(), torch.zeros(1, 3, 16, 16))
     groups = group_currents(net)
     best = {
         place.path: node.weight.double().flatten(1).abs().amax(1) / 127
@@ -295,27 +270,22 @@ def units(model, images):
     return net, groups, best
 
 
-def test_what_is_added_has_one_unit():
-    _, groups, _ = units(lbq.resnet20(10, width=1 / 8), torch.zeros(1, 3, 16, 16))
+def test_what_is_added_has_one_unit(units):
+    _, groups, _ = units
     block = groups["stages.1.0.merge"]
-    assert groups["stages.1.0.synapse2.0"] is block
-    assert groups["stages.1.0.shortcut.0"] is block
-    assert groups["stages.1.0.neuron2:currents"] is block
+    for part in ("synapse2.0", "shortcut.0", "neuron2:currents"):
+        assert groups[f"stages.1.0.{part}"] is block
     assert groups["stages.1.0.synapse1.0"] is not block
+    assert groups["readout"].unit.numel() == 1  # all classes
 
 
-def test_a_unit_fits_every_weight_of_its_group():
-    net, groups, best = units(lbq.resnet20(10, width=1 / 8), torch.zeros(1, 3, 16, 16))
+def test_a_unit_fits_every_weight_of_its_group(units):
+    net, groups, best = units
     for path, unit in best.items():
         assert bool((groups[path].unit >= unit).all())
     shortcut = net.get_submodule("stages.0.0.shortcut").weight.double()
     integers = shortcut / groups["stages.0.0.shortcut"].unit
     assert bool((integers.abs() <= SHORTCUT_MAX).all())
-
-
-def test_all_classes_share_a_unit():
-    _, groups, _ = units(lbq.resnet20(10, width=1 / 8), torch.zeros(1, 3, 16, 16))
-    assert groups["readout"].unit.numel() == 1
 
 
 @pytest.mark.parametrize(("decay", "expected"), [(0.5, (1, 1)), (0.0, (0, 0)), (1.0, (1, 0))])
@@ -339,10 +309,11 @@ def test_integers_stay_within_their_bits():
 def test_the_best_unit_loses_no_more_than_the_widest():
     weight = torch.randn(8, 200).double()
     widest = weight.abs().amax(1) / 7
-    for unit in (best_unit(weight, bits=4),):
-        lost = (rounded(weight, unit, bits=4) * unit.unsqueeze(1) - weight).square().sum()
-        plain = (rounded(weight, widest, bits=4) * widest.unsqueeze(1) - weight).square().sum()
-        assert lost < plain
+    lost, plain = (
+        (rounded(weight, unit, bits=4) * unit.unsqueeze(1) - weight).square().sum()
+        for unit in (best_unit(weight, bits=4), widest)
+    )
+    assert lost < plain
 
 
 def test_mean_inputs_are_those_of_the_levels():

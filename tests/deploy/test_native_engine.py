@@ -1,31 +1,24 @@
 """The engine is tested in native/test/engine_test.cc; here is what reaches it from Python."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 import torch
-from random_networks import RandomNetwork, to_proven_integers
+from random_networks import RandomNetwork, node_outputs, to_proven_integers
 
 import lbq
 from lbq.deploy import native_engine
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
-from lbq.deploy.native_engine import (
-    EngineState,
-    NativeEngine,
-    NetworkDescription,
-    output_shape,
-)
+from lbq.deploy.native_engine import EngineState, NativeEngine, NetworkDescription, output_shape
 from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.deploy.run import run
 from lbq.errors import ImplementationError, LoweringError, ParameterError, ShapeError, TimeError
 from lbq.kernels import native_scan as kernels
 
-pytestmark = [
-    pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built"),
-]
+pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built")
 
 
 def integer_network(seed, bits=8):
@@ -72,18 +65,14 @@ def test_a_stream_is_the_whole_sequence(seed):
 
 def test_one_engine_serves_many_threads():
     net, inputs = integer_network(3)
-    engine, expected, answers = NativeEngine(net), run(net, inputs, backend="dense"), {}
+    engine, expected = NativeEngine(net), run(net, inputs, backend="dense")
 
     def ask(number):
-        answers[number] = engine.run(inputs, threads=1 + number % 2)
+        return engine.run(inputs, threads=1 + number % 2)
 
-    callers = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(answers) == 8
-    assert all(torch.equal(answer, expected) for answer in answers.values())
+    with ThreadPoolExecutor(8) as callers:
+        answers = list(callers.map(ask, range(8)))
+    assert all(torch.equal(answer, expected) for answer in answers)
 
 
 def test_buffers_that_are_written_or_replaced_are_packed_again():
@@ -163,10 +152,7 @@ def test_frames_must_be_as_many_as_timesteps():
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
-    [
-        (lambda x: x[..., :-1], "this network takes"),
-        (lambda x: x.float(), "uint8"),
-    ],
+    [(lambda x: x[..., :-1], "this network takes"), (lambda x: x.float(), "uint8")],
     ids=["too narrow", "real numbers"],
 )
 def test_an_engine_refuses_what_it_cannot_read(spoil, message):
@@ -202,15 +188,8 @@ def test_a_residual_network_runs():
 @pytest.mark.parametrize("seed", range(4))
 def test_shapes_are_those_that_torch_gives(seed):
     net, inputs = integer_network(seed)
-    described, given = NetworkDescription(net), {}
-    hooks = [
-        node.register_forward_hook(lambda _, args, out, path=place.path: given.update({path: out}))
-        for place, node in net.nodes()
-    ]
-    net(inputs)
-    for hook in hooks:
-        hook.remove()
-    for path, out in given.items():
+    described = NetworkDescription(net)
+    for path, out in node_outputs(net, inputs).items():
         leading = 2 if described.has_time[path] else 1
         assert out.shape[leading:] == described.torch_shape(path), path
 
@@ -282,30 +261,17 @@ def test_a_pool_that_is_larger_than_what_it_reads_does_not_run():
         NetworkDescription(net)
 
 
-def multiplied_by_torch(network, inputs):
-    """Count what torch multiplies, synapse by synapse, while it runs the network."""
-    counts = []
-
-    def count(node, arguments, currents):
-        counts.append(currents.numel() * node.weight[0].numel())
-
-    hooks = [
-        node.register_forward_hook(count)
-        for _, node in network.nodes()
-        if isinstance(node, Synapse)
-    ]
-    run(network, inputs, backend="dense")
-    for hook in hooks:
-        hook.remove()
-    return sum(counts)
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_every_product_of_a_dense_engine_is_counted_once(seed):
     network, inputs = integer_network(seed)
     few = inputs[:, :2] if network.takes_frames else inputs[:2]
     times = native_engine.time_layers(network, few, rounds=1)
-    assert sum(layer.products for layer in times.layers) == multiplied_by_torch(network, few)
+    multiplied = sum(
+        out.numel() * network.get_submodule(path).weight[0].numel()
+        for path, out in node_outputs(network, few).items()
+        if isinstance(network.get_submodule(path), Synapse)
+    )
+    assert sum(layer.products for layer in times.layers) == multiplied
 
 
 def test_kernels_are_those_that_were_asked_for():

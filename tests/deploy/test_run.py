@@ -1,4 +1,5 @@
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -125,43 +126,28 @@ def test_real_inputs_are_multiplied_as_they_are(multiply):
 
 
 @contextmanager
-def reduced_matmuls(precision):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
+def changed(read, write, value):
+    before = read()
+    write(value)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        write(before)
 
 
-@contextmanager
-def reduced_convolutions():
-    settings = torch.backends.mkldnn.conv
-    before = settings.fp32_precision
-    settings.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        settings.fp32_precision = before
-
-
-@contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
+MATMULS = (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+CONVOLUTIONS = tuple(
+    partial(access, torch.backends.mkldnn.conv, "fp32_precision") for access in (getattr, setattr)
+)
 SETTINGS = {
     "autocast to bfloat16": lambda: torch.autocast("cpu", torch.bfloat16),
     "autocast to float16": lambda: torch.autocast("cpu", torch.float16),
-    "medium matmuls": lambda: reduced_matmuls("medium"),
-    "high matmuls": lambda: reduced_matmuls("high"),
-    "reduced convolutions": reduced_convolutions,
-    "bfloat16 by default": lambda: default_dtype(torch.bfloat16),
+    "medium matmuls": lambda: changed(*MATMULS, "medium"),
+    "high matmuls": lambda: changed(*MATMULS, "high"),
+    "reduced convolutions": lambda: changed(*CONVOLUTIONS, "bf16"),
+    "bfloat16 by default": lambda: changed(
+        torch.get_default_dtype, torch.set_default_dtype, torch.bfloat16
+    ),
     "inference mode": torch.inference_mode,
 }
 

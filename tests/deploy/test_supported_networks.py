@@ -262,6 +262,7 @@ EXACT = {
 REAL = {
     "ternary": (lambda: chain(over(conv(4, 4)), neurons.TernaryLIF(step=0.3)), "2.*negative"),
     "MLF": (lambda: chain(over(conv(4, 4)), neurons.MultiLevelLIF()), "2.*membrane of its own"),
+    "LM-HT": (lambda: chain(over(conv(4, 4)), neurons.LMHT(2)), "2.*mixes timesteps"),
     "MS residual": (
         lambda: net(
             lambda s, x: s.h2(s.n(y := s.f(x)) + s.g(y)),

@@ -6,14 +6,32 @@ import torch
 
 from lbq.kernels import ScanOptions, burst_scan, burst_scan_reference
 
-SURROGATES = [(1.0, 0.0, True), (0.5, 0.5, False), (0.0, 0.0, False), (0.5, 0.5, True)]
+SURROGATES = [
+    *((1.0, 0.0, True), (0.5, 0.5, True)),
+    *((0.5, 0.5, False), (0.0, 0.0, False), (1.0, 0.0, False)),
+]
+"""Start of the plateau, how far it reaches beyond the largest level, and whether it has tails."""
+
+
+def draw_options(rng, n):
+    """Random options of levels up to ``n``, and whether the surrogate has a tail."""
+    lo, margin, has_tail = rng.choice(SURROGATES)
+    options = ScanOptions(
+        max_level=n,
+        lo=lo,
+        hi=n + margin,
+        reset_mode=rng.choice(["event", "level", "none"]),
+        detach_reset=rng.random() < 0.25,
+        detach_carry=rng.random() < 0.25,
+    )
+    return options, has_tail
 
 
 def draw_case(seed, device="cpu"):
     """Random arguments in float32, steps per layer or per channel, odd sizes."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     timesteps, n = rng.choice([1, 2, 4, 10, 16]), rng.choice([1, 2, 5, 10, 20, 255])
-    lo, margin, has_tail = rng.choice(SURROGATES)
+    options, has_tail = draw_options(rng, n)
     shape = rng.choice([(3, 5), (2, 7, 3, 3), (1, 16, 5, 1), (2, 33, 2, 2), (1, 1, 70, 70), (0, 4)])
     gamma = 10 ** rng.uniform(-4, 4)
 
@@ -44,14 +62,6 @@ def draw_case(seed, device="cpu"):
         "reset": uniform(1),
         "carry": normal(*shape) * gamma if rng.random() < 0.5 else None,
     }
-    options = ScanOptions(
-        max_level=n,
-        lo=lo,
-        hi=n + margin,
-        reset_mode=rng.choice(["event", "level", "none"]),
-        detach_reset=rng.random() < 0.25,
-        detach_carry=rng.random() < 0.25,
-    )
     weights = normal(timesteps, *shape), normal(*shape) * rng.choice([0.0, 1.0])
     return inputs, options, weights
 
@@ -141,14 +151,36 @@ def check_plateau_edges(scan=burst_scan, *, keep="membranes", dtype=torch.float3
             assert ((slope.flatten() - expected).abs() <= 1e-3).all(), (lo, hi, n)
 
 
-def check_far_ratios(scan, dtype, device="cpu"):
-    """Ratios far from the plateau give finite gradients."""
-    leaf = torch.tensor([-1e4, -1.0, 0.5, 3.0, 1e4] * 5).to(dtype).expand(4, 2, 25)
-    leaf = leaf.to(device, copy=True).requires_grad_()
-    step = torch.tensor([1.0], device=device, requires_grad=True)
-    scan(leaf, step).bursts.sum().backward()
-    assert leaf.grad.isfinite().all()
-    assert step.grad.isfinite().all()
+def check_far_ratios(scan, dtype, device="cpu", steps=(1.0,)):
+    """Ratios far from the plateau give finite bursts and gradients."""
+    options = ScanOptions(max_level=5, lo=1.0, hi=5.0)
+    coefficient_dtype = torch.promote_types(dtype, torch.float32)
+    ratios = torch.tensor([-1e4, -1.0, 0.5, 3.0, 1e4] * 5, dtype=coefficient_dtype)
+    for gamma in steps:
+        values = {"step": gamma, "tail": 0.5, "decay": 0.5, "reset": 1.0}
+        inputs = {
+            "currents": (gamma * ratios).to(device, dtype).expand(4, 2, 25),
+            **{k: torch.tensor([v], dtype=coefficient_dtype).to(device) for k, v in values.items()},
+            "carry": None,
+        }
+        ones = torch.ones(4, 2, 25, dtype=dtype, device=device)
+        out, grads = run(scan, inputs, options, (ones, ones[0]))
+        assert out.bursts.isfinite().all()
+        for name, grad in grads.items():
+            assert grad.isfinite().all(), name
+
+
+def check_threads(run):
+    """``run()`` returns the same tensors on one, two and three threads."""
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(run())
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
 def check_channels_last(scan, device="cpu"):

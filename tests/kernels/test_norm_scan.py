@@ -3,7 +3,7 @@
 import random
 
 import torch
-from kernels.cases import SURROGATES
+from kernels.cases import check_threads, draw_options
 from kernels.isas import require_native
 from torch.nn import functional as F
 
@@ -23,7 +23,7 @@ def draw_case(seed, dtype=torch.float32):
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     n = rng.choice([1, 2, 5, 20, 255])
     shape = rng.choice([1, 2, 4, 10]), rng.choice([1, 3]), rng.choice([1, 5, 16, 37]), 3, 5
-    lo, margin, has_tail = rng.choice(SURROGATES)
+    options, has_tail = draw_options(rng, n)
 
     def uniform(*size):
         return torch.rand(*size, generator=generator)
@@ -46,14 +46,6 @@ def draw_case(seed, dtype=torch.float32):
         "decay": uniform(1),
         "reset": uniform(1),
     }
-    options = ScanOptions(
-        max_level=n,
-        lo=lo,
-        hi=n + margin,
-        reset_mode=rng.choice(["event", "level", "none"]),
-        detach_reset=rng.random() < 0.25,
-        detach_carry=rng.random() < 0.25,
-    )
     weights = channels_last(*shape, generator=generator).contiguous()
     return tensors, options, weights
 
@@ -135,7 +127,6 @@ def test_statistics_of_the_batch_are_exact_far_from_zero(isa):
 
 
 def test_the_number_of_threads_changes_no_bit(isa):
-    before, results = torch.get_num_threads(), []
     generator = torch.Generator().manual_seed(3)
     tensors, options, _ = draw_case(3)
     tensors |= {
@@ -147,16 +138,13 @@ def test_the_number_of_threads_changes_no_bit(isa):
         "variance": None,
         "step": torch.tensor([0.3]),
     }
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            leaves = leaves_of(tensors)
-            out = fused(leaves, options)
-            results.append((*out, *gradients(out[0].square().sum(), leaves).values()))
-    finally:
-        torch.set_num_threads(before)
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    leaves = leaves_of(tensors)
+
+    def run():
+        out = fused(leaves, options)
+        return *out, *gradients(out[0].square().sum(), leaves).values()
+
+    check_threads(run)
 
 
 def test_half_precision_goes_in_and_out_and_float32_stays_between(isa):

@@ -1,6 +1,7 @@
 """How the plain-torch implementation spends memory, and that its slices leave no trace."""
 
 import torch
+from kernels.cases import saved_bytes
 
 from lbq.kernels import ScanOptions, ScanOutput, plain_scan
 
@@ -14,22 +15,11 @@ def scan(currents, step, tail):
     return ScanOutput(*out[:3])
 
 
-def saved_bytes(call):
-    sizes = []
-
-    def pack(tensor):
-        sizes.append(tensor.numel() * tensor.element_size())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        call()
-    return sum(sizes)
-
-
 def test_at_most_five_and_a_half_bytes_per_neuron_step_wait_for_the_backward():
     currents = torch.randn(4, 2, 8, 16, 16, requires_grad=True)
     step, tail = torch.tensor([0.4], requires_grad=True), torch.tensor([0.5], requires_grad=True)
-    assert saved_bytes(lambda: scan(currents, step, tail)) / currents.numel() <= 5.5
+    _, size = saved_bytes(lambda: scan(currents, step, tail))
+    assert size / currents.numel() <= 5.5
 
 
 def test_slicing_the_batch_changes_no_bit_of_the_forward(monkeypatch):

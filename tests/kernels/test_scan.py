@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from kernels.cases import check_plateau_edges, run
+from kernels.cases import check_far_ratios, check_plateau_edges, draw_options, run
 
 from lbq.errors import (
     ImplementationError,
@@ -26,13 +26,6 @@ from lbq.kernels import (
 )
 
 DRAWS_PER_SEED = 300
-SURROGATES = [
-    (1.0, 0.0, True),
-    (0.5, 0.5, False),
-    (1.0, 0.0, False),
-    (0.0, 0.0, False),
-    (0.5, 0.5, True),
-]
 CHANNELS = 3
 
 
@@ -40,7 +33,7 @@ def draw_case(seed):
     """Random tensors that need a gradient, options, and weights of the loss."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     timesteps, n = rng.choice([1, 2, 4, 10, 16]), rng.choice([1, 2, 5, 10, 20, 255])
-    lo, margin, has_tail = rng.choice(SURROGATES)
+    options, has_tail = draw_options(rng, n)
     step_shape = rng.choice([(1,), (CHANNELS, 1)])
     gamma = 10 ** rng.uniform(-4, 4)
 
@@ -59,14 +52,6 @@ def draw_case(seed):
         "reset": coefficient(rng.choice([(1,), (CHANNELS, 1)]), 0.0, 1.0),
         "carry": normal(2, CHANNELS, 4) * gamma if rng.random() < 0.5 else None,
     }
-    options = ScanOptions(
-        max_level=n,
-        lo=lo,
-        hi=n + margin,
-        reset_mode=rng.choice(["event", "level", "none"]),
-        detach_reset=rng.random() < 0.25,
-        detach_carry=rng.random() < 0.25,
-    )
     weights = normal(timesteps, 2, CHANNELS, 4), normal(2, CHANNELS, 4) * rng.choice([0.0, 1.0])
     return inputs, options, weights
 
@@ -91,22 +76,7 @@ def test_backward_is_what_autograd_makes_of_the_reference(seed):  # 2,400 draws
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_far_ratios_give_no_nan_in_the_backward(dtype):
-    ratios = torch.tensor([-1e4, -1.0, 0.5, 3.0, 1e4], dtype=dtype)
-    options = ScanOptions(max_level=5, lo=1.0, hi=5.0)
-    for gamma in (1e-4, 1.0, 1e4):
-        inputs = {
-            "currents": (ratios * gamma).expand(4, 2, 5),
-            "step": torch.tensor([gamma], dtype=dtype),
-            "tail": torch.tensor([0.5], dtype=dtype),
-            "decay": torch.tensor([0.5], dtype=dtype),
-            "reset": torch.tensor([1.0], dtype=dtype),
-            "carry": None,
-        }
-        weights = torch.ones(4, 2, 5, dtype=dtype), torch.ones(2, 5, dtype=dtype)
-        out, grads = run(burst_scan, inputs, options, weights)
-        assert out.bursts.isfinite().all()
-        for name, grad in grads.items():
-            assert grad.isfinite().all(), name
+    check_far_ratios(burst_scan, dtype, steps=(1e-4, 1.0, 1e4))
 
 
 @pytest.mark.parametrize("name", ["reference", "plain"])

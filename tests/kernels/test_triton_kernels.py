@@ -4,28 +4,24 @@ import os
 import re
 import subprocess
 import sys
-from importlib import util
 
 import pytest
 import torch
 from kernels.cases import draw_case
+from kernels.isas import require_triton
 
 from lbq.kernels import ScanOptions
 from lbq.kernels import triton_scan as binding
 from lbq.kernels.scan_interface import layout_for
 
-if util.find_spec("triton") is None:
-    message = "triton is not installed: pip install -c constraints.txt --no-deps triton"
-    if os.environ.get("LBQ_REQUIRE_TRITON"):
-        pytest.fail(message)
-    pytest.skip(message, allow_module_level=True)
+require_triton()
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("nothing is compiled under TRITON_INTERPRET=1", allow_module_level=True)
 
-from triton.backends.compiler import GPUTarget
-from triton.runtime.driver import driver
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.runtime.driver import driver  # noqa: E402
 
-from lbq.kernels import triton_kernels
+from lbq.kernels import triton_kernels  # noqa: E402
 
 AMPERE, HOPPER, BLACKWELL = (GPUTarget("cuda", arch, 32) for arch in (80, 90, 100))
 TURING, MI300 = GPUTarget("cuda", 75, 32), GPUTarget("hip", "gfx942", 64)

@@ -7,7 +7,6 @@ TRITON_INTERPRET=1 pytest tests/kernels/test_triton_scan.py      anywhere
 import os
 from contextlib import nullcontext
 from functools import partial
-from importlib import util
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from kernels.cases import (
     draw_case,
     saved_bytes,
 )
+from kernels.isas import require_triton
 
 from lbq.kernels import ScanOptions, burst_scan, force_implementation
 from lbq.kernels import triton_scan as binding
@@ -30,11 +30,7 @@ from lbq.kernels.triton_scan import can_run
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if IS_INTERPRETED else "cuda"
 
-if util.find_spec("triton") is None:
-    message = "triton is not installed: pip install -c constraints.txt --no-deps triton"
-    if os.environ.get("LBQ_REQUIRE_TRITON"):
-        pytest.fail(message)
-    pytest.skip(message, allow_module_level=True)
+require_triton()
 if not (IS_INTERPRETED or torch.cuda.is_available()):
     pytest.skip("no GPU here: run with TRITON_INTERPRET=1", allow_module_level=True)
 
@@ -135,7 +131,7 @@ def test_a_gradient_that_comes_only_through_the_carry_arrives():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_far_ratios_give_no_nan(dtype):
-    check_far_ratios(scan, dtype, DEVICE)
+    check_far_ratios(triton_scan, dtype, DEVICE)
 
 
 def test_channels_last_runs_without_a_copy():

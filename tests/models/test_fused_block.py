@@ -7,18 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.isas import require_native
 from torch import nn
 
 import lbq
-from lbq.kernels import native_scan
 from lbq.kernels.norm_scan import NormedBurstScan
 from lbq.models import BasicBlock, fused_block
 
-if native_scan.isa() is None:
-    message = "the native kernels are not built: pip install --no-build-isolation -e ."
-    if os.environ.get("LBQ_REQUIRE_NATIVE"):
-        pytest.fail(message)
-    pytest.skip(message, allow_module_level=True)
+require_native()
 
 
 def twins(**arguments):

@@ -191,10 +191,5 @@ def test_the_default_neuron_is_lbq_with_the_given_level():
 
 
 def test_each_name_has_the_form_it_has_in_the_paper():
-    forms = {n: getattr(lbq, n).form for n in ("resnet18", "resnet19", "resnet20", "resnet34")}
-    assert forms == {
-        "resnet18": "imagenet",
-        "resnet19": "events",
-        "resnet20": "cifar",
-        "resnet34": "imagenet",
-    }
+    for build, form, _ in BUILDERS.values():
+        assert build.form == form
