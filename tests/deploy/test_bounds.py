@@ -20,17 +20,24 @@ def int32(values):
     return torch.tensor(values, dtype=torch.int32)
 
 
+def network(input_shape, *nodes, timesteps=1):
+    """Build an integer network of frames; every node reads the one before."""
+    net = LoweredNetwork(
+        timesteps=timesteps, input_shape=input_shape, takes_frames=True, logit_scale=1.0
+    )
+    before = "input"
+    for path, node in nodes:
+        before = net.add(path, node, before)
+    return net
+
+
 def one_layer(seed, *, timesteps, inputs=2, outputs=3):
     """Build a synapse and its neurons, all random; inputs are bytes."""
     dice = random.Random(seed)
-    net = LoweredNetwork(
-        timesteps=timesteps, input_shape=(inputs,), takes_frames=True, logit_scale=1.0
-    )
     weight = torch.tensor(
         [[dice.randint(-4, 4) for _ in range(inputs)] for _ in range(outputs)], dtype=torch.int8
     )
     bias = int32([dice.randint(-40, 40) for _ in range(outputs)])
-    net.add("synapse", Synapse(weight, bias, max_input=255, bits=8), "input")
     step = [dice.randint(20, 500) for _ in range(outputs)]
     num = dice.choice([1, 2, 3, 5])
     shift = dice.randint(0, 8)
@@ -42,9 +49,9 @@ def one_layer(seed, *, timesteps, inputs=2, outputs=3):
         reset=dice.choice(["event", "level", "none", "zero"]),
         resets_after_decay=num == 1 and dice.random() < 0.3,
     )
-    net.add("neuron", neuron, "synapse")
-    net.add("readout", Readout("none"), "neuron")
-    return net
+    synapse = Synapse(weight, bias, max_input=255, bits=8)
+    nodes = ("synapse", synapse), ("neuron", neuron), ("readout", Readout("none"))
+    return network((inputs,), *nodes, timesteps=timesteps)
 
 
 def membranes(net, frames):
@@ -99,11 +106,10 @@ def test_no_partial_sum_of_a_membrane_leaves_the_bounds(seed):
 
 
 def test_a_padded_window_holds_less():
-    net = LoweredNetwork(timesteps=1, input_shape=(1, 2, 2), takes_frames=True, logit_scale=1.0)
     weight, bias = torch.zeros(1, 1, 1, 1, dtype=torch.int8), int32([100])
-    net.add("conv", Synapse(weight, bias, max_input=255, bits=8), "input")
-    net.add("pool", Pool("sum", kernel=(3, 3), stride=(1, 1), padding=(1, 1)), "conv")
-    net.add("readout", Readout("none"), "pool")
+    conv = Synapse(weight, bias, max_input=255, bits=8)
+    pool = Pool("sum", kernel=(3, 3), stride=(1, 1), padding=(1, 1))
+    net = network((1, 2, 2), ("conv", conv), ("pool", pool), ("readout", Readout("none")))
     found = lbq.run(net, torch.zeros(1, 1, 1, 2, 2, dtype=torch.uint8), backend="dense")
     assert found.unique().tolist() == [400]  # four of nine taps
     bound = prove(net)["readout"]
@@ -141,13 +147,8 @@ def test_later_bounds_are_reached_where_every_current_is_possible(seed):
         if neuron.resets_after_decay:
             reached = seen
         else:
-            still = IntegerNeuron(
-                neuron.thresholds,
-                multiplier=0,
-                shift=0,
-                reset_amount=neuron.reset_amount,
-                reset=neuron.reset,
-            )
+            amounts = {"reset_amount": neuron.reset_amount, "reset": neuron.reset}
+            still = IntegerNeuron(neuron.thresholds, multiplier=0, shift=0, **amounts)
             _, after = still.update(torch.zeros_like(membrane), membrane)
             reached = set(after.flatten().tolist())
         if len(reached) > 3000:
@@ -170,19 +171,15 @@ def test_a_whole_network_stays_within_its_proof(seed):
 def test_the_narrowest_width_is_picked():
     net = one_layer(0, timesteps=1)
     assert prove(net)["synapse"].bits == 16
-    wide = LoweredNetwork(timesteps=1, input_shape=(2,), takes_frames=True, logit_scale=1.0)
-    weight = torch.full((1, 2), 30000, dtype=torch.int16)
-    wide.add("synapse", Synapse(weight, max_input=255, bits=16), "input")
-    wide.add("readout", Readout("none"), "synapse")
+    synapse = Synapse(torch.full((1, 2), 30000, dtype=torch.int16), max_input=255, bits=16)
+    wide = network((2,), ("synapse", synapse), ("readout", Readout("none")))
     assert prove(wide)["synapse"].bits == 32
 
 
 def test_what_could_overflow_is_refused_by_name():
-    net = LoweredNetwork(timesteps=1, input_shape=(600,), takes_frames=True, logit_scale=1.0)
-    weight = torch.full((1, 600), 32767, dtype=torch.int16)
-    net.add("deep.synapse", Synapse(weight, max_input=255, bits=16), "input")
+    synapse = Synapse(torch.full((1, 600), 32767, dtype=torch.int16), max_input=255, bits=16)
     with pytest.raises(BoundError, match=r"deep\.synapse"):
-        prove(net)
+        prove(network((600,), ("deep.synapse", synapse)))
 
 
 def test_time_belongs_into_the_bound():

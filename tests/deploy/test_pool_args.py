@@ -45,20 +45,11 @@ def test_functions_are_read():
         (nn.MaxPool2d(3, dilation=2), "dilated"),
         (nn.MaxPool2d(2, return_indices=True), "returns indices"),
         (nn.AdaptiveAvgPool2d(4), "8x6 is cut into 4x4 cells of unequal size"),
-    ],
-)
-def test_unsupported_pools_give_a_reason(module, why):
-    name, kwargs = module_call(module)
-    assert why in read_pool(name, (), kwargs, size=(8, 6))
-
-
-@pytest.mark.parametrize(
-    ("module", "why"),
-    [
         (nn.AvgPool2d(3, padding=1, count_include_pad=False), "count_include_pad"),
         (nn.AvgPool2d(2, divisor_override=3), "divisor_override"),
     ],
 )
-def test_means_with_another_divisor_are_marked(module, why):
+def test_unsupported_pools_and_divisors_give_a_reason(module, why):
     name, kwargs = module_call(module)
-    assert why in read_pool(name, (), kwargs, size=(8, 6)).divisor_issue
+    found = read_pool(name, (), kwargs, size=(8, 6))
+    assert why in (found if isinstance(found, str) else found.divisor_issue)

@@ -99,17 +99,17 @@ def test_four_bytes_per_neuron_and_timestep_are_saved_for_the_backward():
 
 def test_what_the_kernels_do_not_take_runs_on_plain_torch():
     currents, one = sequence(2, 3, 4, 5, 5), torch.tensor([1.0])
-    assert can_run(currents, one, one, one, one)
-    assert can_run(currents, torch.ones(4, 1, 1), one, one, one)
     per_channel = torch.ones(4, 1, 1)
+    assert can_run(currents, one, one, one, one)
+    assert can_run(currents, per_channel, one, one, one)
     for refused in [
-        (currents.double(), one, one, one, one),
-        (currents.half(), one, one, one, one),
-        (currents, torch.ones(3, 1, 1, 1), one, one, one),
-        (currents, one, per_channel, one, one),
-        (currents[..., ::2], one, one, one, one),
+        (currents.double(), one, one),
+        (currents.half(), one, one),
+        (currents, torch.ones(3, 1, 1, 1), one),
+        (currents, one, per_channel),
+        (currents[..., ::2], one, one),
     ]:
-        assert not can_run(*refused)
+        assert not can_run(*refused, one, one)
 
 
 def test_the_dtype_chooses_between_native_and_plain():

@@ -20,6 +20,10 @@ from lbq.neurons import (
 from lbq.neurons.baselines import TimestepOutput, scan_over_time
 
 
+def sequence(*values):
+    return torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1)
+
+
 def test_instants_are_called_in_order_with_the_carry_of_the_one_before():
     seen = []
 
@@ -54,8 +58,7 @@ def test_spikes_follow_equations_1_and_2():
         neuron.threshold.fill_(threshold)  # the float32 of the constructor is not this number
         neuron.decay.value.fill_(beta)
         neuron.reset.fill_(alpha)
-        spikes = neuron(torch.tensor(currents, dtype=torch.float64).reshape(6, 1, 1))
-        assert spikes.flatten().tolist() == expected
+        assert neuron(sequence(*currents)).flatten().tolist() == expected
 
 
 def test_the_gradient_is_an_arctangent_around_the_threshold():
@@ -65,13 +68,24 @@ def test_the_gradient_is_an_arctangent_around_the_threshold():
         assert grad == pytest.approx(1 / (1 + (math.pi * (u - 1)) ** 2), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("neuron", "currents", "slopes"),
+    [
+        (TernaryLIF(), [-1.6, -1.4, -0.6, -0.4, 0.4, 0.6, 1.4, 1.6], [0, 1, 1, 0, 0, 1, 1, 0]),
+        (OriginalTernaryLIF(step=1.0), [-1.1, -0.9, 0.0, 0.9, 1.1], [0, 1, 1, 1, 0]),
+        (IntegerLIF(), [-0.1, 0.1, 3.9, 4.1], [0, 1, 1, 0]),
+        (MultiLevelLIF(), [0.0, 0.2, 1.0, 2.0, 3.0, 3.2], [0, 1, 1, 1, 1, 0]),  # without gaps
+    ],
+)
+def test_the_gradient_is_a_box(neuron, currents, slopes):
+    current = torch.tensor([[currents]], requires_grad=True)
+    neuron(current).sum().backward()
+    assert current.grad.flatten().tolist() == slopes
+
+
 def test_a_threshold_must_be_positive():
     with pytest.raises(StepError):
         BinaryLIF(threshold=0.0)
-
-
-def sequence(*values):
-    return torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1)
 
 
 def test_levels_and_soft_reset_mirror_the_burst_neuron():
@@ -106,12 +120,6 @@ def test_a_learned_step_is_threshold_and_scale():
     assert {name for name, _ in neuron.named_parameters()} == {"step.raw_step"}
 
 
-def test_the_box_is_open_between_half_a_step_and_one_and_a_half():
-    current = torch.tensor([[[-1.6, -1.4, -0.6, -0.4, 0.4, 0.6, 1.4, 1.6]]], requires_grad=True)
-    TernaryLIF()(current).sum().backward()
-    assert current.grad.flatten().tolist() == [0, 1, 1, 0, 0, 1, 1, 0]
-
-
 def test_the_original_fires_from_half_on_and_resets_hard():
     neuron = OriginalTernaryLIF().double()
     bursts = neuron(sequence(0.4, 0.45, 9.0, 0.4, -0.6))
@@ -127,12 +135,6 @@ def test_the_originals_amplitude_scales_the_output_alone():
     assert neuron.step.raw_step.grad.item() != 0
 
 
-def test_the_originals_box_covers_membranes_up_to_one():
-    current = torch.tensor([[[-1.1, -0.9, 0.0, 0.9, 1.1]]], requires_grad=True)
-    OriginalTernaryLIF(step=1.0)(current).sum().backward()
-    assert current.grad.flatten().tolist() == [0, 1, 1, 1, 0]
-
-
 def test_levels_are_rounded_and_wholly_removed():
     rng = random.Random(6)
     for _ in range(100):
@@ -142,14 +144,7 @@ def test_levels_are_rounded_and_wholly_removed():
             m = 0.25 * (m - s) + x
             s = round(min(max(m, 0.0), 4.0))
             expected.append(s)
-        bursts = IntegerLIF().double()(torch.tensor(currents, dtype=torch.float64).reshape(6, 1, 1))
-        assert bursts.flatten().tolist() == expected
-
-
-def test_the_gradient_is_a_box_over_the_range():
-    current = torch.tensor([[[-0.1, 0.1, 3.9, 4.1]]], requires_grad=True)
-    IntegerLIF()(current).sum().backward()
-    assert current.grad.flatten().tolist() == [0, 1, 1, 0]
+        assert IntegerLIF().double()(sequence(*currents)).flatten().tolist() == expected
 
 
 def test_the_reset_has_no_gradient():
@@ -172,14 +167,7 @@ def test_the_level_is_the_sum_of_three_hard_reset_neurons():
                     u = 0.0
         neuron = MultiLevelLIF().double()
         neuron.thresholds.copy_(torch.tensor([0.6, 1.6, 2.6], dtype=torch.float64))
-        bursts = neuron(torch.tensor(currents, dtype=torch.float64).reshape(6, 1, 1))
-        assert bursts.flatten().tolist() == expected
-
-
-def test_the_windows_of_the_gradient_join_without_gaps():
-    current = torch.tensor([[[0.0, 0.2, 1.0, 2.0, 3.0, 3.2]]], requires_grad=True)
-    MultiLevelLIF()(current).sum().backward()
-    assert current.grad.flatten().tolist() == [0, 1, 1, 1, 1, 0]
+        assert neuron(sequence(*currents)).flatten().tolist() == expected
 
 
 def test_levels_follow_the_published_recursion():

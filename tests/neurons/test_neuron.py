@@ -26,14 +26,6 @@ def test_nothing_is_remembered_between_calls(build_neuron):  # 10,000 sequences,
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-def test_two_neurons_do_not_meet(build_neuron, currents):
-    one, other, alone = build_neuron(), build_neuron(), build_neuron()
-    one_first = one(currents)
-    other(-currents)
-    assert torch.equal(one(currents), one_first)
-    assert torch.equal(alone(currents), one_first)
-
-
 def test_permuting_the_batch_permutes_the_answer(build_neuron, currents):
     neuron, order = build_neuron(), torch.randperm(currents.shape[1])
     assert torch.equal(neuron(currents[:, order]), neuron(currents)[:, order])
