@@ -15,12 +15,133 @@ from lbq.errors import BoundError
 from lbq.export import RULES, BundleError, load
 from lbq.export.container import read_tensor_table, write_tensors
 
-CASES = {}
+
+def put(node, place, value):
+    """Return an edit that sets an entry of a node, or of the manifest itself (None)."""
+    *parents, last = place.split("/")
+
+    def edit(draft):
+        entry = draft.manifest if node is None else draft.node(node)
+        for key in parents:
+            entry = entry[key]
+        entry[last] = value
+
+    return edit
+
+
+def overwrite(name, data):
+    """Return an edit of the first bytes of a tensor."""
+
+    def edit(draft):
+        start = draft.region(name).start
+        draft.numbers[start : start + len(data)] = data
+
+    return edit
+
+
+def manifest(data):
+    """Return an edit that replaces the manifest by these bytes."""
+    return lambda draft: draft.pack(manifest=data)
+
+
+INTEGER = {
+    "text": ("magic", lambda draft: b"hello"),
+    "nothing": ("magic", lambda draft: b""),
+    "version_from_the_future": ("version", lambda draft: setattr(draft, "version", 3)),
+    "reserved_bytes_used": ("reserved", lambda draft: pack_bundle(b"{}", b"", reserved=1)),
+    "cut": ("length", lambda draft: draft.pack()[:-1]),
+    "extended": ("length", lambda draft: draft.pack() + b"\0"),
+    "cut_in_the_header": ("length", lambda draft: draft.pack()[:40]),
+    "manifest_too_long": ("manifest-size", put(None, "origin/note", "x" * 2**20)),
+    "no_json": ("json", manifest(b"{")),
+    "key_twice": ("json", manifest(b'{"a": 1, "a": 2}')),
+    "not_a_number": ("json", put(None, "logit_scale", float("nan"))),
+    "beyond_floats": ("json", manifest(b'{"a": 1e999}')),
+    "nested_without_end": ("json", manifest(b"[" * 100_000)),
+    "not_utf_8": ("json", manifest('{"a": 1}'.encode("utf-16"))),
+    "unknown_key": ("keys", put(None, "_target_", "os.system")),
+    "unknown_setting": ("keys", put("fc", "settings/extra", 1)),
+    "missing_setting": ("keys", put("pool", "settings", {"kind": "sum"})),
+    "scale_of_zero": ("value", put(None, "logit_scale", 0.0)),
+    "true_for_a_number": ("value", put("fc", "settings/groups", True)),
+    "bits_that_nobody_has": ("value", put("fc", "settings/bits", 5)),
+    "list_for_a_manifest": ("value", manifest(b"[]")),
+    "no_nodes": ("count", put(None, "nodes", [])),
+    "too_many_nodes": ("count", put(None, "nodes", [{}] * 4097)),
+    "too_many_tensors": (
+        "count",
+        lambda draft: setattr(draft, "table", {str(i): 0 for i in range(2**14 + 1)}),
+    ),
+    "long_name": ("name", put("fc", "path", "ä" * 129)),
+    "half_a_character": ("name", put("fc", "path", "\ud800")),
+    "empty_part": ("name", put("fc", "path", "head..fc")),
+    "name_twice": ("name", put("pool", "path", "block.merge")),
+    "name_of_the_input": ("name", put("stem.conv", "path", "input")),
+    "unknown_kind": ("kind", put("pool", "kind", "os.system")),
+    "circle": ("order", put("stem.repeat", "inputs", ["block.merge"])),
+    "reads_itself": ("order", put("fc", "inputs", ["fc"])),
+    "dead_end": ("unread", put("block.merge", "inputs", ["block.shortcut"])),
+    "no_timestep": ("timesteps", put(None, "timesteps", 0)),
+    "too_many_timesteps": ("timesteps", put(None, "timesteps", 4097)),
+    "repeats_another_number": ("timesteps", put("stem.repeat", "settings/timesteps", 3)),
+    "too_many_levels": ("max-level", put("stem.neuron", "tensors/thresholds/shape", [256, 4])),
+    "tensor_left_out": ("tensors", put("fc", "tensors/weight", None)),
+    "wide_weights_with_few_bits": ("dtype", put("fc", "settings/bits", 4)),
+    "real_weights_among_integers": ("dtype", put("fc", "tensors/weight/dtype", "F32")),
+    "channels_that_do_not_fit": ("shape", put(None, "input_shape", [3, 5, 5])),
+    "window_wider_than_the_image": ("shape", put("pool", "settings/kernel", [6, 5])),
+    "bias_of_another_shape": ("shape", put("fc", "tensors/bias/shape", [4])),
+    "linear_layer_with_a_stride": ("shape", put("fc", "settings/stride", [2, 2])),
+    "pool_with_too_much_padding": ("shape", put("pool", "settings/padding", [3, 3])),
+    "branches_of_two_sizes": ("shape", put("block.conv", "settings/padding", [0, 0])),
+    "image_of_gigabytes": ("size", put(None, "input_shape", [2, 4096, 4096])),
+    "merged_levels": ("signal", put("block.merge", "inputs", ["block.conv", "stem.neuron"])),
+    "still_where_time_passes": ("signal", put("fc", "settings/has_time", False)),
+    "mean_of_integers": ("signal", put("readout", "settings/over_time", "mean")),
+    "neuron_without_time": ("signal", put("stem.neuron", "inputs", ["stem.conv"])),
+    "more_levels_than_it_says": ("max-input", put("fc", "settings/max_input", 74)),
+    "eight_in_four_bits": ("bits", overwrite("block.conv.weight", b"\x08")),
+    "lowest_byte": ("bits", overwrite("stem.conv.weight", b"\x80")),
+    "lowest_shortcut": ("bits", overwrite("block.shortcut.weight", b"\x00\x80")),
+    "falling_thresholds": (
+        "thresholds",
+        overwrite("stem.neuron.thresholds", struct.pack("<12i", *range(12, 0, -1))),
+    ),
+    "threshold_of_zero": ("thresholds", overwrite("stem.neuron.thresholds", bytes(4))),
+    "growing_carry": ("decay", put("stem.neuron", "settings/multiplier", 5)),
+    "negative_reset": (
+        "reset",
+        overwrite("stem.neuron.reset_amount", struct.pack("<i", -1)),
+    ),
+    "late_reset_of_many_levels": (
+        "reset",
+        put("stem.neuron", "settings/resets_after_decay", True),
+    ),
+}
+REAL = {
+    "bound_of_real_numbers": ("value", put("fc", "bound", {"low": 0, "high": 1, "bits": 16})),
+    "integers_among_real_numbers": ("kind", put("stem.neuron", "kind", "integer_neuron")),
+    "two_kinds_of_real_numbers": ("dtype", put("fc", "tensors/weight/dtype", "F64")),
+    "levels_that_are_real_numbers": ("max-input", put("stem.conv", "settings/max_input", 255)),
+    "infinite_weight": ("finite", overwrite("fc.weight", struct.pack("<f", float("inf")))),
+    "nan_weight": ("finite", overwrite("fc.weight", struct.pack("<f", float("nan")))),
+    "equal_thresholds": (
+        "thresholds",
+        overwrite("stem.neuron.thresholds", struct.pack("<3f", 1, 1, 2)),
+    ),
+    "negative_decay": ("decay", overwrite("stem.neuron.decay", struct.pack("<f", -0.5))),
+    "split_membranes_that_subtract": (
+        "reset",
+        put("stem.neuron", "settings/per_threshold_state", True),
+    ),
+}
+CASES = {name: (rule, True, edit) for name, (rule, edit) in INTEGER.items()}
+CASES |= {name: (rule, False, edit) for name, (rule, edit) in REAL.items()}
+"""By name: the rule that is broken, whether in an integer bundle, and the edit that breaks it. An
+edit changes a draft, or returns the bytes of a file."""
 
 
 def breaks(rule, *, is_integer=True):
-    """Register an edit: it changes a draft, or returns the bytes of a file."""
-
     def register(edit):
         CASES[edit.__name__] = rule, is_integer, edit
         return edit
@@ -28,51 +149,11 @@ def breaks(rule, *, is_integer=True):
     return register
 
 
-@breaks("magic")
-def text(draft):
-    return b"hello"
-
-
-@breaks("magic")
-def nothing(draft):
-    return b""
-
-
-@breaks("version")
-def version_from_the_future(draft):
-    draft.version = 3
-
-
-@breaks("reserved")
-def reserved_bytes_used(draft):
-    return pack_bundle(b"{}", b"", reserved=1)
-
-
-@breaks("length")
-def cut(draft):
-    return draft.pack()[:-1]
-
-
-@breaks("length")
-def extended(draft):
-    return draft.pack() + b"\0"
-
-
-@breaks("length")
-def cut_in_the_header(draft):
-    return draft.pack()[:40]
-
-
 @breaks("digest")
 def flipped(draft):
     data = bytearray(draft.pack())
     data[-1] ^= 1
     return bytes(data)
-
-
-@breaks("manifest-size")
-def manifest_too_long(draft):
-    draft.manifest["origin"]["note"] = "x" * 2**20
 
 
 @breaks("manifest-size")
@@ -92,169 +173,14 @@ def payload_shorter_than_a_length(draft):
     return pack_bundle(json.dumps(draft.manifest).encode(), b"\0")
 
 
-@breaks("json")
-def no_json(draft):
-    return draft.pack(manifest=b"{")
-
-
-@breaks("json")
-def key_twice(draft):
-    return draft.pack(manifest=b'{"a": 1, "a": 2}')
-
-
-@breaks("json")
-def not_a_number(draft):
-    draft.manifest["logit_scale"] = float("nan")
-
-
-@breaks("json")
-def beyond_floats(draft):
-    return draft.pack(manifest=b'{"a": 1e999}')
-
-
-@breaks("json")
-def nested_without_end(draft):
-    return draft.pack(manifest=b"[" * 100_000)
-
-
-@breaks("json")
-def not_utf_8(draft):
-    return draft.pack(manifest='{"a": 1}'.encode("utf-16"))
-
-
-@breaks("keys")
-def unknown_key(draft):
-    draft.manifest["_target_"] = "os.system"
-
-
-@breaks("keys")
-def unknown_setting(draft):
-    draft.node("fc")["settings"]["extra"] = 1
-
-
-@breaks("keys")
-def missing_setting(draft):
-    del draft.node("pool")["settings"]["stride"]
-
-
-@breaks("value")
-def scale_of_zero(draft):
-    draft.manifest["logit_scale"] = 0.0
-
-
-@breaks("value")
-def true_for_a_number(draft):
-    draft.node("fc")["settings"]["groups"] = True
-
-
-@breaks("value")
-def bits_that_nobody_has(draft):
-    draft.node("fc")["settings"]["bits"] = 5
-
-
-@breaks("value")
-def list_for_a_manifest(draft):
-    return draft.pack(manifest=b"[]")
-
-
-@breaks("value", is_integer=False)
-def bound_of_real_numbers(draft):
-    draft.node("fc")["bound"] = {"low": 0, "high": 1, "bits": 16}
-
-
-@breaks("count")
-def no_nodes(draft):
-    draft.manifest["nodes"] = []
-
-
-@breaks("count")
-def too_many_nodes(draft):
-    draft.manifest["nodes"] = [{}] * 4097
-
-
-@breaks("count")
-def too_many_tensors(draft):
-    draft.table = {str(i): 0 for i in range(2**14 + 1)}
-
-
-@breaks("name")
-def long_name(draft):
-    draft.node("fc")["path"] = "ä" * 129
-
-
-@breaks("name")
-def half_a_character(draft):
-    draft.node("fc")["path"] = "\ud800"
-
-
-@breaks("name")
-def empty_part(draft):
-    draft.node("fc")["path"] = "head..fc"
-
-
-@breaks("name")
-def name_twice(draft):
-    draft.node("pool")["path"] = "block.merge"
-
-
-@breaks("name")
-def name_of_the_input(draft):
-    draft.node("stem.conv")["path"] = "input"
-
-
 @breaks("name")
 def name_that_torch_needs(draft):
     draft.node("pool")["path"] = draft.node("fc")["inputs"][0] = "forward"
 
 
-@breaks("kind")
-def unknown_kind(draft):
-    draft.node("pool")["kind"] = "os.system"
-
-
-@breaks("kind", is_integer=False)
-def integers_among_real_numbers(draft):
-    draft.node("stem.neuron")["kind"] = "integer_neuron"
-
-
-@breaks("order")
-def circle(draft):
-    draft.node("stem.repeat")["inputs"] = ["block.merge"]
-
-
-@breaks("order")
-def reads_itself(draft):
-    draft.node("fc")["inputs"] = ["fc"]
-
-
-@breaks("unread")
-def dead_end(draft):
-    draft.node("block.merge")["inputs"] = ["block.shortcut"]
-
-
 @breaks("unread")
 def no_readout(draft):
     draft.manifest["nodes"].pop()
-
-
-@breaks("timesteps")
-def no_timestep(draft):
-    draft.manifest["timesteps"] = 0
-
-
-@breaks("timesteps")
-def too_many_timesteps(draft):
-    draft.manifest["timesteps"] = 4097
-
-
-@breaks("timesteps")
-def repeats_another_number(draft):
-    draft.node("stem.repeat")["settings"]["timesteps"] = 3
-
-
-@breaks("max-level")
-def too_many_levels(draft):
-    draft.node("stem.neuron")["tensors"]["thresholds"]["shape"][0] = 256
 
 
 @breaks("max-level", is_integer=False)
@@ -306,64 +232,9 @@ def tensor_of_nobody(draft):
 
 
 @breaks("tensors")
-def tensor_left_out(draft):
-    draft.node("fc")["tensors"]["weight"] = None
-
-
-@breaks("tensors")
 def tensor_used_twice(draft):
     stem, block = (draft.node(f"{path}.neuron")["tensors"] for path in ("stem", "block"))
     stem["thresholds"] = dict(block["thresholds"])
-
-
-@breaks("dtype")
-def wide_weights_with_few_bits(draft):
-    draft.node("fc")["settings"]["bits"] = 4
-
-
-@breaks("dtype")
-def real_weights_among_integers(draft):
-    draft.node("fc")["tensors"]["weight"]["dtype"] = "F32"
-
-
-@breaks("dtype", is_integer=False)
-def two_kinds_of_real_numbers(draft):
-    draft.node("fc")["tensors"]["weight"]["dtype"] = "F64"
-
-
-@breaks("shape")
-def channels_that_do_not_fit(draft):
-    draft.manifest["input_shape"] = [3, 5, 5]
-
-
-@breaks("shape")
-def window_wider_than_the_image(draft):
-    draft.node("pool")["settings"]["kernel"] = [6, 5]
-
-
-@breaks("shape")
-def bias_of_another_shape(draft):
-    draft.node("fc")["tensors"]["bias"]["shape"] = [4]
-
-
-@breaks("shape")
-def linear_layer_with_a_stride(draft):
-    draft.node("fc")["settings"]["stride"] = [2, 2]
-
-
-@breaks("shape")
-def pool_with_too_much_padding(draft):
-    draft.node("pool")["settings"]["padding"] = [3, 3]
-
-
-@breaks("shape")
-def branches_of_two_sizes(draft):
-    draft.node("block.conv")["settings"]["padding"] = [0, 0]
-
-
-@breaks("size")
-def image_of_gigabytes(draft):
-    draft.manifest["input_shape"] = [2, 4096, 4096]
 
 
 @breaks("size")
@@ -395,107 +266,6 @@ def sum_of_the_same_thing_over_and_over(draft):
         ],
     }  # fmt: skip
     return pack_bundle(json.dumps(draft.manifest).encode(), payload)
-
-
-@breaks("signal")
-def merged_levels(draft):
-    draft.node("block.merge")["inputs"] = ["block.conv", "stem.neuron"]
-
-
-@breaks("signal")
-def still_where_time_passes(draft):
-    draft.node("fc")["settings"]["has_time"] = False
-
-
-@breaks("signal")
-def mean_of_integers(draft):
-    draft.node("readout")["settings"]["over_time"] = "mean"
-
-
-@breaks("signal")
-def neuron_without_time(draft):
-    draft.node("stem.neuron")["inputs"] = ["stem.conv"]
-
-
-@breaks("max-input")
-def more_levels_than_it_says(draft):
-    draft.node("fc")["settings"]["max_input"] = 74
-
-
-@breaks("max-input", is_integer=False)
-def levels_that_are_real_numbers(draft):
-    draft.node("stem.conv")["settings"]["max_input"] = 255
-
-
-@breaks("finite", is_integer=False)
-def infinite_weight(draft):
-    place = draft.region("fc.weight").start
-    draft.numbers[place : place + 4] = struct.pack("<f", float("inf"))
-
-
-@breaks("finite", is_integer=False)
-def nan_weight(draft):
-    place = draft.region("fc.weight").start
-    draft.numbers[place : place + 4] = struct.pack("<f", float("nan"))
-
-
-@breaks("bits")
-def eight_in_four_bits(draft):
-    draft.numbers[draft.region("block.conv.weight").start] = 8
-
-
-@breaks("bits")
-def lowest_byte(draft):
-    draft.numbers[draft.region("stem.conv.weight").start] = 0x80
-
-
-@breaks("bits")
-def lowest_shortcut(draft):
-    place = draft.region("block.shortcut.weight").start
-    draft.numbers[place : place + 2] = b"\x00\x80"
-
-
-@breaks("thresholds")
-def falling_thresholds(draft):
-    place = draft.region("stem.neuron.thresholds")
-    draft.numbers[place] = struct.pack("<12i", *range(12, 0, -1))
-
-
-@breaks("thresholds", is_integer=False)
-def equal_thresholds(draft):
-    draft.numbers[draft.region("stem.neuron.thresholds")] = struct.pack("<3f", 1, 1, 2)
-
-
-@breaks("thresholds")
-def threshold_of_zero(draft):
-    place = draft.region("stem.neuron.thresholds").start
-    draft.numbers[place : place + 4] = bytes(4)
-
-
-@breaks("decay")
-def growing_carry(draft):
-    draft.node("stem.neuron")["settings"]["multiplier"] = 5
-
-
-@breaks("decay", is_integer=False)
-def negative_decay(draft):
-    draft.numbers[draft.region("stem.neuron.decay")] = struct.pack("<f", -0.5)
-
-
-@breaks("reset")
-def negative_reset(draft):
-    place = draft.region("stem.neuron.reset_amount").start
-    draft.numbers[place : place + 4] = struct.pack("<i", -1)
-
-
-@breaks("reset")
-def late_reset_of_many_levels(draft):
-    draft.node("stem.neuron")["settings"]["resets_after_decay"] = True
-
-
-@breaks("reset", is_integer=False)
-def split_membranes_that_subtract(draft):
-    draft.node("stem.neuron")["settings"]["per_threshold_state"] = True
 
 
 @pytest.fixture(scope="module")
