@@ -6,7 +6,6 @@ import json
 import torch
 
 import lbq
-from lbq.deploy import Pixels, lower, to_fixed_point
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import (
     IntegerNeuron,
@@ -22,7 +21,6 @@ from lbq.export.container import NAMES, Region
 from lbq.export.manifest import named_tensors, write_manifest
 
 HEADER = 64
-MEAN, STD = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)
 
 
 def tiny_bundles(path):
@@ -99,29 +97,6 @@ def tiny_network(*, is_integer=True):
     at = net.add("fc", Synapse(weight, bias, max_input=75, bits=bits(16)), at)
     net.add("readout", Readout("sum" if is_integer else "mean"), at)
     return net
-
-
-def lowered(name, *, block="basic", bits=None):
-    """Lower a narrow ResNet with arbitrary batch norms; return it and inputs that it takes."""
-    generator = torch.Generator().manual_seed(1)
-    build = getattr(lbq, name)
-    model = build(10, timesteps=2, width=1 / 16, block=block).eval()
-    for norm in model.modules():
-        if isinstance(norm, torch.nn.BatchNorm2d):
-            norm.running_mean.normal_(0, 0.3, generator=generator)
-            norm.running_var.uniform_(0.5, 2, generator=generator)
-            norm.bias.data.normal_(0, 0.3, generator=generator)
-    if build.form == "events":
-        counts = torch.randint(0, 4, (2, 2, 2, 16, 16), dtype=torch.uint8, generator=generator)
-        inputs, real, pixels = counts, counts.float(), None
-    else:
-        inputs = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=generator)
-        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
-        real, pixels = (inputs / 255 - mean) / std, Pixels(mean=MEAN, std=STD)
-    network = lower(model, real)
-    if bits is None:
-        return network, real
-    return to_fixed_point(network, bits=bits, pixels=pixels, calibration=real), inputs
 
 
 def manifest_of(network):

@@ -1,4 +1,4 @@
-"""What the tests of exports share: networks of integers, and the levels that a file gives."""
+"""What the tests of exports share: lowered networks, and the levels that a file gives."""
 
 import tempfile
 from pathlib import Path
@@ -18,15 +18,20 @@ ENGINES = ("onnxruntime", "openvino")
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
 
 
-def resnet(build, *, timesteps, block="basic", batch=2, **options):
-    """Return a lowered ResNet with lively statistics, its inputs, and these as bytes."""
-    torch.manual_seed(timesteps)
-    model = build(10, timesteps=timesteps, width=1 / 16, block=block, **options).eval()
+def stir(model):
+    """Give every batch norm statistics of its own, as training would; return it in eval mode."""
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.3)
             module.running_var.uniform_(0.5, 2)
             module.bias.data.normal_(0, 0.3)
+    return model.eval()
+
+
+def resnet(build, *, timesteps, block="basic", batch=2, **options):
+    """Return a lowered ResNet with lively statistics, its inputs, and these as bytes."""
+    torch.manual_seed(timesteps)
+    model = stir(build(10, timesteps=timesteps, width=1 / 16, block=block, **options))
     if build.form == "events":
         raw = torch.randint(0, 4, (timesteps, batch, 2, 16, 16), dtype=torch.uint8)
         return lower(model, raw.float()), raw.float(), raw
@@ -36,9 +41,11 @@ def resnet(build, *, timesteps, block="basic", batch=2, **options):
     return lower(model, images), images, raw
 
 
-def integer_resnet(build, *, timesteps, bits, **options):
-    """Return a ResNet of integers and bytes for it."""
+def lowered_resnet(build, *, timesteps, bits, **options):
+    """Return a ResNet of integers and bytes for it; without bits, of real numbers and images."""
     net, inputs, raw = resnet(build, timesteps=timesteps, **options)
+    if bits is None:
+        return net, inputs
     pixels = None if net.takes_frames else Pixels(mean=MEAN, std=STD)
     return to_fixed_point(net, bits=bits, pixels=pixels, calibration=inputs), raw
 

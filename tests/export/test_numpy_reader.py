@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bundles import lowered, with_reset
+from bundles import with_reset
+from onnx_networks import RESNETS, lowered_resnet
 
 from lbq.deploy import run
 from lbq.export import save
@@ -41,7 +42,7 @@ def answers(network, inputs, folder, *, code=ALONE):
     ("name", "block"), [("resnet20", "sew"), ("resnet18", "basic"), ("resnet19", "basic")]
 )
 def test_the_reader_agrees_with_torch_bit_for_bit(name, block, bits, tmp_path):
-    network, inputs = lowered(name, block=block, bits=bits)
+    network, inputs = lowered_resnet(RESNETS[name], timesteps=2, bits=bits, block=block)
     expected = run(network, inputs, backend="dense")
     found = answers(network, inputs, tmp_path)
     assert torch.equal(found[:, 1:], expected.long())

@@ -9,8 +9,8 @@ from onnx_networks import (
     RESNETS,
     answers,
     exported_answers,
-    integer_resnet,
     is_lively,
+    lowered_resnet,
     num_different,
     random_integers,
     resnet,
@@ -38,7 +38,7 @@ from lbq.export.onnx_run import run_onnx
     ],
 )
 def test_integers_are_the_same_bits_in_every_engine(name, block, bits, timesteps, engine):
-    net, raw = integer_resnet(RESNETS[name], timesteps=timesteps, bits=bits, block=block)
+    net, raw = lowered_resnet(RESNETS[name], timesteps=timesteps, bits=bits, block=block)
     expected = answers(net, raw)
     assert is_lively(expected)
     assert not num_different(exported_answers(net, raw, engine=engine), expected)
@@ -73,7 +73,7 @@ def test_real_numbers_have_one_style(tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fast_files_give_the_same_bits(engine):
-    net, raw = integer_resnet(lbq.resnet20, timesteps=2, bits=8)
+    net, raw = lowered_resnet(lbq.resnet20, timesteps=2, bits=8)
     got = exported_answers(net, raw, engine=engine, style="fast")
     assert not num_different(got, answers(net, raw))
 
@@ -88,7 +88,7 @@ def test_a_network_of_real_numbers_keeps_its_answers(engine):
 
 
 def test_the_batch_is_free(tmp_path):
-    net, raw = integer_resnet(lbq.resnet19, timesteps=2, bits=8)
+    net, raw = lowered_resnet(lbq.resnet19, timesteps=2, bits=8)
     export_onnx(net, tmp_path / "net.onnx")
     whole = run_onnx(tmp_path / "net.onnx", raw.numpy())
     for b in range(raw.shape[1]):
@@ -97,7 +97,7 @@ def test_the_batch_is_free(tmp_path):
 
 
 def test_a_file_tells_where_it_came_from(tmp_path):
-    net, _ = integer_resnet(lbq.resnet20, timesteps=2, bits=8)
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=2, bits=8)
     net.origin = {"recipe": "tiny", "accuracy": 0.5}
     export_onnx(net, tmp_path / "net.onnx", style="fast")
     metadata = read_onnx_metadata(tmp_path / "net.onnx")
@@ -118,7 +118,7 @@ def test_a_refused_export_leaves_the_old_file(tmp_path):
 
 
 def test_a_fast_file_whose_integers_float32_would_round_is_refused(tmp_path):
-    net, _ = integer_resnet(lbq.resnet19, timesteps=2, bits=16)
+    net, _ = lowered_resnet(lbq.resnet19, timesteps=2, bits=16)
     with pytest.raises(LoweringError, match=r'stem\.1\.0 .*2\*\*24.*style="exact"'):
         export_onnx(net, tmp_path / "net.onnx", style="fast")
 

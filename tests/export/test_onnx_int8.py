@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from onnx_networks import ENGINES, answers, exported_answers, integer_resnet, num_different
+from onnx_networks import ENGINES, answers, exported_answers, lowered_resnet, num_different
 
 import lbq
 from lbq.deploy.nodes import Shortcut, Synapse
@@ -17,7 +17,7 @@ from lbq.neurons import IntegerLIF
 
 
 def test_all_neurons_but_the_first_take_their_convolutions():
-    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     groups = find_fusion_groups(net)
     assert set(groups) == {path for path, _ in net.neurons()} - {"stem_neuron"}
     taken = [node for group in groups.values() for node in group.nodes]
@@ -27,7 +27,7 @@ def test_all_neurons_but_the_first_take_their_convolutions():
 
 
 def test_a_joined_projection_gives_the_sum_of_both_branches():
-    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     group = find_fusion_groups(net)["stages.1.0.neuron2"]
     branches = [net.get_submodule(path) for path in group.nodes]
     wide, narrow = sorted(
@@ -43,7 +43,7 @@ def test_a_joined_projection_gives_the_sum_of_both_branches():
 
 
 def test_a_current_with_a_second_reader_is_not_taken():
-    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8, block="sew")
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8, block="sew")
     readers = {}
     for place in net.plan:
         for name in place.inputs:
@@ -133,7 +133,7 @@ def test_uneven_thresholds_are_reported():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_four_bit_weights_leave_room_for_the_same_bits(engine, tmp_path):
-    net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=4)
+    net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=4)
     got = exported_answers(net, raw, engine=engine, style="int8")
     assert not num_different(got, answers(net, raw))
     export_onnx(net, tmp_path / "net.onnx", style="int8")
@@ -142,7 +142,7 @@ def test_four_bit_weights_leave_room_for_the_same_bits(engine, tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_eight_bit_weights_move_few_levels(engine):
-    net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     expected = answers(net, raw)
     moved = num_different(exported_answers(net, raw, engine=engine, style="int8"), expected)
     moved.pop("logits", None)
@@ -150,7 +150,7 @@ def test_eight_bit_weights_move_few_levels(engine):
 
 
 def test_thresholds_that_begin_at_half_a_step_are_fitted_too():
-    net, raw = integer_resnet(
+    net, raw = lowered_resnet(
         lbq.resnet20, timesteps=1, bits=4, neuron=lambda channels: IntegerLIF(4)
     )
     got = exported_answers(net, raw, engine="onnxruntime", style="int8")
@@ -158,7 +158,7 @@ def test_thresholds_that_begin_at_half_a_step_are_fitted_too():
 
 
 def test_a_crooked_neuron_keeps_its_bits(tmp_path):
-    net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=4)
+    net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=4)
     path, neuron = next((p, n) for p, n in net.neurons() if p.endswith("neuron1"))
     neuron.thresholds[1] += (neuron.thresholds[2] - neuron.thresholds[1]) // 2
     got = exported_answers(net, raw, engine="onnxruntime", style="int8")
@@ -169,14 +169,14 @@ def test_a_crooked_neuron_keeps_its_bits(tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_sums_of_levels_keep_the_same_bits(engine):
-    net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=4, block="sew")
+    net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=4, block="sew")
     got = exported_answers(net, raw, engine=engine, style="int8")
     assert not num_different(got, answers(net, raw))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lossy_sums_move_few_levels_of_a_block(engine):
-    net, raw = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     for path, neuron in net.neurons():  # steps as training leaves them: no two alike
         if path.endswith("neuron2"):
             neuron.thresholds.copy_((neuron.thresholds * (0.6 + 0.07 * int(path[-9]))).ceil().int())
@@ -202,7 +202,7 @@ def operators_of_onnxruntime(path):
     ("style", "num_fused", "num_sums"), [("int8", 11, 0), ("int8-lossy", 18, 7)]
 )
 def test_onnxruntime_fuses_convolutions(style, num_fused, num_sums, tmp_path):
-    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     export_onnx(net, tmp_path / "net.onnx", style=style)
     found = operators_of_onnxruntime(tmp_path / "net.onnx")
     convolutions = (found["QLinearConv"], found["Conv"] + found["FusedConv"], found["QLinearAdd"])
@@ -212,7 +212,7 @@ def test_onnxruntime_fuses_convolutions(style, num_fused, num_sums, tmp_path):
 @pytest.mark.parametrize("style", ["int8", "int8-lossy"])
 def test_openvino_convolves_bytes_behind_the_first_neuron(style, tmp_path):
     openvino = pytest.importorskip("openvino")
-    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     export_onnx(net, tmp_path / "net.onnx", style=style)
     model = openvino.Core().compile_model(str(tmp_path / "net.onnx"), "CPU")
     made = [node.get_rt_info() for node in model.get_runtime_model().get_ops()]
@@ -225,6 +225,6 @@ def test_openvino_convolves_bytes_behind_the_first_neuron(style, tmp_path):
 
 
 def test_a_membrane_over_time_is_refused(tmp_path):
-    net, _ = integer_resnet(lbq.resnet20, timesteps=2, bits=8)
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=2, bits=8)
     with pytest.raises(ParameterError, match='This one has 2; use style "fast"'):
         export_onnx(net, tmp_path / "net.onnx", style="int8")

@@ -2,7 +2,7 @@ import sys
 
 import numpy as np
 import pytest
-from onnx_networks import ENGINES, integer_resnet
+from onnx_networks import ENGINES, lowered_resnet
 
 import lbq
 from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError
@@ -13,7 +13,7 @@ from lbq.export.onnx_run import OnnxRunner, run_onnx
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    net, _ = integer_resnet(lbq.resnet20, timesteps=1, bits=8)
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     path = tmp_path_factory.mktemp("export") / "net.onnx"
     export_onnx(net, path)
     return path

@@ -1,5 +1,7 @@
 """Pools of currents, means that are added and 1x1 heads: the same answers in every format."""
 
+import os
+
 import nir  # noqa: F401 -- export_nir needs it
 import numpy as np
 import onnxruntime
@@ -82,3 +84,19 @@ def test_a_mean_that_more_is_computed_with_is_refused_by_path(tmp_path):
     for export, name in ((export_onnx, "net.onnx"), (export_nir, "net.nir")):
         with pytest.raises(LoweringError, match=r"readout cannot be .*last"):
             export(net, tmp_path / name)
+
+
+@pytest.mark.parametrize("write", [lbq.save, export_onnx, export_nir, export_pt2])
+def test_a_failing_disk_leaves_the_old_file(write, tmp_path, monkeypatch):
+    layers = (nn.Linear(6, 8), lbq.BurstLIF(), nn.Linear(8, 5), MeanOverTime())
+    net = lbq.lower(nn.Sequential(*layers).eval(), torch.randn(2, 3, 6))
+    (tmp_path / "net").write_text("old")
+
+    def fail(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        write(net, tmp_path / "net")
+    assert (tmp_path / "net").read_text() == "old"
+    assert os.listdir(tmp_path) == ["net"]
