@@ -40,20 +40,8 @@ RUNNABLE = 2**17
 """Values of all nodes and timesteps that are run here; larger networks are only loaded."""
 
 VALUES = [0, 1, 2, 3, -1, 7, 255, 256, 4096, 4097, 2**16, 2**31 - 1, 2**31, 2**63, 10**30]
-VALUES += [
-    True,
-    False,
-    None,
-    "",
-    "input",
-    "synapse",
-    "pool",
-    "none",
-    "F32",
-    "I8",
-    "\ud800",
-    "é" * 200,
-]
+VALUES += [True, False, None, "", "input", "synapse", "pool", "none", "F32", "I8"]
+VALUES += ["\ud800", "é" * 200]
 VALUES += [[], {}, [1], [1, 1], [0, 0], [65536, 65536], 0.0, -0.5, 1.5, 1e308, float("nan")]
 
 

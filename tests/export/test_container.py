@@ -9,7 +9,6 @@ import torch
 from lbq.export import BundleError, container
 from lbq.export.container import (
     DTYPES,
-    Region,
     pack,
     read_file,
     read_tensor_table,
@@ -110,7 +109,3 @@ def test_a_transposed_tensor_is_written_in_order():
     tensor = torch.arange(6).reshape(2, 3).int().T
     data = memoryview(bytearray(write_tensors({"a": tensor})))
     assert torch.equal(view_tensor(data, read_tensor_table(data)["a"]), tensor)
-
-
-def test_a_region_counts_its_bytes():
-    assert Region("I16", (3, 4), 0).num_bytes == 24

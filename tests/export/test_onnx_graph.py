@@ -1,13 +1,13 @@
 """ONNX graphs under construction: metadata, values over time, threshold search."""
 
 import json
-import os
 
 import numpy as np
 import onnx
 import openvino
 import pytest
 import torch
+from onnx_networks import ENGINES
 from torch import nn
 
 import lbq
@@ -84,15 +84,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         read_onnx_metadata(path)
 
 
-def test_permissions_are_those_of_the_umask(tmp_path):
-    before = os.umask(0o077)
-    try:
-        doubled(tmp_path / "net.onnx", WHOLE)
-    finally:
-        os.umask(before)
-    assert (tmp_path / "net.onnx").stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.parametrize("timesteps", [1, 3])
 def test_instants_and_batches_are_two_forms_of_one_signal(tmp_path, timesteps):
     graph = Graph()
@@ -115,9 +106,6 @@ def test_a_shown_signal_is_one_value_until_all_instants_are_asked_for():
     assert shown.by_instant(graph) == [value] * 3
     assert shown.batch(graph) == value
     assert shown.all_instants(graph) != value
-
-
-ENGINES = ("onnxruntime", "openvino")
 
 
 @pytest.fixture(scope="module", params=[255, 100])

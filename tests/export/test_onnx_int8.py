@@ -54,7 +54,7 @@ def test_a_current_with_a_second_reader_is_not_taken():
 
 
 def count_levels(thresholds, currents):
-    """Count thresholds: what a grid must give."""
+    """Count thresholds: what a fit must give."""
     return sum((currents >= threshold).astype(int) for threshold in thresholds)
 
 
@@ -108,18 +108,13 @@ def test_levels_that_fill_the_byte_have_no_lattice():
     assert fit_quant_grid(thresholds, torch.tensor([100]), max_input=255, gain=1) is None
 
 
-def counted(thresholds, currents):
-    """Count thresholds: what the fit must give."""
-    return sum((currents[:, None] >= threshold).astype(int) for threshold in thresholds.numpy())
-
-
 def test_a_fitted_line_rounds_to_the_level_of_every_current():
     thresholds = torch.tensor([[64, 700], [127, 1400], [190, 2100]], dtype=torch.int32)
     line = fit_affine(thresholds, gain=18)
     assert line.is_exact.all()
-    currents = np.arange(-500, 3000)
-    rounded = np.rint((18 * currents[:, None] + line.offset) * line.scale).clip(0, 3)
-    np.testing.assert_array_equal(rounded, counted(thresholds, currents))
+    currents = np.arange(-500, 3000)[:, None]
+    rounded = np.rint((18 * currents + line.offset) * line.scale).clip(0, 3)
+    np.testing.assert_array_equal(rounded, count_levels(thresholds.numpy(), currents))
 
 
 def test_uneven_thresholds_are_reported():
@@ -131,11 +126,22 @@ def test_uneven_thresholds_are_reported():
     assert fit_affine(thresholds[:, :1], gain=1).error == 0
 
 
+HALF_A_STEP = {"neuron": lambda channels: IntegerLIF(4)}
+"""Its thresholds begin at half a step."""
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_four_bit_weights_leave_room_for_the_same_bits(engine, tmp_path):
-    net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=4)
+@pytest.mark.parametrize(
+    "options", [{}, {"block": "sew"}, HALF_A_STEP], ids=["plain", "sew", "I-LIF"]
+)
+def test_four_bit_weights_leave_room_for_the_same_bits(options, engine):
+    net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=4, **options)
     got = exported_answers(net, raw, engine=engine, style="int8")
     assert not num_different(got, answers(net, raw))
+
+
+def test_inexact_channels_are_counted_in_the_file(tmp_path):
+    net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=4)
     export_onnx(net, tmp_path / "net.onnx", style="int8")
     assert read_onnx_metadata(tmp_path / "net.onnx")["num_inexact_channels"] == 0
 
@@ -149,14 +155,6 @@ def test_eight_bit_weights_move_few_levels(engine):
     assert sum(moved.values()) <= 1e-3 * sum(levels.size for levels in expected.values())
 
 
-def test_thresholds_that_begin_at_half_a_step_are_fitted_too():
-    net, raw = lowered_resnet(
-        lbq.resnet20, timesteps=1, bits=4, neuron=lambda channels: IntegerLIF(4)
-    )
-    got = exported_answers(net, raw, engine="onnxruntime", style="int8")
-    assert not num_different(got, answers(net, raw))
-
-
 def test_a_crooked_neuron_keeps_its_bits(tmp_path):
     net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=4)
     path, neuron = next((p, n) for p, n in net.neurons() if p.endswith("neuron1"))
@@ -165,13 +163,6 @@ def test_a_crooked_neuron_keeps_its_bits(tmp_path):
     assert not num_different(got, answers(net, raw)), path
     export_onnx(net, tmp_path / "net.onnx", style="int8")
     assert operators_of_onnxruntime(tmp_path / "net.onnx")["QLinearConv"] == 10  # of 11
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_sums_of_levels_keep_the_same_bits(engine):
-    net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=4, block="sew")
-    got = exported_answers(net, raw, engine=engine, style="int8")
-    assert not num_different(got, answers(net, raw))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
