@@ -47,9 +47,7 @@ class Events:
     def between(self, start: int, end: int) -> "Events":
         """Return the events with start <= t < end."""
         first, last = np.searchsorted(self.t, [start, end])
-        return Events(
-            self.t[first:last], self.x[first:last], self.y[first:last], self.p[first:last]
-        )
+        return Events(*(column[first:last] for column in _columns(self)))
 
 
 def read_nmnist(recording: bytes, *, side: int = 34) -> Events:

@@ -55,12 +55,7 @@ def open_images(
         _open_split(found[name], name, label=label, source=source)
         for name in (train_split, test_split)
     ]
-    train, test = (
-        rows
-        if limit is None or limit >= len(rows)
-        else _select(rows, evenly_spaced(len(rows), limit))
-        for rows, limit in zip(whole, limits, strict=True)
-    )
+    train, test = (_limited(rows, limit) for rows, limit in zip(whole, limits, strict=True))
     declared = getattr(columns[label], "num_classes", None) or 0
     files = [Path(file["filename"]) for file in found[train_split].cache_files]
     return EncodedSet(
@@ -112,7 +107,10 @@ def _open_split(split: Any, name: str, *, label: str, source: str) -> EncodedSpl
     return EncodedSplit(_read_labels(split, label), _Column(split, image, name))
 
 
-def _select(rows: EncodedSplit, chosen: NDArray[np.int64]) -> EncodedSplit:
+def _limited(rows: EncodedSplit, limit: int | None) -> EncodedSplit:
+    if limit is None or limit >= len(rows):
+        return rows
+    chosen = evenly_spaced(len(rows), limit)
     column = cast(_Column, rows.encoded)
     return EncodedSplit(rows.labels[chosen], replace(column, split=column.split.select(chosen)))
 
@@ -136,7 +134,10 @@ def _read_labels(split: Any, label: str) -> NDArray[np.int64]:
 
 
 def _cell_lengths(cells: Any) -> NDArray[np.int64]:
-    compute = _arrow_functions()
+    # pyarrow comes with datasets
+    from pyarrow import compute as module  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+
+    compute: Any = module
     lengths = compute.binary_length(compute.struct_field(cells, "bytes"))
     if lengths.null_count:  # a folder of files
         paths = compute.struct_field(cells, "path").to_pylist()
@@ -181,9 +182,3 @@ def _datasets() -> Any:
             "reading image data sets needs the datasets library: pip install 'lbq[data]'"
         ) from error
     return datasets
-
-
-def _arrow_functions() -> Any:
-    from pyarrow import compute  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
-
-    return compute  # comes with datasets

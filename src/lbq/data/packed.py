@@ -8,6 +8,7 @@ noticed, put aside and packed anew. Two processes may pack at once; the first to
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -29,7 +30,6 @@ FORMAT = 2
 """Version of what is packed. It is part of a set's key: sets that other versions packed, with other
 pixels for the same file, are not found."""
 _MANIFEST = "manifest.json"
-_CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def open_packed(
     cache: Path,
     *,
     identity: Mapping[str, object],
-    num_classes: int | None,
+    num_classes: int,
     contents: Callable[[], Mapping[str, SplitContents]],
 ) -> Splits:
     """Open a packed data set, or pack it first.
@@ -79,7 +79,7 @@ def open_packed(
     Args:
         cache: folder that holds all packed sets.
         identity: what tells this set from others: where it comes from, how it was decoded.
-        num_classes: number of classes; as many as the labels show if None.
+        num_classes: number of classes.
         contents: returns the splits "train" and "test"; called only if they are not packed yet.
     """
     whole = json.dumps({"format": FORMAT, "identity": dict(identity)}, sort_keys=True)
@@ -100,12 +100,13 @@ def open_packed(
 def _pack(
     folder: Path,
     identity: Mapping[str, object],
-    num_classes: int | None,
+    num_classes: int,
     contents: Mapping[str, SplitContents],
 ) -> None:
-    if num_classes is None:
-        num_classes = 1 + max(int(content.labels.max()) for content in contents.values())
-    needed = sum(_num_bytes(content) for content in contents.values())
+    needed = sum(
+        len(content.labels) * math.prod(content.shape) * np.dtype(content.dtype).itemsize
+        for content in contents.values()
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(folder.parent).free) < needed:
         raise FormatError(
@@ -155,7 +156,7 @@ def _write(folder: Path, name: str, content: SplitContents) -> dict[str, Any]:
         "shape": list(shape),
         "dtype": dtype.name,
         "samples_sha256": sha.hexdigest(),
-        "labels_sha256": hashlib.sha256(content.labels.tobytes()).hexdigest(),
+        "labels_sha256": _sha256(content.labels),
     }
 
 
@@ -167,7 +168,9 @@ def _open(folder: Path) -> Splits:
         splits = {name: _map(folder, name, said) for name, said in contents["splits"].items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FormatError(f"the packed data set {folder} is damaged: {error}") from error
-    return Splits(**splits, num_classes=contents["num_classes"], digest=_digest(contents))
+    # of what the set holds, not of where it came from
+    digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+    return Splits(**splits, num_classes=contents["num_classes"], digest=digest)
 
 
 def _map(folder: Path, name: str, said: Mapping[str, Any]) -> PackedSplit:
@@ -179,27 +182,14 @@ def _map(folder: Path, name: str, said: Mapping[str, Any]) -> PackedSplit:
             f"{path} holds {samples.dtype} {list(samples.shape)}, the manifest says "
             f"{said['dtype']} {said['shape']}"
         )
-    found = hashlib.sha256(labels.tobytes()).hexdigest(), _sha256(samples)
+    found = _sha256(labels), _sha256(samples)
     if found != (said["labels_sha256"], said["samples_sha256"]):
         raise FormatError(f"{path} or its labels have another hash than the manifest says")
     return PackedSplit(path, labels)
 
 
-def _sha256(samples: NDArray[Any]) -> str:
-    sha = hashlib.sha256()
-    flat = samples.reshape(-1).view(np.uint8)
-    for start in range(0, len(flat), _CHUNK):
-        sha.update(flat[start : start + _CHUNK].data)
-    return sha.hexdigest()
-
-
-def _digest(contents: Mapping[str, Any]) -> str:
-    """Hash what the set holds, but not where it came from: the same data, the same digest."""
-    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
-
-
-def _num_bytes(content: SplitContents) -> int:
-    return len(content.labels) * int(np.prod(content.shape)) * np.dtype(content.dtype).itemsize
+def _sha256(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
 
 
 def _sync(file: IO[Any]) -> None:

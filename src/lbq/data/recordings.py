@@ -158,10 +158,6 @@ def cifar10_dvs_test_numbers() -> frozenset[int]:
     return frozenset(index["test"])
 
 
-def _find_nmnist(archive: Archive) -> Found:
-    return _by_folder(archive, ".bin", ("Train", "Test"), 10)
-
-
 def _find_cifar10_dvs(archive: Archive) -> Found:
     train, test = list[Recording](), list[Recording]()
     for name in archive.named(".aedat", ".npz"):
@@ -240,7 +236,7 @@ def _by_folder(archive: Archive, suffix: str, splits: tuple[str, str], num_class
 
 
 LAYOUTS: dict[str, Layout] = {
-    "nmnist": Layout(10, 34, _find_nmnist),
+    "nmnist": Layout(10, 34, lambda archive: _by_folder(archive, ".bin", ("Train", "Test"), 10)),
     "cifar10-dvs": Layout(10, 128, _find_cifar10_dvs, _turn_cifar10_dvs),
     "dvs-gesture": Layout(_GESTURES, 128, _find_gestures),
     "dvs128-objects": Layout(len(OBJECTS), 128, _find_objects),

@@ -38,19 +38,16 @@ def open_synthetic(
         for default, limit in zip((NUM_TRAIN, NUM_TEST), limits, strict=True)
     ]
     train, test = (
-        InMemory(_make(count, size, timesteps, part), _labels(count))
+        InMemory(
+            _images(count, size, part)
+            if timesteps is None
+            else _clips(count, size, timesteps, part),
+            _labels(count),
+        )
         for part, count in enumerate(counts)
     )
     sha = hashlib.sha256(train.samples.tobytes() + test.samples.tobytes())
     return Splits(train=train, test=test, num_classes=NUM_CLASSES, digest=sha.hexdigest())
-
-
-def _make(
-    count: int, size: int, timesteps: int | None, part: int
-) -> NDArray[np.uint8] | NDArray[np.uint16]:
-    if timesteps is None:
-        return _images(count, size, part)
-    return _clips(count, size, timesteps, part)
 
 
 def _images(count: int, size: int, part: int) -> NDArray[np.uint8]:

@@ -44,7 +44,6 @@ class Role:
     integer: tuple[str, ...]
     """Types in an integer network."""
     is_optional: bool = False
-    real: tuple[str, ...] = _REAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +268,7 @@ def _tensors(
             found[name] = None
             continue
         region = found[name] = read_value(Region, document[name], where)
-        allowed = role.integer if is_integer else role.real
+        allowed = role.integer if is_integer else _REAL
         require(region.dtype in allowed, "dtype", f"{where} is {region.dtype}, none of {allowed}")
     return found
 

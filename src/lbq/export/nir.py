@@ -118,7 +118,7 @@ class _Graph:
         listed = list(terms[0])
         for number, term in enumerate(terms[1:]):
             if len(term) > 1 or term[0] in listed:
-                ones = np.ones(self._shapes[path], dtype=_numpy_dtype(self._network))
+                ones = np.ones(self._shapes[path], dtype=self._network.example().numpy().dtype)
                 listed += self._put(f"{path}_term_{number}", self._nir.Scale(ones), term)
             else:
                 listed += term
@@ -127,8 +127,9 @@ class _Graph:
     def _synapse(self, path: str, node: Synapse, sources: list[str]) -> list[str]:
         nir, weight = self._nir, node.weight.numpy()
         bias = np.zeros(len(weight), weight.dtype) if node.bias is None else node.bias.numpy()
+        before = next(place.inputs[0] for place in self._network.plan if place.path == path)
+        shape = self._shapes[before]
         if node.is_linear:
-            shape = self._shapes[self._read_by(path)]
             if len(shape) > 1:
                 flat = nir.Flatten({"input": np.array(shape)}, start_dim=0, end_dim=-1)
                 sources = self._put(f"{path}_flatten", flat, sources)
@@ -144,7 +145,7 @@ class _Graph:
         if why is not None:
             raise LoweringError(f"{path} cannot be written as NIR: {why}")
         made = nir.Conv2d(
-            input_shape=tuple(self._shapes[self._read_by(path)][1:]),
+            input_shape=tuple(shape[1:]),
             weight=weight,
             stride=node.stride,
             padding=node.padding,
@@ -153,9 +154,6 @@ class _Graph:
             bias=bias,
         )
         return self._put(path, made, sources)
-
-    def _read_by(self, path: str) -> str:
-        return next(place.inputs[0] for place in self._network.plan if place.path == path)
 
 
 def _shortcut(nir: ModuleType, node: Shortcut, shape: Sequence[int]) -> Any:
@@ -192,10 +190,6 @@ def _shapes(network: LoweredNetwork) -> dict[str, tuple[int, ...]]:
     answer = network.plan[-1]
     shapes[answer.path] = shapes[answer.inputs[0]]
     return shapes
-
-
-def _numpy_dtype(network: LoweredNetwork) -> Any:
-    return network.example().numpy().dtype
 
 
 class _Reading:

@@ -45,11 +45,12 @@ def neuron_graph(
     for name, threshold in zip(names, below, strict=True):
         nodes[name] = nir.Threshold(_over_space(threshold, shape))
     edges = [(name, "output") for name in names]
-    if _remembers(node, timesteps):
+    if timesteps > 1 and (float(node.decay) > 0 or node.resets_after_decay):
         nodes["membrane"] = _integrator(nir, node, shape)
         edges += [("input", "membrane"), *(("membrane", name) for name in names)]
         if node.reset != "none" or node.resets_after_decay:
-            nodes["reset"] = nir.Scale(_over_space(_feedback(node), shape))
+            kept = 1 if node.resets_after_decay else node.decay
+            nodes["reset"] = nir.Scale(_over_space(-(kept * node.reset_amount), shape))
             nodes["delay"] = nir.Delay(_over_space(torch.full_like(node.decay, DT), shape))
             takes_one = node.reset == "event" and not node.resets_after_decay
             fed_back = names[:1] if takes_one else names
@@ -121,10 +122,6 @@ def _check(node: LevelNeuron, path: str) -> None:
         raise LoweringError(f"{path} cannot be written as NIR exactly: {why}")
 
 
-def _remembers(node: LevelNeuron, timesteps: int) -> bool:
-    return timesteps > 1 and (float(node.decay) > 0 or node.resets_after_decay)
-
-
 def _integrator(nir: ModuleType, node: LevelNeuron, shape: Sequence[int]) -> Any:
     if float(node.decay) == 1:
         return nir.I(r=_over_space(torch.full_like(node.decay, 1 / DT), shape))
@@ -134,10 +131,6 @@ def _integrator(nir: ModuleType, node: LevelNeuron, shape: Sequence[int]) -> Any
         r=_over_space(resistance, shape),
         v_leak=_over_space(torch.zeros_like(tau), shape),
     )
-
-
-def _feedback(node: LevelNeuron) -> Tensor:
-    return -node.reset_amount if node.resets_after_decay else -(node.decay * node.reset_amount)
 
 
 def _read_decay(nir: ModuleType, graph: Any, name: str, path: str) -> Tensor:

@@ -160,7 +160,7 @@ class _Written:
         if isinstance(node, Shortcut):
             return _like(first, self._nodes.shortcut(node, first), first.shape, bound)
         if isinstance(node, Merge):
-            return self._merge(node, inputs, bound)
+            return self._merge(inputs, bound)
         if isinstance(node, Pool):
             return self._pool(node, first)
         if isinstance(node, Repeat):
@@ -187,15 +187,14 @@ class _Written:
     def _read(self, path: str) -> str:
         return self._signals[path].batch(self.graph)
 
-    def _merge(self, node: Merge, inputs: list[TimedValue], bound: Bound | None) -> TimedValue:
-        is_shown = all(signal.time == inputs[0].time for signal in inputs)
-        if is_shown:
-            values = [signal.batch(self.graph) for signal in inputs]
-            return _like(inputs[0], self._nodes.merge(node, values), inputs[0].shape, bound)
-        values = [signal.all_instants(self.graph) for signal in inputs]
-        merged = _like(inputs[0], self._nodes.merge(node, values), inputs[0].shape, bound)
-        merged.time = "moving"
-        return merged
+    def _merge(self, inputs: list[TimedValue], bound: Bound | None) -> TimedValue:
+        is_alike = all(signal.time == inputs[0].time for signal in inputs)
+        values = [
+            signal.batch(self.graph) if is_alike else signal.all_instants(self.graph)
+            for signal in inputs
+        ]
+        merged = _like(inputs[0], self.graph.chain("Add", values), inputs[0].shape, bound)
+        return merged if is_alike else replace(merged, time="moving")
 
     def _pool(self, node: Pool, inputs: TimedValue) -> TimedValue:
         channels, *space = inputs.shape

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -57,6 +58,10 @@ class Graph:
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Add an operator with one output; return the output's name."""
         return self._op(kind, inputs, 1, attributes)[0]
+
+    def chain(self, kind: str, values: Sequence[str]) -> str:
+        """Combine values by an operator of two inputs, from left to right."""
+        return reduce(lambda total, value: self.op(kind, total, value), values)
 
     def split(self, value: str, parts: int) -> list[str]:
         """Cut the first axis into equal parts."""

@@ -28,11 +28,9 @@ from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Merge, Repeat, Shortcut, Synapse
 from lbq.errors import ParameterError
 from lbq.export.onnx_graph import Graph
-from lbq.export.onnx_real import convolution
+from lbq.export.onnx_real import PAIR_MAX, convolution
 
 WEIGHT_MAX = 127
-_PAIR_MAX = 2**15 - 1
-"""Where older processors saturate the sum of two products of a byte and a signed byte."""
 
 
 @dataclass
@@ -157,7 +155,7 @@ def fits_int8(node: Synapse) -> bool:
     if node.is_linear or node.weight.dtype != torch.int8 or node.max_input is None:
         return False
     is_map = node.bias is not None and node.bias.dim() != 1
-    return not is_map and 2 * node.max_input * WEIGHT_MAX <= _PAIR_MAX
+    return not is_map and 2 * node.max_input * WEIGHT_MAX <= PAIR_MAX
 
 
 _BYTE_MAX = 255

@@ -15,7 +15,6 @@ from lbq.deploy.nodes import (
     EXACT_FLOAT32,
     IntegerNeuron,
     LevelNeuron,
-    Merge,
     Pool,
     Readout,
     Shortcut,
@@ -23,11 +22,9 @@ from lbq.deploy.nodes import (
 )
 from lbq.errors import LoweringError
 from lbq.export.onnx_graph import UNROLLED, Graph, ThresholdSearch, TimedValue, stack
-from lbq.export.onnx_real import convolution, covers_everything, per_channel, window
+from lbq.export.onnx_real import PAIR_MAX, convolution, covers_everything, per_channel, window
 
 INT32_MAX = 2**31 - 1
-_PAIR_MAX = 2**15 - 1
-"""Where older processors saturate the sum of two products of a byte and a signed byte."""
 _HALF = 2**16
 _LOWEST = -(2**31)
 
@@ -115,10 +112,6 @@ class IntegerNodes:
             return product
         return graph.op("Add", product, self._constant(per_channel(node.bias, inputs.shape)))
 
-    def merge(self, _node: Merge, currents: list[str]) -> str:
-        """Add, from left to right."""
-        return self._chain("Add", currents)
-
     def pool(self, node: Pool, inputs: TimedValue) -> str:
         """Take the largest or the sum of every window; sums are int32."""
         graph = self.graph
@@ -156,17 +149,11 @@ class IntegerNodes:
                 )
                 for first in range(size)
             ]
-            value = self._chain(kind, slices)
+            value = graph.chain(kind, slices)
         return value
 
     def neuron(self, node: LevelNeuron, currents: TimedValue, reach: tuple[int, int]) -> list[str]:
-        """Unroll a neuron over time; return its levels as bytes, instant by instant.
-
-        Args:
-            node: the neuron.
-            currents: what it reads.
-            reach: the smallest and the largest integer that its membrane can be.
-        """
+        """Unroll a neuron whose membrane stays within ``reach``; return its levels as bytes."""
         if reach[1] - reach[0] > INT32_MAX:
             raise LoweringError(
                 f"its membrane can be {reach[0]}..{reach[1]}, a distance that no 32-bit integer "
@@ -180,13 +167,7 @@ class IntegerNodes:
         instants = currents.by_instant(self.graph)
         if node.over_time == "none":
             return stack(self.graph, instants)
-        return self._chain("Add", instants)
-
-    def _chain(self, kind: str, values: list[str]) -> str:
-        total = values[0]
-        for value in values[1:]:
-            total = self.graph.op(kind, total, value)
-        return total
+        return self.graph.chain("Add", instants)
 
     def _int32(self, inputs: TimedValue) -> str:
         value = inputs.batch(self.graph)
@@ -283,9 +264,7 @@ def _input_bits(weights: list[tuple[int, Tensor]], high: int) -> int:
 def _is_exact(weights: list[tuple[int, Tensor]], largest: int) -> bool:
     return all(
         _largest_sum(weight) * largest < EXACT_FLOAT32
-        and (
-            weight.dtype == torch.uint8 or 2 * int(weight.int().abs().max()) * largest <= _PAIR_MAX
-        )
+        and (weight.dtype == torch.uint8 or 2 * int(weight.int().abs().max()) * largest <= PAIR_MAX)
         for _, weight in weights
     )
 

@@ -11,7 +11,6 @@ from lbq.deploy.nodes import (
     EXACT_FLOAT32,
     IntegerNeuron,
     LevelNeuron,
-    Merge,
     Pool,
     Readout,
     Shortcut,
@@ -20,6 +19,8 @@ from lbq.deploy.nodes import (
 from lbq.errors import LoweringError
 from lbq.export.onnx_graph import UNROLLED, Graph, ThresholdSearch, TimedValue, stack
 
+PAIR_MAX = 2**15 - 1
+"""Where older processors saturate the sum of two products of a byte and a signed byte."""
 _VALUE = np.float32
 
 
@@ -49,14 +50,12 @@ class RealNodes:
                 return graph.op("MatMul", *arguments)
             return graph.op("Gemm", *arguments, self._constant(node.bias))
         arguments = [value, self._constant(weight)]
-        is_map = node.bias is not None and node.bias.dim() == 3
-        if node.bias is not None and not is_map:
-            arguments.append(self._constant(node.bias))
-        product = graph.op("Conv", *arguments, **convolution(node))
-        if is_map:
-            assert node.bias is not None
-            product = graph.op("Add", product, self._constant(node.bias))
-        return product
+        if node.bias is None:
+            return graph.op("Conv", *arguments, **convolution(node))
+        bias = self._constant(node.bias)
+        if node.bias.dim() == 3:
+            return graph.op("Add", graph.op("Conv", *arguments, **convolution(node)), bias)
+        return graph.op("Conv", *arguments, bias, **convolution(node))
 
     def shortcut(self, node: Shortcut, inputs: TimedValue) -> str:
         """Multiply every channel."""
@@ -65,13 +64,6 @@ class RealNodes:
         if node.bias is None:
             return product
         return self.graph.op("Add", product, self._constant(per_channel(node.bias, inputs.shape)))
-
-    def merge(self, _node: Merge, currents: list[str]) -> str:
-        """Add, from left to right."""
-        total = currents[0]
-        for current in currents[1:]:
-            total = self.graph.op("Add", total, current)
-        return total
 
     def pool(self, node: Pool, inputs: TimedValue) -> str:
         """Take the largest or the sum of every window."""
@@ -86,13 +78,7 @@ class RealNodes:
         return graph.op("Conv", value, ones, group=channels, **window(node))
 
     def neuron(self, node: LevelNeuron, currents: TimedValue, reach: tuple[int, int]) -> list[str]:
-        """Unroll a neuron over time; return its levels, instant by instant.
-
-        Args:
-            node: the neuron.
-            currents: what it reads.
-            reach: the smallest and the largest integer that its membrane can be.
-        """
+        """Unroll a neuron whose membrane stays within ``reach``; return its levels by instant."""
         if self.is_integer and currents.timesteps > 1:  # what a reset can remove
             if node.reset == "level":
                 check_exact(reach[0] - reach[1], reach[1] - reach[0])
@@ -103,11 +89,8 @@ class RealNodes:
     def readout(self, node: Readout, currents: TimedValue) -> str:
         """Answer with the mean, the sum, or all instants."""
         instants = currents.by_instant(self.graph)
-        total = (
-            stack(self.graph, instants)
-            if node.over_time == "none"
-            else self.merge(Merge(), instants)
-        )
+        is_stacked = node.over_time == "none"
+        total = stack(self.graph, instants) if is_stacked else self.graph.chain("Add", instants)
         if node.over_time == "mean":
             total = self.graph.op("Div", total, self._constant(len(instants)))
         return self.graph.cast(total, np.int32) if self.is_integer else total
@@ -207,10 +190,7 @@ class _Unrolled:
                 reached = graph.op("GreaterOrEqual", membrane, threshold)
                 spikes.append(graph.cast(reached, _VALUE))
                 carries[k] = graph.op("Where", reached, self._zero, membrane)
-            level = spikes[0]
-            for spike in spikes[1:]:
-                level = graph.op("Add", level, spike)
-            levels.append(level)
+            levels.append(graph.chain("Add", spikes))
         return levels
 
     def _mixed(self, currents: list[str], mixture: Tensor) -> list[str]:
@@ -221,10 +201,7 @@ class _Unrolled:
                 graph.op("Mul", current, graph.constant(share, _VALUE))
                 for current, share in zip(currents, row.unbind(0), strict=True)
             ]
-            total = parts[0]
-            for part in parts[1:]:
-                total = graph.op("Add", total, part)
-            mixed.append(total)
+            mixed.append(graph.chain("Add", parts))
         return mixed
 
 
