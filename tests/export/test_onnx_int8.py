@@ -44,10 +44,7 @@ def test_a_joined_projection_gives_the_sum_of_both_branches():
 
 def test_a_current_with_a_second_reader_is_not_taken():
     net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8, block="sew")
-    readers = {}
-    for place in net.plan:
-        for name in place.inputs:
-            readers[name] = readers.get(name, 0) + 1
+    readers = Counter(name for place in net.plan for name in place.inputs)
     groups = find_fusion_groups(net)
     assert groups
     assert all(readers[node] == 1 for group in groups.values() for node in group.nodes)

@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +122,6 @@ _NEIGHBOURS = 10
 """Number of consecutive images that are tried before a set counts as unreadable."""
 
 
-@runtime_checkable
 class EncodedImages(Protocol):
     """A source of encoded images."""
 

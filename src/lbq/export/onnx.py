@@ -1,6 +1,7 @@
 """``export_onnx``: a lowered network as an ONNX file that other engines run."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -70,8 +71,8 @@ def export_onnx(
     path = Path(path)
     written = _Written(network, style, outputs_levels)
     metadata = network_metadata(network) | {"style": style, "levels": written.level_outputs}
-    if written.num_inexact_channels is not None:
-        metadata["num_inexact_channels"] = written.num_inexact_channels
+    if written.fusion_groups is not None:
+        metadata["num_inexact_channels"] = written.fusion_groups.num_inexact_channels
     written.graph.save(path, metadata)
     if network.is_integer and style != "exact":
         _log.warning(
@@ -96,9 +97,9 @@ class _Written:
             self._nodes = IntegerNodes(self.graph, is_wide=is_wide)
         else:
             self._nodes = RealNodes(self.graph, is_integer=network.is_integer)
-        self._fusion_groups = None
+        self.fusion_groups = None
         if style in ("int8", "int8-lossy"):
-            self._fusion_groups = Int8FusionGroups(
+            self.fusion_groups = Int8FusionGroups(
                 self.graph, network, is_lossy=style == "int8-lossy"
             )
         self._signals = {INPUT: self._enter()}
@@ -117,11 +118,6 @@ class _Written:
         if outputs_levels:
             for neuron_path, _ in network.neurons():
                 self._output_levels(neuron_path)
-
-    @property
-    def num_inexact_channels(self) -> int | None:
-        """Channels whose levels may differ by one at a threshold; None where none can."""
-        return None if self._fusion_groups is None else self._fusion_groups.num_inexact_channels
 
     def _enter(self) -> TimedValue:
         network = self._network
@@ -147,11 +143,11 @@ class _Written:
         first, bound = inputs[0], self._bounds.get(place.path)
         if bound is not None and not self._is_exact:
             check_exact(bound.low, bound.high)
-        is_joined = self._fusion_groups is not None and place.path in self._fusion_groups.nodes
+        is_joined = self.fusion_groups is not None and place.path in self.fusion_groups.nodes
         if isinstance(node, Synapse):
-            if self._fusion_groups is not None and fits_int8(node):
+            if self.fusion_groups is not None and fits_int8(node):
                 folded = first.batch(self.graph)
-                value = None if is_joined else self._fusion_groups.current(node, folded)
+                value = None if is_joined else self.fusion_groups.current(node, folded)
             else:
                 value = self._nodes.synapse(node, first)
             return _like(first, value, _seen(node, first.shape), bound)
@@ -179,13 +175,11 @@ class _Written:
         raise LoweringError(f"a {type(node).__name__} is no node of a lowered network")
 
     def _levels(self, place: NodeRef, node: LevelNeuron, bound: Bound | None) -> list[str]:
-        if self._fusion_groups is not None and place.path in self._fusion_groups:
-            return [self._fusion_groups.write(place.path, self._read)]
+        if self.fusion_groups is not None and place.path in self.fusion_groups:
+            graph, signals = self.graph, self._signals
+            return [self.fusion_groups.write(place.path, lambda name: signals[name].batch(graph))]
         reach = (0, 0) if bound is None else (bound.low, bound.high)
         return self._nodes.neuron(node, self._signals[place.inputs[0]], reach)
-
-    def _read(self, path: str) -> str:
-        return self._signals[path].batch(self.graph)
 
     def _merge(self, inputs: list[TimedValue], bound: Bound | None) -> TimedValue:
         is_alike = all(signal.time == inputs[0].time for signal in inputs)
@@ -197,20 +191,14 @@ class _Written:
         return merged if is_alike else replace(merged, time="moving")
 
     def _pool(self, node: Pool, inputs: TimedValue) -> TimedValue:
-        channels, *space = inputs.shape
-        sizes = (
-            (size + 2 * pad - kernel) // stride + 1
-            for size, pad, kernel, stride in zip(
-                space, node.padding, node.kernel, node.stride, strict=True
-            )
-        )
+        shape = (inputs.shape[0], *_slide(node, inputs.shape[1:], node.kernel))
         area = node.kernel[0] * node.kernel[1] if node.kind == "sum" else 1
         low, high = inputs.low * area, inputs.high * area
         if node.kind == "sum" and any(node.padding):  # a window at the border holds less
             low, high = min(low, 0), max(high, 0)
         if self._network.is_integer and not self._is_exact:
             check_exact(low, high)
-        pooled = _like(inputs, self._nodes.pool(node, inputs), (channels, *sizes), None)
+        pooled = _like(inputs, self._nodes.pool(node, inputs), shape, None)
         pooled.low, pooled.high = low, high
         pooled.is_byte = inputs.is_byte and node.kind == "max"
         return pooled
@@ -246,13 +234,14 @@ def _seen(node: Synapse, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape behind a synapse."""
     if node.is_linear:
         return (len(node.weight),)
-    sizes = (
-        (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-        for size, pad, dilation, kernel, stride in zip(
-            shape[1:], node.padding, node.dilation, node.weight.shape[2:], node.stride, strict=True
-        )
-    )
-    return (len(node.weight), *sizes)
+    reach = [d * (k - 1) + 1 for k, d in zip(node.weight.shape[2:], node.dilation, strict=True)]
+    return (len(node.weight), *_slide(node, shape[1:], reach))
+
+
+def _slide(node: Synapse | Pool, space: Sequence[int], reach: Sequence[int]) -> list[int]:
+    """Return how many positions a window has along each axis."""
+    axes = zip(space, node.padding, reach, node.stride, strict=True)
+    return [(size + 2 * pad - wide) // step + 1 for size, pad, wide, step in axes]
 
 
 def _check_node(place: NodeRef, node: nn.Module) -> None:

@@ -16,6 +16,7 @@ be added before or after rounding down. The finest fraction ``weight / fine`` ne
 taken, among those whose points fit a byte.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -58,10 +59,7 @@ class FusionGroup:
 
 def find_fusion_groups(network: LoweredNetwork) -> dict[str, FusionGroup]:
     """Return the groups of a network of one timestep by the paths of their neurons."""
-    readers: dict[str, int] = {}
-    for place in network.plan:
-        for name in place.inputs:
-            readers[name] = readers.get(name, 0) + 1
+    readers = Counter(name for place in network.plan for name in place.inputs)
     inputs = {place.path: place.inputs for place in network.plan}
     groups: dict[str, FusionGroup] = {}
     for path, neuron in network.neurons():

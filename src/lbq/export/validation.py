@@ -6,6 +6,7 @@ The first uses the shapes of the manifest alone; nothing is computed and no tens
 import math
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from lbq.deploy.bounds import PIXEL_MAX
@@ -187,12 +188,9 @@ def _neuron(entry: Entry, entering: ValueInfo, manifest: Manifest) -> ValueInfo:
     else:
         small = settings["multiplier"] <= 2 ** settings["shift"]
         require(small, "decay", f"{path} multiplies its carry by more than one")
-    is_late, per_threshold_state = (
-        settings["resets_after_decay"],
-        settings.get("per_threshold_state", False),
-    )
+    per_threshold_state = settings.get("per_threshold_state", False)
     per_channel = entry.kind == "level_neuron" and (thresholds[1], reset_amount) != (1, (1,))
-    if is_late:
+    if settings["resets_after_decay"]:
         sound = thresholds[0] == 1 and not (is_signed or per_threshold_state or per_channel)
         sound &= settings["reset"] == "event"
         require(sound, "reset", f"{path} resets after its decay: one threshold, one event, no sign")
@@ -273,11 +271,8 @@ def _check_neuron(path: str, node: LevelNeuron) -> None:
     require(
         bool((thresholds[0] > 0).all()), "thresholds", f"{path} has a threshold at or below zero"
     )
-    rises = (
-        thresholds[1:] >= thresholds[:-1]
-        if isinstance(node, IntegerNeuron)
-        else thresholds[1:] > thresholds[:-1]
-    )
+    follows = torch.ge if isinstance(node, IntegerNeuron) else torch.gt
+    rises = follows(thresholds[1:], thresholds[:-1])
     require(bool(rises.all()), "thresholds", f"the thresholds of {path} do not rise")
     require(bool((node.reset_amount >= 0).all()), "reset", f"{path} has a negative reset amount")
     low, high = _DECAYS
