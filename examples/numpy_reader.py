@@ -101,9 +101,8 @@ def neuron(currents: Array, node: dict[str, Any]) -> Array:
     """Levels of a sequence ``[T, B, ...]``: decay, integrate, count thresholds, reset."""
     settings, tensors = node["settings"], node["tensors"]
     reset_amount = per_channel(tensors["reset_amount"], currents[0])
-    thresholds = np.stack([per_channel(row, currents[0]) for row in tensors["thresholds"]])[
-        :, None
-    ]  # [N, 1, C, ...]
+    rows = [per_channel(row, currents[0]) for row in tensors["thresholds"]]
+    thresholds = np.stack(rows)[:, None]  # [N, 1, C, ...]
     carry, level, levels = np.zeros_like(currents[0]), np.zeros_like(currents[0]), []
     for current in currents:
         membrane = ((carry * settings["multiplier"]) >> settings["shift"]) + current
@@ -146,7 +145,6 @@ def run(manifest: dict[str, Any], inputs: Array) -> Array:
 
 
 if __name__ == "__main__":
-    network = read_bundle(sys.argv[1])
-    logits = run(network, np.load(sys.argv[2]))
+    logits = run(read_bundle(sys.argv[1]), np.load(sys.argv[2]))
     for row in logits.reshape(-1, logits.shape[-1]):
         print(int(row.argmax()), *row)
