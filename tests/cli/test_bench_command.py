@@ -88,9 +88,3 @@ def test_inputs_of_another_kind_are_refused(capsys, network, tmp_path):
     np.save(tmp_path / "real.npy", np.zeros((4, 2, 5, 5)))
     assert main(["bench", str(network), "--inputs", str(tmp_path / "real.npy")]) == 1
     assert "expected uint8" in capsys.readouterr().err
-
-
-def test_the_help_has_an_example(capsys):
-    with pytest.raises(SystemExit):
-        main(["bench", "--help"])
-    assert "lbq bench net.lbq" in capsys.readouterr().out

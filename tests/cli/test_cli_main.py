@@ -30,11 +30,6 @@ def test_no_command_shows_them_all(capsys):
     assert "lbq train" in capsys.readouterr().out
 
 
-def test_a_mistyped_command_is_guessed(capsys):
-    assert cli.main(["trian"]) == 2
-    assert "did you mean `lbq train`?" in capsys.readouterr().err
-
-
 def fail_with(error, monkeypatch):
     def fail(words):
         raise error

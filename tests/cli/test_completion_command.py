@@ -41,8 +41,3 @@ def test_every_command_is_known_to_the_shell(script):
     from lbq.cli.main import COMMANDS  # noqa: PLC0415
 
     assert set(finish(script, "")) >= set(COMMANDS)
-
-
-def test_an_unknown_shell_is_a_wrong_command_line(capsys):
-    assert main(["completion", "fish"]) == 2
-    assert "'bash'" in capsys.readouterr().err

@@ -1,8 +1,6 @@
 import json
 from types import SimpleNamespace
 
-import pytest
-
 from lbq.cli import doctor_command
 from lbq.cli.main import main
 
@@ -56,12 +54,6 @@ def test_the_command_prints_a_table_or_data(capsys, tmp_path):
     assert "native kernels" in capsys.readouterr().out
     assert main(["doctor", "--cache", str(tmp_path), "--json"]) == 0
     assert {row["what"] for row in json.loads(capsys.readouterr().out)} >= {"GPUs", "threads"}
-
-
-def test_help_is_no_error(capsys):
-    with pytest.raises(SystemExit) as leaving:
-        main(["doctor", "--help"])
-    assert leaving.value.code == 0
 
 
 def test_a_module_that_no_package_owns_is_found_all_the_same(tmp_path, monkeypatch):

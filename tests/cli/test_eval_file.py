@@ -22,6 +22,15 @@ def evaluated(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
+def test_the_accuracy_of_a_run_is_told_in_words_and_as_data(trained, capsys):
+    assert main(["eval", str(trained)]) == 0
+    words = capsys.readouterr().out
+    assert "of 30)" in words
+    assert "after 1 epochs (4 steps)" in words
+    found = evaluated(capsys, trained)
+    assert f"{found['accuracy']:.2%} ({found['correct']} of 30)" in words
+
+
 def test_every_backend_counts_alike(bundle, capsys):
     dense = evaluated(capsys, bundle, "--backend", "dense")
     assert dense["count"] == 30
@@ -160,13 +169,6 @@ def test_what_a_bundle_of_an_own_network_does_not_say_is_asked_for_by_flag(
         assert evaluated(capsys, own / "integers.lbq", *words, *cache)["count"] == 2
 
 
-def test_a_file_that_carries_a_recipe_takes_none_of_those_flags(bundle, trained, capsys):
-    assert main(["eval", str(bundle), "--size", "8"]) == 1
-    assert "carries one" in capsys.readouterr().err
-    assert main(["eval", str(trained), "--size", "8"]) == 1
-    assert "not for runs" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("shape", [(12,), (1, 4, 4), (3, 4, 4)], ids=["flat", "grey", "frames"])
 def test_inputs_that_are_no_rgb_images_are_refused_with_what_python_does(tmp_path, capsys, shape):
     takes_frames = shape == (3, 4, 4)
@@ -182,28 +184,3 @@ def test_inputs_that_are_no_rgb_images_are_refused_with_what_python_does(tmp_pat
     lbq.save(lbq.lower(model.eval(), example), path)
     assert main(["eval", str(path), "--data", "synthetic"]) == 1
     assert f"lbq.run(lbq.load('{path}'), inputs)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "more", "why"),
-    [
-        ("net.lbq", ["--engine", "openvino"], "--engine runs .onnx"),
-        ("net.pt2", ["--backend", "unary"], "--backend is for .lbq"),
-        ("net.lbq", ["--step", "3"], "--step, --device, --devices and --workers are for runs"),
-        ("net.lbq", ["--workers", "2"], "are for runs"),
-        ("run", ["--limit", "3"], "are for files"),
-    ],
-)
-def test_flags_of_others_are_a_user_error(tmp_path, capsys, name, more, why):
-    (tmp_path / name).touch()
-    assert main(["eval", str(tmp_path / name), *more]) == 1
-    assert why in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("suffix", ["lbq", "onnx", "pt2", "nir"])
-def test_a_file_that_is_not_there_or_something_else_is_a_user_error(tmp_path, capsys, suffix):
-    path = tmp_path / f"net.{suffix}"
-    assert main(["eval", str(path)]) == 1
-    path.write_bytes(b"hello")
-    assert main(["eval", str(path)]) == 1
-    assert "Traceback" not in capsys.readouterr().err

@@ -50,36 +50,3 @@ def test_nir_gets_real_numbers_of_a_run_and_refuses_integers(trained, bundle, tm
     assert "real numbers" in capsys.readouterr().out
     assert main(["export", str(bundle), "--to", "nir", "--out", str(out)]) == 1
     assert "--bits float" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        (["--to", "pt2", "--style", "fast"], "--style fast is for --to onnx"),
-        (["--to", "onnx", "--bits", "4"], "belong to `lbq lower`"),
-    ],
-)
-def test_what_does_not_belong_together_is_a_user_error(bundle, tmp_path, capsys, more, why):
-    assert main(["export", str(bundle), "--out", str(tmp_path / "x"), *more]) == 1
-    assert why in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("source", ["nothing.lbq", "nothing"])
-def test_a_source_that_is_not_there_is_a_user_error(tmp_path, capsys, source):
-    words = ["export", str(tmp_path / source), "--to", "onnx", "--out", str(tmp_path / "x")]
-    assert main(words) == 1
-    assert "no bundle and no run" in capsys.readouterr().err
-
-
-def test_a_place_that_cannot_be_written_is_a_mistake_before_any_work(trained, tmp_path, capsys):
-    for command in (["lower"], ["export", "--to", "onnx"]):
-        words = [*command, str(trained), "--out", str(tmp_path / "no" / "x.lbq")]
-        assert main(words) == 1
-        assert "cannot be written" in capsys.readouterr().err
-
-
-def test_a_damaged_bundle_is_a_user_error(tmp_path, capsys):
-    (tmp_path / "net.lbq").write_bytes(b"hello")
-    words = ["export", str(tmp_path / "net.lbq"), "--to", "onnx", "--out", str(tmp_path / "x")]
-    assert main(words) == 1
-    assert "Traceback" not in capsys.readouterr().err

@@ -114,8 +114,3 @@ def test_data_that_are_gone_are_said_and_worked_around(trained, without_data, tm
     assert main([*words, "--check", "5"]) == 1
     assert "--check needs the data" in capsys.readouterr().err
     assert main([*words, "--data", "data/x"]) == 1
-
-
-def test_a_folder_without_a_run_is_a_user_error(tmp_path, capsys):
-    assert main(["lower", str(tmp_path)]) == 1
-    assert "has no checkpoint" in capsys.readouterr().err

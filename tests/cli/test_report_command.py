@@ -210,16 +210,3 @@ def test_what_was_written_is_data_if_asked(trained, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["file"], found["bytes"]) == (str(out), out.stat().st_size)
     assert "--limit 0" in found["notes"][0]
-
-
-def test_mistakes_are_explained(trained, tmp_path, capsys):
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "a.html")]) == 1
-    assert "has no checkpoint" in capsys.readouterr().err
-    assert main(["report", str(trained), "--out", str(tmp_path / "no" / "a.html")]) == 1
-    assert "--out names a file" in capsys.readouterr().err
-    assert main(["report", str(trained), str(trained), "--step", "4"]) == 2
-    assert "--step is for one run" in capsys.readouterr().err
-    assert main(["report"]) == 2
-    assert "name the folder of a run" in capsys.readouterr().err
-    assert main(["report", str(trained), "--limit", "-1"]) == 2
-    assert "--limit must be at least 0, got -1" in capsys.readouterr().err
