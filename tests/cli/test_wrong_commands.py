@@ -114,7 +114,7 @@ COMMANDS = [  # words, exit code, what the line says
     ("train misspelt.json", ERROR, "Recipe has no field eposch; it has"),
     ("eval nowhere", ERROR, "is it the folder of a run?"),
     ("eval empty", ERROR, "has no checkpoint"),
-    ("eval damaged", ERROR, "restore one from a copy"),
+    ("eval damaged", ERROR, "restore one from a backup"),
     ("eval run --step 77", ERROR, "no checkpoint of step 77; it has [4]"),
     ("eval nowhere.lbq", ERROR, "there is no file nowhere.lbq"),
     ("eval flipped.lbq", ERROR, "flipped.lbq: the bytes have SHA-256"),

@@ -47,18 +47,6 @@ def test_identity_shortcuts_are_edges_of_their_own():
     assert identities[0] == ("stem_neuron", "stages.0.0")
 
 
-def test_a_sum_of_bursts_enters_a_synapse_branch_by_branch():
-    class Sum(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.out = lbq.BurstLIF(), lbq.BurstLIF(), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.out(self.a(x) + self.b(-x))
-
-    assert wires(trace_connectivity(Sum(), torch.randn(2, 1, 4))) == [("a", "out"), ("b", "out")]
-
-
 def test_pools_are_followed():
     model = nn.Sequential(
         lbq.BurstLIF(),
@@ -74,99 +62,102 @@ def test_pools_are_followed():
     assert second.fan_out.tolist() == [7]
 
 
-def test_what_cannot_be_followed_is_listed_and_counted_in_macs():
-    class Squared(nn.Module):
-        def forward(self, x):
-            return F.relu(x)
-
-    model = nn.Sequential(lbq.BurstLIF(), Squared(), nn.Linear(4, 2))
-    connectivity = trace_connectivity(model, torch.randn(2, 1, 4))
-    assert connectivity.untracked == ["relu in 1"]
-    assert not connectivity.edges
-    assert connectivity.synapses[0].has_real_input
+def test_what_cannot_be_followed_is_listed_with_its_module():
+    model = nn.Sequential(lbq.BurstLIF(), nn.ReLU(), nn.Linear(4, 2))
+    assert trace_connectivity(model, torch.randn(2, 1, 4)).untracked == ["relu in 1"]
 
 
-class Join(nn.Module):
-    """Two neurons whose bursts are joined in some way before a linear layer."""
+class Wired(nn.Module):
+    """Modules, and a function of them and of the input."""
 
-    def __init__(self, join, features=4):
+    def __init__(self, wire, **modules):
         super().__init__()
-        self.a, self.b, self.join = lbq.BurstLIF(), lbq.BurstLIF(), join
-        self.out = nn.Linear(features, 2)
+        self.wire = wire
+        for name, module in modules.items():
+            self.add_module(name, module)
 
     def forward(self, x):
-        return self.out(self.join(self.a(x), self.b(-x)))
+        return self.wire(self, x)
 
 
-def test_concatenated_channels_are_followed():
-    connectivity = trace_connectivity(
-        Join(lambda a, b: torch.cat([a, b], dim=2), 8), torch.randn(2, 1, 4)
-    )
-    assert wires(connectivity) == [("a", "out"), ("b", "out")]
-    assert not connectivity.untracked
+def joined(join, features=4):
+    """Two neurons whose bursts are joined in some way before a linear layer."""
+    neurons = {"a": lbq.BurstLIF(), "b": lbq.BurstLIF()}
+    return Wired(lambda m, x: m.out(join(m.a(x), m.b(-x))), **neurons, out=nn.Linear(features, 2))
 
 
-def joined_in_place(a, b):
+def added_in_place(a, b):
     a += b
     return a
 
 
-def test_sums_in_place_are_followed():
-    connectivity = trace_connectivity(Join(joined_in_place), torch.randn(2, 1, 4))
-    assert wires(connectivity) == [("a", "out"), ("b", "out")]
+@pytest.mark.parametrize(
+    ("sources", "features", "join"),
+    [
+        ("ab", 4, lambda a, b: a + b),
+        ("ab", 4, added_in_place),
+        ("ab", 8, lambda a, b: torch.cat([a, b], dim=2)),
+        ("a", 4, lambda a, b: 0 + a),
+        ("a", 4, lambda a, b: F.dropout(a, 0.5, training=False).div(4).div_(2)),
+    ],
+)
+def test_what_keeps_levels_is_followed_branch_by_branch(sources, features, join):
+    connectivity = trace_connectivity(joined(join, features), torch.randn(2, 1, 4))
+    assert wires(connectivity) == [(source, "out") for source in sources]
+    assert not connectivity.untracked
+
+
+def partly_cleared(b):
+    b = b.clone()
+    b[..., :2] = 0.0
+    return b
+
+
+def cleared_through_a_view(b):
+    b.view(b.shape).mul_(torch.tensor(0.0))
+    return b
+
+
+def cleared_by_out(b):
+    torch.mul(b, torch.zeros(4), out=b)
+    return b
 
 
 @pytest.mark.parametrize(
-    ("name", "join"),
+    ("name", "features", "join"),
     [
-        ("stack", lambda a, b: torch.stack([a, b])),
-        ("cat", lambda a, b: torch.cat([a, b], dim=1)),
-        ("relu_", lambda a, b: a.relu_()),
-        ("mul", lambda a, b: a * b),
+        ("stack", 4, lambda a, b: torch.stack([a, b])),
+        ("cat", 4, lambda a, b: torch.cat([a, b], dim=1)),
+        ("relu_", 4, lambda a, b: a.relu_()),
+        ("mul", 4, lambda a, b: a * b),
+        ("unbind", 4, lambda a, b: a.unbind(0)[0].unsqueeze(0)),
+        ("split", 4, lambda a, b: a.split(1)[0]),
+        ("chunk", 4, lambda a, b: a.chunk(2)[0]),
+        ("expand", 1, lambda a, b: a.expand(-1, -1, 4)),
+        ("mul", 4, lambda a, b: a * -1.0),
+        ("add", 4, lambda a, b: a + 1.0),
+        ("div", 4, lambda a, b: torch.div(a, 4, rounding_mode="floor")),
+        ("__setitem__", 4, lambda a, b: partly_cleared(a)),
+        ("mul_", 4, lambda a, b: cleared_through_a_view(a)),
+        ("mul", 4, lambda a, b: cleared_by_out(a)),
+        ("zero_", 4, lambda a, b: a.zero_()),
+        ("dropout", 4, lambda a, b: F.dropout(a, 0.5)),
     ],
 )
-def test_a_join_that_cannot_be_followed_is_never_silent(name, join):
-    connectivity = trace_connectivity(Join(join), torch.randn(2, 1, 4))
+def test_what_loses_levels_is_listed_and_counted_in_macs(name, features, join):
+    connectivity = trace_connectivity(joined(join), torch.randn(2, 1, features))
     assert not connectivity.edges
-    assert connectivity.synapses[0].has_real_input
+    assert [s.has_real_input for s in connectivity.synapses] == [True]
     assert connectivity.untracked == [f"{name} in the model"]
-
-
-@pytest.mark.parametrize(
-    ("name", "features", "pieces"),
-    [
-        ("unbind", 4, lambda b: b.unbind(0)[0].unsqueeze(0)),
-        ("split", 4, lambda b: b.split(1)[0]),
-        ("chunk", 4, lambda b: b.chunk(2)[0]),
-        ("expand", 1, lambda b: b.expand(-1, -1, 4)),
-        ("mul", 4, lambda b: b * -1.0),
-        ("add", 4, lambda b: b + 1.0),
-    ],
-)
-def test_pieces_of_bursts_are_never_dropped_in_silence(name, features, pieces):
-    connectivity = trace_connectivity(Join(lambda a, b: pieces(a)), torch.randn(2, 1, features))
-    assert not connectivity.edges
-    assert connectivity.synapses[0].has_real_input
-    assert connectivity.untracked == [f"{name} in the model"]
-
-
-def test_adding_nothing_changes_nothing():
-    assert wires(trace_connectivity(Join(lambda a, b: 0 + a), torch.randn(2, 1, 4))) == [
-        ("a", "out")
-    ]
 
 
 def test_a_sum_of_bursts_and_currents_into_a_synapse_is_listed():
-    class Mixed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.neuron, self.one, self.two = lbq.BurstLIF(), nn.Linear(4, 4), nn.Linear(4, 2)
+    def mixed(m, x):
+        bursts = m.neuron(x)
+        return m.two(bursts + m.one(bursts))
 
-        def forward(self, x):
-            bursts = self.neuron(x)
-            return self.two(bursts + self.one(bursts))
-
-    connectivity = trace_connectivity(Mixed(), torch.randn(2, 1, 4))
+    model = Wired(mixed, neuron=lbq.BurstLIF(), one=nn.Linear(4, 4), two=nn.Linear(4, 2))
+    connectivity = trace_connectivity(model, torch.randn(2, 1, 4))
     assert connectivity.untracked == ["sum of bursts and currents into two"]
     assert [s.has_real_input for s in connectivity.synapses] == [False, True]
 
@@ -179,38 +170,26 @@ def test_a_sum_of_bursts_and_currents_into_a_synapse_is_listed():
     ],
 )
 def test_other_products_are_said_to_be_uncounted(product):
-    model = Join(product)
+    model = joined(product)
     assert trace_connectivity(model, torch.randn(2, 1, 4)).uncounted
     with pytest.raises(CountError, match="only convolutions and linear layers"):
         lbq.count_macs(model, torch.randn(2, 1, 4))
 
 
-class Sequence(nn.Module):
-    """A recurrent layer, alone: its output comes with its state."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x):
-        return self.layer(x)[0]
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attend = nn.MultiheadAttention(4, 2)
-
-    def forward(self, x):
-        return self.attend(x, x, x)[0]
+def first_output(inputs, layer):
+    """A layer that answers with a tuple."""
+    return Wired(lambda m, x: m.layer(*[x] * inputs)[0], layer=layer)
 
 
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("multi_head_attention_forward in attend", Attention()),
-        ("lstm in layer", Sequence(nn.LSTM(4, 4))),
-        ("gru in layer", Sequence(nn.GRU(4, 4))),
+        (
+            "multi_head_attention_forward in attend",
+            first_output(3, attend=nn.MultiheadAttention(4, 2)),
+        ),
+        ("lstm in layer", first_output(1, nn.LSTM(4, 4))),
+        ("gru in layer", first_output(1, nn.GRU(4, 4))),
         ("multi_head_attention_forward in self_attn", nn.TransformerEncoderLayer(4, 2, 8)),
     ],
 )
@@ -219,28 +198,18 @@ def test_products_inside_of_larger_operations_are_said_to_be_uncounted(name, mod
 
 
 def test_a_loop_over_time_is_one_synapse_that_runs_at_every_timestep():
-    class Loop(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.neuron, self.out = lbq.BurstLIF(), nn.Linear(4, 2)
+    def loop(m, x):
+        return torch.stack([m.out(instant) for instant in m.neuron(x)])
 
-        def forward(self, x):
-            return torch.stack([self.out(instant) for instant in self.neuron(x)])
-
-    (synapse,) = trace_connectivity(Loop(), torch.randn(3, 1, 4)).synapses
+    model = Wired(loop, neuron=lbq.BurstLIF(), out=nn.Linear(4, 2))
+    (synapse,) = trace_connectivity(model, torch.randn(3, 1, 4)).synapses
     assert (synapse.timesteps, synapse.inputs, synapse.macs) == (3, 4, 3 * 8)
 
 
 def test_a_synapse_used_again_counts_again():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.out = lbq.BurstLIF(), lbq.BurstLIF(), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.out(self.b(self.out(self.a(x))))
-
-    assert [s.macs for s in trace_connectivity(Twice(), torch.randn(3, 1, 4)).synapses] == [48, 48]
+    neurons = {"a": lbq.BurstLIF(), "b": lbq.BurstLIF()}
+    model = Wired(lambda m, x: m.out(m.b(m.out(m.a(x)))), **neurons, out=nn.Linear(4, 4))
+    assert [s.macs for s in trace_connectivity(model, torch.randn(3, 1, 4)).synapses] == [48, 48]
 
 
 def test_a_neuron_in_two_places_is_refused():
@@ -279,53 +248,6 @@ def test_a_batch_is_no_example():
     model = nn.Sequential(lbq.BurstLIF(), nn.Linear(4, 2))
     with pytest.raises(ShapeError, match="batch of 3; pass a batch of one"):
         trace_connectivity(model, torch.randn(2, 3, 4))
-
-
-def floor_divided(b):
-    return torch.div(b, 4, rounding_mode="floor")
-
-
-def partly_cleared(b):
-    b = b.clone()
-    b[..., :2] = 0.0
-    return b
-
-
-def cleared_through_a_view(b):
-    b.view(b.shape).mul_(torch.tensor(0.0))
-    return b
-
-
-def cleared_by_out(b):
-    torch.mul(b, torch.zeros(4), out=b)
-    return b
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("div", floor_divided),
-        ("__setitem__", partly_cleared),
-        ("mul_", cleared_through_a_view),
-        ("mul", cleared_by_out),
-        ("zero_", lambda b: b.zero_()),
-        ("dropout", lambda b: F.dropout(b, 0.5)),
-    ],
-)
-def test_bursts_that_are_rounded_or_overwritten_are_not_charged_as_levels(name, change):
-    connectivity = trace_connectivity(Join(lambda a, b: change(a)), torch.randn(2, 1, 4))
-    assert wires(connectivity) == []
-    assert connectivity.untracked == [f"{name} in the model"]
-    assert [s.has_real_input for s in connectivity.synapses] == [True]
-
-
-def test_a_dropout_that_is_off_and_a_plain_quotient_are_followed():
-    def keep(a, b):
-        return F.dropout(a, 0.5, training=False).div(4).div_(2)
-
-    connectivity = trace_connectivity(Join(keep), torch.randn(2, 1, 4))
-    assert wires(connectivity) == [("a", "out")]
-    assert not connectivity.untracked
 
 
 def forgetful():

@@ -80,7 +80,7 @@ def test_a_synapse_whose_timesteps_are_unknown_is_named_and_the_ann_is_not_guess
 def test_a_table_of_nothing_says_so():
     text = str(replace(table(), num_images=0))
     assert text.startswith("nothing was counted")
-    assert "watch_levels" in text
+    assert "with lbq.watch_levels(model, counter):" in text
     assert "0.000" not in text
 
 

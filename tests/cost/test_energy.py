@@ -73,27 +73,18 @@ def test_the_papers_convention_gives_the_papers_energies_and_ratios(claim):
     assert f"{row.ann_mj:.2f}" == "11.90"
 
 
-def test_like_for_like_prices_both_sides_in_the_same_integers():
+@pytest.mark.parametrize(
+    ("name", "mac_pj", "ac_pj"),
+    [("int8, 8-bit sums", 0.23, 0.03), ("int8, 32-bit sums", 0.3, 0.1), ("float16", 1.5, 0.4)],
+)
+def test_both_sides_are_priced_in_the_same_precision(name, mac_pj, ac_pj):
     report = EnergyModel().estimate(table(945_690_000, 695_000))
-    narrow, wide = report["int8, 8-bit sums"], report["int8, 32-bit sums"]
-    assert narrow.ann_mj == pytest.approx(0.23 * EXACT_MACS / 1e9)
-    assert narrow.burst_mj == pytest.approx(
-        (0.23 * EXACT_STEM_MACS + 0.03 * 945_690_000 + 0.1 * 695_000) / 1e9
+    assert report[name].ann_mj == pytest.approx(mac_pj * EXACT_MACS / 1e9)
+    assert report[name].burst_mj == pytest.approx(
+        (mac_pj * EXACT_STEM_MACS + ac_pj * 945_690_000 + 0.1 * 695_000) / 1e9
     )
-    assert wide.ann_mj == pytest.approx(0.3 * EXACT_MACS / 1e9)
-    assert wide.burst_mj == pytest.approx(
-        (0.3 * EXACT_STEM_MACS + 0.1 * 945_690_000 + 0.1 * 695_000) / 1e9
-    )
-    # the honest point: the paper's float32 network costs more than an int8 ANN
-    assert report["paper"].burst_mj > narrow.ann_mj
-
-
-def test_half_floats_are_priced_as_published():
-    half = EnergyModel().estimate(table(945_690_000, 695_000))["float16"]
-    assert half.ann_mj == pytest.approx(1.5 * EXACT_MACS / 1e9)
-    assert half.burst_mj == pytest.approx(
-        (1.5 * EXACT_STEM_MACS + 0.4 * 945_690_000 + 0.1 * 695_000) / 1e9
-    )
+    # the paper's float32 network costs more than an int8 ANN
+    assert report["paper"].burst_mj > report["int8, 8-bit sums"].ann_mj
 
 
 def test_a_ratio_has_one_rule_for_padding_on_both_sides():

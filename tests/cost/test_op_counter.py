@@ -287,13 +287,6 @@ def test_another_size_than_the_example_had_is_refused(example, ran):
         run(model, torch.randn(2, 3, 2, *ran), counter)
 
 
-def test_a_tally_that_was_never_fed_says_so():
-    model = frames_network()
-    text = str(lbq.OpCounter(model, torch.randn(2, 1, 2, 6, 6)))
-    assert text.startswith("nothing was counted")
-    assert "with lbq.watch_levels(model, counter):" in text
-
-
 def test_a_tally_checks_on_request_that_time_is_first():
     def forgetful():
         return nn.Sequential(nn.Linear(6, 1), lbq.BurstLIF(), nn.Linear(1, 2))

@@ -267,26 +267,14 @@ def test_our_counts_are_those_of_visiting_every_synapse(model, x):
     assert our_counts(model, x) == counts_by_hand(model, x)
 
 
-def test_neurobench_counts_our_bit_sparse_acs_over_bit_planes(model, x, max_level):
-    planes = in_planes(model, bit_planes, max_level)
+@pytest.mark.parametrize(
+    ("split", "acs"), [(bit_planes, "bit_sparse_acs"), (thermometer_planes, "unary_acs")]
+)
+def test_others_count_our_acs_over_planes(model, x, max_level, split, acs):
+    expected, planes = getattr(our_counts(model, x), acs), in_planes(model, split, max_level)
     assert torch.equal(planes(x), model(x))
-    assert neurobench_counts(planes, x) == (our_counts(model, x).bit_sparse_acs, 0)
-
-
-def test_neurobench_counts_our_unary_acs_over_thermometer_planes(model, x, max_level):
-    planes = in_planes(model, thermometer_planes, max_level)
-    assert torch.equal(planes(x), model(x))
-    assert neurobench_counts(planes, x) == (our_counts(model, x).unary_acs, 0)
-
-
-def test_spikingjelly_counts_our_bit_sparse_acs_over_bit_planes(model, x, max_level):
-    planes = in_planes(model, bit_planes, max_level)
-    assert spikingjelly_synops(planes, x) == our_counts(model, x).bit_sparse_acs
-
-
-def test_spikingjelly_counts_our_unary_acs_over_thermometer_planes(model, x, max_level):
-    planes = in_planes(model, thermometer_planes, max_level)
-    assert spikingjelly_synops(planes, x) == our_counts(model, x).unary_acs
+    assert spikingjelly_synops(planes, x) == expected
+    assert neurobench_counts(planes, x) == (expected, 0)
 
 
 def test_sinabs_counts_our_unary_acs_over_levels(model, x):

@@ -290,13 +290,9 @@ def test_level_five_needs_two_bits():
 
 def test_gesture_accuracy_is_no_share_of_a_test_set():
     accuracy = PRINTED["DVS128-Gesture/ResNet-19/LBQ/T=16"]
-    for size in GESTURE_TEST_SIZES:
-        shares = [round_like(Decimal(100 * k) / size, accuracy) for k in range(size + 1)]
-        assert accuracy not in shares
+    for size in GESTURE_TEST_SIZES:  # nor is it a mean over up to ten runs
+        assert not any(is_share_of(accuracy, size * runs) for runs in range(1, 11))
     assert round_like(Decimal(28300) / 288, accuracy) == Decimal("98.26")
-    # Nor is it a mean over up to ten runs.
-    assert not any(is_share_of(accuracy, 288 * runs) for runs in range(1, 11))
-    assert not any(is_share_of(accuracy, 264 * runs) for runs in range(1, 11))
 
 
 def test_stem_per_timestep_breaks_the_ratios():
@@ -350,7 +346,6 @@ def test_floor_can_miss_an_exact_multiple_in_float32():
 
 
 def test_energy_table_takes_the_weaker_ternary():
-    assert PRINTED["energy/Ternary/accuracy"] == PRINTED["ablation/Ternary Spike/fixed"]
     assert PRINTED["energy/Ternary/accuracy"] < PRINTED["ablation/Ternary Spike/learnable"]
 
 

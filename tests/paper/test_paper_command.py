@@ -11,15 +11,18 @@ def test_experiments_are_listed_with_their_state(capsys, tmp_path):
     assert "7 experiments, 0 recorded" in out
 
 
-def test_a_table_is_printed(capsys, tmp_path):
-    assert main(["table", "5", "--results", str(tmp_path)]) == 0
-    assert "97.45" in capsys.readouterr().out
-
-
-def test_figure_3_is_drawn(capsys, tmp_path):
-    assert main(["figure", "3", "--out", str(tmp_path)]) == 0
-    assert "figure3.svg" in capsys.readouterr().out
-    assert len(list(tmp_path.iterdir())) == 3
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["table", "5"], "97.45"),
+        (["results"], "# Results"),
+        (["figure", "3", "--out", "new"], "figure3.svg"),
+    ],
+)
+def test_tables_pages_and_figures_are_written(words, printed, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--results", str(tmp_path)]) == 0
+    assert printed in capsys.readouterr().out
 
 
 def test_figure_4_comes_with_its_numbers(capsys, record, layers, tmp_path):
@@ -30,11 +33,6 @@ def test_figure_4_comes_with_its_numbers(capsys, record, layers, tmp_path):
     assert "0.173" in out
     assert "not run" in out
     assert "figure4-pocket.png" in out
-
-
-def test_the_page_of_results_is_printed(capsys, tmp_path):
-    assert main(["results", "--results", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("# Results")
 
 
 def test_parts_of_an_array_are_the_whole():

@@ -28,6 +28,13 @@ def work(tmp_path):
     return RunnerOptions(out=tmp_path / "results", folder=tmp_path / "runs", options=OPTIONS)
 
 
+@pytest.fixture
+def of_cifar10(experiment):
+    """The same with the name of data that are not here."""
+    data = replace(experiment.recipe.data, source="uoft-cs/cifar10")
+    return replace(experiment, recipe=replace(experiment.recipe, data=data))
+
+
 def run(experiment, work):
     return run_experiment(experiment, work, log=str)
 
@@ -87,13 +94,10 @@ def test_a_record_of_older_code_counts_only_if_it_is_accepted(experiment, work):
     assert not second.is_current
 
 
-def test_one_failure_does_not_stop_the_others(experiment, work, tmp_path):
-    recipe = replace(
-        experiment.recipe, data=replace(experiment.recipe.data, source="uoft-cs/cifar10")
-    )
+def test_one_failure_does_not_stop_the_others(experiment, of_cifar10, work, tmp_path):
     said = []
     here = replace(work, data=tmp_path)
-    code = run_experiments([replace(experiment, recipe=recipe), experiment], here, log=said.append)
+    code = run_experiments([of_cifar10, experiment], here, log=said.append)
     assert code == 1
     assert "needs the data set cifar10" in said[0]
     assert said[-1].endswith(": recorded")
@@ -107,14 +111,11 @@ def test_a_launcher_is_refused(experiment, work, monkeypatch):
         run_experiments([experiment], work, log=str)
 
 
-def test_another_data_set_is_refused(experiment, work, tmp_path):
-    recipe = replace(
-        experiment.recipe, data=replace(experiment.recipe.data, source="uoft-cs/cifar10")
-    )
+def test_another_data_set_is_refused(of_cifar10, work, tmp_path):
     (tmp_path / "cifar100").mkdir()
     there = replace(work, data=tmp_path / "cifar100")
     with pytest.raises(RunError, match="neither is named so nor holds it"):
-        run_experiment(replace(experiment, recipe=recipe), there, log=str)
+        run(of_cifar10, there)
 
 
 def test_a_diverged_experiment_is_recorded_as_such(experiment, work):
