@@ -184,10 +184,7 @@ def first_output(inputs, layer):
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        (
-            "multi_head_attention_forward in attend",
-            first_output(3, attend=nn.MultiheadAttention(4, 2)),
-        ),
+        ("multi_head_attention_forward in layer", first_output(3, nn.MultiheadAttention(4, 2))),
         ("lstm in layer", first_output(1, nn.LSTM(4, 4))),
         ("gru in layer", first_output(1, nn.GRU(4, 4))),
         ("multi_head_attention_forward in self_attn", nn.TransformerEncoderLayer(4, 2, 8)),
