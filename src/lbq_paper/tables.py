@@ -7,7 +7,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from textwrap import fill
 
 from lbq_paper.claims import (
@@ -15,8 +14,7 @@ from lbq_paper.claims import (
     ACCUMULATIONS,
     ACCURACY,
     ENERGIES,
-    AccumulationClaim,
-    EnergyClaim,
+    CostClaim,
     printed_entries,
 )
 from lbq_paper.experiments import OPEN_POINTS, Table, describe_pocket
@@ -56,7 +54,6 @@ numbers compare with each other, not with the paper's. {OLDER} computed by other
 present one."""
 _TABLE_WIDTH = 100
 
-_ENERGY_DIGITS = {"accuracy, %": 2, "ANN / this": 2, "formations": 5, "energy": 5}
 _COMPARED = {"holds": "better", "does not hold": "worse"}
 
 Line = tuple[str, ...]
@@ -124,45 +121,40 @@ def _ablation_lines(results: Results) -> list[Line]:
     return found
 
 
-def _accumulation_lines(results: Results) -> list[Line]:
-    claims = {f"accumulation/{claim.row}": claim for claim in ACCUMULATIONS}
-    columns: Sequence[tuple[str, Callable[[AccumulationClaim], Decimal], Value]] = (
-        ("unary ACs", lambda claim: claim.unary_acs_m, millions("unary_acs")),
-        ("bit-sparse ACs", lambda claim: claim.bit_sparse_acs_m, millions("bit_sparse_acs")),
-        ("saved, %", lambda claim: claim.reduction_percent, reduction),
-    )
-    found: list[Line] = [("method", "what", "paper", *SIZES.values())]
-    for entry in _with_ours(claims, results, "6"):
-        claim = claims.get(entry)
-        for name, printed, value in columns:
-            word = "-" if claim is None else str(printed(claim))
-            row = entry.removeprefix("accumulation/")
-            found.append((row, name, word, *_both(results, entry, value)))
-    return found
+_COLUMNS: dict[Table, tuple[tuple[str, str, Value, int], ...]] = {
+    "6": (
+        ("unary ACs", "unary_acs_m", millions("unary_acs"), 2),
+        ("bit-sparse ACs", "bit_sparse_acs_m", millions("bit_sparse_acs"), 2),
+        ("saved, %", "reduction_percent", reduction, 2),
+    ),
+    "7": (
+        ("accuracy, %", "accuracy", accuracy, 2),
+        ("FP MACs", "fp_macs_m", millions("fp_macs"), 4),
+        ("ACs", "acs_m", millions("bit_sparse_acs"), 4),
+        ("formations", "plane_formations_m", millions("plane_formations"), 5),
+        ("energy", "energy_mj", energy_mj, 5),
+        ("ANN / this", "ratio", energy_ratio, 2),
+    ),
+}
+"""Of each: its name, the field of the claim, our value and its digits."""
 
 
-def _energy_lines(results: Results) -> list[Line]:
-    claims = {f"energy/{claim.row}": claim for claim in ENERGIES}
-    columns: Sequence[tuple[str, Callable[[EnergyClaim], Decimal | None], Value]] = (
-        ("accuracy, %", lambda claim: claim.accuracy, accuracy),
-        ("FP MACs", lambda claim: claim.fp_macs_m, millions("fp_macs")),
-        ("ACs", lambda claim: claim.acs_m, millions("bit_sparse_acs")),
-        ("formations", lambda claim: claim.plane_formations_m, millions("plane_formations")),
-        ("energy", lambda claim: claim.energy_mj, energy_mj),
-        ("ANN / this", lambda claim: claim.ratio, energy_ratio),
-    )
-    found: list[Line] = [("method", "what", "paper", *SIZES.values())]
-    for entry in _with_ours(claims, results, "7"):
-        claim = claims.get(entry)
-        for name, printed, value in columns:
-            number = None if claim is None else printed(claim)
-            if claim is not None and number is None:
-                continue  # the paper leaves this one empty for this row
-            word = "-" if number is None else str(number)
-            row = entry.removeprefix("energy/")
-            digits = _ENERGY_DIGITS.get(name, 4)
-            found.append((row, name, word, *_both(results, entry, value, digits=digits)))
-    return found
+def _cost_lines(table: Table) -> Callable[[Results], list[Line]]:
+    kind, printed = ("accumulation", ACCUMULATIONS) if table == "6" else ("energy", ENERGIES)
+    claims: dict[str, CostClaim] = {f"{kind}/{claim.row}": claim for claim in printed}
+
+    def lines(results: Results) -> list[Line]:
+        found: list[Line] = [("method", "what", "paper", *SIZES.values())]
+        for entry in _with_ours(claims, results, table):
+            row = entry.removeprefix(f"{kind}/")
+            for name, field, value, digits in _COLUMNS[table]:
+                number = getattr(claims[entry], field) if entry in claims else "-"
+                if number is not None:  # the paper leaves some empty
+                    both = _both(results, entry, value, digits=digits)
+                    found.append((row, name, str(number), *both))
+        return found
+
+    return lines
 
 
 def _open_lines(results: Results) -> list[Line]:
@@ -201,8 +193,8 @@ _LINES: dict[Table, Callable[[Results], list[Line]]] = {
     "3": _accuracy_lines("3"),
     "4": _accuracy_lines("4"),
     "5": _ablation_lines,
-    "6": _accumulation_lines,
-    "7": _energy_lines,
+    "6": _cost_lines("6"),
+    "7": _cost_lines("7"),
     "open": _open_lines,
 }
 

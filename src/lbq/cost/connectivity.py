@@ -44,14 +44,8 @@ _PRODUCTS = {
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _LINEAR = ("input", "weight", "bias")
 _METADATA_QUERIES = {
-    "__get__",
-    "__len__",
-    "dim",
-    "size",
-    "numel",
-    "is_floating_point",
-    "is_contiguous",
-}
+    "__get__", "__len__", "dim", "size", "numel", "is_floating_point", "is_contiguous",
+}  # fmt: skip
 
 
 class Route(NamedTuple):
@@ -372,9 +366,8 @@ class _Tracer(TorchFunctionMode):
             )
 
     def _tag(self, tensor: Tensor, routes: tuple[Route, ...]) -> None:
-        if not routes:
-            return
-        self._routes[id(tensor)] = tensor, routes  # holding the tensor keeps its id unique
+        if routes:
+            self._routes[id(tensor)] = tensor, routes  # holding the tensor keeps its id unique
 
     def _routes_of(self, value: Any) -> tuple[Route, ...]:
         _, routes = self._routes.get(id(value), (None, ()))

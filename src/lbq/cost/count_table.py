@@ -1,7 +1,7 @@
 """Operation counts as plain data: exact integers per edge and timestep."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -104,9 +104,9 @@ class CountTable:
     synapses: tuple[SynapseSize, ...]
     edges: tuple[EdgeCounts, ...]
     layers: tuple[LayerCounts, ...]
-    untracked: tuple[str, ...] = field(default=())
+    untracked: tuple[str, ...] = ()
     """Operations on bursts that could not be followed; synapses behind them cost MACs."""
-    uncounted: tuple[str, ...] = field(default=())
+    uncounted: tuple[str, ...] = ()
     """Products other than convolutions and linear layers: they are in no count."""
 
     @property
@@ -124,11 +124,11 @@ class CountTable:
 
     def total(self) -> Counts:
         """Sum over edges and timesteps, without identity shortcuts."""
-        return _sum(edge.counts for edge in self.edges if not edge.is_identity)
+        return sum((e.counts for e in self.edges if not e.is_identity), Counts())
 
     def identities(self) -> Counts:
         """Sum the additions of identity shortcuts, which the paper does not count."""
-        return _sum(edge.counts for edge in self.edges if edge.is_identity)
+        return sum((e.counts for e in self.edges if e.is_identity), Counts())
 
     def by_edge(self) -> dict[tuple[str, str], Counts]:
         """Sum over timesteps for every (source, target), without identity shortcuts."""
@@ -142,7 +142,7 @@ class CountTable:
     def by_timestep(self) -> tuple[Counts, ...]:
         """Sum over edges for every timestep, without identity shortcuts."""
         return tuple(
-            _sum(edge.counts for edge in self.edges if edge.t == t and not edge.is_identity)
+            sum((e.counts for e in self.edges if e.t == t and not e.is_identity), Counts())
             for t in range(self.timesteps)
         )
 
@@ -259,10 +259,3 @@ class CountTable:
             ("FP MACs", self.fp_macs() / scale),
             ("identity adds (unary)", self.identities().unary_acs / scale),
         ]
-
-
-def _sum(counts: Iterable[Counts]) -> Counts:
-    total = Counts()
-    for count in counts:
-        total = total + count
-    return total

@@ -169,15 +169,26 @@ class EnergyModel:
             ("int8, 32-bit sums", "int8 multiply", tech.int8_multiply, "int32 add", tech.int32_add),
             ("int8, 8-bit sums", "int8 multiply", tech.int8_multiply, "int8 add", tech.int8_add),
         )
+        images, padding = max(1, table.num_images), self.padding
         arithmetic = tuple(
-            self._arithmetic(
-                table,
-                name,
-                f"{multiply} + {add} per MAC of the ANN, and of synapses with a real-valued input; "
-                f"{add} per bit-sparse AC, int32 add per plane formation; padding is "
-                f"{'counted in MACs only' if self.padding == 'counted' else 'not counted'}",
-                mac_pj=multiply_pj + add_pj,
-                ac_pj=add_pj,
+            EnergyRow(
+                name=name,
+                convention=f"{multiply} + {add} per MAC of the ANN, and of synapses with a "
+                f"real-valued input; {add} per bit-sparse AC, int32 add per plane formation; "
+                f"padding is {'counted in MACs only' if padding == 'counted' else 'not counted'}",
+                ann_mj=arithmetic_energy_pj(
+                    fp_macs=table.ann_macs(padding=padding), acs=0, mac_pj=multiply_pj + add_pj
+                )
+                / _PJ_PER_MJ,
+                burst_mj=arithmetic_energy_pj(
+                    fp_macs=table.fp_macs(padding=padding) / images,
+                    acs=table.total().bit_sparse_acs / images,
+                    plane_formations=table.plane_formations() / images,
+                    mac_pj=multiply_pj + add_pj,
+                    ac_pj=add_pj,
+                    formation_pj=tech.int32_add,
+                )
+                / _PJ_PER_MJ,
             )
             for name, multiply, multiply_pj, add, add_pj in conventions
         )
@@ -198,28 +209,6 @@ class EnergyModel:
             ann_traffic=ann,
             burst_traffic=burst,
             notes=table.notes,
-        )
-
-    def _arithmetic(
-        self, table: CountTable, name: str, convention: str, *, mac_pj: float, ac_pj: float
-    ) -> EnergyRow:
-        images = max(1, table.num_images)
-        burst_pj = arithmetic_energy_pj(
-            fp_macs=table.fp_macs(padding=self.padding) / images,
-            acs=table.total().bit_sparse_acs / images,
-            plane_formations=table.plane_formations() / images,
-            mac_pj=mac_pj,
-            ac_pj=ac_pj,
-            formation_pj=self.technology.int32_add,
-        )
-        ann_pj = arithmetic_energy_pj(
-            fp_macs=table.ann_macs(padding=self.padding), acs=0, mac_pj=mac_pj
-        )
-        return EnergyRow(
-            name=name,
-            convention=convention,
-            ann_mj=ann_pj / _PJ_PER_MJ,
-            burst_mj=burst_pj / _PJ_PER_MJ,
         )
 
 

@@ -67,13 +67,12 @@ class OpCounter:
                 "no neuron of this model answered the example, so there are no levels to count (an "
                 "ANN, or neurons that are streamed instead of called); lbq.count_macs counts MACs"
             )
-        self._leaving = {layer: list[Edge]() for layer in self._connectivity.neurons}
-        for edge in self._connectivity.edges:
-            self._leaving[edge.source].append(edge)
+        self._leaving = {layer: list[tuple[int, Edge]]() for layer in self._connectivity.neurons}
+        for index, edge in enumerate(self._connectivity.edges):
+            self._leaving[edge.source].append((index, edge))
         self._edges: dict[tuple[int, int], Counts] = {}
         self._layers: dict[tuple[str, int], LayerCounts] = {}
         self._images: dict[tuple[str, int], int] = {}
-        self._index = {id(edge): i for i, edge in enumerate(self._connectivity.edges)}
 
     def __call__(self, layer: str, t: int, level: Tensor) -> None:
         """Add one timestep of one layer: ``level`` is ``[B, *n]`` in small integers."""
@@ -86,13 +85,13 @@ class OpCounter:
         self._check(layer, t, level)
         whole = _BitCounts(level)
         self._count_layer(layer, t, level, whole)
-        for edge in self._leaving[layer]:
+        for index, edge in self._leaving[layer]:
             entering = level
             for pool in edge.max_pools:
                 entering = _max_pool(pool, entering)
             bits = _BitCounts(entering) if edge.max_pools else whole
-            key = self._index[id(edge)], t
-            self._edges[key] = self._edges.get(key, Counts()) + bits.weighted(edge.fan_out)
+            before = self._edges.get((index, t), Counts())
+            self._edges[index, t] = before + bits.weighted(edge.fan_out)
 
     def table(self) -> CountTable:
         """Return what was counted so far."""
@@ -159,8 +158,8 @@ class OpCounter:
             t=t,
             neurons=self._connectivity.neurons[layer],
             max_level=self._connectivity.max_levels[layer],
-            active=bits.num_active() + (before.active if before else 0),
-            plane_formations=bits.num_bits() + (before.plane_formations if before else 0),
+            active=int(bits.active.sum()) + (before.active if before else 0),
+            plane_formations=int(bits.planes.sum()) + (before.plane_formations if before else 0),
         )
 
 
@@ -201,12 +200,6 @@ class _BitCounts:
             unit_event_acs=int((self.active * at_position).sum()),
             explicit_shifts=sum(by_plane[1:]),
         )
-
-    def num_active(self) -> int:
-        return int(self.active.sum())
-
-    def num_bits(self) -> int:
-        return int(self.planes.sum())
 
 
 def _add_bits(words: Tensor, lanes: Tensor) -> None:

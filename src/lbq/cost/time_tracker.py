@@ -8,8 +8,9 @@ well, sums and means widen the range, and a value that belongs to all timesteps 
 more. What cannot be followed is unknown.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal, cast
 from weakref import ReferenceType, ref
 
@@ -155,7 +156,8 @@ class TimeTracker:
                 return "unknown"
             return self._begin(output) if _has_repeated(call, output) else "static"
         if call.name in _SAME_ORDER and output.numel() == timed[0].first.numel():
-            return _each(timed[0], lambda bound: bound.reshape(output.shape))
+            first, last = (b.reshape(output.shape) for b in (timed[0].first, timed[0].last))
+            return _settled(first, last, timed[0])
         if call.name in _CONCATENATIONS and "unknown" not in states:
             bounds = [self._bounds(tensor) for tensor in call.tensors]
             return _merged(timed, *(call.on([pair[k] for pair in bounds]) for k in (0, 1)))
@@ -167,11 +169,7 @@ class TimeTracker:
         if call.name in _UNORDERED or (call.name in _PRODUCTS and output.dim() < 3):
             return "unknown"
         if call.name not in _BY_ROWS | _PRODUCTS and _is_elementwise(call, timed, output):
-            wide = [_widened(state, output) for state in timed]
-            first, last = wide[0].first, wide[0].last
-            for state in wide[1:]:
-                first, last = torch.minimum(first, state.first), torch.maximum(last, state.last)
-            return _merged(timed, first, last)
+            return _combined([_widened(state, output) for state in timed])
         return _as_rows_of(timed, output)
 
     def _assign(self, target: Tensor, index: Any, value: Any) -> None:
@@ -252,10 +250,6 @@ def _is_elementwise(call: _Call, timed: list[_Timed], output: Tensor) -> bool:
         return False
 
 
-def _each(state: _Timed, move: Callable[[Tensor], Tensor]) -> _State:
-    return _settled(move(state.first), move(state.last), state)
-
-
 def _reduced(state: _Timed, call: _Call, output: Tensor) -> _State:
     axes = call.argument("dim", "axis", index=1)
     axes = tuple(range(state.first.dim())) if axes in (None, (), []) else axes
@@ -288,15 +282,18 @@ def _as_rows_of(timed: list[_Timed], output: Tensor) -> _State:
         shape = (-1, *[1] * (output.dim() - 1))
         first, last = (bound.reshape(shape) for bound in (rows.first, rows.last))
         found.append(_widened(_Timed(first, last, rows.timesteps, rows.origins), output))
-    first, last = found[0].first, found[0].last
-    for state in found[1:]:
-        first, last = torch.minimum(first, state.first), torch.maximum(last, state.last)
-    return _merged(found, first, last)
+    return _combined(found)
 
 
 def _widened(state: _Timed, output: Tensor) -> _Timed:
     first, last = (bound.expand(output.shape) for bound in (state.first, state.last))
     return _Timed(first, last, state.timesteps, state.origins)
+
+
+def _combined(timed: list[_Timed]) -> _State:
+    """Combine value by value."""
+    first = reduce(torch.minimum, (state.first for state in timed))
+    return _merged(timed, first, reduce(torch.maximum, (state.last for state in timed)))
 
 
 def _merged(timed: list[_Timed], first: Tensor, last: Tensor) -> _State:
