@@ -146,7 +146,7 @@ def test_what_cannot_be_done_is_refused_in_words():
         def forward(self, x):
             return x.relu() if x.sum() > 0 else x
 
-    with pytest.raises(LoweringError, match="decide by values"):
+    with pytest.raises(LoweringError, match="branch on values"):
         with_neurons(Fickle(), IMAGES, timesteps=1, build=rectifier)
     with pytest.raises(LoweringError, match="no ReLU"):
         with_neurons(nn.Sequential(nn.GELU()), IMAGES, timesteps=1, build=rectifier)
