@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from wired import Wired
 
 import lbq
 from lbq.adapters.relu_to_neuron import add_to_bias, find_biases
@@ -54,42 +55,28 @@ def test_a_current_that_others_read_too_has_no_bias_to_give():
 
 
 def test_a_reader_in_a_list_is_a_reader():
-    class Beside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc, self.neuron = nn.Linear(4, 4), lbq.BurstLIF()
+    def beside(m, x):
+        y = m.fc(x)
+        return torch.cat([y, m.neuron(y)], dim=2)
 
-        def forward(self, x):
-            y = self.fc(x)
-            return torch.cat([y, self.neuron(y)], dim=2)
-
-    assert find_biases(Beside(), torch.zeros(1, 2, 4)) == {"neuron": None}
+    model = Wired(beside, fc=nn.Linear(4, 4), neuron=lbq.BurstLIF())
+    assert find_biases(model, torch.zeros(1, 2, 4)) == {"neuron": None}
 
 
 @pytest.mark.parametrize(("alpha", "is_found"), [(1, True), (4, False)])
 def test_a_sum_that_scales_does_not_pass_a_constant_unchanged(alpha, is_found):
-    class Sum(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc, self.neuron = nn.Linear(4, 4), lbq.BurstLIF()
+    def summed(m, x):
+        return m.neuron(torch.add(x, m.fc(x), alpha=alpha))
 
-        def forward(self, x):
-            return self.neuron(torch.add(x, self.fc(x), alpha=alpha))
-
-    found = find_biases(Sum(), torch.zeros(1, 2, 4))["neuron"]
+    model = Wired(summed, fc=nn.Linear(4, 4), neuron=lbq.BurstLIF())
+    found = find_biases(model, torch.zeros(1, 2, 4))["neuron"]
     assert (found is not None) == is_found
 
 
 def test_a_synapse_that_is_called_twice_has_no_bias_to_give():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc, self.a, self.b = nn.Linear(4, 4), lbq.BurstLIF(), lbq.BurstLIF()
-
-        def forward(self, x):
-            return self.b(self.fc(self.a(self.fc(x))))
-
-    assert find_biases(Twice(), torch.zeros(1, 2, 4)) == {"a": None, "b": None}
+    neurons = {"a": lbq.BurstLIF(), "b": lbq.BurstLIF()}
+    model = Wired(lambda m, x: m.b(m.fc(m.a(m.fc(x)))), fc=nn.Linear(4, 4), **neurons)
+    assert find_biases(model, torch.zeros(1, 2, 4)) == {"a": None, "b": None}
 
 
 def test_a_synapse_without_a_bias_gets_one():

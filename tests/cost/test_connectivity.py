@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from wired import Wired
 
 import lbq
 from lbq.cost import connectivity, trace_connectivity
@@ -65,19 +66,6 @@ def test_pools_are_followed():
 def test_what_cannot_be_followed_is_listed_with_its_module():
     model = nn.Sequential(lbq.BurstLIF(), nn.ReLU(), nn.Linear(4, 2))
     assert trace_connectivity(model, torch.randn(2, 1, 4)).untracked == ["relu in 1"]
-
-
-class Wired(nn.Module):
-    """Modules, and a function of them and of the input."""
-
-    def __init__(self, wire, **modules):
-        super().__init__()
-        self.wire = wire
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-    def forward(self, x):
-        return self.wire(self, x)
 
 
 def joined(join, features=4):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from wired import Wired
 
 import lbq
 from lbq.cost import trace_connectivity
@@ -12,15 +13,10 @@ from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 T, N, D = 4, 3, 5
 
 
-class Behind(nn.Module):
+def behind(do, features=D):
     """A linear layer behind something that is done to bursts ``[T, 1, N, D]``."""
-
-    def __init__(self, do, features=D):
-        super().__init__()
-        self.neuron, self.do, self.out = lbq.BurstLIF(step=0.1), do, nn.Linear(features, 2)
-
-    def forward(self, x):
-        return self.out(self.do(self.neuron(x)))
+    neuron, out = lbq.BurstLIF(step=0.1), nn.Linear(features, 2)
+    return Wired(lambda m, x: m.out(do(m.neuron(x))), neuron=neuron, out=out)
 
 
 def sizes(model, example):
@@ -47,7 +43,7 @@ def sizes(model, example):
     ],
 )  # fmt: skip
 def test_time_survives_operations_that_lose_the_levels(do):
-    assert sizes(Behind(do), torch.randn(T, 1, N, D)) == [("out", T, N * D)]
+    assert sizes(behind(do), torch.randn(T, 1, N, D)) == [("out", T, N * D)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +60,7 @@ def test_time_survives_operations_that_lose_the_levels(do):
     ],
 )
 def test_what_is_averaged_or_picked_out_of_time_runs_less_often(do, instants, features):
-    ((_, found, inputs),) = sizes(Behind(do, features), torch.randn(T, 1, N, D))
+    ((_, found, inputs),) = sizes(behind(do, features), torch.randn(T, 1, N, D))
     assert found == instants
     assert inputs * instants == do(torch.zeros(T, 1, N, D)).numel()
 
@@ -80,7 +76,7 @@ def test_what_is_averaged_or_picked_out_of_time_runs_less_often(do, instants, fe
     ],
 )
 def test_what_cannot_be_told_is_unknown_and_noted(do):
-    model = Behind(do)
+    model = behind(do)
     assert [s[1] for s in sizes(model, torch.randn(T, 1, N, D))] == [None]
     table = lbq.OpCounter(model, torch.randn(T, 1, N, D)).table()
     assert "Timesteps unknown, so MACs of the ANN are not given: out." in table.notes
@@ -88,21 +84,18 @@ def test_what_cannot_be_told_is_unknown_and_noted(do):
         table.ann_macs()
 
 
-class Repeated(nn.Module):
+def repeated(repeat, *, first):
     """A still image that is repeated over time by hand, before or behind a convolution."""
 
-    def __init__(self, repeat, *, first):
-        super().__init__()
-        self.repeat, self.first = repeat, first
-        self.conv, self.neuron, self.out = nn.Conv2d(3, 4, 3), lbq.BurstLIF(), nn.Linear(4, 2)
-
-    def forward(self, x):
-        if self.first:
-            x = self.repeat(x)
-            x = self.conv(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    def wire(m, x):
+        if first:
+            x = repeat(x)
+            x = m.conv(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         else:
-            x = self.repeat(self.conv(x))
-        return self.out(self.neuron(x).mean((-2, -1))).mean(0)
+            x = repeat(m.conv(x))
+        return m.out(m.neuron(x).mean((-2, -1))).mean(0)
+
+    return Wired(wire, conv=nn.Conv2d(3, 4, 3), neuron=lbq.BurstLIF(), out=nn.Linear(4, 2))
 
 
 def filled(x):
@@ -127,48 +120,36 @@ def filled(x):
     ],
 )
 def test_a_still_image_may_be_repeated_by_hand(repeat, first):
-    conv, out = sizes(Repeated(repeat, first=first), torch.randn(1, 3, 6, 6))
+    conv, out = sizes(repeated(repeat, first=first), torch.randn(1, 3, 6, 6))
     assert conv == ("conv", T if first else 1, 3 * 6 * 6)
     assert out == ("out", T, 4)
 
 
 def test_a_convolution_of_the_same_still_image_at_every_timestep_is_one_synapse():
-    class Again(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.neuron = nn.Conv2d(3, 4, 3), lbq.BurstLIF()
+    def again(m, x):
+        return m.neuron(torch.stack([m.conv(x) for _ in range(T)]))
 
-        def forward(self, x):
-            return self.neuron(torch.stack([self.conv(x) for _ in range(T)]))
-
-    assert sizes(Again(), torch.randn(1, 3, 6, 6)) == [("conv", T, 3 * 6 * 6)]
+    model = Wired(again, conv=nn.Conv2d(3, 4, 3), neuron=lbq.BurstLIF())
+    assert sizes(model, torch.randn(1, 3, 6, 6)) == [("conv", T, 3 * 6 * 6)]
 
 
 def test_tokens_before_the_neurons_are_not_taken_for_timesteps():
-    class Patches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed, self.neuron, self.out = nn.Linear(D, D), lbq.BurstLIF(), nn.Linear(D, 2)
+    def patches(m, x):
+        tokens = m.embed(x.reshape(-1, D)).reshape(x.shape)
+        return m.out(m.neuron(torch.stack([tokens] * T)).mean(2)).mean(0)
 
-        def forward(self, x):
-            tokens = self.embed(x.reshape(-1, D)).reshape(x.shape)
-            return self.out(self.neuron(torch.stack([tokens] * T)).mean(2)).mean(0)
-
+    model = Wired(patches, embed=nn.Linear(D, D), neuron=lbq.BurstLIF(), out=nn.Linear(D, 2))
     example = torch.randn(1, T, D)  # as many tokens as timesteps
-    assert sizes(Patches(), example) == [("embed", 1, T * D), ("out", T, D)]
+    assert sizes(model, example) == [("embed", 1, T * D), ("out", T, D)]
 
 
 def test_time_that_begins_unseen_is_not_guessed():
-    class Unseen(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.stem, self.neuron, self.out = nn.Linear(D, D), lbq.BurstLIF(), nn.Linear(D, 2)
-            self.grow = torch.eye(1).repeat(T, 1)
+    def unseen(m, x):
+        return m.out(m.neuron((m.grow @ m.stem(x)).unsqueeze(1))).mean(0)
 
-        def forward(self, x):
-            return self.out(self.neuron((self.grow @ self.stem(x)).unsqueeze(1))).mean(0)
-
-    assert sizes(Unseen(), torch.randn(1, D)) == [("stem", None, D), ("out", T, D)]
+    model = Wired(unseen, stem=nn.Linear(D, D), neuron=lbq.BurstLIF(), out=nn.Linear(D, 2))
+    model.grow = torch.eye(1).repeat(T, 1)
+    assert sizes(model, torch.randn(1, D)) == [("stem", None, D), ("out", T, D)]
 
 
 def test_frames_are_seen_by_the_neuron_that_reads_them():
