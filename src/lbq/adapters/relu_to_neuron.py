@@ -4,6 +4,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from lbq.deploy.capture import Call, capture, strip_annotations
 from lbq.errors import LoweringError
 from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime, merge_time, split_time
 from lbq.neurons.neuron import Neuron
+from lbq.neurons.watch import removing_hooks
 
 _LEAVES = (Neuron, RepeatOverTime, MeanOverTime, ImagesIn)
 _NO_PLACE = (
@@ -81,18 +83,13 @@ def _replaced(
     _check_places(_traced(network, replaced), network, replaced)
     channels: dict[str, int] = {}
 
-    def note(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            channels[path] = args[0].shape[2]  # [T, B, C, ...]
-
-        return hook
+    def note(path: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        channels[path] = args[0].shape[2]  # [T, B, C, ...]
 
     places = {p: m for p, m in network.named_modules() if isinstance(m, replaced.modules)}
-    hooks = [module.register_forward_pre_hook(note(path)) for path, module in places.items()]
-    with torch.no_grad():
+    hooks = [m.register_forward_pre_hook(partial(note, path)) for path, m in places.items()]
+    with torch.no_grad(), removing_hooks(hooks):
         network(example)
-    for hook in hooks:
-        hook.remove()
     for path, module in places.items():
         network.set_submodule(path, build(module, channels[path]))
     for module in network.modules():
@@ -299,12 +296,13 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
         example: an input of it.
     """
     calls = capture(network, example)
-    readers: dict[int, int] = {}
-    uses: dict[int, int] = {}
-    for call in calls:
-        uses[id(call.module)] = uses.get(id(call.module), 0) + 1
-        for source in _sources([call.args, call.kwargs]) if call.name not in _SHAPE_QUERIES else ():
-            readers[id(source)] = readers.get(id(source), 0) + 1
+    uses = Counter(id(call.module) for call in calls)
+    readers = Counter(
+        id(source)
+        for call in calls
+        if call.name not in _SHAPE_QUERIES
+        for source in _sources([call.args, call.kwargs])
+    )
 
     def walk(call: object) -> nn.Module | None:
         if not isinstance(call, Call) or readers[id(call)] != 1:

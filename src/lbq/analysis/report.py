@@ -19,7 +19,7 @@ from lbq.analysis.html_page import (
     side_by_side,
     table,
 )
-from lbq.analysis.layer_stats import LayerLevels, LayerMembranes, LevelProfile, StepProfile
+from lbq.analysis.layer_stats import LayerLevels, LevelProfile, StepProfile
 from lbq.analysis.run_summary import RunSummary
 from lbq.config_io import Document, differences
 from lbq.cost.count_table import Counts, CountTable
@@ -296,13 +296,15 @@ def membranes_section(run: RunSummary) -> list[str]:
         for index, layer in enumerate(run.membranes, start=1)
     ]
     headings = ["layer", "neuron", "below", "plateau", "above", "outside Box-ET", "tail λ"]
+    has_tails = any(layer.tail is not None for layer in run.membranes)
+    arrives = "gradients arrive through the tails only" if has_tails else "there is no gradient"
     return [
         figure(
             "plot-membranes",
             figures.to_svg(figures.draw_membranes(run.membranes)),
             label="Histograms of membranes counted in steps, one per layer, with thresholds",
             caption="Membranes before emission, counted in steps; each layer scaled to its own "
-            f"peak. Dotted: thresholds. {_outside_plateau(run.membranes)}",
+            f"peak. Dotted: thresholds. Beside the plateau {arrives}.",
         ),
         table(
             "Where the surrogate sees the membranes, as shares; a box would give those outside it "
@@ -311,12 +313,6 @@ def membranes_section(run: RunSummary) -> list[str]:
             rows,
         ),
     ]
-
-
-def _outside_plateau(layers: Sequence[LayerMembranes]) -> str:
-    if all(layer.tail is None for layer in layers):
-        return "Beside the plateau there is no gradient."
-    return "Beside the plateau gradients arrive through the tails only."
 
 
 def costs_section(run: RunSummary) -> list[str]:

@@ -1,5 +1,6 @@
 """Operation counts as plain data: exact integers per edge and timestep."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -183,10 +184,10 @@ class CountTable:
 
     def active_ratios(self) -> dict[str, float]:
         """Return for every layer the share of non-zero levels, over images and timesteps."""
-        active, seen = dict[str, int](), dict[str, int]()
+        active, seen = Counter[str](), Counter[str]()
         for layer in self.layers:
-            active[layer.layer] = active.get(layer.layer, 0) + layer.active
-            seen[layer.layer] = seen.get(layer.layer, 0) + layer.neurons * self.num_images
+            active[layer.layer] += layer.active
+            seen[layer.layer] += layer.neurons * self.num_images
         return {name: active[name] / max(1, seen[name]) for name in active}
 
     def active_ratio(self) -> float:
