@@ -42,7 +42,7 @@ void line_up(const DenseBlock& block, int64_t first, int64_t count, std::vector<
       if (is_even) continue;
       for (int64_t row = 0; row < kTileRows; ++row)
         for (int64_t channel = 0; channel < block.channels; channel += kTileChannels, to += kTileChannels)
-          store_quads(to, load_quads(pixels[row] + channel));
+          store_vector(to, load_vector(pixels[row] + channel));
     }
 }
 

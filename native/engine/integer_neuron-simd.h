@@ -10,10 +10,9 @@
 namespace lbq {
 namespace {
 
-constexpr int64_t kWords = Lanes::kHalf;
-typedef int32_t Words __attribute__((vector_size(4 * Lanes::kHalf)));
-typedef uint32_t UnsignedWords __attribute__((vector_size(4 * Lanes::kHalf)));
-typedef uint8_t WordBytes __attribute__((vector_size(Lanes::kHalf)));
+typedef int32_t Words __attribute__((vector_size(4 * kWords)));
+typedef uint32_t UnsignedWords __attribute__((vector_size(4 * kWords)));
+typedef uint8_t WordBytes __attribute__((vector_size(kWords)));
 constexpr int32_t kMaxLinearSearch = 24;  // thresholds; above, a binary search per lane
 
 inline Words load_words(const void* from) {
@@ -104,11 +103,11 @@ inline void load_sums(const char* sums, int64_t index, Words (&half)[2]) {
     for (int h = 0; h < 2; ++h) half[h] = load_words(sums + 4 * (index + h * kWords));
   } else if (kSums == Sums::kInt16) {
 #if defined(__aarch64__)
-    const int16x8_t both = Lanes::load16(sums + 2 * index);
+    const int16x8_t both = NarrowLanes::load(sums + 2 * index);
     half[0] = (Words)vmovl_s16(vget_low_s16(both));
     half[1] = (Words)vmovl_s16(vget_high_s16(both));
 #else
-    const Words both = load_words(sums + 2 * index);  // low and high halves: see Lanes
+    const Words both = load_words(sums + 2 * index);  // low and high halves: see NarrowLanes
     half[0] = (Words)((UnsignedWords)both << 16) >> 16;
     half[1] = both >> 16;
 #endif

@@ -49,24 +49,6 @@ void pair_tile(PairMode mode, int64_t outputs, const PairTile& tile) {
       }
 }
 
-int64_t list_pairs(const uint8_t* pixel, int64_t count, bool is_wide, int64_t row_bytes, uint32_t* levels,
-                   uint16_t* rows) {
-  int64_t length = 0;
-  for (int64_t pair = 0; pair < count / 2; ++pair) {
-    const uint32_t a = pixel[2 * pair], b = pixel[2 * pair + 1];
-    if (a == 0 && b == 0) continue;
-    levels[length] = is_wide ? a | b << 16 : (a | b << 8) * 0x10001u;
-    rows[length++] = static_cast<uint16_t>(pair * row_bytes);
-  }
-  return length;
-}
-
-int64_t count_pairs(const uint8_t* bytes, int64_t count) {
-  int64_t pairs = 0;
-  for (int64_t i = 0; i < count; i += 2) pairs += bytes[i] || bytes[i + 1];
-  return pairs;
-}
-
 void dense_block(const DenseBlock& block) {
   if (block.overwrites) std::memset(block.sums, 0, 4 * block.blocks * block.positions * block.outputs);
   for (int64_t b = 0; b < block.blocks; ++b)
@@ -129,11 +111,30 @@ void store(const CurrentBlock& block, int32_t* to, int64_t time_stride, int64_t 
 
 }  // namespace
 
+// Without branches: the entry of a pair of zeros is overwritten.
+int64_t list_pairs_scalar(const uint8_t* pixel, int64_t count, bool is_wide, int64_t row_bytes, uint32_t* levels,
+                          uint16_t* rows) {
+  int64_t length = 0;
+  for (int64_t pair = 0; pair < count / 2; ++pair) {
+    const uint32_t a = pixel[2 * pair], b = pixel[2 * pair + 1];
+    levels[length] = is_wide ? a | b << 16 : (a | b << 8) * 0x10001u;  // as a row multiplies it
+    rows[length] = static_cast<uint16_t>(pair * row_bytes);
+    length += (a | b) != 0;
+  }
+  return length;
+}
+
+int64_t count_pairs_scalar(const uint8_t* bytes, int64_t count) {
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < count; i += 2) pairs += (bytes[i] | bytes[i + 1]) != 0;
+  return pairs;
+}
+
 namespace scalar {
 extern const KernelCosts kCosts;  // cost_model.cc
 extern const EngineKernels kEngine;
-const EngineKernels kEngine = {"scalar",    255,         offset, offset, pair_tile, list_pairs,
-                               count_pairs, dense_block, 1,      false,  &kCosts,   fire,       store};
+const EngineKernels kEngine = {"scalar",   255, offset, offset,   pair_tile, list_pairs_scalar, count_pairs_scalar,
+                               dense_block, 1,  false,  &kCosts, fire,      store};
 }  // namespace scalar
 
 }  // namespace lbq

@@ -17,8 +17,8 @@ extern const KernelCosts kCosts;  // cost_model.cc
 extern const EngineKernels kEngine;
 
 #if defined(__aarch64__)  // signed bytes only, no dense kernel
-const EngineKernels kEngine = {LBQ_NAME_OF(LBQ_ISA), 127, narrow_offset, wide_offset, pair_tile, list_pairs, count_pairs,
-                               nullptr, 1, false, nullptr, fire, store};
+const EngineKernels kEngine = {LBQ_NAME_OF(LBQ_ISA), 127, narrow_offset, wide_offset, pair_tile, list_pairs_scalar,
+                               count_pairs_scalar, nullptr, 1, false, nullptr, fire, store};
 #else
 const EngineKernels kEngine = {LBQ_NAME_OF(LBQ_ISA), 255, narrow_offset, wide_offset, pair_tile, list_pairs, count_pairs,
                                dense_block, kPanel, kDenseAddsPairs, &kCosts, fire, store};

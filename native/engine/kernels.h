@@ -40,6 +40,11 @@ struct PairTile {
   char* sums;
 };
 
+// EngineKernels::list_pairs and count_pairs without vectors (kernels-scalar.cc).
+int64_t list_pairs_scalar(const uint8_t* pixel, int64_t count, bool is_wide, int64_t row_bytes, uint32_t* levels,
+                          uint16_t* rows);
+int64_t count_pairs_scalar(const uint8_t* bytes, int64_t count);
+
 // ---- dense: every channel ----
 
 struct DenseBlock {

@@ -1,6 +1,8 @@
 // Event-driven products: a tile of weights stays in the L1 cache for all visits, a pixel's sums in registers for its list.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels.h"
 #include "lanes.h"
 
@@ -8,11 +10,6 @@ namespace lbq {
 namespace {
 
 // ---- lists of the pairs of channels that are not both zero, and their number ----
-
-// The levels of a pair as multiplied by a row: narrow (a, b, a, b) as bytes, wide (a, b) as int16.
-inline uint32_t pair_levels(uint32_t a, uint32_t b, bool is_wide) {
-  return is_wide ? a | b << 16 : (a | b << 8) * 0x10001u;
-}
 
 #if defined(__AVX512BW__)
 
@@ -91,26 +88,6 @@ int64_t count_pairs(const uint8_t* bytes, int64_t count) {
   return pairs;
 }
 
-#else
-
-int64_t list_pairs(const uint8_t* pixel, int64_t count, bool is_wide, int64_t row_bytes, uint32_t* levels,
-                   uint16_t* rows) {
-  int64_t length = 0;
-  for (int64_t pair = 0; pair < count / 2; ++pair) {
-    const uint32_t a = pixel[2 * pair], b = pixel[2 * pair + 1];
-    levels[length] = pair_levels(a, b, is_wide);
-    rows[length] = static_cast<uint16_t>(pair * row_bytes);
-    length += (a | b) != 0;
-  }
-  return length;
-}
-
-int64_t count_pairs(const uint8_t* bytes, int64_t count) {
-  int64_t pairs = 0;
-  for (int64_t i = 0; i < count; i += 2) pairs += (bytes[i] | bytes[i + 1]) != 0;
-  return pairs;
-}
-
 #endif
 
 // ---- products ----
@@ -119,10 +96,12 @@ inline void fetch_next(const char*& next, int64_t lines) {
   for (int64_t line = 0; line < lines; ++line, next += 64) __builtin_prefetch(next, 0, 2);
 }
 
-template <int64_t kOutputs, bool kTo16>
-void narrow_tile(const PairTile& tile) {
-  constexpr int64_t kPart = kOutputs < Lanes::kNarrowPart ? kOutputs : Lanes::kNarrowPart;
-  constexpr int64_t kVectors = kPart / (2 * Lanes::kHalf), kBytes = 4 * Lanes::kHalf;
+template <int64_t kOutputs, PairMode kMode>
+void tile_in_mode(const PairTile& tile) {
+  typedef std::conditional_t<kMode == PairMode::kWide, WideLanes, NarrowLanes> Lanes;
+  constexpr bool kWidens = kMode == PairMode::kNarrowToInt32;
+  constexpr int64_t kPart = kOutputs < Lanes::kPart ? kOutputs : Lanes::kPart, kVectors = kPart / Lanes::kLanes;
+  constexpr int64_t kBytes = 4 * kWords, kSumBytes = Lanes::kLanes * (kMode == PairMode::kNarrowTo16 ? 2 : 4);
   const Visit* visit = tile.visits;
   const char* next = tile.next;
   for (const Run* run = tile.runs; run < tile.runs + tile.num_runs; ++run) {
@@ -132,20 +111,21 @@ void narrow_tile(const PairTile& tile) {
       const uint32_t* levels = tile.levels + visit->list;
       const uint16_t* rows = tile.rows + visit->list;
       for (int64_t part = 0; part < kOutputs / kPart; ++part) {
-        const char* weights = tile.weights + part * 2 * kPart;
-        char* to = tile.sums + visit->place + part * kPart * (kTo16 ? 2 : 4);
-        Lanes::Sum16 sum[kVectors];
-        for (int64_t v = 0; v < kVectors; ++v) sum[v] = kTo16 ? Lanes::load16(to + v * kBytes) : Lanes::zero16();
+        const char* weights = tile.weights + part * kVectors * kBytes;
+        char* to = tile.sums + visit->place + part * kVectors * kSumBytes;
+        typename Lanes::Sum sum[kVectors];
+        for (int64_t v = 0; v < kVectors; ++v)
+          sum[v] = kWidens ? typename Lanes::Sum{} : Lanes::load(to + v * kSumBytes);
         for (int64_t entry = 0; entry < length; ++entry) {
-          const Lanes::Pair pair = Lanes::spread(levels[entry]);
+          const Pair pair = spread_pair(levels[entry]);
           const char* row = weights + rows[entry];
-          for (int64_t v = 0; v < kVectors; ++v) sum[v] = Lanes::add16(sum[v], pair, row + v * kBytes);
+          for (int64_t v = 0; v < kVectors; ++v) sum[v] = Lanes::add(sum[v], pair, row + v * kBytes);
         }
         for (int64_t v = 0; v < kVectors; ++v) {
-          if (kTo16) {
-            Lanes::store16(to + v * kBytes, sum[v]);
+          if constexpr (kWidens) {
+            Lanes::widen_onto(to + v * kSumBytes, sum[v]);
           } else {
-            Lanes::widen_onto(to + v * 2 * kBytes, sum[v]);
+            Lanes::store(to + v * kSumBytes, sum[v]);
           }
         }
       }
@@ -154,38 +134,10 @@ void narrow_tile(const PairTile& tile) {
 }
 
 template <int64_t kOutputs>
-void wide_tile(const PairTile& tile) {
-  constexpr int64_t kPart = kOutputs < Lanes::kWidePart ? kOutputs : Lanes::kWidePart;
-  constexpr int64_t kVectors = kPart / Lanes::kHalf, kBytes = 4 * Lanes::kHalf;
-  const Visit* visit = tile.visits;
-  const char* next = tile.next;
-  for (const Run* run = tile.runs; run < tile.runs + tile.num_runs; ++run) {
-    const int64_t length = run->length;
-    for (const Visit* last = visit + run->count; visit < last; ++visit) {
-      fetch_next(next, tile.lines_per_visit);
-      const uint32_t* levels = tile.levels + visit->list;
-      const uint16_t* rows = tile.rows + visit->list;
-      for (int64_t part = 0; part < kOutputs / kPart; ++part) {
-        const char* weights = tile.weights + part * 4 * kPart;
-        char* to = tile.sums + visit->place + part * 4 * kPart;
-        Lanes::Sum32 sum[kVectors];
-        for (int64_t v = 0; v < kVectors; ++v) sum[v] = Lanes::load32(to + v * kBytes);
-        for (int64_t entry = 0; entry < length; ++entry) {
-          const Lanes::Pair pair = Lanes::spread(levels[entry]);
-          const char* row = weights + rows[entry];
-          for (int64_t v = 0; v < kVectors; ++v) sum[v] = Lanes::add32(sum[v], pair, row + v * kBytes);
-        }
-        for (int64_t v = 0; v < kVectors; ++v) Lanes::store32(to + v * kBytes, sum[v]);
-      }
-    }
-  }
-}
-
-template <int64_t kOutputs>
 void any_tile(PairMode mode, const PairTile& tile) {
-  if (mode == PairMode::kWide) return wide_tile<kOutputs>(tile);
-  if (mode == PairMode::kNarrowTo16) return narrow_tile<kOutputs, true>(tile);
-  narrow_tile<kOutputs, false>(tile);
+  if (mode == PairMode::kWide) return tile_in_mode<kOutputs, PairMode::kWide>(tile);
+  if (mode == PairMode::kNarrowTo16) return tile_in_mode<kOutputs, PairMode::kNarrowTo16>(tile);
+  tile_in_mode<kOutputs, PairMode::kNarrowToInt32>(tile);
 }
 
 void pair_tile(PairMode mode, int64_t outputs, const PairTile& tile) {
@@ -198,7 +150,7 @@ int64_t narrow_offset(int64_t output, int64_t channel) {
 #if defined(__aarch64__)
   return output / 8 * 16 + channel * 8 + output % 8;
 #else
-  const int64_t half = Lanes::kHalf, within = output % (2 * half);
+  const int64_t half = kWords, within = output % (2 * half);
   const int64_t lane = within < half ? 2 * within : 2 * (within - half) + 1;
   return 2 * (output - within + lane) + channel;
 #endif
