@@ -75,17 +75,10 @@ std::string OutputRows::header(int64_t num_samples) const {
   shape += std::to_string(1 + info_.num_logits);
   text = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + shape + "), }";
   text.append(63 - (10 + text.size()) % 64, ' ').push_back('\n');
-  const char start[] = {'\x93',
-                        'N',
-                        'U',
-                        'M',
-                        'P',
-                        'Y',
-                        1,
-                        0,
-                        static_cast<char>(text.size() & 255),
-                        static_cast<char>(text.size() >> 8)};
-  return std::string(start, sizeof start) + text;
+  std::string start("\x93NUMPY\x01\x00", 8);
+  start.push_back(static_cast<char>(text.size() & 255));
+  start.push_back(static_cast<char>(text.size() >> 8));
+  return start + text;
 }
 
 void OutputRows::append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const {
