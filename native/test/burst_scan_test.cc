@@ -3,11 +3,9 @@
 
 namespace {
 
-struct Case {
-  lbq_scan scan{};
-  std::vector<float> step, carry, grad_last_carry;
+struct Case : RandomScan {
+  std::vector<float> carry, grad_last_carry;
   Values currents, grad_bursts;
-  float tail = 0.5f;
 
   Case() {
     scan.timesteps = pick<int64_t>({1, 2, 4, 10});
@@ -18,19 +16,9 @@ struct Case {
     scan.size = pick<int64_t>({1, 2}) * channels * positions;
     const int way = rng()() % 3;
     scan.run = way == 0 ? scan.size : (way == 1 ? positions : 1);
-    scan.num_steps = way == 0 && scan.run != 1 ? 1 : channels;
     const float gamma = std::pow(10.0f, 8 * uniform() - 4);
-    for (int64_t i = 0; i < scan.num_steps; ++i) step.push_back(gamma * (0.5f + uniform()));
-    scan.step = step.data();
-    scan.tail = chance(2) ? &tail : nullptr;
-    scan.decay = uniform();
-    scan.reset = uniform();
-    scan.lo = pick({0.0f, 0.5f, 1.0f});
+    draw_steps(way == 0 && scan.run != 1 ? 1 : channels, 0.5f, gamma);
     scan.hi = scan.max_level + pick({0.0f, 0.5f});
-    scan.reset_mode = pick({LBQ_RESET_EVENT, LBQ_RESET_LEVEL, LBQ_RESET_NONE});
-    scan.detach_reset = chance(4);
-    scan.detach_carry = chance(4);
-    scan.dtype = pick({LBQ_F32, LBQ_BF16});
     const bool is_repeated = chance(4);
     scan.current_stride = is_repeated ? 0 : scan.size;
     currents = Values((is_repeated ? 1 : scan.timesteps) * scan.size, gamma * scan.max_level);
@@ -150,23 +138,19 @@ void test_edges(Report& report) {
 }
 
 bool rejects_invalid_arguments() {
-  Case c;
+  const Case c;
   const lbq_forward_buffers none{};
-  lbq_scan scan = c.scan;
-  bool ok = lbq_burst_forward(nullptr, &none, 0, 0) == LBQ_BAD_ARGUMENT;
-  ok = ok && lbq_burst_forward(&scan, &none, 0, lbq_num_blocks(&scan) + 1) == LBQ_BAD_ARGUMENT;
-  scan.max_level = 256;
-  ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
-  scan.max_level = 21;
-  scan.saved = LBQ_SAVE_RESIDUES;
-  ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
-  scan.max_level = 5;
-  scan.lo = 0.3f;
-  ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
-  scan = c.scan;
-  scan.timesteps = 0;
-  ok = ok && lbq_burst_forward(&scan, &none, 0, 0) == LBQ_BAD_ARGUMENT;
-  return ok && lbq_set_isa("sse") == LBQ_BAD_ARGUMENT;
+  const auto refuses = [&](auto change, int64_t last = 0) {
+    lbq_scan scan = c.scan;
+    change(scan);
+    return lbq_burst_forward(&scan, &none, 0, last) == LBQ_BAD_ARGUMENT;
+  };
+  return lbq_burst_forward(nullptr, &none, 0, 0) == LBQ_BAD_ARGUMENT &&
+         refuses([](lbq_scan&) {}, lbq_num_blocks(&c.scan) + 1) &&
+         refuses([](lbq_scan& scan) { scan.max_level = 256; }) &&
+         refuses([](lbq_scan& scan) { scan.max_level = 21, scan.saved = LBQ_SAVE_RESIDUES; }) &&
+         refuses([](lbq_scan& scan) { scan.max_level = 5, scan.saved = LBQ_SAVE_RESIDUES, scan.lo = 0.3f; }) &&
+         refuses([](lbq_scan& scan) { scan.timesteps = 0; }) && lbq_set_isa("sse") == LBQ_BAD_ARGUMENT;
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "check_network.h"
-#include "plane_conv.h"
 #include "random_network.h"
 
 namespace {
@@ -244,30 +243,6 @@ void test_refusals(Report& report) {
   expect("2^24", [](Case& c, Nodes&) { c.net.input = {1, 1 << 13, 1 << 13}; });
 }
 
-// Bit planes give the same currents, with one addition for every bit of a level and output that it meets.
-void test_planes(const Case& c, const Oracle& oracle, const std::string& name, Report& report) {
-  for (size_t i = 0; i < c.net.nodes.size(); ++i) {
-    const Node& node = c.net.nodes[i];
-    if (node.kind != Kind::kSynapse || node.max_input > 255) continue;
-    const Longs x = oracle.value(node.inputs[0]);
-    const std::vector<uint8_t> levels(x.begin(), x.begin() + node.from.size());
-    std::vector<int32_t> currents(node.to.size());
-    const lbq::PlaneCounts counts = lbq::multiply_planes(node, levels.data(), currents.data());
-    report(std::equal(currents.begin(), currents.end(), oracle.values[i].begin()), name + ": planes differ");
-    // The same synapse with weights of one, on the number of bits instead of the levels: what it adds.
-    const std::vector<char> ones(node.weight.count, 1);
-    Node counting = node;
-    counting.weight = {ones.data(), 1, node.weight.count};
-    counting.bias = {};
-    Longs bits(levels.size()), total;
-    for (size_t k = 0; k < levels.size(); ++k) bits[k] = __builtin_popcount(levels[k]);
-    Oracle(oracle).window(counting, bits.data(), total);
-    int64_t sum = 0;
-    for (int64_t part : total) sum += part;
-    report(counts.additions == sum, name + ": planes are counted wrongly");
-  }
-}
-
 }  // namespace
 
 void test_engine(int cases, Report& report) {
@@ -279,8 +254,7 @@ void test_engine(int cases, Report& report) {
     const Oracle oracle(c);
     if (!oracle.fits) continue;  // sums beyond 32 bits would be refused by the caller
     const Longs& reference = oracle.values.back();
-    if (index % 4 == 0) test_planes(c, oracle, "engine, case " + std::to_string(index), report);
-    for (const char* isa : {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx", "neon"})
+    for (const char* isa : kIsas)
       for (lbq::Choice choice : {lbq::Choice::kMeasured, lbq::Choice::kEvents, lbq::Choice::kDense}) {
         std::unique_ptr<lbq::Engine> engine;
         try {

@@ -19,30 +19,20 @@ using counted::allocations_left, counted::live, counted::live_bytes, counted::pe
 
 // A timestep failed half way: the stream says so until it is reset, and then goes on.
 bool recovers(lbq_stream* stream, Batch& batch) {
-  const lbq_model_info& info = batch.info;
-  const auto step = [&] {
-    return lbq_stream_step(stream, batch.inputs.data(), Batch::kSize * info.channels * info.height * info.width,
-                           batch.logits.data(), Batch::kSize * info.num_logits, nullptr);
-  };
   allocations_left = -1;
-  const bool says_so = step() == LBQ_MODEL_SEQUENCE_OVER;
+  const bool says_so = batch.step(stream, 0, batch.logits.data()) == LBQ_MODEL_SEQUENCE_OVER;
   lbq_stream_reset(stream);
-  return says_so && step() == LBQ_MODEL_OK;
+  return says_so && batch.step(stream, 0, batch.logits.data()) == LBQ_MODEL_OK;
 }
 
 // Open, run and stream a file; the first status that is not OK.
 lbq_model_status use(const std::string& path, Batch& batch) {
   lbq_model* model = nullptr;
   lbq_stream* stream = nullptr;
-  const lbq_model_info& info = batch.info;
-  const int64_t num_inputs = Batch::kSize * info.channels * info.height * info.width,
-                num_logits = Batch::kSize * info.num_logits;
   lbq_model_status status = lbq_model_open(path.c_str(), nullptr, &model, nullptr);
   if (status == LBQ_MODEL_OK) status = batch.run(model);
   if (status == LBQ_MODEL_OK) status = lbq_stream_new(model, Batch::kSize, &stream, nullptr);
-  if (status == LBQ_MODEL_OK)
-    status =
-        lbq_stream_step(stream, batch.inputs.data(), num_inputs, batch.logits.data(), num_logits, nullptr);
+  if (status == LBQ_MODEL_OK) status = batch.step(stream, 0, batch.logits.data());
   if (stream != nullptr && status == LBQ_MODEL_NO_MEMORY && !recovers(stream, batch)) status = LBQ_MODEL_BOUND;
   lbq_stream_free(stream);
   lbq_model_free(model);

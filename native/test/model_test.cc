@@ -31,22 +31,16 @@ bool streams_alike(const lbq_model* model, const Batch& whole) {
   const lbq_model_info& info = whole.info;
   lbq_stream* stream = nullptr;
   if (lbq_stream_new(model, Batch::kSize, &stream, nullptr) != LBQ_MODEL_OK) return false;
-  const size_t num_inputs = Batch::kSize * info.channels * info.height * info.width,
-               num_logits = Batch::kSize * info.num_logits;
-  std::vector<int64_t> logits(num_logits);
+  std::vector<int64_t> logits(whole.num_answers());
   bool is_alike = true;
   for (int life = 0; life < 2; ++life) {  // the second one starts from zero
     for (int64_t t = 0; t < info.timesteps; ++t) {
-      const uint8_t* inputs = whole.inputs.data() + (info.takes_frames ? t * num_inputs : 0);
-      is_alike = is_alike && lbq_stream_step(stream, inputs, num_inputs, logits.data(), num_logits,
-                                             nullptr) == LBQ_MODEL_OK;
+      is_alike = is_alike && whole.step(stream, t, logits.data()) == LBQ_MODEL_OK;
       const bool can_compare = info.gives_sequence || t + 1 == info.timesteps;
-      const int64_t* expected = whole.logits.data() + (info.gives_sequence ? t * num_logits : 0);
+      const int64_t* expected = whole.logits.data() + (info.gives_sequence ? t * logits.size() : 0);
       is_alike = is_alike && (!can_compare || std::equal(logits.begin(), logits.end(), expected));
     }
-    const lbq_model_status over =
-        lbq_stream_step(stream, whole.inputs.data(), num_inputs, logits.data(), num_logits, nullptr);
-    is_alike = is_alike && over == LBQ_MODEL_SEQUENCE_OVER;
+    is_alike = is_alike && whole.step(stream, 0, logits.data()) == LBQ_MODEL_SEQUENCE_OVER;
     lbq_stream_reset(stream);
   }
   lbq_stream_free(stream);

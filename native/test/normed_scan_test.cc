@@ -3,12 +3,10 @@
 
 namespace {
 
-struct Case {
-  lbq_scan scan{};
+struct Case : RandomScan {
   int64_t channels, rows;
-  std::vector<float> step, scale, shift, slope[3];
+  std::vector<float> scale, shift, slope[3];
   Values currents, shortcut, grad_bursts;
-  float tail = 0.5f;
   bool has_shortcut;
 
   Case() {
@@ -17,18 +15,8 @@ struct Case {
     scan.timesteps = pick<int64_t>({1, 2, 4, 32});
     scan.max_level = pick<int32_t>({1, 2, 5, 20, 255});
     scan.size = rows * channels;
-    scan.num_steps = chance(2) ? 1 : channels;
-    for (int64_t i = 0; i < scan.num_steps; ++i) step.push_back(0.1f + uniform());
-    scan.step = step.data();
-    scan.tail = chance(2) ? &tail : nullptr;
-    scan.decay = uniform();
-    scan.reset = uniform();
-    scan.lo = pick({0.0f, 0.5f, 1.0f});
+    draw_steps(chance(2) ? 1 : channels, 0.1f, 1);
     scan.hi = scan.max_level + 0.5f;
-    scan.reset_mode = pick({LBQ_RESET_EVENT, LBQ_RESET_LEVEL, LBQ_RESET_NONE});
-    scan.detach_reset = chance(4);
-    scan.detach_carry = chance(4);
-    scan.dtype = pick({LBQ_F32, LBQ_BF16});
     const int64_t n = scan.timesteps * scan.size;
     currents = Values(n, 1);
     grad_bursts = Values(n, 1);

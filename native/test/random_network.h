@@ -15,6 +15,7 @@ using lbq::Reset;
 using Longs = std::vector<int64_t>;
 
 constexpr int64_t kLargest = INT32_MAX;
+const char* const kIsas[] = {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx", "neon"};
 
 int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(rng()() % (high - low + 1)); }
 

@@ -27,13 +27,6 @@ inline lbq_model_status status_of(const std::string& file, std::string* message 
   return status;
 }
 
-inline lbq_model_status open_status(const std::string& path, const char* sha256) {
-  lbq_model* model = nullptr;
-  const lbq_model_status status = lbq_model_open(path.c_str(), sha256, &model, nullptr);
-  lbq_model_free(model);
-  return status;
-}
-
 inline std::string hex_digest(const std::string& bytes) {
   lbq::Sha256 sha256;
   sha256.update(bytes.data(), bytes.size());
@@ -58,5 +51,10 @@ struct Batch {
   }
   lbq_model_status run(const lbq_model* model) {
     return lbq_model_run(model, kSize, inputs.data(), inputs.size(), logits.data(), logits.size(), nullptr);
+  }
+  size_t num_answers() const { return kSize * info.num_logits; }  // of one timestep
+  lbq_model_status step(lbq_stream* stream, int64_t t, int64_t* to) const {
+    const size_t size = kSize * info.channels * info.height * info.width;
+    return lbq_stream_step(stream, inputs.data() + (info.takes_frames ? t * size : 0), size, to, num_answers(), nullptr);
   }
 };

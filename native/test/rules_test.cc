@@ -151,6 +151,13 @@ const Case kCases[] = {
      [](Bundle& d) { d.numbers.replace(d.place("stem.conv.weight"), 72, 72, 127); }},
 };
 
+lbq_model_status open_status(const std::string& path, const char* sha256) {
+  lbq_model* model = nullptr;
+  const lbq_model_status status = lbq_model_open(path.c_str(), sha256, &model, nullptr);
+  lbq_model_free(model);
+  return status;
+}
+
 // What no sealed draft can break.
 void test_containers(const std::string& good, Report& report) {
   const EditableBundle draft(good);

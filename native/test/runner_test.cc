@@ -82,7 +82,7 @@ void test_runner(Report& report) {
     if (!becomes_sound(c)) continue;
     const lbq::Runner reference(c.net, lbq::kInterpreter, 1);
     const Longs expected = whole(reference, c), expected_stream = streamed(reference, c);
-    for (const char* isa : {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni", "amx", "neon"})
+    for (const char* isa : kIsas)
       for (int threads : {1, 3}) {
         std::unique_ptr<lbq::Runner> runner;
         try {

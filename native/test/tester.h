@@ -66,6 +66,30 @@ struct Values {
   }
 };
 
+// A scan with random coefficients; its sizes are the caller's.
+struct RandomScan {
+  lbq_scan scan{};
+  std::vector<float> step;
+  float tail = 0.5f;
+
+  RandomScan() {
+    scan.tail = chance(2) ? &tail : nullptr;
+    scan.decay = uniform();
+    scan.reset = uniform();
+    scan.lo = pick({0.0f, 0.5f, 1.0f});
+    scan.reset_mode = pick({LBQ_RESET_EVENT, LBQ_RESET_LEVEL, LBQ_RESET_NONE});
+    scan.detach_reset = chance(4);
+    scan.detach_carry = chance(4);
+    scan.dtype = pick({LBQ_F32, LBQ_BF16});
+  }
+  RandomScan(const RandomScan&) = delete;  // the scan points at its coefficients
+  void draw_steps(int64_t count, float least, float scale) {
+    for (int64_t i = 0; i < count; ++i) step.push_back(scale * (least + uniform()));
+    scan.step = step.data();
+    scan.num_steps = count;
+  }
+};
+
 // Split the blocks over threads, as a caller would.
 template <class Run>
 void spread(int64_t blocks, int threads, Run run) {
