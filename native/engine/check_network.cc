@@ -17,10 +17,6 @@ constexpr int64_t kMaxTimesteps = 4096;
 constexpr int32_t kMaxLevel = 255, kMaxShift = 30;
 constexpr const char* kKindNames[] = {"synapse", "shortcut", "merge", "pool", "repeat", "neuron", "readout"};
 
-bool is_same(const Shape& one, const Shape& other) {
-  return one.channels == other.channels && one.height == other.height && one.width == other.width;
-}
-
 bool has_size(const Shape& shape) {
   const int64_t sizes[] = {shape.channels, shape.height, shape.width};
   int64_t product = 1;
@@ -77,7 +73,7 @@ class Checker {
     require(node().kind <= Kind::kReadout, "no such kind, %d", static_cast<int>(node().kind));
     check_inputs();
     const OutputInfo first = output_of(node().inputs[0]);
-    require(is_same(node().from, first.shape), "it says that it reads another shape than its input has");
+    require(node().from == first.shape, "it says that it reads another shape than its input has");
     OutputInfo gives = first;
     switch (node().kind) {
       case Kind::kSynapse: gives = synapse(first); break;
@@ -89,7 +85,7 @@ class Checker {
       case Kind::kReadout: break;
     }
     check_time(first);
-    require(is_same(node().to, gives.shape), "it says that it gives %" PRId64 " x %" PRId64 " x %" PRId64
+    require(node().to == gives.shape, "it says that it gives %" PRId64 " x %" PRId64 " x %" PRId64
             " values, expected %" PRId64 " x %" PRId64 " x %" PRId64, node().to.channels, node().to.height,
             node().to.width, gives.shape.channels, gives.shape.height, gives.shape.width);
     require(has_size(gives.shape), "it gives more than 2^24 values");
@@ -109,7 +105,7 @@ class Checker {
     for (int32_t input : node().inputs) {
       require(input >= kInput && input < index_, "it reads node %d, which is not before it", input);
       const OutputInfo other = output_of(input), first = output_of(node().inputs[0]);
-      require(is_same(other.shape, first.shape) && other.has_time == first.has_time,
+      require(other.shape == first.shape && other.has_time == first.has_time,
               "it adds values of different shapes, or one instant to a sequence");
     }
     const bool is_last = index_ + 1 == static_cast<int32_t>(network_.nodes.size());

@@ -15,6 +15,9 @@ enum class Reset : uint8_t { kEvent, kLevel, kZero, kNone };
 struct Shape {
   int64_t channels = 0, height = 1, width = 1;
   int64_t size() const { return channels * height * width; }
+  bool operator==(const Shape& other) const {
+    return channels == other.channels && height == other.height && width == other.width;
+  }
 };
 
 // All sums, carries and outputs of the node lie in low..high.
@@ -29,6 +32,21 @@ struct Integers {
   int32_t width = 0;  // bytes per integer
   int64_t count = 0;  // 0: absent
 };
+
+// Call use(pointer to the integers in their own type).
+template <class Use>
+auto with_type(const Integers& integers, Use use) {
+  if (integers.width == 1) return use(static_cast<const int8_t*>(integers.data));
+  if (integers.width == 2) return use(static_cast<const int16_t*>(integers.data));
+  return use(static_cast<const int32_t*>(integers.data));
+}
+inline int64_t integer_at(const Integers& integers, int64_t index) {
+  return with_type(integers, [=](const auto* values) { return static_cast<int64_t>(values[index]); });
+}
+// One integer per channel, or one for all.
+inline int64_t of_channel(const Integers& integers, int64_t channel) {
+  return integer_at(integers, integers.count == 1 ? 0 : channel);
+}
 
 // Rows, then columns.
 struct Window {
@@ -64,6 +82,12 @@ struct Node {
 
   bool sums_over_time = false;  // readout; otherwise its output is the sequence
 };
+
+// The threshold of level `index` + 1.
+inline int64_t threshold(const Node& neuron, int64_t index, int64_t channel) {
+  const int64_t columns = neuron.thresholds.count / neuron.max_level;
+  return integer_at(neuron.thresholds, index * columns + (columns == 1 ? 0 : channel));
+}
 
 // The window of a synapse; that of a linear layer covers its input.
 inline Window window_of(const Node& node) {

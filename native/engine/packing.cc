@@ -72,21 +72,9 @@ AlignedBuffer::AlignedBuffer(int64_t bytes) : size_(bytes) {
   const int64_t whole = round_up(bytes + kPage, page);  // vector loads may read beyond the end
   const std::align_val_t alignment{static_cast<size_t>(page)};
   bytes_ = {static_cast<char*>(::operator new(whole, alignment)), Free{alignment}};
-  start_ = bytes_.get();
 #if defined(MADV_HUGEPAGE)
-  if (page == kHugePage) madvise(start_, whole, MADV_HUGEPAGE);  // fewer TLB misses
+  if (page == kHugePage) madvise(data(), whole, MADV_HUGEPAGE);  // fewer TLB misses
 #endif
-}
-
-void AlignedBuffer::Free::operator()(char* bytes) const { ::operator delete(bytes, alignment); }
-
-int64_t integer_at(const Integers& integers, int64_t index) {
-  const char* at = static_cast<const char*>(integers.data) + index * integers.width;
-  if (integers.width == 1) return *reinterpret_cast<const int8_t*>(at);
-  int16_t half;
-  int32_t word;
-  if (integers.width == 2) return std::memcpy(&half, at, 2), half;
-  return std::memcpy(&word, at, 4), word;
 }
 
 int64_t outputs_per_block(int64_t channels) {

@@ -146,7 +146,7 @@ class Planner {
     if (here.kind == Kind::kShortcut) {
       ExtraTerm extra{origin(here.inputs[0]), std::vector<int32_t>(sum.stride)};
       for (int64_t channel = 0; channel < sum.shape.channels; ++channel)
-        extra.weight[channel] = static_cast<int32_t>(integer_at(here.weight, here.weight.count == 1 ? 0 : channel));
+        extra.weight[channel] = static_cast<int32_t>(of_channel(here.weight, channel));
       sum.extras.push_back(std::move(extra));
       return;
     }
@@ -170,8 +170,8 @@ class Planner {
     }
     for (int64_t pixel = 0; pixel < (sum.bias_is_map ? pixels : 1); ++pixel)
       for (int64_t channel = 0; channel < channels; ++channel) {
-        const int64_t index = is_map ? channel * pixels + pixel : bias.count == 1 ? 0 : channel;
-        sum.bias[pixel * sum.stride + channel] += static_cast<int32_t>(integer_at(bias, index));
+        const int64_t value = is_map ? integer_at(bias, channel * pixels + pixel) : of_channel(bias, channel);
+        sum.bias[pixel * sum.stride + channel] += static_cast<int32_t>(value);
       }
   }
 
@@ -185,12 +185,10 @@ class Planner {
     const int64_t stride = channel_stride(node.to.channels), channels = node.to.channels;
     neuron.thresholds.assign(node.max_level * stride, INT32_MAX);  // padded channels never fire
     neuron.reset_amount.assign(stride, 0);
-    const int64_t columns = node.thresholds.count / node.max_level;
     for (int64_t channel = 0; channel < channels; ++channel) {
       for (int64_t n = 0; n < node.max_level; ++n)
-        neuron.thresholds[n * stride + channel] =
-            static_cast<int32_t>(integer_at(node.thresholds, n * columns + (columns == 1 ? 0 : channel)));
-      neuron.reset_amount[channel] = static_cast<int32_t>(integer_at(node.reset_amount, node.reset_amount.count == 1 ? 0 : channel));
+        neuron.thresholds[n * stride + channel] = static_cast<int32_t>(threshold(node, n, channel));
+      neuron.reset_amount[channel] = static_cast<int32_t>(of_channel(node.reset_amount, channel));
     }
   }
 

@@ -17,25 +17,22 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(int64_t bytes);
-  char* data() { return reinterpret_cast<char*>(start_); }
-  const char* data() const { return reinterpret_cast<const char*>(start_); }
+  char* data() { return bytes_.get(); }
+  const char* data() const { return bytes_.get(); }
   int64_t size() const { return size_; }
   template <class Value>
   Value* as() {
-    return reinterpret_cast<Value*>(start_);
+    return reinterpret_cast<Value*>(data());
   }
 
  private:
   struct Free {
     std::align_val_t alignment;
-    void operator()(char* bytes) const;
+    void operator()(char* bytes) const { ::operator delete(bytes, alignment); }
   };
   std::unique_ptr<char[], Free> bytes_;
-  char* start_ = nullptr;
   int64_t size_ = 0;
 };
-
-int64_t integer_at(const Integers& integers, int64_t index);
 
 // Outputs per block of sums, and elements between two pixels, for a number of channels.
 int64_t outputs_per_block(int64_t channels);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "reader/proof.h"
 #include "reader/reader.h"
 #include "reader/rules.h"
 #include "test/editable_bundle.h"

@@ -1,9 +1,8 @@
-#include "graph.h"
-
 #include <algorithm>
 #include <cinttypes>
 #include <unordered_map>
 
+#include "manifest.h"
 #include "rules.h"
 
 namespace lbq {
@@ -19,10 +18,6 @@ struct ValueInfo {
   bool has_time = false;
   int64_t max_level = kCurrents;  // largest size of levels, or of sums of them
 };
-
-bool is_same(const Shape& one, const Shape& other) {
-  return one.channels == other.channels && one.height == other.height && one.width == other.width;
-}
 
 const char* name(const Entry& entry) { return entry.node.path.c_str(); }
 
@@ -144,7 +139,7 @@ ValueInfo give(Entry& entry, const std::vector<const ValueInfo*>& entering, cons
   if (kind == Kind::kPool) return pool(entry, first);
   for (const ValueInfo* flow : entering) {
     require(flow->max_level == kCurrents, LBQ_RULE_SIGNAL, "%s takes currents, it reads levels", name(entry));
-    const bool is_alike = is_same(flow->shape, first.shape) && flow->has_places == first.has_places &&
+    const bool is_alike = flow->shape == first.shape && flow->has_places == first.has_places &&
                           flow->has_time == first.has_time;
     require(is_alike, LBQ_RULE_SHAPE, "%s reads several shapes, or mixes still and moving", name(entry));
   }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "payload.h"
-
 namespace lbq {
 namespace {
 
@@ -40,7 +38,7 @@ void add_bias(const Node& node, Values& currents) {
   const int64_t places = node.to.height * node.to.width;
   const bool is_map = node.bias.count == node.to.size();
   for (int64_t i = 0; i < node.to.size(); ++i)
-    currents[i] += is_map ? number_at(node.bias, i) : of_channel(node.bias, i / places);
+    currents[i] += is_map ? integer_at(node.bias, i) : of_channel(node.bias, i / places);
 }
 
 template <class Weight>

@@ -1,5 +1,4 @@
-// The manifest: a network without its numbers, each node for itself. What a node means to its neighbours is
-// checked in graph.h.
+// The manifest: a network without its numbers.
 #pragma once
 
 #include <vector>
@@ -53,6 +52,10 @@ struct Manifest {
 const char* const* roles(Kind kind);
 
 Type read_type(Value value, std::string_view owner);
+// Each node for itself.
 Manifest read_manifest(Value document);
+// What flows from node to node (graph.cc): order, shapes, time, levels and currents. Fills in every node's inputs,
+// shapes, window and levels; no tensor is read.
+void check_graph(Manifest& manifest);
 
 }  // namespace lbq

@@ -1,9 +1,7 @@
-#include "proof.h"
-
 #include <algorithm>
 #include <cinttypes>
 
-#include "payload.h"
+#include "reader.h"
 #include "rules.h"
 
 namespace lbq {

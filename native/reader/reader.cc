@@ -4,9 +4,7 @@
 #include <cinttypes>
 #include <utility>
 
-#include "graph.h"
 #include "payload.h"
-#include "proof.h"
 #include "rules.h"
 
 namespace lbq {

@@ -5,7 +5,7 @@
 #include "engine/check_network.h"
 #include "lbq_model.h"
 #include "random_network.h"
-#include "reader/proof.h"
+#include "reader/reader.h"
 #include "reader/rules.h"
 #include "reader_tester.h"
 
