@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <cinttypes>
 #include <cstdlib>
 #include <ctime>
 #include <map>
@@ -35,9 +36,8 @@ constexpr int64_t kMultiplications = 1 << 24;
 uint64_t seed = 1, number = 0;
 
 void say_where() {
-  std::fprintf(stderr, "\nmutant %llu of seed %llu: lbq_fuzz --seed %llu --first %llu --count 1\n",
-               static_cast<unsigned long long>(number), static_cast<unsigned long long>(seed),
-               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(number));
+  std::fprintf(stderr, "\nmutant %" PRIu64 " of seed %" PRIu64 ": lbq_fuzz --seed %" PRIu64 " --first %" PRIu64 " --count 1\n",
+               number, seed, seed, number);
 }
 
 [[noreturn]] void fail(const std::string& why) {
@@ -161,11 +161,10 @@ int main(int argc, char** argv) {
 #endif
   }
   for (const auto& [outcome, count] : outcomes)
-    std::printf("%10llu %s\n", static_cast<unsigned long long>(count), outcome.c_str());
+    std::printf("%10" PRIu64 " %s\n", count, outcome.c_str());
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  std::printf("%llu mutants of seed %llu in %.0f s, the slowest %.3f s, peak memory of the process %ld MB\n",
-              static_cast<unsigned long long>(done), static_cast<unsigned long long>(seed), elapsed(),
-              slowest, usage.ru_maxrss / 1024);
+  std::printf("%" PRIu64 " mutants of seed %" PRIu64 " in %.0f s, the slowest %.3f s, peak memory of the process %ld MB\n",
+              done, seed, elapsed(), slowest, usage.ru_maxrss / 1024);
   return 0;
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cstring>
 
 #include "rules.h"
@@ -48,9 +49,8 @@ Lengths check_header(const uint8_t* header, size_t have, uint64_t size) {
   const uint64_t before = kHeader + lengths.manifest;
   require(before <= size && lengths.payload == size - before && lengths.manifest % kAlignment == 0,
           LBQ_RULE_LENGTH,
-          "the header says %llu bytes after %llu, the file has %llu: it was cut or extended",
-          static_cast<unsigned long long>(lengths.payload), static_cast<unsigned long long>(before),
-          static_cast<unsigned long long>(size));
+          "the header says %" PRIu64 " bytes after %" PRIu64 ", the file has %" PRIu64 ": it was cut or extended",
+          lengths.payload, before, size);
   return lengths;
 }
 

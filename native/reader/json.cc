@@ -145,27 +145,31 @@ class JsonParser {
       if (text(keys_[i - 1]) == text(keys_[i])) fail("a key comes twice");
   }
 
+  size_t skip_digits() {
+    const size_t first = at_;
+    while (is_digit(raw())) ++at_;
+    if (at_ == first) fail("no number is written like this");
+    return at_ - first;
+  }
+
   void number() {
     const size_t start = at_;
     const bool is_negative = raw() == '-';
     if (is_negative) ++at_;
     const size_t first = at_;
-    while (is_digit(raw())) ++at_;
-    const size_t digits = at_ - first;
-    if (digits == 0 || (text_[first] == '0' && digits > 1)) fail("no number is written like this");
+    const size_t digits = skip_digits();
+    if (text_[first] == '0' && digits > 1) fail("no number is written like this");
     bool is_real = false;
     if (raw() == '.') {
       is_real = true;
       ++at_;
-      if (!is_digit(raw())) fail("no number is written like this");
-      while (is_digit(raw())) ++at_;
+      skip_digits();
     }
     if (raw() == 'e' || raw() == 'E') {
       is_real = true;
       ++at_;
       if (raw() == '+' || raw() == '-') ++at_;
-      if (!is_digit(raw())) fail("no number is written like this");
-      while (is_digit(raw())) ++at_;
+      skip_digits();
     }
     is_real ? real(start) : integer(first, digits, is_negative);
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -238,9 +239,9 @@ int run_folder(const Options& options, const lbq_model* model, const lbq_model_i
     }
   }
   std::fprintf(stderr,
-               "lbq-run: %lld files answered, %lld were before, %lld are with other workers, %lld failed\n",
-               static_cast<long long>(answered), static_cast<long long>(skipped),
-               static_cast<long long>(busy), static_cast<long long>(failed));
+               "lbq-run: %" PRId64 " files answered, %" PRId64 " were before, %" PRId64
+               " are with other workers, %" PRId64 " failed\n",
+               answered, skipped, busy, failed);
   return failed ? kMistake : busy ? kBusy : kDone;
 }
 
@@ -280,11 +281,10 @@ int check(const Options& options) {
     }
     lbq_model_info info;
     lbq_model_get_info(model, &info);
-    std::printf("%s: ok: %s uint8 of %lld x %lld x %lld, T = %lld, %lld logits in units of %.9g\n",
-                path.c_str(), info.takes_frames ? "frames" : "still", static_cast<long long>(info.channels),
-                static_cast<long long>(info.height), static_cast<long long>(info.width),
-                static_cast<long long>(info.timesteps), static_cast<long long>(info.num_logits),
-                info.logit_scale);
+    std::printf("%s: ok: %s uint8 of %" PRId64 " x %" PRId64 " x %" PRId64 ", T = %" PRId64 ", %" PRId64
+                " logits in units of %.9g\n",
+                path.c_str(), info.takes_frames ? "frames" : "still", info.channels, info.height, info.width,
+                info.timesteps, info.num_logits, info.logit_scale);
   }
   return is_sound ? kDone : kMistake;
 }

@@ -44,6 +44,14 @@ bool lock(int descriptor) {
   return true;
 }
 
+void sync_folder(const std::string& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail(folder);
+  const int failed = ::fsync(descriptor);
+  ::close(descriptor);
+  if (failed && errno != EINVAL) fail(folder);  // some file systems cannot, and need not
+}
+
 }  // namespace
 
 void write_all(int descriptor, const std::string& bytes, const std::string& path) {
@@ -53,14 +61,6 @@ void write_all(int descriptor, const std::string& bytes, const std::string& path
     if (put < 0) fail(path);
     at += put;
   }
-}
-
-void sync_folder(const std::string& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail(folder);
-  const int failed = ::fsync(descriptor);
-  ::close(descriptor);
-  if (failed && errno != EINVAL) fail(folder);  // some file systems cannot, and need not
 }
 
 std::string OutputRows::header(int64_t num_samples) const {

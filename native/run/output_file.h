@@ -26,7 +26,6 @@ class OutputRows {
 
 // Write all of these bytes, or throw InputError.
 void write_all(int descriptor, const std::string& bytes, const std::string& path);
-void sync_folder(const std::string& folder);
 
 // One file of answers. The temporary file is locked while someone writes it: a kill unlocks it, and the next
 // one begins it anew. Until `finish` has flushed and renamed it, there is no file under its own name.

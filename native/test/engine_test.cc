@@ -26,22 +26,10 @@ struct Oracle {
   Longs value(int32_t node) const {
     return node == lbq::kInput ? Longs(c.inputs.begin(), c.inputs.end()) : values[node];
   }
-  static int64_t at(const lbq::Integers& integers, int64_t i) {
-    const char* from = static_cast<const char*>(integers.data) + i * integers.width;
-    if (integers.width == 1) return *reinterpret_cast<const int8_t*>(from);
-    int16_t half;
-    int32_t word;
-    if (integers.width == 2) return std::memcpy(&half, from, 2), half;
-    return std::memcpy(&word, from, 4), word;
-  }
   int64_t checked(int64_t value) {
     fits = fits && value >= INT32_MIN && value <= INT32_MAX;
     return value;
   }
-  static int64_t per_channel(const lbq::Integers& integers, int64_t channel) {
-    return at(integers, integers.count == 1 ? 0 : channel);
-  }
-
   Longs answer(const Node& node) {
     const Longs x = value(node.inputs[0]);
     const int64_t size = node.from.size(), instants = static_cast<int64_t>(x.size()) / size;
@@ -58,8 +46,8 @@ struct Oracle {
       const int64_t pixels = node.from.height * node.from.width;
       for (size_t i = 0; i < x.size(); ++i) {
         const int64_t channel = static_cast<int64_t>(i) / pixels % node.from.channels;
-        made.push_back(x[i] * per_channel(node.weight, channel) +
-                       (node.bias.count ? per_channel(node.bias, channel) : 0));
+        made.push_back(x[i] * lbq::of_channel(node.weight, channel) +
+                       (node.bias.count ? lbq::of_channel(node.bias, channel) : 0));
       }
     } else if (node.kind == Kind::kNeuron) {
       made = neuron(node, x);
@@ -74,8 +62,7 @@ struct Oracle {
   }
 
   void window(const Node& node, const int64_t* x, Longs& made) {
-    lbq::Window w = node.window;
-    if (node.is_linear) w.kernel[0] = node.from.height, w.kernel[1] = node.from.width;
+    const lbq::Window w = window_of(node);
     const bool is_pool = node.kind == Kind::kPool;
     const int64_t inputs = is_pool ? 1 : node.from.channels / node.groups;
     const int64_t group = is_pool ? 1 : node.to.channels / node.groups;
@@ -91,13 +78,13 @@ struct Oracle {
                 if (yy < 0 || yy >= node.from.height || xx < 0 || xx >= node.from.width) continue;
                 const int64_t seen = x[((o / group * inputs + k) * node.from.height + yy) * node.from.width + xx];
                 if (!is_pool) {
-                  sum += seen * at(node.weight, ((o * inputs + k) * w.kernel[0] + i) * w.kernel[1] + j);
+                  sum += seen * lbq::integer_at(node.weight, ((o * inputs + k) * w.kernel[0] + i) * w.kernel[1] + j);
                 } else {
                   sum = node.pools_max ? std::max(sum, seen) : sum + seen;
                 }
               }
           if (node.bias.count)
-            sum += at(node.bias, node.bias.count == node.to.channels
+            sum += lbq::integer_at(node.bias, node.bias.count == node.to.channels
                                      ? o
                                      : (o * node.to.height + y) * node.to.width + column);
           made.push_back(checked(sum));
@@ -106,17 +93,17 @@ struct Oracle {
 
   Longs neuron(const Node& node, const Longs& x) {
     const int64_t size = static_cast<int64_t>(x.size()) / c.net.timesteps;
-    const int64_t pixels = node.from.height * node.from.width, columns = node.thresholds.count / node.max_level;
+    const int64_t pixels = node.from.height * node.from.width;
     Longs levels(x.size());
     for (int64_t i = 0; i < size; ++i) {
-      const int64_t channel = i / pixels % node.from.channels, reset_amount = per_channel(node.reset_amount, channel);
+      const int64_t channel = i / pixels % node.from.channels, reset_amount = lbq::of_channel(node.reset_amount, channel);
       int64_t carry = 0, level = 0;
       for (int64_t t = 0; t < c.net.timesteps; ++t) {
         int64_t membrane = (checked(node.multiplier * carry) >> node.shift) + x[t * size + i];
         if (node.resets_after_decay && level > 0) membrane -= reset_amount;
         checked(membrane);
         level = 0;
-        for (int64_t n = 0; n < node.max_level; ++n) level += membrane >= at(node.thresholds, n * columns + (columns == 1 ? 0 : channel));
+        for (int64_t n = 0; n < node.max_level; ++n) level += membrane >= lbq::threshold(node, n, channel);
         levels[t * size + i] = level;
         carry = membrane;
         if (node.resets_after_decay || level == 0) continue;

@@ -120,27 +120,23 @@ void test_memory(const std::string& file, lbq_model_status expected, const char*
 
 // A linear layer with very many outputs, and merges behind it.
 std::string wide_network(int64_t outputs, int merges) {
-  const std::string bound = "\"bound\": {\"low\": 0, \"high\": 0, \"bits\": 16}}";
+  const std::string bound = R"("bound": {"low": 0, "high": 0, "bits": 16}})", count = std::to_string(outputs);
   EditableBundle draft(read_whole(corpus("features.lbq")));
-  draft.table = "{\"fc.weight\":{\"dtype\":\"I8\",\"shape\":[" + std::to_string(outputs) +
-                ",1],\"data_offsets\":[0," + std::to_string(outputs) + "]}}";
+  draft.table = R"({"fc.weight":{"dtype":"I8","shape":[)" + count + R"(,1],"data_offsets":[0,)" + count + "]}}";
   draft.numbers.assign(outputs, 0);
   draft.first_size = 0;
-  draft.manifest =
-      "{\"timesteps\": 1, \"input_shape\": [1], \"takes_frames\": true, \"logit_scale\": 1.0, \"origin\": "
-      "{}, \"nodes\": [{\"path\": \"fc\", "
-      "\"kind\": \"synapse\", \"inputs\": [\"input\"], \"settings\": {\"max_input\": 255, \"has_time\": "
-      "true, \"stride\": [1, 1], \"padding\": [0, 0], "
-      "\"dilation\": [1, 1], \"groups\": 1, \"bits\": 8}, \"tensors\": {\"weight\": {\"dtype\": \"I8\", "
-      "\"shape\": [" +
-      std::to_string(outputs) + ", 1], \"offset\": 8}, \"bias\": null}, " + bound;
+  draft.manifest = R"({"timesteps": 1, "input_shape": [1], "takes_frames": true, "logit_scale": 1.0, "origin": {}, )"
+                   R"("nodes": [{"path": "fc", "kind": "synapse", "inputs": ["input"], )"
+                   R"("settings": {"max_input": 255, "has_time": true, "stride": [1, 1], "padding": [0, 0], )"
+                   R"("dilation": [1, 1], "groups": 1, "bits": 8}, )"
+                   R"("tensors": {"weight": {"dtype": "I8", "shape": [)" +
+                   count + R"(, 1], "offset": 8}, "bias": null}, )" + bound;
   std::string last = "fc";
   for (int i = 0; i <= merges; ++i) {
-    const bool is_end = i == merges;
-    const std::string path = std::to_string(i);
-    draft.manifest += ", {\"path\": \"" + path + "\", \"kind\": \"" + (is_end ? "readout" : "merge") +
-                      "\", \"inputs\": [\"" + last + "\"], \"settings\": {" +
-                      (is_end ? "\"over_time\": \"sum\"" : "") + "}, \"tensors\": {}, " + bound;
+    const std::string path = std::to_string(i), kind = i == merges ? "readout" : "merge";
+    draft.manifest += R"(, {"path": ")" + path + R"(", "kind": ")" + kind + R"(", "inputs": [")" + last +
+                      R"("], "settings": {)" + (i == merges ? R"("over_time": "sum")" : "") + R"(}, "tensors": {}, )" +
+                      bound;
     last = path;
   }
   draft.manifest += "]}";
@@ -148,27 +144,23 @@ std::string wide_network(int64_t outputs, int merges) {
 }
 
 void test_memories(Report& report) {
-  const std::string good = read_whole(corpus("tiny-event.lbq"));
-  std::string ones, commas(900000, ',');
-  while (ones.size() < 1000000) ones += "1,";
-  EditableBundle draft(good);
-  draft.edit("\"accuracy\": 0.5", "\"a\": [" + ones + "1]");
-  test_memory(draft.pack(), LBQ_MODEL_OK, "half a million values", report);
-  draft.manifest = "[" + commas;
-  test_memory(draft.pack(), LBQ_RULE_JSON, "commas", report);
-  draft = EditableBundle(good);
-  draft.table = "[" + commas;
-  test_memory(draft.pack(), LBQ_RULE_JSON, "commas in the table", report);
-  std::string keys = "\"a\": 1";
+  const EditableBundle good(read_whole(corpus("tiny-event.lbq")));
+  std::string ones = "\"a\": [1", keys = "\"a\": 1", inputs = "\"block.conv\"";
+  for (int i = 0; i < 500000; ++i) ones += ",1";
   for (int i = 0; keys.size() < 1000000; ++i) keys += ",\"" + std::to_string(i) + "\":1";
-  draft = EditableBundle(good);
-  draft.edit("\"accuracy\": 0.5", keys);
-  test_memory(draft.pack(), LBQ_MODEL_OK, "a hundred thousand keys", report);
-  std::string inputs = "\"block.conv\"";
   for (int i = 0; i < 65000; ++i) inputs += ",\"block.conv\"";
-  draft = EditableBundle(good);
-  draft.edit("block.merge", "\"block.conv\"", inputs);
-  test_memory(draft.pack(), LBQ_MODEL_BOUND, "a merge of 65,000 currents", report);
+  const auto test = [&](const char* name, lbq_model_status expected, auto change) {
+    EditableBundle draft = good;
+    change(draft);
+    test_memory(draft.pack(), expected, name, report);
+  };
+  const std::string commas = "[" + std::string(900000, ',');
+  test("half a million values", LBQ_MODEL_OK, [&](auto& d) { d.edit("\"accuracy\": 0.5", ones + "]"); });
+  test("commas", LBQ_RULE_JSON, [&](auto& d) { d.manifest = commas; });
+  test("commas in the table", LBQ_RULE_JSON, [&](auto& d) { d.table = commas; });
+  test("a hundred thousand keys", LBQ_MODEL_OK, [&](auto& d) { d.edit("\"accuracy\": 0.5", keys); });
+  test("a merge of 65,000 currents", LBQ_MODEL_BOUND,
+       [&](auto& d) { d.edit("block.merge", "\"block.conv\"", inputs); });
   test_memory(wide_network(1 << 20, 30), LBQ_MODEL_OK, "a million channels", report);
   test_memory(wide_network(64, 4000), LBQ_MODEL_OK, "four thousand nodes", report);
 }
