@@ -19,18 +19,11 @@ def example(native_build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("example")
     (code,) = re.findall(r"```c\n(.*?)```", PAGE.read_text(), flags=re.S)
     (folder / "example.c").write_text(code)
-    command = ["gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
-    command += [
-        f"-I{ROOT / 'native' / 'include'}",
-        "example.c",
-        native_build / "reader" / "liblbq_model.a",
-        native_build / "liblbq.a",
-        "-lstdc++",
-        "-lpthread",
-        "-lm",
-        "-o",
-        "example",
-    ]
+    flags = "-std=c99 -pedantic -Wall -Wextra -Werror".split()
+    archives = [native_build / "reader" / "liblbq_model.a", native_build / "liblbq.a"]
+    libraries = "-lstdc++ -lpthread -lm -o example".split()
+    include = f"-I{ROOT / 'native' / 'include'}"
+    command = ["gcc", *flags, include, "example.c", *archives, *libraries]
     subprocess.run(command, check=True, cwd=folder)
     return folder / "example"
 
@@ -38,12 +31,9 @@ def example(native_build, tmp_path_factory):
 def test_it_answers_a_black_image(example, tmp_path):
     network = tiny_network()
     lbq.save(network, tmp_path / "net.lbq")
-    done = subprocess.run(
-        [example, tmp_path / "net.lbq"], capture_output=True, text=True, check=True
-    )
-    assert [int(line) for line in done.stdout.split()] == lbq.run(
-        network, network.example(), backend="dense"
-    )[0].tolist()
+    answers = subprocess.check_output([example, tmp_path / "net.lbq"], text=True)
+    expected = lbq.run(network, network.example(), backend="dense")[0].tolist()
+    assert [int(line) for line in answers.split()] == expected
 
 
 def test_it_says_what_is_wrong(example):

@@ -107,37 +107,46 @@ def place(tmp_path):
     return tmp_path
 
 
-def answers(place, out):
+@pytest.fixture
+def answer(lbq_run, place):
+    """``answer(*options)``: run the bundle of the place over its samples."""
+
+    def call(*options, bundle="net.lbq", source="in", out="out", **settings):
+        return lbq_run(place / bundle, place / source, place / out, *options, **settings)
+
+    return call
+
+
+def answers(place, out="out"):
     return {path.name: path.read_bytes() for path in sorted((place / out).glob("*.csv"))}
 
 
-def test_workers_with_shards_of_their_own_do_what_one_does(lbq_run, place):
-    assert lbq_run(place / "net.lbq", place / "in", place / "one").returncode == 0
+def test_workers_with_shards_of_their_own_do_what_one_does(answer, place):
+    assert answer(out="one").returncode == 0
     for worker in range(4):
-        done = lbq_run(place / "net.lbq", place / "in", place / "many", "--shard", f"{worker}/4")
+        done = answer("--shard", f"{worker}/4", out="many")
         assert done.returncode == 0
     assert len(answers(place, "one")) == 6
     assert answers(place, "one") == answers(place, "many")
 
 
-def test_what_is_answered_is_not_answered_again(lbq_run, place):
-    call = (place / "net.lbq", place / "in", place / "out")
-    lbq_run(*call)
+def test_what_is_answered_is_not_answered_again(answer, place):
+    answer()
     before = {path: path.stat().st_mtime_ns for path in (place / "out").iterdir()}
     (place / "out" / "3.npy.csv").unlink()
-    done = lbq_run(*call)
+    done = answer()
     assert b"1 files answered, 5 were before" in done.stderr
     after = {path: path.stat().st_mtime_ns for path in (place / "out").iterdir()}
     assert after.keys() == before.keys()
     assert sum(before[path] != after[path] for path in before) == 1
 
 
-def test_a_file_that_is_wrong_is_named_and_the_others_are_answered(lbq_run, place):
+def test_a_file_that_is_wrong_is_named_and_the_others_are_answered(answer, place):
     np.save(place / "in" / "3.npy", np.zeros((2, 3, 5, 5), np.uint8))
-    done = lbq_run(place / "net.lbq", place / "in", place / "out")
+    done = answer()
     assert done.returncode == 1
     assert b"3.npy: has shape [2, 3, 5, 5], the network takes B samples of [2, 5, 5]" in done.stderr
-    assert len(answers(place, "out")) == 5
+    assert len(answers(place)) == 5
     assert not list((place / "out").glob(".*"))
 
 
@@ -151,17 +160,17 @@ def test_a_file_that_is_wrong_is_named_and_the_others_are_answered(lbq_run, plac
         (lambda path: path.write_bytes((path.parent / "0.npy").read_bytes()[:-1]), b"was cut or"),
     ],
 )
-def test_npy_files_of_other_kinds_are_refused(save, why, lbq_run, place):
+def test_npy_files_of_other_kinds_are_refused(save, why, answer, place):
     save(place / "in" / "bad.npy")
-    done = lbq_run(place / "net.lbq", place / "in" / "bad.npy", place / "out")
+    done = answer(source="in/bad.npy")
     assert done.returncode == 1
     assert why in done.stderr
-    assert not answers(place, "out")
+    assert not answers(place)
 
 
-def test_raw_files_and_streams_have_whole_samples(lbq_run, place):
+def test_raw_files_and_streams_have_whole_samples(lbq_run, answer, place):
     (place / "in" / "odd.u8").write_bytes(bytes(75))
-    done = lbq_run(place / "net.lbq", place / "in" / "odd.u8", place / "out")
+    done = answer(source="in/odd.u8")
     assert done.returncode == 1
     assert b"has 75 bytes, which is no multiple of a sample's 50" in done.stderr
     for batch in (1, 4, 5, 64):  # whole samples are answered first, whichever batch is cut
@@ -171,38 +180,36 @@ def test_raw_files_and_streams_have_whole_samples(lbq_run, place):
         assert len(done.stdout.splitlines()) == 1 + 4
 
 
-def test_answers_are_not_taken_for_samples(lbq_run, place):
-    done = lbq_run(place / "net.lbq", place / "in", place / "in", "--format", "npy")
+def test_answers_are_not_taken_for_samples(answer, place):
+    done = answer("--format", "npy", out="in")
     assert done.returncode == 1
     assert b"holds the samples" in done.stderr
     assert sorted(path.name for path in (place / "in").iterdir()) == [f"{i}.npy" for i in range(6)]
     for _ in range(2):  # other answers may lie there
-        assert lbq_run(place / "net.lbq", place / "in", place / "in").returncode == 0
+        assert answer(out="in").returncode == 0
 
 
-def test_answers_of_two_networks_do_not_mix(lbq_run, place):
-    lbq_run(place / "net.lbq", place / "in", place / "out")
+def test_answers_of_two_networks_do_not_mix(answer, place):
+    answer()
     other = tiny_network()
     other.logit_scale = 0.5
     lbq.save(other, place / "other.lbq")
-    done = lbq_run(place / "other.lbq", place / "in", place / "out")
+    done = answer(bundle="other.lbq")
     assert done.returncode == 1
     assert b"holds the answers of another network" in done.stderr
 
 
-def test_a_bundle_that_breaks_a_rule_is_refused_by_its_name(lbq_run, place):
+def test_a_bundle_that_breaks_a_rule_is_refused_by_its_name(answer, place):
     data = bytearray((place / "net.lbq").read_bytes())
     data[-1] ^= 1
     (place / "bad.lbq").write_bytes(data)
-    done = lbq_run(place / "bad.lbq", place / "in", place / "out")
+    done = answer(bundle="bad.lbq")
     assert done.returncode == 1
     assert b"(rule digest)" in done.stderr
     assert not (place / "out").exists()
     known = lbq.export.digest(place / "net.lbq")
-    assert (
-        lbq_run(place / "net.lbq", place / "in", place / "out", "--sha256", known).returncode == 0
-    )
-    done = lbq_run(place / "net.lbq", place / "in", place / "out", "--sha256", "0" * 64)
+    assert answer("--sha256", known).returncode == 0
+    done = answer("--sha256", "0" * 64)
     assert b"(rule known-digest)" in done.stderr
 
 
@@ -225,35 +232,33 @@ def test_a_wrong_command_line_shows_the_right_one(arguments, lbq_run):
     assert b"lbq-run NET.lbq IN OUT" in done.stderr
 
 
-def test_an_instruction_set_that_is_not_here_is_refused(lbq_run, place):
-    done = lbq_run(place / "net.lbq", place / "in", place / "out", "--isa", "abacus")
+def test_an_instruction_set_that_is_not_here_is_refused(answer, place):
+    done = answer("--isa", "abacus")
     assert done.returncode == 2
     assert b"no instruction set abacus" in done.stderr
     assert not (place / "out").exists()
 
 
-def test_a_file_that_another_worker_holds_is_left_to_it(lbq_run, place):
-    call = (place / "net.lbq", place / "in", place / "out")
+def test_a_file_that_another_worker_holds_is_left_to_it(answer, place):
     (place / "out").mkdir()
     with open(place / "out" / ".3.npy.csv.tmp", "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         other.write("half a r")
         other.flush()
-        done = lbq_run(*call)
+        done = answer()
         assert done.returncode == 75
         assert b"5 files answered, 0 were before, 1 are with other workers" in done.stderr
-    assert lbq_run(*call).returncode == 0  # a killed worker holds nothing
-    assert len(answers(place, "out")) == 6
-    assert b"half" not in answers(place, "out")["3.npy.csv"]
+    assert answer().returncode == 0  # a killed worker holds nothing
+    assert len(answers(place)) == 6
+    assert b"half" not in answers(place)["3.npy.csv"]
 
 
-def test_a_full_disk_is_named_and_nothing_is_left_half_written(lbq_run, place):
+def test_a_full_disk_is_named_and_nothing_is_left_half_written(lbq_run, answer, place):
     np.save(place / "in" / "9.npy", np.zeros((50, 2, 5, 5), np.uint8))
-    call = (place / "net.lbq", place / "in", place / "out")
-    done = lbq_run(*call, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400)))
+    done = answer(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400)))
     assert done.returncode == 1
     assert b"9.npy.csv: File too large" in done.stderr
-    assert len(answers(place, "out")) == 6
+    assert len(answers(place)) == 6
     assert not list((place / "out").glob(".*"))
     done = lbq_run(place / "net.lbq", "-", input=bytes(50), preexec_fn=_write_to_a_full_disk)
     assert done.returncode == 1
