@@ -19,9 +19,9 @@ def example(native_build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("example")
     (code,) = re.findall(r"```c\n(.*?)```", PAGE.read_text(), flags=re.S)
     (folder / "example.c").write_text(code)
-    flags = "-std=c99 -pedantic -Wall -Wextra -Werror".split()
+    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
     archives = [native_build / "reader" / "liblbq_model.a", native_build / "liblbq.a"]
-    libraries = "-lstdc++ -lpthread -lm -o example".split()
+    libraries = ["-lstdc++", "-lpthread", "-lm", "-o", "example"]
     include = f"-I{ROOT / 'native' / 'include'}"
     command = ["gcc", *flags, include, "example.c", *archives, *libraries]
     subprocess.run(command, check=True, cwd=folder)
