@@ -208,7 +208,6 @@ Engine::Engine(const Network& network, const EngineOptions& options) {
 }
 
 Engine::~Engine() = default;
-const Network& Engine::network() const { return impl_->network; }
 const char* Engine::isa() const { return impl_->kernels.isa; }
 
 Carries Engine::at_rest(int64_t batch) const {

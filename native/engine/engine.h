@@ -52,7 +52,6 @@ class Engine {
   // readout does not sum. With a state, the answers to these timesteps alone: add up the answers of all calls.
   // Throws std::invalid_argument for options that do not fit the network or each other.
   void run(const uint8_t* inputs, int64_t batch, int32_t* answers, const RunOptions& options = {}) const;
-  const Network& network() const;
   const char* isa() const;
   Carries at_rest(int64_t batch) const;
 

@@ -60,20 +60,16 @@ Model read_rules(Bundle bundle) {
   return model;
 }
 
-void check_bounds(const Network& network) {
-  const std::vector<Bound> proven = prove(network);
+Model read_model(Bundle bundle) {
+  Model model = read_rules(std::move(bundle));
+  const std::vector<Bound> proven = prove(model.network);
   for (size_t i = 0; i < proven.size(); ++i) {
-    const Node& node = network.nodes[i];
+    const Node& node = model.network.nodes[i];
     require(node.bound.low == proven[i].low && node.bound.high == proven[i].high, LBQ_MODEL_BOUND,
             "%s claims %" PRId64 "..%" PRId64 ", but its integers lie in %" PRId64 "..%" PRId64
             "; the file is wrong, do not use it",
             node.path.c_str(), node.bound.low, node.bound.high, proven[i].low, proven[i].high);
   }
-}
-
-Model read_model(Bundle bundle) {
-  Model model = read_rules(std::move(bundle));
-  check_bounds(model.network);
   return model;
 }
 

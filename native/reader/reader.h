@@ -13,7 +13,7 @@ struct Model {
   Network network;
 };
 
-// All rules, and the bounds.
+// All rules, and the bounds must be those that are proven.
 Model read_model(Bundle bundle);
 
 // All rules but the bounds.
@@ -21,7 +21,5 @@ Model read_rules(Bundle bundle);
 // The overflow proof (proof.cc): the bound of every node that computes (bits 0 for the others), or LBQ_MODEL_BOUND. The
 // same intervals as src/lbq/deploy/bounds.py, followed channel by channel so that memory does not grow with the channels.
 std::vector<Bound> prove(const Network& network);
-// Refuse a network whose bounds are not those that are proven.
-void check_bounds(const Network& network);
 
 }  // namespace lbq

@@ -67,6 +67,14 @@ struct Case {
   }
 };
 
+// The output size of a node along an axis.
+void set_size(Node& node, int axis) {
+  const lbq::Window& w = node.window;
+  const int64_t size = axis == 0 ? node.from.height : node.from.width;
+  (axis == 0 ? node.to.height : node.to.width) =
+      (size + 2 * w.padding[axis] - w.dilation[axis] * (w.kernel[axis] - 1) - 1) / w.stride[axis] + 1;
+}
+
 int64_t draw_weight(int32_t bits, bool is_extreme) {
   const int64_t most = (int64_t{1} << (bits - 1)) - 1;
   if (is_extreme) return chance(2) ? most : -most - (bits > 4);
@@ -92,9 +100,7 @@ int32_t Case::add_synapse(int32_t input, const lbq::Shape* wanted) {
       const int64_t size = axis == 0 ? from.height : from.width;
       if (node.window.dilation[axis] * (node.window.kernel[axis] - 1) + 1 > size + 2 * node.window.padding[axis])
         node.window.kernel[axis] = 1;
-      const int64_t reach = node.window.dilation[axis] * (node.window.kernel[axis] - 1) + 1;
-      (axis == 0 ? node.to.height : node.to.width) =
-          (size + 2 * node.window.padding[axis] - reach) / node.window.stride[axis] + 1;
+      set_size(node, axis);
     }
     if (!node.is_linear && chance(4)) {
       node.groups = chance(2) ? from.channels : (from.channels % 2 == 0 ? 2 : 1);
@@ -156,8 +162,7 @@ int32_t Case::add_pool(int32_t input) {
     node.window.kernel[axis] = std::min<int64_t>(size, between(1, 3));
     node.window.stride[axis] = between(1, 2);
     node.window.padding[axis] = node.window.kernel[axis] > 1 ? between(0, 1) : 0;
-    (axis == 0 ? node.to.height : node.to.width) =
-        (size + 2 * node.window.padding[axis] - node.window.kernel[axis]) / node.window.stride[axis] + 1;
+    set_size(node, axis);
   }
   return add(node, most_of(input) * (node.pools_max ? 1 : node.window.kernel[0] * node.window.kernel[1]));
 }
@@ -221,16 +226,10 @@ Case::Case() {
   const lbq::Shape made = shape_of(terms[0]);
   const bool is_same = made.height == shape_of(first).height && made.width == shape_of(first).width;
   const bool is_one = made.height == 1 && made.width == 1;
-  if ((is_same || is_one) && chance(2)) {
-    int32_t side = add_synapse(first, &made);
-    if (still(side) && !still(terms[0])) side = add_repeat(side);
-    terms.push_back(side);
-  }
-  if (is_same && made.channels == shape_of(first).channels) {
-    int32_t side = add_shortcut(first);
-    if (still(side) && !still(terms[0])) side = add_repeat(side);
-    terms.push_back(side);
-  }
+  if ((is_same || is_one) && chance(2)) terms.push_back(add_synapse(first, &made));
+  if (is_same && made.channels == shape_of(first).channels) terms.push_back(add_shortcut(first));
+  for (int32_t& term : terms)
+    if (still(term) && !still(terms[0])) term = add_repeat(term);
   int32_t sum = merge(terms);
   if (chance(5)) sum = add_pool(sum);  // of currents
   if (still(sum)) sum = add_repeat(sum);
