@@ -113,40 +113,14 @@ Options read_options(int argc, char** argv) {
   return options;
 }
 
-ModelPointer open_model(const std::string& path, const char* sha256) {
-  lbq_model* model = nullptr;
+std::vector<int64_t> answer(const lbq_model* model, const lbq_model_info& info, const std::vector<uint8_t>& inputs,
+                            int64_t count) {
+  std::vector<int64_t> logits(count * info.num_logits * (info.gives_sequence ? info.timesteps : 1));
   lbq_error_message message;
-  if (lbq_model_open(path.c_str(), sha256, &model, &message) != LBQ_MODEL_OK)
-    throw InputError{path + ": " + message.text};
-  return ModelPointer(model);
+  if (lbq_model_run(model, count, inputs.data(), inputs.size(), logits.data(), logits.size(), &message) != LBQ_MODEL_OK)
+    throw InputError{message.text};
+  return logits;
 }
-
-void prepare(lbq_model* model, const Options& options) {
-  lbq_error_message message;
-  const lbq_model_status status = lbq_model_prepare(model, options.isa, options.threads, &message);
-  if (status == LBQ_MODEL_BAD_ARGUMENT) throw UsageError{message.text};
-  if (status != LBQ_MODEL_OK) throw InputError{message.text};
-}
-
-// Answers batch after batch with memory that is taken once.
-class Worker {
- public:
-  Worker(const lbq_model* model, const lbq_model_info& info) : model_(model), info_(info) {}
-
-  const int64_t* answer(const std::vector<uint8_t>& inputs, int64_t count) {
-    logits_.resize(count * info_.num_logits * (info_.gives_sequence ? info_.timesteps : 1));
-    lbq_error_message message;
-    if (lbq_model_run(model_, count, inputs.data(), inputs.size(), logits_.data(), logits_.size(),
-                      &message) != LBQ_MODEL_OK)
-      throw InputError{message.text};
-    return logits_.data();
-  }
-
- private:
-  const lbq_model* model_;
-  const lbq_model_info& info_;
-  std::vector<int64_t> logits_;
-};
 
 bool is_folder(const std::string& path) {
   struct stat found;
@@ -199,7 +173,7 @@ void check_owner(const std::string& folder, const lbq_model_info& info) {
 }
 
 OutputFile::Claim answer_shard(const std::string& path, const std::string& name, const std::string& out,
-                               const Options& options, const lbq_model_info& info, Worker& worker) {
+                               const Options& options, const lbq_model* model, const lbq_model_info& info) {
   OutputFile file(out, name + (options.format == Format::kCsv ? ".csv" : ".npy"));
   const OutputFile::Claim claim = file.claim();
   if (claim != OutputFile::Claim::kOurs) return claim;
@@ -210,7 +184,7 @@ OutputFile::Claim answer_shard(const std::string& path, const std::string& name,
   for (int64_t first = 0; first < shard.num_samples(); first += options.batch) {
     const int64_t count = std::min(options.batch, shard.num_samples() - first);
     shard.read(first, count, batch);
-    file.write(rows.of_batch(first, count, worker.answer(batch, count)));
+    file.write(rows.of_batch(first, count, answer(model, info, batch, count).data()));
   }
   file.finish();
   return claim;
@@ -226,12 +200,11 @@ int run_folder(const Options& options, const lbq_model* model, const lbq_model_i
   if (has_many && options.format == Format::kNpy && is_same(in, out))
     throw InputError{out + " holds the samples; answers as .npy would be taken for more of them, take another folder"};
   check_owner(out, info);
-  Worker worker(model, info);
   int64_t answered = 0, skipped = 0, busy = 0, failed = 0;
   for (size_t i = options.shard; i < names.size(); i += options.num_shards) {
     try {
       const OutputFile::Claim claim =
-          answer_shard(has_many ? in + "/" + names[i] : in, names[i], out, options, info, worker);
+          answer_shard(has_many ? in + "/" + names[i] : in, names[i], out, options, model, info);
       ++(claim == OutputFile::Claim::kOurs ? answered : claim == OutputFile::Claim::kDone ? skipped : busy);
     } catch (const InputError& error) {
       std::fprintf(stderr, "lbq-run: %s\n", error.text.c_str());
@@ -249,16 +222,16 @@ int run_stream(const Options& options, const lbq_model* model, const lbq_model_i
   if (options.format != Format::kCsv) throw UsageError{"a stream is answered as csv"};
   const SampleSize size(info);
   const OutputRows rows(Format::kCsv, info);
-  Worker worker(model, info);
   std::vector<uint8_t> batch;
   write_all(STDOUT_FILENO, rows.header(0), "standard output");
   int64_t first = 0;
   StreamPart part;
   do {
     part = read_stream(STDIN_FILENO, size, options.batch, batch);
-    if (part.samples > 0)
-      write_all(STDOUT_FILENO, rows.of_batch(first, part.samples, worker.answer(batch, part.samples)),
-                "standard output");
+    if (part.samples > 0) {
+      const std::vector<int64_t> logits = answer(model, info, batch, part.samples);
+      write_all(STDOUT_FILENO, rows.of_batch(first, part.samples, logits.data()), "standard output");
+    }
     first += part.samples;
   } while (part.samples == options.batch);
   if (part.rest > 0)  // after the answers to all that came before it
@@ -292,12 +265,17 @@ int check(const Options& options) {
 int run(int argc, char** argv) {
   const Options options = read_options(argc, argv);
   if (options.only_checks) return check(options);
-  const ModelPointer model = open_model(options.places[0], options.sha256);
-  prepare(model.get(), options);
+  lbq_model* model = nullptr;
+  lbq_error_message message;
+  if (lbq_model_open(options.places[0].c_str(), options.sha256, &model, &message) != LBQ_MODEL_OK)
+    throw InputError{options.places[0] + ": " + message.text};
+  const ModelPointer owner(model);
+  const lbq_model_status status = lbq_model_prepare(model, options.isa, options.threads, &message);
+  if (status == LBQ_MODEL_BAD_ARGUMENT) throw UsageError{message.text};
+  if (status != LBQ_MODEL_OK) throw InputError{message.text};
   lbq_model_info info;
-  lbq_model_get_info(model.get(), &info);
-  return options.places.size() == 2 ? run_stream(options, model.get(), info)
-                                    : run_folder(options, model.get(), info);
+  lbq_model_get_info(model, &info);
+  return options.places.size() == 2 ? run_stream(options, model, info) : run_folder(options, model, info);
 }
 
 }  // namespace
