@@ -1,6 +1,7 @@
 """The engine runs what it is tested for and refuses every other network, with a message."""
 
 import ctypes
+from functools import reduce
 
 import pytest
 from bundles import tiny_network
@@ -17,11 +18,21 @@ pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native librar
 NAMES = [kind.__name__ for kind in KINDS]
 
 
-def refusal(change):
-    """Change the description of a sound network and return what the engine says to it."""
+def refusal(kind=None, name=None, value=None, index=None):
+    """Change one number of a sound network's description and return what the engine says to it.
+
+    ``kind``: of the first node of that kind, or of the network. ``index``: in a list.
+    """
     described = NetworkDescription(tiny_network())
     struct, nodes = described.struct, described.struct.nodes
-    change(struct, {NAMES[nodes[i].kind]: nodes[i] for i in reversed(range(struct.num_nodes))})
+    first = {NAMES[nodes[i].kind]: nodes[i] for i in reversed(range(struct.num_nodes))}
+    if name is not None:
+        *path, last = name.split(".")
+        owner = reduce(getattr, path, struct if kind is None else first[kind])
+        if index is None:
+            setattr(owner, last, value)
+        else:
+            getattr(owner, last)[index] = value
     library = native_engine._library()
     handle = library.lbq_engine_new(ctypes.byref(struct), None, 0)
     if handle is not None:
@@ -30,61 +41,39 @@ def refusal(change):
     return library.lbq_engine_error().decode()
 
 
-def set_to(kind, name, value):
-    """Return a change of one number of the first node of a kind."""
-
-    def change(struct, nodes):
-        setattr(nodes[kind], name, value)
-
-    return change
-
-
-def set_in(kind, name, index, value):
-    """Return a change of one number of a list in the first node of a kind."""
-
-    def change(struct, nodes):
-        getattr(nodes[kind], name)[index] = value
-
-    return change
-
-
-def without_readout(struct, nodes):
-    struct.num_nodes -= 1
-
-
 def test_the_network_as_it_is_runs():
-    assert refusal(lambda struct, nodes: None) is None
+    assert refusal() is None
 
 
 CHANGES = {
-    "the last node": without_readout,
-    "no nodes": lambda struct, nodes: setattr(struct, "num_nodes", 0),
-    "timesteps": lambda struct, nodes: setattr(struct, "timesteps", 0),
-    "the input has no size": lambda struct, nodes: struct.input.__setitem__(0, -1),
-    "not the last node; the answer is written once": set_to("Pool", "kind", NAMES.index("Readout")),
-    "which is not before it": lambda struct, nodes: nodes["Synapse"].inputs.__setitem__(0, 5),
-    "reads another shape": set_in("Synapse", "from_", 1, 3),
-    "it gives": set_in("Synapse", "to", 2, 1000),
-    "expected a sequence": set_to("IntegerNeuron", "has_time", 0),
-    "one instant to a sequence": lambda struct, nodes: nodes["Merge"].inputs.__setitem__(0, -1),
-    "the kind of a node": set_to("Pool", "kind", 256 + 3),
-    "a reset is": set_to("IntegerNeuron", "reset", 256),
-    "levels, expected 1..255": set_to("IntegerNeuron", "max_level", 0),
-    "the thresholds has": set_to("IntegerNeuron", "max_level", 100),
-    "expected 0..1": set_to("IntegerNeuron", "shift", 64),
-    "stride 0": set_in("Synapse", "stride", 0, 0),
-    "padding of more than half": set_in("Pool", "padding", 0, 3),
-    "groups": set_to("Synapse", "groups", 5),
-    "levels reach": set_to("Shortcut", "max_input", 1),
-    "weights, expected": lambda struct, nodes: setattr(nodes["Synapse"].weight, "count", 7),
-    "integers without data": lambda struct, nodes: setattr(nodes["Synapse"].weight, "data", None),
-    "the width of integers": lambda struct, nodes: setattr(nodes["Synapse"].weight, "width", 8),
+    "the last node": (None, "num_nodes", len(tiny_network().plan) - 1),
+    "no nodes": (None, "num_nodes", 0),
+    "timesteps": (None, "timesteps", 0),
+    "the input has no size": (None, "input", -1, 0),
+    "not the last node; the answer is written once": ("Pool", "kind", NAMES.index("Readout")),
+    "which is not before it": ("Synapse", "inputs", 5, 0),
+    "reads another shape": ("Synapse", "from_", 3, 1),
+    "it gives": ("Synapse", "to", 1000, 2),
+    "expected a sequence": ("IntegerNeuron", "has_time", 0),
+    "one instant to a sequence": ("Merge", "inputs", -1, 0),
+    "the kind of a node": ("Pool", "kind", 256 + 3),
+    "a reset is": ("IntegerNeuron", "reset", 256),
+    "levels, expected 1..255": ("IntegerNeuron", "max_level", 0),
+    "the thresholds has": ("IntegerNeuron", "max_level", 100),
+    "expected 0..1": ("IntegerNeuron", "shift", 64),
+    "stride 0": ("Synapse", "stride", 0, 0),
+    "padding of more than half": ("Pool", "padding", 3, 0),
+    "groups": ("Synapse", "groups", 5),
+    "levels reach": ("Shortcut", "max_input", 1),
+    "weights, expected": ("Synapse", "weight.count", 7),
+    "integers without data": ("Synapse", "weight.data", None),
+    "the width of integers": ("Synapse", "weight.width", 8),
 }
 
 
 @pytest.mark.parametrize("said", CHANGES)
 def test_what_does_not_fit_together_is_refused(said):
-    message = refusal(CHANGES[said])
+    message = refusal(*CHANGES[said])
     assert message is not None
     assert said in message
 
