@@ -36,7 +36,8 @@ constexpr int64_t kMultiplications = 1 << 24;
 uint64_t seed = 1, number = 0;
 
 void say_where() {
-  std::fprintf(stderr, "\nmutant %" PRIu64 " of seed %" PRIu64 ": lbq_fuzz --seed %" PRIu64 " --first %" PRIu64 " --count 1\n",
+  std::fprintf(stderr,
+               "\nmutant %" PRIu64 " of seed %" PRIu64 ": lbq_fuzz --seed %" PRIu64 " --first %" PRIu64 " --count 1\n",
                number, seed, seed, number);
 }
 
