@@ -61,9 +61,9 @@ def gradients_of_one_batch(mode, shards=4, accumulate=1, kind="fp32", stopping_r
         model = small_model_with_loss()
         precision = Precision(kind, group.device)
         if mode == "canonical":
-            gradients = CanonicalGradients(model, group, precision=precision, shards=shards)
+            gradients = CanonicalGradients(model, group, precision=precision, parts=shards)
         else:
-            gradients = AveragedGradients(model, group, precision=precision, accumulate=accumulate)
+            gradients = AveragedGradients(model, group, precision=precision, parts=accumulate)
         generator = torch.Generator().manual_seed(1)
         images = torch.randn(16, 3, 8, 8, generator=generator)
         target = torch.randint(0, 4, (16,), generator=generator)

@@ -36,9 +36,6 @@ _log = logging.getLogger(__name__)
 FORMAT = 2
 """Version of the manifest; others are rejected."""
 
-Part = Mapping[str, Tensor]
-"""Tensors of one file, by name."""
-
 _MANIFEST = re.compile(r"(\d{9})\.json")
 _OURS = re.compile(r"(\d{9})\.(?:json|[a-z]+\.safetensors)")
 _PART_NAME = re.compile(r"[a-z]+")
@@ -49,20 +46,15 @@ _FIELDS = {"format": int, "step": int, "metadata": dict, "files": dict}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A training state: tensors in named parts, and JSON metadata."""
+    """A training state: tensors by part (one file each) and name, and JSON metadata."""
 
     step: int
-    parts: Mapping[str, Part]
+    parts: Mapping[str, Mapping[str, Tensor]]
     metadata: Document
 
 
 class CheckpointFolder:
-    """The checkpoints of one run.
-
-    Args:
-        folder: created if missing.
-        keep: number of checkpoints to keep, at least two, since the newest may be damaged.
-    """
+    """The checkpoints of one run, of which the newest ``keep`` are kept."""
 
     def __init__(self, folder: str | Path, *, keep: int = 2) -> None:
         if keep < 2:
@@ -158,9 +150,9 @@ class CheckpointFolder:
         body = _read_manifest(self.path(step))
         if body["step"] != step:
             raise FormatError(f"{self.path(step)} is the manifest of step {body['step']}")
-        files = {part: self._part_path(step, part) for part in body["files"]}
         return body, {
-            part: _read_exactly(path, **body["files"][part]) for part, path in files.items()
+            part: _read_exactly(self._part_path(step, part), **entry)
+            for part, entry in body["files"].items()
         }
 
     def _remove_old(self) -> None:
@@ -292,9 +284,8 @@ class TrainingState:
 
     def checkpoint(self, metadata: Document) -> Checkpoint:
         """Return the state as a checkpoint, with further metadata."""
-        progress = asdict(self.progress)
-        scale = self.precision.state()
-        metadata = {**metadata, "progress": progress, "loss_scale": scale}
+        scale = self.precision.scaler.state_dict()
+        metadata = {**metadata, "progress": asdict(self.progress), "loss_scale": scale}
         return Checkpoint(step=self.progress.step, parts=self.tensors(), metadata=metadata)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -312,7 +303,7 @@ class TrainingState:
         """Restore progress and loss scale."""
         self.progress = read_progress(metadata)
         try:
-            self.precision.restore(metadata["loss_scale"])
+            self.precision.scaler.load_state_dict(metadata["loss_scale"])
         except (KeyError, TypeError, RuntimeError) as error:
             raise FormatError(
                 f"the loss scale of the checkpoint cannot be restored: {error}"
@@ -365,14 +356,7 @@ MAX_SAVE_FAILURES = 3
 
 
 class Saver:
-    """Saves checkpoints periodically; only the first process has one.
-
-    Args:
-        folder: the checkpoints.
-        log: called with a record for every checkpoint and every failure.
-        every_s: seconds between two checkpoints.
-        every_steps: steps between two checkpoints, in addition to ``every_s``.
-    """
+    """Saves checkpoints periodically, and logs each of them; only the first process has one."""
 
     def __init__(
         self,
@@ -395,14 +379,8 @@ class Saver:
         return by_step or time.monotonic() - self._last >= self._every_s
 
     def save(self, checkpoint: Checkpoint, *, is_last: bool = False) -> None:
-        """Save, or log the failure and try again next time; older checkpoints are kept.
-
-        Args:
-            checkpoint: the state.
-            is_last: raise on failure, since there is no next time.
-        """
-        start = time.monotonic()
-        self._last = start
+        """Save, or log the failure and try again next time; raise if ``is_last``."""
+        start = self._last = time.monotonic()
         step = checkpoint.step
         try:
             path = self._folder.save(checkpoint)

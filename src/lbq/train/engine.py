@@ -145,6 +145,7 @@ def train(
                 return _Attempt(recipe, folder, options, data, group, stop, log).run()
 
 
+@dataclass
 class _Attempt:
     """One attempt of a run: restore the state, then train until the end or a stop request.
 
@@ -152,18 +153,16 @@ class _Attempt:
     ``log`` does nothing on the others.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        folder: RunFolder,
-        options: RunOptions,
-        data: Data,
-        group: ProcessGroup,
-        stop: StopRequest,
-        log: Callback,
-    ) -> None:
-        self.recipe, self.folder, self.options = recipe, folder, options
-        self.data, self.group, self.stop, self.log = data, group, stop, log
+    recipe: Recipe
+    folder: RunFolder
+    options: RunOptions
+    data: Data
+    group: ProcessGroup
+    stop: StopRequest
+    log: Callback
+
+    def __post_init__(self) -> None:
+        recipe, data, group, options = self.recipe, self.data, self.group, self.options
         self.epoch_steps = steps_per_epoch(data, recipe.batch)
         self.total_steps = recipe.epochs * self.epoch_steps
         self.state = build_state(recipe, data, group)
@@ -175,11 +174,9 @@ class _Attempt:
         }
         self.saver = None
         if group.is_first:
+            every_s, every_steps = options.save_every_s, options.save_every_steps
             self.saver = Saver(
-                folder.checkpoints,
-                log,
-                every_s=options.save_every_s,
-                every_steps=options.save_every_steps,
+                self.folder.checkpoints, self.log, every_s=every_s, every_steps=every_steps
             )
 
     def run(self) -> Outcome:
@@ -288,7 +285,13 @@ class _Attempt:
         device, channels_last = self.group.device, self.recipe.channels_last
         for batch in prefetch_to_device(batches, device, channels_last=channels_last):
             metrics.batch_ready()
-            lr = self._learning_rate()
+            factor = learning_rate_factor(
+                self.recipe.schedule,
+                step=progress.step,
+                steps_per_epoch=self.epoch_steps,
+                epochs=self.recipe.epochs,
+            )
+            lr = self.recipe.optim.lr * factor
             hooks = self._level_hooks(metrics)
             result = train_step.run(batch, lr=lr, stop=bool(self.stop), hooks=hooks)
             progress.step += 1
@@ -301,15 +304,6 @@ class _Attempt:
                 self.saver.save(self.state.checkpoint(self.metadata))
         return True
 
-    def _learning_rate(self) -> float:
-        factor = learning_rate_factor(
-            self.recipe.schedule,
-            step=self.state.progress.step,
-            steps_per_epoch=self.epoch_steps,
-            epochs=self.recipe.epochs,
-        )
-        return self.recipe.optim.lr * factor
-
     def _level_hooks(self, metrics: TrainMetrics) -> AbstractContextManager[None]:
         """Count active neurons in the steps that are logged; hooks would break a compiled graph."""
         is_logged = (self.state.progress.step + 1) % self.options.log_every == 0
@@ -320,8 +314,8 @@ class _Attempt:
     def _log_step(self, metrics: TrainMetrics, result: StepResult, lr: float) -> None:
         step = self.state.progress.step
         if not (math.isfinite(result.loss) and math.isfinite(result.norm)):
-            skipped = {"loss": result.loss, "grad_norm": result.norm}
-            self.log({"event": "skip", "step": step, **skipped})
+            numbers = {"loss": result.loss, "grad_norm": result.norm}
+            self.log({"event": "skip", "step": step, **numbers})
         if step % self.options.log_every == 0:
             position = {"step": step, "epoch": step / self.epoch_steps, "lr": lr}
             averages = metrics.compute_and_reset()
@@ -397,8 +391,8 @@ def build_gradients(recipe: Recipe, state: TrainingState, group: ProcessGroup) -
     """Build the gradient computation that the recipe asks for."""
     model = ModelWithLoss(state.model, kind=recipe.loss, label_smoothing=recipe.label_smoothing)
     if recipe.deterministic == "canonical":
-        return CanonicalGradients(model, group, precision=state.precision, shards=recipe.shards)
-    return AveragedGradients(model, group, precision=state.precision, accumulate=recipe.accumulate)
+        return CanonicalGradients(model, group, precision=state.precision, parts=recipe.shards)
+    return AveragedGradients(model, group, precision=state.precision, parts=recipe.accumulate)
 
 
 def calibrate(model: SpikingResNet, recipe: Recipe, data: Data, group: ProcessGroup) -> None:
@@ -435,8 +429,8 @@ def torch_settings(
     try:
         if device.type == "cpu":
             keep_freed_memory()
-        if device.type == "cpu" and (threads is not None or is_canonical):
-            torch.set_num_threads(1 if threads is None else threads)  # bits may depend on it
+            if threads is not None or is_canonical:
+                torch.set_num_threads(threads or 1)  # bits may depend on it
         if is_canonical:
             os.environ.setdefault(_CUBLAS, ":4096:8")
         torch.use_deterministic_algorithms(is_canonical)

@@ -59,25 +59,19 @@ class MetricsLog:
         self._has_reported = False
 
     def _write(self) -> None:
+        """Write the pending lines, and keep those that were not written completely."""
+        data, written = b"".join(self._pending), 0
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             size = os.fstat(descriptor).st_size
             if size > 0 and os.pread(descriptor, 1, size - 1) != b"\n":
                 os.write(descriptor, b"\n")  # end a partial line
-            while self._pending:
-                self._write_lines(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _write_lines(self, descriptor: int) -> None:
-        """Write the pending lines, and keep those that were not written completely."""
-        data, written = b"".join(self._pending), 0
-        try:
             while written < len(data):  # a nearly full disk writes a part
                 written += os.write(descriptor, data[written:])
         finally:
             while self._pending and written >= len(self._pending[0]):
                 written -= len(self._pending.pop(0))
+            os.close(descriptor)
 
 
 def _json_safe(record: Record) -> Record:
@@ -121,13 +115,10 @@ class TrainMetrics:
     """Averages over the steps since the last :meth:`compute_and_reset`.
 
     Activity counts stay on the device until then.
-
-    Args:
-        batch: global batch size.
     """
 
-    def __init__(self, batch: int) -> None:
-        self._batch = batch
+    def __init__(self, global_batch: int) -> None:
+        self._batch = global_batch
         self._reset()
 
     def batch_ready(self) -> None:
@@ -172,11 +163,7 @@ class TrainMetrics:
 
 
 class TensorBoardCallback:
-    """Writes the records of a run as TensorBoard scalars.
-
-    Args:
-        folder: where to.
-    """
+    """Writes the records of a run as TensorBoard scalars."""
 
     def __init__(self, folder: Path) -> None:
         try:

@@ -171,7 +171,13 @@ def _build_neuron(config: NeuronConfig, timesteps: int, channels: int) -> nn.Mod
     max_level, decay = config.max_level, config.decay
     match config.kind:
         case "lbq" | "v1" | "v2" | "v3":
-            return _burst(config, channels)
+            return BurstLIF(
+                max_level or 5,
+                step=_step(config, channels=channels if config.step_per_channel else None),
+                surrogate=_surrogate(config),
+                decay=decay,
+                reset_mode=config.reset_mode or "event",
+            )
         case "binary":
             return BinaryLIF(threshold=config.step, decay=decay)
         case "ternary" | "ternary-learned":
@@ -193,20 +199,9 @@ def _build_neuron(config: NeuronConfig, timesteps: int, channels: int) -> nn.Mod
             return nn.ReLU()
 
 
-def _burst(config: NeuronConfig, channels: int) -> BurstLIF:
-    return BurstLIF(
-        5 if config.max_level is None else config.max_level,
-        step=_step(config, channels=channels if config.step_per_channel else None),
-        surrogate=_surrogate(config),
-        decay=config.decay,
-        reset_mode=config.reset_mode or "event",
-    )
-
-
 def _step(config: NeuronConfig, *, channels: int | None) -> NeuronStep:
     if config.kind in _LEARNED:
-        scale = config.gradient_scale
-        return LearnedStep(config.step, channels=channels, gradient_scale=scale)
+        return LearnedStep(config.step, channels=channels, gradient_scale=config.gradient_scale)
     return FixedStep(config.step, channels=channels)
 
 

@@ -154,49 +154,15 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """Autocast and loss scale; weights, neurons and the loss stay in float32.
 
-    float16 uses torch's GradScaler: a step whose gradients overflow is skipped, and the scale
-    shrinks.
-
-    Args:
-        kind: "fp32", "bf16" or "fp16".
-        device: where the network is.
+    The scaler is enabled for float16 only: a step whose gradients overflow is skipped, and the
+    scale shrinks.
     """
 
     def __init__(self, kind: PrecisionKind, device: torch.device) -> None:
         self.kind: PrecisionKind = kind
+        self.scaler = torch.amp.GradScaler(device.type, enabled=kind == "fp16")
         self._device = device.type
-        self._scaler = torch.amp.GradScaler(device.type, enabled=kind == "fp16")
-
-    @property
-    def skips_overflows(self) -> bool:
-        """Whether a non-finite gradient may only mean that the loss scale was too large."""
-        return self._scaler.is_enabled()
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Use autocast inside the ``with`` block."""
         return torch.autocast(self._device, dtype=_DTYPES[self.kind], enabled=self.kind != "fp32")
-
-    def scaled(self, loss: Tensor) -> Tensor:
-        """Multiply the loss by the loss scale."""
-        return self._scaler.scale(loss)
-
-    def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the loss scale."""
-        self._scaler.unscale_(optimizer)
-
-    def step(self, optimizer: Optimizer) -> None:
-        """Take an optimizer step, unless a gradient overflowed."""
-        self._scaler.step(optimizer)
-        self._scaler.update()
-
-    def skip(self) -> None:
-        """Update the loss scale after an overflow."""
-        self._scaler.update()
-
-    def state(self) -> dict[str, Any]:
-        """Return the state of the loss scale; empty without one."""
-        return self._scaler.state_dict()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of the loss scale."""
-        self._scaler.load_state_dict(state)

@@ -90,7 +90,8 @@ class Recipe:
             ema_decay=Range(0, 1, is_open_below=True, is_open_above=True),
             calibrate=Range(0, 100, is_open_below=True),
         )
-        if not is_folder_name(self.name):
+        is_plain = self.name.isprintable() and not set(self.name) & {"/", "\\"}
+        if not is_plain or not 0 < len(self.name) <= 200 or self.name in (".", ".."):
             raise RecipeError(
                 f"name must be usable as the name of a folder: without slashes and control "
                 f"characters, not . or .., at most 200 characters; got {self.name[:200]!r}"
@@ -121,12 +122,6 @@ class Recipe:
     def digest(self) -> str:
         """Return the SHA-256 of the recipe."""
         return digest(to_document(self))
-
-
-def is_folder_name(name: str) -> bool:
-    """Return whether a name is a plain folder name."""
-    is_plain = name.isprintable() and not set(name) & {"/", "\\"}
-    return is_plain and 0 < len(name) <= 200 and name not in (".", "..")
 
 
 def write_recipe(recipe: Recipe) -> str:

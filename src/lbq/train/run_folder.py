@@ -19,7 +19,7 @@ from lbq.atomic_files import atomic_write
 from lbq.data import open_data, steps_per_epoch
 from lbq.errors import FormatError, RunError
 from lbq.models.resnet import SpikingResNet
-from lbq.train.checkpoint import Checkpoint, CheckpointFolder, check_tensors, copy_tensors
+from lbq.train.checkpoint import CheckpointFolder, check_tensors, copy_tensors
 from lbq.train.distributed import open_process_group
 from lbq.train.evaluation import Evaluation, count_correct
 from lbq.train.model_config import NETWORKS, ModelConfig, build_network
@@ -41,12 +41,7 @@ _held: set[tuple[int, int]] = set()
 
 
 class RunFolder:
-    """``recipe.json``, ``metrics.jsonl``, ``checkpoints/`` and a lock.
-
-    Args:
-        path: the folder; created when a run starts.
-        keep: number of checkpoints to keep.
-    """
+    """``recipe.json``, ``metrics.jsonl``, ``checkpoints/`` and a lock; created by a run."""
 
     def __init__(self, path: str | Path, *, keep: int = 2) -> None:
         self.path = path = Path(path)
@@ -118,20 +113,20 @@ def _open_lock(path: Path) -> Generator[int]:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise
-        raise RunError(_not_a_lock(path)) from error
+        raise _not_a_lock(path) from error
     try:
         state = os.fstat(descriptor)
         is_file = stat.S_ISREG(state.st_mode) and state.st_nlink <= 1
         start = os.pread(descriptor, _LONGEST, 0) if is_file else b""
         if not is_file or not (start == b"" or start.startswith(_OURS.encode())):
-            raise RunError(_not_a_lock(path))
+            raise _not_a_lock(path)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _not_a_lock(path: Path) -> str:
-    return (
+def _not_a_lock(path: Path) -> RunError:
+    return RunError(
         f"{path} is not a lock that lbq wrote (a link, a folder or another file); remove it, or "
         f"choose another folder with --out"
     )
@@ -161,7 +156,12 @@ def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingRe
     Returns:
         The network, its recipe, and the number of steps it was trained for.
     """
-    checkpoint = _find(out, step)
+    checkpoints = RunFolder(out).checkpoints
+    if step is not None and step not in checkpoints.steps():
+        raise RunError(f"{out} has no checkpoint of step {step}; it has {checkpoints.steps()}")
+    checkpoint = checkpoints.load_newest() if step is None else checkpoints.load(step)
+    if checkpoint is None:
+        raise RunError(f"{out} has no checkpoint; is it the folder of a run?")
     recipe = recipe_from_document(checkpoint.metadata.get("recipe"))
     num_classes = checkpoint.metadata.get("num_classes")
     if not isinstance(num_classes, int):
@@ -181,25 +181,19 @@ def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingRe
 def network_from_tensors(
     config: ModelConfig, tensors: Mapping[str, Tensor], *, num_classes: int, what: str
 ) -> SpikingResNet:
-    """Build a network and load its parameters and buffers.
+    """Build a network and load its state dict; ``what`` names its source in error messages.
 
     The tensors are compared with the configuration before anything is allocated: a small file may
     describe a huge network.
-
-    Args:
-        config: the network.
-        tensors: its state dict.
-        num_classes: number of logits.
-        what: source of the tensors, for error messages.
     """
     expected = config.blocks or NETWORKS[config.name].shape.blocks
     found = {match.groups() for name in tensors if (match := _BLOCK.match(name))}
     counts = Counter(int(stage) for stage, _ in found)
-    if [counts[stage] for stage in sorted(counts)] != list(expected):
+    blocks = [counts[stage] for stage in sorted(counts)]
+    if blocks != list(expected):
         raise FormatError(
-            f"{what} does not belong to this network: it has stages of "
-            f"{[counts[stage] for stage in sorted(counts)]} blocks, the configuration says "
-            f"{list(expected)}"
+            f"{what} does not belong to this network: it has stages of {blocks} blocks, the "
+            f"configuration says {list(expected)}"
         )
     with torch.device("meta"):
         shapes = build_network(config, num_classes=num_classes).state_dict()
@@ -255,13 +249,3 @@ def evaluate_run(
     correct, count, loss = counts
     epoch = found // steps_per_epoch(data, recipe.batch)
     return Evaluation(step=found, epoch=epoch, correct=correct, count=count, loss=loss)
-
-
-def _find(out: str | Path, step: int | None) -> Checkpoint:
-    checkpoints = RunFolder(out).checkpoints
-    if step is not None and step not in checkpoints.steps():
-        raise RunError(f"{out} has no checkpoint of step {step}; it has {checkpoints.steps()}")
-    found = checkpoints.load_newest() if step is None else checkpoints.load(step)
-    if found is None:
-        raise RunError(f"{out} has no checkpoint; is it the folder of a run?")
-    return found

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 
@@ -58,15 +58,19 @@ def catch_stop_signals() -> Generator[StopRequest]:
     Python handles signals in the main thread only; in other threads the flag is never set.
     """
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    with _stop_signals_to(request.handle) if is_main else nullcontext():
         yield request
-        return
-    before = {number: signal.signal(number, request.handle) for number in STOP_SIGNALS}
+
+
+@contextmanager
+def _stop_signals_to(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
     try:
-        yield request
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 NO_RESTART = (1, 2)
@@ -110,12 +114,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Return the exit code of the last attempt, or 128 + signal after a stop signal."""
-        before = {number: signal.signal(number, self._forward_signal) for number in STOP_SIGNALS}
-        try:
+        with _stop_signals_to(self._forward_signal):
             return self._run_until_done()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _run_until_done(self) -> int:
         idle, attempt = 0, 0

@@ -13,6 +13,7 @@ of shards only, whether one process computes all of them or each process its own
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
@@ -87,38 +88,56 @@ class ReducedStats(NamedTuple):
     """Batch norm statistics, not yet written to the model."""
 
 
-class AveragedGradients:
-    """Gradients averaged over the processes by torch's DistributedDataParallel.
+class Gradients(ABC):
+    """Computes the gradients of a global batch.
 
     Args:
         model: network with loss (:class:`lbq.train.loss.ModelWithLoss`).
         group: the processes.
         precision: of forward and backward pass.
-        accumulate: micro-batches per process and step, one backward pass each.
+        parts: number of forward and backward passes: per process, or of all processes together.
     """
 
     def __init__(
-        self, model: nn.Module, group: ProcessGroup, *, precision: Precision, accumulate: int = 1
+        self, model: nn.Module, group: ProcessGroup, *, precision: Precision, parts: int = 1
     ) -> None:
         self.local_loss = torch.zeros(())
+        """Loss of this process's own samples, to locate a NaN."""
+        self._model = model
         self._group = group
-        self._model = group.wrap(model)
         self._precision = precision
-        self._accumulate = accumulate
+        self._parts = parts
         self._statistics = BatchNormStats(model)
+
+    @abstractmethod
+    def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> ReducedStats:
+        """Run forward and backward, and reduce the results over all processes."""
+
+    def _backward(self, x: Tensor, y: Tensor, *, parts: int = 1) -> tuple[Tensor, Tensor]:
+        """Add the gradients of loss / parts; return loss and correct predictions."""
+        with self._precision.autocast():
+            loss, correct = self._model(x, y)
+        self._precision.scaler.scale(loss / parts).backward()
+        return loss.detach(), correct
+
+
+class AveragedGradients(Gradients):
+    """Gradients averaged by DistributedDataParallel; ``parts`` micro-batches per process."""
+
+    def __init__(
+        self, model: nn.Module, group: ProcessGroup, *, precision: Precision, parts: int = 1
+    ) -> None:
+        super().__init__(model, group, precision=precision, parts=parts)
+        self._model = group.wrap(model)
 
     def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> ReducedStats:
         """Run forward and backward, and all-reduce the results."""
-        losses: list[Tensor] = []
-        corrects: list[Tensor] = []
-        for part, (x, y) in enumerate(split_batch(inputs, target, self._accumulate)):
-            is_last = part == self._accumulate - 1
+        found: list[tuple[Tensor, Tensor]] = []
+        for part, (x, y) in enumerate(split_batch(inputs, target, self._parts)):
+            is_last = part == self._parts - 1
             with nullcontext() if is_last else self._group.no_sync(self._model):
-                with self._precision.autocast():
-                    loss, correct = self._model(x, y)
-                self._precision.scaled(loss / self._accumulate).backward()
-            losses.append(loss.detach())
-            corrects.append(correct)
+                found.append(self._backward(x, y, parts=self._parts))
+        losses, corrects = zip(*found, strict=True)
         self.local_loss = torch.stack(losses).mean()
         correct = torch.stack(corrects).sum()
         vector = self._group.all_reduce_(
@@ -127,30 +146,13 @@ class AveragedGradients:
         return _unpack_stats(vector, parts=self._group.size)
 
 
-class CanonicalGradients:
-    """Gradients whose bits do not depend on the number of processes.
-
-    Args:
-        model: network with loss (:class:`lbq.train.loss.ModelWithLoss`).
-        group: the processes; their number divides ``shards``.
-        precision: of forward and backward pass.
-        shards: number of parts of the global batch, for any number of processes.
-    """
-
-    def __init__(
-        self, model: nn.Module, group: ProcessGroup, *, precision: Precision, shards: int
-    ) -> None:
-        self.local_loss = torch.zeros(())
-        self._group = group
-        self._model = model
-        self._precision = precision
-        self._shards = shards
-        self._statistics = BatchNormStats(model)
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+class CanonicalGradients(Gradients):
+    """Gradients whose bits do not depend on the number of processes, which divides ``parts``."""
 
     def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> ReducedStats:
         """Run forward and backward shard by shard, and sum in the order of shards."""
-        mine = self._shards // self._group.size
+        mine = self._parts // self._group.size
+        parameters = [p for p in self._model.parameters() if p.requires_grad]
         before = self._statistics.read()
         gradients: list[Tensor] = []
         packed: list[Tensor] = []
@@ -158,32 +160,26 @@ class CanonicalGradients:
         for x, y in split_batch(inputs, target, mine):
             self._model.zero_grad(set_to_none=True)
             self._statistics.write(before)
-            with self._precision.autocast():
-                loss, correct = self._model(x, y)
-            self._precision.scaled(loss).backward()
-            losses.append(loss.detach())
-            gradients.append(torch.cat([_gradient(p).reshape(-1) for p in self._parameters]))
-            packed.append(_pack_stats(losses[-1], correct, stop, self._statistics))
+            loss, correct = self._backward(x, y)
+            losses.append(loss)
+            gradients.append(torch.cat([_gradient(p).reshape(-1) for p in parameters]))
+            packed.append(_pack_stats(loss, correct, stop, self._statistics))
         self._statistics.subtract_batches(mine - 1)
         self.local_loss = torch.stack(losses).mean()
-        self._reduce(torch.stack(gradients))
+        self._reduce(torch.stack(gradients), parameters)
         vector = _ordered_sum(self._group.all_gather(torch.stack(packed)).flatten(0, 1))
-        return _unpack_stats(vector, parts=self._shards)
+        return _unpack_stats(vector, parts=self._parts)
 
-    def _reduce(self, gradients: Tensor) -> None:
+    def _reduce(self, gradients: Tensor, parameters: list[nn.Parameter]) -> None:
         """Replace every ``.grad`` by the mean over all shards, summed in their order."""
         chunks = [
             _ordered_sum(self._group.all_gather(chunk.contiguous()).flatten(0, 1))
             for chunk in gradients.split(_GATHER_CHUNK, dim=1)
         ]
-        mean = torch.cat(chunks) / self._shards
-        sizes = [parameter.numel() for parameter in self._parameters]
-        for parameter, values in zip(self._parameters, mean.split(sizes), strict=True):
+        mean = torch.cat(chunks) / self._parts
+        sizes = [parameter.numel() for parameter in parameters]
+        for parameter, values in zip(parameters, mean.split(sizes), strict=True):
             _gradient(parameter).copy_(values.view(parameter.shape))
-
-
-Gradients = AveragedGradients | CanonicalGradients
-"""``local_loss`` is the loss of this process's own samples, to locate a NaN."""
 
 
 def split_batch(inputs: Tensor, target: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -269,16 +265,15 @@ class TrainStep:
         set_learning_rate(state.optimizer, lr)
         with hooks:
             reduced = self._gradients.compute(batch.x, batch.target, stop=stop)
-        state.precision.unscale_(state.optimizer)
-        gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
-        norm = get_total_norm(gradients)
+        state.precision.scaler.unscale_(state.optimizer)
+        norm = get_total_norm([p.grad for p in state.model.parameters() if p.grad is not None])
         result = _read(reduced, norm)
         is_finite = math.isfinite(result.loss) and math.isfinite(result.statistics)
         if is_finite and math.isfinite(result.norm):
             if recipe.optim.clip_norm is not None:
                 clip_grads_with_norm_(state.model.parameters(), recipe.optim.clip_norm, norm)
             self._apply(reduced)
-        elif is_finite and state.precision.skips_overflows:
+        elif is_finite and state.precision.scaler.is_enabled():
             self._skip_overflow(reduced)
         else:
             self._reject(batch, result)
@@ -289,7 +284,8 @@ class TrainStep:
         state = self._state
         self._statistics.write(reduced.statistics)
         self._synced = reduced.statistics
-        state.precision.step(state.optimizer)
+        state.precision.scaler.step(state.optimizer)
+        state.precision.scaler.update()
         if state.average is not None:
             state.average.update_parameters(state.model)
         state.progress.skipped = 0
@@ -298,13 +294,13 @@ class TrainStep:
         """Keep the weights and let the loss scale shrink."""
         self._statistics.write(reduced.statistics)
         self._synced = reduced.statistics
-        self._state.precision.skip()
+        self._state.precision.scaler.update()
         self._count_skip(MAX_OVERFLOWS, "float16 overflowed in every step, whatever the loss scale")
 
     def _reject(self, batch: Batch, result: StepResult) -> None:
         """Restore the batch norm statistics; then skip the step, or raise."""
         self._statistics.write(self._synced)
-        self._state.precision.skip()
+        self._state.precision.scaler.update()
         message = (
             f"loss {result.loss:g}, gradient norm {result.norm:g} at step "
             f"{self._state.progress.step} (seed {self._recipe.seed}), {self._bad_samples(batch)}"
