@@ -1,9 +1,27 @@
-"""What the tests of training share."""
+"""Fixtures of the training tests."""
 
 import subprocess
 import sys
 
 import pytest
+import torch
+
+from lbq.data import open_data
+from lbq.train.distributed import ProcessGroup
+from lbq.train.engine import build_state
+
+ALONE = ProcessGroup(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture
+def build(tiny, tmp_path):
+    """Build the training state of a tiny recipe with changes, on one process."""
+
+    def built(**changes):
+        recipe = tiny.tiny_recipe(**changes)
+        return build_state(recipe, open_data(recipe.data, tmp_path), ALONE)
+
+    return built
 
 
 @pytest.fixture

@@ -13,13 +13,21 @@ from lbq.neurons import BurstLIF
 from lbq.train.metrics import MetricsLog, TensorBoardCallback, TrainMetrics, read_metrics_log
 
 
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+@pytest.fixture
+def log(path):
+    return MetricsLog(path)
+
+
 def events(path):
     return [(record["event"], record["step"]) for record in read_metrics_log(path)]
 
 
-def test_records_are_read_back_in_order_with_their_time(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path)
+def test_records_are_read_back_in_order_with_their_time(path, log):
     log({"event": "train", "step": 1, "loss": 0.25})
     log({"event": "train", "step": 2, "loss": 0.125})
     records = list(read_metrics_log(path))
@@ -27,15 +35,13 @@ def test_records_are_read_back_in_order_with_their_time(tmp_path):
     assert all(record["time"] > 1.7e9 for record in records)
 
 
-def test_a_number_that_json_does_not_know_is_written_as_a_word(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    MetricsLog(path)({"event": "skip", "step": 1, "loss": float("nan"), "grad_norm": float("inf")})
+def test_a_number_that_json_does_not_have_is_written_as_text(path, log):
+    log({"event": "skip", "step": 1, "loss": float("nan"), "grad_norm": float("inf")})
     record = next(read_metrics_log(path))
     assert (record["loss"], record["grad_norm"]) == ("nan", "inf")
 
 
-def test_a_torn_line_costs_only_itself(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+def test_a_partial_line_is_skipped_and_the_next_one_is_not(path):
     MetricsLog(path)({"event": "train", "step": 1})
     with path.open("a") as file:
         file.write('{"event": "train", "st')
@@ -43,17 +49,13 @@ def test_a_torn_line_costs_only_itself(tmp_path):
     assert events(path) == [("train", 1), ("train", 3)]
 
 
-def test_steps_that_were_repeated_after_a_crash_are_told_once(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path)
+def test_steps_that_were_repeated_after_a_crash_are_read_once(path, log):
     for record in [("train", 1), ("train", 2), ("train", 3), ("resume", 1), ("train", 2)]:
         log(dict(zip(("event", "step"), record, strict=True)))
     assert events(path) == [("train", 1), ("resume", 1), ("train", 2)]
 
 
-def test_a_full_disk_delays_lines_and_warns_once(tmp_path, monkeypatch, caplog):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path)
+def test_a_full_disk_delays_lines_and_warns_once(path, log, monkeypatch, caplog):
     real = os.write
 
     def full(descriptor, data):
@@ -70,13 +72,11 @@ def test_a_full_disk_delays_lines_and_warns_once(tmp_path, monkeypatch, caplog):
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
-def test_a_run_without_a_journal_has_no_records(tmp_path):
-    assert list(read_metrics_log(tmp_path / "metrics.jsonl")) == []
+def test_a_run_without_a_metrics_log_has_no_records(path):
+    assert list(read_metrics_log(path)) == []
 
 
-def test_a_write_that_stops_half_way_repeats_no_line(tmp_path, monkeypatch):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path)
+def test_a_partial_write_repeats_no_line(path, log, monkeypatch):
     real, free = os.write, 150
 
     def nearly_full(descriptor, data):
@@ -98,8 +98,7 @@ def test_a_write_that_stops_half_way_repeats_no_line(tmp_path, monkeypatch):
     assert events(path) == [("train", step) for step in range(1, 8)]
 
 
-def test_lines_that_are_no_records_are_skipped(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+def test_lines_that_are_no_records_are_skipped(path):
     MetricsLog(path)({"event": "train", "step": 1})
     strange = [b"[1, 2]", b'"x"', b"null", b'{"event": 5, "step": "a"}', b'{"event": "resume"}']
     with path.open("ab") as file:
@@ -108,7 +107,7 @@ def test_lines_that_are_no_records_are_skipped(tmp_path):
     assert events(path) == [("train", 1), ("train", 2)]
 
 
-def test_averages_are_over_the_steps_since_the_last_reading():
+def test_averages_are_over_the_steps_since_the_last_reset():
     metrics = TrainMetrics(10)
     for loss, correct in ((1.0, 2.0), (3.0, 4.0)):
         metrics.batch_ready()
@@ -120,7 +119,7 @@ def test_averages_are_over_the_steps_since_the_last_reading():
     assert metrics.compute_and_reset()["loss"] == 7.0
 
 
-def test_waiting_for_data_is_told_from_working(monkeypatch):
+def test_waiting_for_data_is_measured_apart_from_computing(monkeypatch):
     clock = iter([0.0, 1.0, 3.0, 4.0, 4.0])  # made, batch there, step done, read, read
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     metrics = TrainMetrics(10)
@@ -136,20 +135,17 @@ def test_activity_is_the_share_of_neurons_with_a_level():
     with metrics.watch_activity(neuron):
         neuron(torch.tensor([[[0.0, 1.0, 2.0, -1.0]], [[0.0, 0.0, 0.0, 0.0]]]))
     metrics.update(loss=1.0, correct=0.0)
-    # at the second instant half of what is left of 2 - 1 is below the step
+    # at the second timestep half of what is left of 2 - 1 is below the step
     assert metrics.compute_and_reset()["active"] == pytest.approx(2 / 8)
     metrics.update(loss=1.0, correct=0.0)
     assert "active" not in metrics.compute_and_reset()
 
 
-TRAIN = {"event": "train", "step": 5, "loss": 0.25, "words": "no chart"}
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_number_of_a_record_becomes_a_point_of_a_chart(tmp_path):
+def test_every_number_of_a_record_becomes_a_scalar(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     charts = TensorBoardCallback(tmp_path)
-    charts(TRAIN)
+    charts({"event": "train", "step": 5, "loss": 0.25, "words": "no chart"})
     charts({"event": "evaluation", "step": 7, "accuracy": 0.5})
     found = accumulator.EventAccumulator(str(tmp_path))
     found.Reload()
@@ -158,7 +154,7 @@ def test_every_number_of_a_record_becomes_a_point_of_a_chart(tmp_path):
     assert (point.step, point.value) == (5, 0.25)
 
 
-def test_without_the_package_the_line_that_installs_it_is_told(tmp_path, monkeypatch):
+def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[train\]'"):
         TensorBoardCallback(tmp_path)

@@ -21,6 +21,10 @@ def small(**options):
     return ModelConfig(width=1 / 32, timesteps=2, **options)
 
 
+def first_neuron(**options):
+    return build_network(small(neuron=NeuronConfig(**options)), num_classes=4).stem_neuron
+
+
 @pytest.mark.parametrize("kind", get_args(NeuronKind))
 def test_every_trainable_tensor_of_every_kind_gets_a_gradient(kind):  # so no flag is needed in DDP
     torch.manual_seed(0)
@@ -31,12 +35,12 @@ def test_every_trainable_tensor_of_every_kind_gets_a_gradient(kind):  # so no fl
 
 def test_a_fixed_step_is_a_buffer_and_a_learned_one_a_parameter():
     for kind, is_learned in (("v1", False), ("v2", False), ("v3", True), ("lbq", True)):
-        model = build_network(small(neuron=NeuronConfig(kind=kind, step=0.25)), num_classes=4)
-        steps = [name for name, _ in model.named_parameters() if name.endswith("raw_step")]
+        neuron = first_neuron(kind=kind, step=0.25)
+        assert isinstance(neuron, neurons.BurstLIF)
+        steps = [name for name, _ in neuron.named_parameters() if name.endswith("raw_step")]
         assert bool(steps) == is_learned
-        first = next(m for m in model.modules() if isinstance(m, neurons.BurstLIF))
-        assert first.step().item() == pytest.approx(0.25)
-        assert first.max_level == 5
+        assert neuron.step().item() == pytest.approx(0.25)
+        assert neuron.max_level == 5
 
 
 def test_what_is_asked_for_is_built():
@@ -55,16 +59,14 @@ def test_what_is_asked_for_is_built():
     assert model(torch.randn(2, 3, 8, 8)).shape == (2, 7)
 
 
-def test_the_twin_without_neurons_has_relus():
+def test_an_ann_has_relus():
     model = build_network(small(neuron=NeuronConfig(kind="relu")), num_classes=4)
     assert sum(isinstance(m, nn.ReLU) for m in model.modules()) == 19
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    config = small()
-    object.__setattr__(config, "name", "vgg")
     with pytest.raises(RecipeError, match=r"no network 'vgg'.*resnet20"):
-        build_network(config, num_classes=4)
+        build_network(small(name="vgg"), num_classes=4)
 
 
 def test_blocks_make_a_network_shallower():
@@ -98,25 +100,21 @@ def test_a_named_surrogate_replaces_the_kinds_own(kind, name):
 def test_kinds_keep_their_own_surrogate_and_reset_unless_said():
     own = {"lbq": "relsg-et", "v1": "box-et", "v2": "relsg-et", "v3": "box-et", "ternary": "box-et"}
     for kind, name in own.items():
-        neuron = build_network(small(neuron=NeuronConfig(kind=kind)), num_classes=4).stem_neuron
-        assert type(neuron.surrogate) is SURROGATES[name]
-    burst = build_network(small(), num_classes=4).stem_neuron
+        assert type(first_neuron(kind=kind).surrogate) is SURROGATES[name]
+    burst = first_neuron()
     assert burst.options.reset_mode == "event"
     assert burst.step.gradient_scale == "none"
 
 
 @pytest.mark.parametrize("mode", ["event", "level", "none"])
 def test_the_reset_is_the_one_asked_for(mode):
-    config = small(neuron=NeuronConfig(reset_mode=mode))
-    assert build_network(config, num_classes=4).stem_neuron.options.reset_mode == mode
-    config = small(neuron=NeuronConfig(kind="ternary", reset_mode=mode))
-    assert build_network(config, num_classes=4).stem_neuron.reset_mode == mode
+    assert first_neuron(reset_mode=mode).options.reset_mode == mode
+    assert first_neuron(kind="ternary", reset_mode=mode).reset_mode == mode
 
 
 def test_the_gradient_of_the_steps_can_be_scaled():
     for kind in ("lbq", "v3", "ternary-learned"):
-        config = small(neuron=NeuronConfig(kind=kind, gradient_scale="lsq"))
-        assert build_network(config, num_classes=4).stem_neuron.step.gradient_scale == "lsq"
+        assert first_neuron(kind=kind, gradient_scale="lsq").step.gradient_scale == "lsq"
 
 
 @pytest.mark.parametrize(

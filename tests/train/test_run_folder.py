@@ -88,49 +88,33 @@ def test_a_recipe_is_kept_with_its_run(tmp_path, tiny):
     assert folder.read_recipe() == tiny.tiny_recipe()
 
 
-def put_symlink(place, victim):
-    place.symlink_to(victim)
+NOT_LOCKS = {
+    "symlink": lambda lock, other: lock.symlink_to(other),
+    "dangling symlink": lambda lock, other: lock.symlink_to("nowhere"),
+    "hard link": lambda lock, other: lock.hardlink_to(other),
+    "other file": lambda lock, other: lock.write_text("precious"),
+    "folder": lambda lock, other: lock.mkdir(),
+    "pipe": lambda lock, other: os.mkfifo(lock),
+}
 
 
-def put_dangling_symlink(place, victim):
-    place.symlink_to(victim.with_name("nowhere"))
-
-
-def put_hard_link(place, victim):
-    os.link(victim, place)
-
-
-def put_other_file(place, victim):
-    place.write_text("precious")
-
-
-def put_folder(place, victim):
-    place.mkdir()
-
-
-def put_pipe(place, victim):
-    os.mkfifo(place)
-
-
-@pytest.mark.parametrize(
-    "put",
-    [put_symlink, put_dangling_symlink, put_hard_link, put_other_file, put_folder, put_pipe],
-)
-def test_what_is_no_lock_of_ours_is_neither_followed_nor_changed(tmp_path, put):
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
+@pytest.mark.parametrize("kind", NOT_LOCKS)
+def test_what_is_no_lock_of_lbq_is_neither_followed_nor_changed(tmp_path, kind):
+    other = tmp_path / "other"
+    other.write_text("precious")
     (tmp_path / "run").mkdir()
-    put(tmp_path / "run" / "lock", victim)
+    NOT_LOCKS[kind](tmp_path / "run" / "lock", other)
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(RunError, match="lock is not a lock that lbq wrote"), folder.locked():
         pass
-    assert victim.read_text() == "precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "victim"]
-    if put is put_other_file:
+    assert other.read_text() == "precious"
+    names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert names == ["other", "run", "run/lock"]
+    if kind == "other file":
         assert (tmp_path / "run" / "lock").read_text() == "precious"
 
 
-def test_a_lock_that_was_left_behind_is_taken_over(tmp_path):
+def test_the_lock_file_of_an_ended_process_is_reused(tmp_path):
     for _ in range(2):
         with RunFolder(tmp_path).locked():
             held = (tmp_path / "lock").read_text()
@@ -151,12 +135,12 @@ def test_a_process_cannot_train_twice_in_one_folder(tmp_path):
         pass
 
 
-OPTIONS = RunOptions(device="cpu", cache=Path("/nonexistent"))
 CACHE = Path("/nonexistent")
+OPTIONS = RunOptions(device="cpu", cache=CACHE)
 
 
 @pytest.mark.parametrize("changes", [{}, {"ema_decay": 0.5}])
-def test_what_was_trained_is_loaded_and_answers_as_it_did(tiny, tmp_path, changes):
+def test_a_trained_network_is_loaded_and_evaluates_as_before(tiny, tmp_path, changes):
     recipe = tiny.tiny_recipe(**changes)
     outcome = train(recipe, tmp_path, OPTIONS)
     model, found, step = load_trained(tmp_path)
@@ -165,10 +149,7 @@ def test_what_was_trained_is_loaded_and_answers_as_it_did(tiny, tmp_path, change
     assert model(torch.randn(2, 3, 8, 8)).shape == (2, 10)
     captured = []
     again = evaluate_run(
-        tmp_path,
-        cache=CACHE,
-        device="cpu",
-        progress=lambda done, total: captured.append((done, total)),
+        tmp_path, cache=CACHE, device="cpu", progress=lambda *numbers: captured.append(numbers)
     )
     assert again == outcome.evaluations[-1]
     assert captured == [(16, 30), (30, 30)]  # batches of 16
@@ -192,27 +173,21 @@ def test_loading_changes_nothing_even_if_a_file_is_damaged(tiny, tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("metadata", "words"),
-    [({}, "Recipe must be an object"), ({"recipe": None}, "Recipe must be an object")],
-)
-def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(tmp_path, metadata, words):
-    checkpoint = Checkpoint(step=1, parts={"model": {}}, metadata=metadata)
-    RunFolder(tmp_path).checkpoints.save(checkpoint)
-    with pytest.raises(LBQError, match=words):
-        load_trained(tmp_path)
+def test_a_checkpoint_without_recipe_or_classes_is_refused(tiny, tmp_path):
+    recipe = to_document(tiny.tiny_recipe())
+    for metadata, words in (
+        ({}, "Recipe must be an object"),
+        ({"recipe": None}, "Recipe must be an object"),
+        ({"recipe": recipe, "num_classes": "ten"}, "no valid num_classes"),
+    ):
+        checkpoint = Checkpoint(step=1, parts={"model": {}}, metadata=metadata)
+        RunFolder(tmp_path).checkpoints.save(checkpoint)
+        with pytest.raises(LBQError, match=words):
+            load_trained(tmp_path)
 
 
-def test_a_checkpoint_that_does_not_say_its_classes_is_refused(tiny, tmp_path):
-    metadata = {"recipe": to_document(tiny.tiny_recipe()), "num_classes": "ten"}
-    checkpoint = Checkpoint(step=1, parts={"model": {}}, metadata=metadata)
-    RunFolder(tmp_path).checkpoints.save(checkpoint)
-    with pytest.raises(FormatError, match="no valid num_classes"):
-        load_trained(tmp_path)
-
-
-def test_a_folder_without_a_run_is_a_mistake_that_is_explained(tmp_path):
-    with pytest.raises(LBQError, match="is it the folder of a run"):
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(RunError, match="is it the folder of a run"):
         load_trained(tmp_path)
 
 
@@ -225,5 +200,4 @@ def test_paths_may_be_text(tiny, tmp_path):
     assert read_recipe(str(tmp_path / "run" / "recipe.json")) == recipe
     assert RunFolder(out).read_recipe() == recipe
     assert list(read_metrics_log(out + "/metrics.jsonl"))
-    assert open_data(recipe.data, "/nonexistent").num_classes == 10
     assert open_data(recipe.data, cache="/nonexistent").num_classes == 10

@@ -22,7 +22,7 @@ def test_a_signal_raises_a_flag_and_nothing_else(number, code):
     assert signal.getsignal(number) is before
 
 
-def test_the_second_interrupt_is_believed():
+def test_the_second_interrupt_raises():
     before = signal.getsignal(signal.SIGINT)
     with catch_stop_signals():
         os.kill(os.getpid(), signal.SIGINT)
@@ -31,7 +31,7 @@ def test_the_second_interrupt_is_believed():
     signal.signal(signal.SIGINT, before)
 
 
-def test_another_thread_than_the_main_one_can_train_too():
+def test_a_thread_other_than_the_main_one_can_train():
     seen = []
 
     def listen():
@@ -44,7 +44,7 @@ def test_another_thread_than_the_main_one_can_train_too():
     assert seen == [False]
 
 
-def test_a_process_whose_guardian_died_stops(monkeypatch):
+def test_a_process_whose_parent_died_stops(monkeypatch):
     monkeypatch.setenv(PARENT_PID, str(os.getppid()))
     with catch_stop_signals() as request:
         assert not request
@@ -57,6 +57,11 @@ def test_a_process_whose_guardian_died_stops(monkeypatch):
 QUICK = RestartPolicy(first_wait_s=0.01, max_wait_s=0.05, max_idle_crashes=3)
 
 pytestmark = pytest.mark.multi
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "attempts"
 
 
 def job(code, path):
@@ -73,8 +78,7 @@ def attempts(path):
     return path.stat().st_size if path.exists() else 0
 
 
-def test_a_job_that_crashes_is_started_again_until_it_succeeds(tmp_path, caplog):
-    path = tmp_path / "attempts"
+def test_a_job_that_crashes_is_started_again_until_it_succeeds(path, caplog):
     crash = "os.kill(os.getpid(), 9) if attempt < 6 else None"
     with caplog.at_level(logging.WARNING):
         supervisor = Supervisor(job(crash, path), progress=lambda: attempts(path), policy=QUICK)
@@ -83,8 +87,7 @@ def test_a_job_that_crashes_is_started_again_until_it_succeeds(tmp_path, caplog)
     assert "crash 5 (exit 137)" in caplog.text
 
 
-def test_without_progress_it_gives_up_at_last(tmp_path, caplog):
-    path = tmp_path / "attempts"
+def test_without_progress_it_gives_up(path, caplog):
     supervisor = Supervisor(job("sys.exit(70)", path), progress=lambda: 0, policy=QUICK)
     with caplog.at_level(logging.ERROR):
         assert supervisor.run() == 70
@@ -93,8 +96,7 @@ def test_without_progress_it_gives_up_at_last(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_success_and_mistakes_are_not_repeated(tmp_path, code):
-    path = tmp_path / "attempts"
+def test_success_and_user_errors_are_not_repeated(path, code):
     supervisor = Supervisor(job(f"sys.exit({code})", path), progress=lambda: 0, policy=QUICK)
     assert supervisor.run() == code
     assert attempts(path) == 1
@@ -112,8 +114,7 @@ def test_the_waits_double_until_there_is_progress(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_passed_on_and_nothing_is_restarted(tmp_path, number):
-    path = tmp_path / "attempts"
+def test_a_signal_is_passed_on_and_nothing_is_restarted(path, number):
     work = (
         "import signal; number = int(sys.argv[1])\n"
         "signal.signal(number, lambda *a: sys.exit(128 + number))\n"
