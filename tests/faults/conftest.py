@@ -1,18 +1,6 @@
-"""What the tests of faults share."""
+"""Make tests/faults/*.py importable by the tests."""
 
-import importlib.util
+import sys
 from pathlib import Path
 
-import pytest
-
-
-@pytest.fixture(scope="session")
-def trials():
-    """Single trials of every fault (trials.py)."""
-    path = Path(__file__).with_name("trials.py")
-    spec = importlib.util.spec_from_file_location("trials", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,15 +1,14 @@
-"""Real full disks: train on a file system of a few kilobytes, then free space on it.
+"""Real full disks: train on a file system of a few kilobytes, then enlarge it.
 
 Runs inside a mount namespace of its own (no privileges needed where user namespaces are allowed):
 
     unshare -Urm python tests/faults/full_disk.py FOLDER --trials 100
 
-Prints one JSON object. Half of the trials skip the look at the free space before a write, so that
-the write itself hits the end of the disk.
+Prints one JSON object. Half of the trials skip the check of the free space before a write, so that
+the write itself fails.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import random
@@ -18,20 +17,16 @@ import sys
 import traceback
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import tiny
+
 from lbq import atomic_files
 from lbq.errors import RunError
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.engine import RunOptions, train
 
 OPTIONS = RunOptions(device="cpu", log_every=1, save_every_steps=1, save_every_s=1e9)
-
-
-def load_tiny():
-    path = Path(__file__).parent.parent / "tiny.py"
-    spec = importlib.util.spec_from_file_location("tiny", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def in_child(function):
@@ -51,13 +46,13 @@ def in_child(function):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def trial(tiny, recipe, expected, disk, dice):
-    """Train on a small disk; whatever happens, the last good checkpoint is there and goes on."""
+def trial(recipe, expected, disk, rng):
+    """Train on a small disk, enlarge it, and resume from the last valid checkpoint."""
     disk.mkdir()
-    size, has_preflight = dice.randrange(30_000, 260_000), dice.random() < 0.5
+    size, checks_space = rng.randrange(30_000, 260_000), rng.random() < 0.5
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
     try:
-        if not has_preflight:
+        if not checks_space:
             atomic_files.check_space = lambda folder, num_bytes: None
         out = disk / "run"
         code = in_child(lambda: train(recipe, out, OPTIONS))
@@ -79,16 +74,15 @@ def main():
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    tiny = load_tiny()
     recipe = tiny.tiny_recipe(epochs=2)
     assert in_child(lambda: train(recipe, arguments.folder / "reference", OPTIONS)) == 0
     expected = tiny.final_hashes(arguments.folder / "reference")
-    dice, found, failures = random.Random(arguments.seed), [], []
+    rng, found, failures = random.Random(arguments.seed), [], []
     real = atomic_files.check_space
     for number in range(arguments.trials):
         atomic_files.check_space = real
         try:
-            found.append(trial(tiny, recipe, expected, arguments.folder / str(number), dice))
+            found.append(trial(recipe, expected, arguments.folder / str(number), rng))
         except AssertionError as error:
             failures.append(f"trial {number}: {error}")
     sys.stdout.write(json.dumps({"passed": len(found), "failures": failures, "trials": found}))

@@ -1,6 +1,6 @@
-"""Twelve checkpoints that a third party might send, each wanting to create a canary file.
+"""Twelve checkpoints that create a canary file if any part of them is executed.
 
-They carry right hashes, so that only the parser stands between them and the reader.
+Their hashes are correct, so that every one of them reaches the parser.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from lbq.config_io import digest
 
 
 class Payload:
-    """Unpickled, it creates the canary."""
+    """Creates the canary when it is unpickled."""
 
     def __init__(self, canary, how):
         self.canary, self.how = canary, how
@@ -28,11 +28,11 @@ class Payload:
             return exec, (code,)
         if self.how == "system":
             return __import__("os").system, (f"touch {self.canary}",)
-        return getattr(Path, "touch"), (Path(self.canary),)  # noqa: B009 -- by name, as they do
+        return getattr(Path, "touch"), (Path(self.canary),)  # noqa: B009 -- by name, as in an attack
 
 
-def by_hand(canary, opcode):
-    """A pickle that calls os.system, through GLOBAL or through STACK_GLOBAL."""
+def system_pickle(canary, opcode):
+    """Return a pickle that calls os.system, through GLOBAL or through STACK_GLOBAL."""
     call = f"touch {canary}".encode()
     if opcode == "GLOBAL":
         return b"cos\nsystem\n(V" + call + b"\ntR."
@@ -48,7 +48,7 @@ def torch_file(canary, how):
 def zip_file(canary):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("archive/data.pkl", by_hand(canary, "GLOBAL"))
+        archive.writestr("archive/data.pkl", system_pickle(canary, "GLOBAL"))
         archive.writestr("archive/version", "3")
     return buffer.getvalue()
 
@@ -67,11 +67,11 @@ def make(folder, canary):
         "pickle through __reduce__": pickle.dumps(Payload(canary, "exec")),
         "pickle through os.system": pickle.dumps(Payload(canary, "system")),
         "pickle through a method": pickle.dumps(Payload(canary, "method")),
-        "pickle with GLOBAL": by_hand(canary, "GLOBAL"),
-        "pickle with STACK_GLOBAL": by_hand(canary, "STACK_GLOBAL"),
+        "pickle with GLOBAL": system_pickle(canary, "GLOBAL"),
+        "pickle with STACK_GLOBAL": system_pickle(canary, "STACK_GLOBAL"),
         "torch.save": torch_file(canary, "exec"),
         "zip of a pickle": zip_file(canary),
-        "7z magic before a pickle": b"7z\xbc\xaf\x27\x1c" + by_hand(canary, "GLOBAL"),
+        "7z magic before a pickle": b"7z\xbc\xaf\x27\x1c" + system_pickle(canary, "GLOBAL"),
         "metadata of a distributed checkpoint": pickle.dumps(
             {"state_dict": Payload(canary, "exec")}
         ),

@@ -1,10 +1,10 @@
-"""lbq-run killed at random moments, again and again: no image is missing, none is there twice.
+"""Kill lbq-run at random moments: no image is missing, and none is processed twice.
 
     python tests/faults/killed_batches.py --images 100000 --kills 20 --out results/faults
     python tests/faults/killed_batches.py --images 100000 --pocket     LBQ_DATA names the data
 
-By default a tiny network answers random bytes; ``--pocket`` runs the trained pocket network over
-the CIFAR-10 test set, repeated as often as needed. The dense backend answers the same images.
+By default a tiny network gets random bytes; ``--pocket`` runs the trained pocket network over
+the CIFAR-10 test set, repeated as often as needed. The outputs are compared with the dense backend.
 """
 
 import argparse
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def write_shards(folder, images, shards):
-    """Spread images over files, some of them .npy and some raw; return the places of each file."""
+    """Write images to files, .npy and raw in turn; return the image numbers of each file."""
     folder.mkdir()
     places = {}
     for number, place in enumerate(np.array_split(np.arange(len(images)), shards)):
@@ -50,7 +50,7 @@ def write_shards(folder, images, shards):
     return places
 
 
-def answer_all(network, images):
+def expected_rows(network, images):
     """Return class and logits by the dense backend."""
     parts = []
     for start in range(0, len(images), 1000):
@@ -59,21 +59,21 @@ def answer_all(network, images):
     return np.concatenate([logits.argmax(1)[:, None], logits], axis=1)
 
 
-def kill_and_finish(program, bundle, folder, out, *, kills, workers, dice):
+def kill_and_finish(program, bundle, folder, out, *, kills, workers, rng):
     """Kill every worker ``kills`` times at random moments, then let one finish."""
     command = [program, bundle, folder, out]
     start = time.monotonic()
-    subprocess.run(command, check=True, capture_output=True)  # how long does it take?
+    subprocess.run(command, check=True, capture_output=True)
     whole = time.monotonic() - start
     shutil.rmtree(out)
     done = half_written = 0
     while done < kills:
         jobs = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(workers)]
-        time.sleep(dice.uniform(0, 1.5 * whole / kills))
+        time.sleep(rng.uniform(0, 1.5 * whole / kills))
         for job in jobs:
             job.send_signal(signal.SIGKILL)
         codes = [job.wait() for job in jobs]
-        if 0 in codes:  # it was through before it was hit: from the beginning again
+        if 0 in codes:  # it finished before it was killed: start again
             shutil.rmtree(out)
             continue
         assert set(codes) <= {-signal.SIGKILL, 75}, codes
@@ -84,7 +84,7 @@ def kill_and_finish(program, bundle, folder, out, *, kills, workers, dice):
 
 
 def check_complete(out, places, expected):
-    """Fail unless every image has exactly one answer, the right one."""
+    """Fail unless every image has exactly one row, the expected one."""
     names = {path.name for path in out.iterdir()}
     assert names == {"bundle.digest"} | {f"{name}.csv" for name in places}, "files"
     answered = 0
@@ -97,14 +97,14 @@ def check_complete(out, places, expected):
 
 
 def trial(program, network, images, place, *, shards, kills, repeats=1, workers=2, seed=0):
-    """Do it once in a folder of its own, over repeated images; return what was seen."""
-    expected = np.concatenate([answer_all(network, images)] * repeats)
+    """Run one trial in a folder, over repeated images; return the numbers."""
+    expected = np.concatenate([expected_rows(network, images)] * repeats)
     images = np.concatenate([images] * repeats)
     lbq.save(network, place / "net.lbq")
     places = write_shards(place / "in", images, shards)
-    dice, out = random.Random(seed), place / "out"
+    rng, out = random.Random(seed), place / "out"
     found = kill_and_finish(
-        program, place / "net.lbq", place / "in", out, kills=kills, workers=workers, dice=dice
+        program, place / "net.lbq", place / "in", out, kills=kills, workers=workers, rng=rng
     )
     answered = check_complete(out, places, expected)
     assert answered == len(images)

@@ -1,20 +1,19 @@
-"""The long form of the fault tests; its records belong into results/faults.
+"""The long form of the fault tests; its records are in results/faults.
 
     python tests/faults/long_trials.py P1 P2 P3 P6 P8 D1 --out results/faults
 
 P1  200 SIGKILLs at random moments, 20 per run          bit-exact, at most 3 steps lost   6 min
-P2  50 SIGKILLs of one of two ranks, through the supervisor      bit-exact, all back     20 min
+P2  50 SIGKILLs of one of two ranks, under the supervisor   bit-exact, all restarted     20 min
 P3  100 SIGTERMs, one and two ranks             no step lost, exit 143, within 30 s      10 min
-P6  100 full disks (tmpfs)          the last good checkpoint loads, the run goes on       5 min
+P6  100 full disks (tmpfs)        the last valid checkpoint loads, the run resumes         5 min
 P8  1,000 flipped bits and 200 truncations                         1,200 noticed          1 min
 D1  canonical mode for 1, 2, 4 ranks and 1 -> 4 -> 2, three recipes     one SHA-256       2 min
 
-Times are those of two idle cores. `--scale 0.1` does a tenth of the trials; `--start 10` rolls
-other dice for them and writes a record of its own, so that a long row can be done in pieces.
+Times are those of two idle cores. `--scale 0.1` does a tenth of the trials; `--start 10` uses
+other seeds and writes its own record, so that many trials can be run in pieces.
 """
 
 import argparse
-import importlib.util
 import json
 import logging
 import os
@@ -26,8 +25,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import tiny
+import trials
+from worker_pool import WorkerPool
 
 from lbq.config_io import to_document
 from lbq.train.provenance import git_commit
@@ -35,18 +41,8 @@ from lbq.train.provenance import git_commit
 HERE = Path(__file__).parent
 
 
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tiny, trials = load(HERE.parent / "tiny.py"), load(HERE / "trials.py")
-
-
 def repeat(count, trial):
-    """Run a trial many times, each in a folder of its own; return what was seen and what broke."""
+    """Run a trial many times; return the results and the failures."""
     seen, failures = [], []
     for number in range(count):
         try:
@@ -63,8 +59,8 @@ def p1(pool, folder, scale, start):
     chains = max(1, round(10 * scale))
 
     def chain(number):
-        out, dice = folder / f"run{number}", trials.roll(start + number)
-        return trials.kill_chain(pool, tiny, out, recipe, expected, kills=20, interval=3, dice=dice)
+        out, rng = folder / f"run{number}", Random(start + number)
+        return trials.kill_chain(pool, tiny, out, recipe, expected, kills=20, interval=3, rng=rng)
 
     seen, failures = repeat(chains, chain)
     return {
@@ -81,8 +77,8 @@ def p2(pool, folder, scale, start):
     count = max(1, round(50 * scale))
 
     def one(number):
-        dice = trials.roll(start + number)
-        found = trials.kill_a_rank(tiny, folder / f"run{number}", recipe, expected, dice=dice)
+        rng = Random(start + number)
+        found = trials.kill_a_rank(tiny, folder / f"run{number}", recipe, expected, rng=rng)
         assert found["was_hit"], "the run was over before its rank could be killed"
         return found
 
@@ -106,8 +102,8 @@ def p3(pool, folder, scale, start):
 
     def one(number):
         world = 1 + number % 2
-        out, dice = folder / f"run{number}", trials.roll(start + number)
-        return trials.terminate(pool, tiny, out, *references[world], world=world, dice=dice)
+        out, rng = folder / f"run{number}", Random(start + number)
+        return trials.terminate(pool, tiny, out, *references[world], world=world, rng=rng)
 
     seen, failures = repeat(count, one)
     return {
@@ -138,12 +134,12 @@ def p8(pool, folder, scale, start):
     out, options = folder / "run", {"save_every_steps": 6, "save_every_s": 1e9}
     recipe = to_document(tiny.tiny_recipe())
     pool.run("train_run", out=str(out), recipe=recipe, options=options)
-    flips, cuts, dice = round(1000 * scale), round(200 * scale), trials.roll(0)
+    flips, cuts, rng = round(1000 * scale), round(200 * scale), Random(0)
     logging.disable(logging.ERROR)
 
     def one(number):
         truncate = number >= flips
-        return trials.damage(out / "checkpoints", dice=dice, truncate=truncate)
+        return trials.damage(out / "checkpoints", rng=rng, truncate=truncate)
 
     seen, failures = repeat(flips + cuts, one)
     logging.disable(logging.NOTSET)
@@ -191,13 +187,13 @@ def main():
     )
     parser.add_argument("faults", nargs="+", choices=FAULTS)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the trials to run")
-    parser.add_argument("--start", type=int, default=0, help="number of the first trial's dice")
+    parser.add_argument("--start", type=int, default=0, help="seed of the first trial")
     parser.add_argument("--out", type=Path, help="folder for the records")
     arguments = parser.parse_args()
     failed = 0
     for name in arguments.faults:
         folder = Path(tempfile.mkdtemp(prefix=f"lbq-{name}-"))
-        pool = load(HERE.parent / "worker_pool.py").WorkerPool()
+        pool = WorkerPool()
         start = time.time()
         try:
             found = FAULTS[name](pool, folder, arguments.scale, arguments.start)

@@ -1,12 +1,12 @@
-"""Files from third parties: read as data, or refused; never run."""
+"""Files from third parties: read as data, or refused; never executed."""
 
 import ast
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import hostile
 import pytest
 
 import lbq
@@ -15,20 +15,11 @@ from lbq.train.engine import RunOptions, train
 from lbq.train.recipe import read_recipe
 from lbq.train.run_folder import evaluate_run, load_trained
 
-HERE = Path(__file__).parent
 LAZY = "import_module(f'{__name__}.{name}')"
 """How ``lbq`` imports its own packages on first use; the name is one of a fixed list."""
 
 
-@pytest.fixture
-def hostile():
-    spec = importlib.util.spec_from_file_location("hostile", HERE / "hostile.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_x1_none_of_twelve_hostile_checkpoints_is_run(hostile, tiny, tmp_path):
+def test_x1_none_of_twelve_hostile_checkpoints_is_executed(tiny, tmp_path):
     canary = tmp_path / "canary"
     made = hostile.make(tmp_path / "runs", canary)
     options = RunOptions(device="cpu", cache=tmp_path)
@@ -46,7 +37,7 @@ def test_x1_none_of_twelve_hostile_checkpoints_is_run(hostile, tiny, tmp_path):
             assert not canary.exists(), kind
 
 
-def test_x1_the_payloads_do_work_where_they_are_unpickled(hostile, tmp_path):
+def test_x1_the_payloads_are_executed_where_they_are_unpickled(tmp_path):
     """Otherwise the test above proves nothing."""
     made = hostile.make(tmp_path / "runs", tmp_path / "canary")
     hits = 0
@@ -60,7 +51,7 @@ def test_x1_the_payloads_do_work_where_they_are_unpickled(hostile, tmp_path):
     assert hits == 6
 
 
-def test_x2_no_source_file_unpickles_or_runs_what_a_string_says():
+def test_x2_no_source_file_unpickles_or_executes_strings():
     """Modules are imported by statements, tensors read by safetensors, numbers by JSON."""
     modules = {"pickle", "dill", "marshal", "shelve", "runpy", "importlib"}
     calls = {"eval", "exec", "compile", "__import__", "import_module", "load_module"}

@@ -1,17 +1,17 @@
-"""Single trials of every fault, called by the short tests and by long_trials.py.
+"""Single trials of faults, called by the tests and by long_trials.py.
 
-A trial returns a dictionary of what was seen, and raises AssertionError where a promise is broken.
-Ids are those of the fault list: P process and disk, D distribution, X hostile input.
+A trial returns what it measured, and raises AssertionError if a guarantee does not hold. The ids
+are P for processes and disks, D for distributed training, X for hostile input.
 """
 
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from lbq.config_io import to_document
 from lbq.train.checkpoint import CheckpointFolder
@@ -19,18 +19,17 @@ from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import write_recipe
 
 
-def records(out, event=None):
-    found = list(read_metrics_log(out / "metrics.jsonl"))
-    return [r for r in found if event is None or r["event"] == event]
+def records(out, event):
+    return [r for r in read_metrics_log(out / "metrics.jsonl") if r["event"] == event]
 
 
 def last_step(out):
-    """Return the last step that the metrics log tells of, in any life."""
+    """Return the last step in the metrics log, of any attempt."""
     steps = [record["step"] for record in records(out, "train")]
     return steps[-1] if steps else 0
 
 
-def lines(out):
+def num_logged(out):
     path = out / "metrics.jsonl"
     return path.read_bytes().count(b'"event": "train"') if path.exists() else 0
 
@@ -50,19 +49,19 @@ def reference(pool, tiny, folder, *, world=1, **changes):
     return recipe, tiny.final_hashes(out)
 
 
-def kill_chain(pool, tiny, out, recipe, expected, *, kills, interval, dice):
+def kill_chain(pool, tiny, out, recipe, expected, *, kills, interval, rng):
     """P1: kill a run ``kills`` times at random moments, then let it finish: bit-exact."""
     done = worst = 0
     options = {"log_every": 1, "save_every_steps": interval, "save_every_s": 1e9}
     while done < kills:
         job = pool.start("train_run", out=str(out), recipe=recipe, options=options)
-        before = lines(out)
-        wait_for(lambda job=job, before=before: lines(out) > before or job.poll())
-        time.sleep(dice.uniform(0, 0.4))
+        before = num_logged(out)
+        wait_for(lambda job=job, before=before: num_logged(out) > before or job.poll())
+        time.sleep(rng.uniform(0, 0.4))
         reached = last_step(out)
         job.kill()
         code = job.wait()[0]
-        if code == 0:  # it was through before it was hit: from the beginning again
+        if code == 0:  # it finished before it was killed: start again
             assert tiny.final_hashes(out) == expected
             shutil.rmtree(out)
             continue
@@ -77,14 +76,14 @@ def kill_chain(pool, tiny, out, recipe, expected, *, kills, interval, dice):
     return {"kills": done, "most_steps_lost": worst}
 
 
-def terminate(pool, tiny, out, recipe, expected, *, world, dice):
+def terminate(pool, tiny, out, recipe, expected, *, world, rng):
     """P3: SIGTERM at a random moment, to a random rank: current step saved, exit 143."""
     options = {"log_every": 1, "save_every_s": 1e9}
     job = pool.start("train_run", world=world, out=str(out), recipe=recipe, options=options)
-    wait_for(lambda: lines(out) > 0)
-    time.sleep(dice.uniform(0, 1.0))
+    wait_for(lambda: num_logged(out) > 0)
+    time.sleep(rng.uniform(0, 1.0))
     start = time.monotonic()
-    job.kill(dice.randrange(world), signal.SIGTERM)
+    job.kill(rng.randrange(world), signal.SIGTERM)
     codes = job.wait(60)
     seconds = time.monotonic() - start
     finished = codes == [0] * world
@@ -100,55 +99,41 @@ def terminate(pool, tiny, out, recipe, expected, *, world, dice):
 
 
 def children(pid):
-    """Find the processes that a process started."""
-    return sorted(child for child, parent in parents().items() if parent == pid)
+    """List the child processes of a process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # ended meanwhile
+            if int(path.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                found.append(int(path.parent.name))
+    return sorted(found)
 
 
 def descendants(pid):
-    """Find the processes that a process started, and theirs."""
-    known, found, fresh = parents(), set(), {pid}
-    while fresh:
-        fresh = {child for child, parent in known.items() if parent in fresh} - found
-        found |= fresh
-    return found
-
-
-def parents():
-    """Return the parent of every process."""
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat") as file:
-                    parents[int(entry)] = int(file.read().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                continue
-    return parents
+    """List the child processes of a process, and theirs."""
+    return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
 def rank_of(pid):
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = dict(p.split(b"=", 1) for p in file.read().split(b"\0") if b"=" in p)
-    except OSError:
-        return None
-    return int(pairs[b"RANK"]) if b"RANK" in pairs else None
+    with suppress(OSError):
+        for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if pair.startswith(b"RANK="):
+                return int(pair.removeprefix(b"RANK="))
+    return None
 
 
-def kill_a_rank(tiny, out, recipe, expected, *, dice):
-    """P2: SIGKILL one of two ranks under the supervisor: it comes back, and ends bit-exact."""
+def kill_a_rank(tiny, out, recipe, expected, *, rng):
+    """P2: SIGKILL one of two ranks under the supervisor: it is restarted, and ends bit-exact."""
     found = {}
 
     def kill(process):
-        time.sleep(dice.uniform(0, 0.5))
-        family = descendants(process.pid)
-        ranks = {rank_of(pid): pid for pid in family if rank_of(pid) is not None}
-        victim = ranks.get(dice.randrange(2))
+        time.sleep(rng.uniform(0, 0.5))
+        ranks = {rank_of(pid): pid for pid in descendants(process.pid)}
+        victim = ranks.get(rng.randrange(2))
         found["was_hit"] = victim is not None and process.poll() is None
-        start, before = time.monotonic(), lines(out)
+        start, before = time.monotonic(), num_logged(out)
         if found["was_hit"]:
             os.kill(victim, signal.SIGKILL)
-            wait_for(lambda: lines(out) > before or process.poll() is not None, 120)
+            wait_for(lambda: num_logged(out) > before or process.poll() is not None, 120)
         found["recovery_s"] = round(time.monotonic() - start, 2)
 
     supervised(tiny, out, recipe, expected, ["--devices", "2", "--timeout-s", "30"], kill)
@@ -182,7 +167,7 @@ def supervised(tiny, out, recipe, expected, options, disturb):
     log = open(out.with_suffix(".log"), "w")  # noqa: SIM115 -- the child writes on
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
-        wait_for(lambda: lines(out) > 0 or process.poll() is not None, 120)
+        wait_for(lambda: num_logged(out) > 0 or process.poll() is not None, 120)
         disturb(process)
         code = process.wait(240)
     finally:
@@ -195,11 +180,11 @@ def supervised(tiny, out, recipe, expected, options, disturb):
     assert not descendants(process.pid)
 
 
-def fill_the_disk(pool, tiny, out, recipe, expected, *, dice):
-    """P6: saves fail for lack of space: the last good one loads, and the run goes on."""
-    first = dice.randrange(1, 5)
+def fill_the_disk(pool, tiny, out, recipe, expected, *, rng):
+    """P6: saves fail for lack of space: the last valid checkpoint loads, and the run resumes."""
+    first = rng.randrange(1, 5)
     options = {"log_every": 1, "save_every_steps": 2, "save_every_s": 1e9}
-    forever = dice.random() < 0.5
+    forever = rng.random() < 0.5
     fault = {"kind": "full disk", "first_save": first, "last_save": 10**6 if forever else first + 1}
     job = pool.start("train_run", out=str(out), recipe=recipe, options=options, fault=fault)
     code = job.wait()[0]
@@ -218,27 +203,22 @@ def fill_the_disk(pool, tiny, out, recipe, expected, *, dice):
     return {"first_failing_save": first, "for_ever": forever}
 
 
-def damage(folder, *, dice, truncate):
-    """P8: flip one bit, or cut the end off, of a random file of the newest checkpoint."""
+def damage(folder, *, rng, truncate):
+    """P8: flip one bit of a random file of the newest checkpoint, or truncate it."""
     checkpoints = CheckpointFolder(folder)
     newest, older = checkpoints.steps()[-1], checkpoints.steps()[-2]
-    path = dice.choice(sorted(folder.glob(f"{newest:09d}.*")))
+    path = rng.choice(sorted(folder.glob(f"{newest:09d}.*")))
     raw = path.read_bytes()
     if truncate:
-        path.write_bytes(raw[: dice.randrange(len(raw))])
+        path.write_bytes(raw[: rng.randrange(len(raw))])
     else:
-        bit = dice.randrange(8 * len(raw))
+        bit = rng.randrange(8 * len(raw))
         changed = bytearray(raw)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(changed)
     try:
         found = checkpoints.load_newest()
         assert found is not None
-        assert found.step == older, f"{path.name} was believed"
+        assert found.step == older, f"damage of {path.name} was not noticed"
     finally:
         path.write_bytes(raw)
-    return path.suffixes[-2:]
-
-
-def roll(seed):
-    return random.Random(seed)
