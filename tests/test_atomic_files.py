@@ -152,4 +152,4 @@ def test_networks_are_loaded_and_saved_without_what_windows_lacks(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "2\n" in done.stdout
-    assert "does not have; train on Linux or macOS" in done.stdout
+    assert "does not have; use Linux or macOS" in done.stdout

@@ -48,11 +48,9 @@ def write_messages() -> None:
 
     Other libraries write their own logs: a handler for all of them would repeat every line.
     """
-    logger = logging.getLogger("lbq")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(_Formatter("%(levelname)s: %(message)s"))
-        logger.addHandler(handler)
+    handler = logging.StreamHandler()  # on the standard error of this call
+    handler.setFormatter(_Formatter("%(levelname)s: %(message)s"))
+    logging.getLogger("lbq").handlers = [handler]
     warnings.formatwarning = _format_printable
 
 
