@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from lbq import neurons
+
+settings.register_profile("lbq", parent=settings(), deadline=None)  # a busy machine is no failure
+settings.load_profile("lbq")
 
 TIMESTEPS = 3
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -33,7 +33,6 @@ axis = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(axis, min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 4))
 def test_every_position_reaches_what_a_loop_over_the_taps_says(axes, groups, outs):
     size, kernel, stride, padding, dilation = map(tuple, zip(*axes, strict=True))
