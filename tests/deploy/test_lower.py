@@ -9,6 +9,7 @@ from lbq.deploy.lower import lower
 from lbq.deploy.nodes import NODES, Shortcut, Synapse
 from lbq.deploy.run import run
 from lbq.errors import LoweringError
+from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
 
 def levels_of(model, inputs):
@@ -123,6 +124,51 @@ def test_unsupported_functions_and_arguments_are_refused(forward, why):
 def test_other_spellings_of_supported_functions_are_exact(forward):
     torch.manual_seed(0)
     model, frames = Forward(forward).double().eval(), torch.randn(3, 7, 4).double()
+    net = lower(model, frames)
+    torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
+
+
+class Around(nn.Module):
+    """A network with something between its neuron and its readout."""
+
+    def __init__(self, middle):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), RepeatOverTime(2))
+        self.neuron, self.middle = lbq.BurstLIF(), middle
+        self.head = OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+        self.mean = MeanOverTime()
+
+    def forward(self, x):
+        return self.mean(self.head(self.middle(self.neuron(self.stem(x)))))
+
+
+@pytest.mark.parametrize(
+    ("middle", "name"),
+    [
+        (nn.ReLU(), "middle"),
+        (OverTime(nn.Sigmoid()), r"middle\.0"),
+        (OverTime(nn.MaxPool2d(2, ceil_mode=True)), r"middle\.0"),
+        (OverTime(nn.InstanceNorm2d(4)), r"middle\.0"),
+    ],
+)
+def test_an_unsupported_module_is_refused_with_its_path(middle, name):
+    with pytest.raises(LoweringError, match=name):
+        lower(Around(middle).eval(), torch.zeros(1, 3, 8, 8))
+
+
+def test_time_merged_by_hand_is_lowered_exactly():
+    class ByHand(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.readout = nn.Conv2d(2, 4, 3), nn.Linear(4, 3)
+            self.neuron = lbq.BurstLIF(step=lbq.LearnedStep(0.2, channels=4))
+
+        def forward(self, frames):
+            timesteps, batch = frames.shape[:2]
+            x = self.neuron(self.conv(frames.flatten(0, 1)).unflatten(0, (timesteps, batch)))
+            return self.readout(F.dropout(2 * x, training=False).mean(dim=(3, 4))).mean(0)
+
+    model, frames = ByHand().double().eval(), torch.randn(3, 4, 2, 9, 9).double()
     net = lower(model, frames)
     torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
 

@@ -22,7 +22,7 @@ TOOLS = {
 @pytest.mark.filterwarnings("ignore")  # of other people's libraries
 def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch):
     if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing tool is an error, here a skip
-        pytest.importorskip(TOOLS[page])
+        pytest.importorskip(TOOLS[page], reason=f"{TOOLS[page]} is installed by .ci/external")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.S)
     assert blocks

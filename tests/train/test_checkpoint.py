@@ -93,7 +93,7 @@ def test_an_older_one_is_removed_only_after_the_newer_one_was_read_back(folder, 
 
 
 @pytest.mark.parametrize("damage", ["flipped bit", "truncated"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damage_anywhere_is_noticed_and_the_checkpoint_before_is_used(
     data, damage, tmp_path_factory
