@@ -22,8 +22,8 @@ from measure import Run, interleaved, write_record
 import lbq
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
 from lbq.errors import LBQError
-from lbq.export import OnnxRunner, export_onnx
-from lbq.export.onnx_run import Engine
+from lbq.formats import OnnxRunner, export_onnx
+from lbq.formats.onnx_run import Engine
 
 ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)

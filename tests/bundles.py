@@ -17,8 +17,8 @@ from lbq.deploy.nodes import (
     Shortcut,
     Synapse,
 )
-from lbq.export.container import NAMES, Region
-from lbq.export.manifest import named_tensors, write_manifest
+from lbq.formats.container import NAMES, Region
+from lbq.formats.manifest import named_tensors, write_manifest
 
 HEADER = 64
 

@@ -1,6 +1,6 @@
 """NIR graphs executed literally: every node by its printed equation, timestep by timestep.
 
-The slow clear version that the tests of ``lbq.export.nir`` believe. It knows nothing of lbq and
+The slow clear version that the tests of ``lbq.formats.nir`` believe. It knows nothing of lbq and
 reads no metadata. dt is 1, derivatives are taken by forward Euler, edges into a node are summed.
 """
 

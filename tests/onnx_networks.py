@@ -11,8 +11,8 @@ import lbq
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.run import run
-from lbq.export.onnx import ANSWER, export_onnx
-from lbq.export.onnx_run import OnnxRunner
+from lbq.formats.onnx import ANSWER, export_onnx
+from lbq.formats.onnx_run import OnnxRunner
 
 ENGINES = ("onnxruntime", "openvino")
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)

@@ -8,7 +8,7 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 EXAMPLES = [path for path in EXAMPLES if path.stem != "numpy_reader"]
-"""That one is a specification of a format; tests/export/test_numpy_reader.py runs it."""
+"""That one is a specification of a format; tests/formats/test_numpy_reader.py runs it."""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -54,9 +54,9 @@ for module in pkgutil.walk_packages(lbq.__path__, "lbq."):
 from lbq import data
 from lbq.adapters.hub import from_pretrained
 from lbq.data import encoded_images
-from lbq.export.nir import export_nir
-from lbq.export.onnx import export_onnx
-from lbq.export.onnx_run import OnnxRunner
+from lbq.formats.nir import export_nir
+from lbq.formats.onnx import export_onnx
+from lbq.formats.onnx_run import OnnxRunner
 from lbq.train import metrics
 
 net = lbq.lower(lbq.resnet20(10, width=1 / 64).eval(), torch.zeros(1, 3, 8, 8))

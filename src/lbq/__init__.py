@@ -1,7 +1,7 @@
 """Spiking networks with integer burst levels: training, integer deployment, export.
 
 The names in ``__all__`` are the stable API. Packages: ``functional`` (the paper's equations),
-``neurons``, ``models``, ``data``, ``train``, ``deploy``, ``export``, ``pretrained``, ``cost``,
+``neurons``, ``models``, ``data``, ``train``, ``deploy``, ``formats``, ``pretrained``, ``cost``,
 ``analysis``, ``adapters`` (other libraries).
 """
 
@@ -17,7 +17,8 @@ from lbq.adapters.ann import from_ann
 from lbq.cost import EnergyModel, OpCounter, count_macs
 from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
 from lbq.errors import LBQError
-from lbq.export.bundle import load, save
+from lbq.export import export
+from lbq.formats.bundle import load, save
 from lbq.models import SpikingResNet, check_time, resnet18, resnet19, resnet20, resnet34
 from lbq.neurons import (
     BoxET,
@@ -51,6 +52,7 @@ __all__ = [
     "check_currents_finite",
     "check_time",
     "count_macs",
+    "export",
     "from_ann",
     "load",
     "load_pretrained",
@@ -73,7 +75,7 @@ _PACKAGES = (
     "data",
     "deploy",
     "errors",
-    "export",
+    "formats",
     "functional",
     "kernels",
     "models",

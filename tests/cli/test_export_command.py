@@ -3,7 +3,7 @@ import json
 import pytest
 
 from lbq.cli.main import main
-from lbq.export.bundle import digest, load
+from lbq.formats.bundle import digest, load
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

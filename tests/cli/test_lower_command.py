@@ -8,7 +8,7 @@ from lbq.cli.main import main
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.deploy import prove, run
 from lbq.deploy.nodes import Synapse
-from lbq.export.bundle import digest, load
+from lbq.formats.bundle import digest, load
 from lbq.train.run_folder import load_trained
 
 

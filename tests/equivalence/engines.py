@@ -10,7 +10,7 @@ from random_networks import to_proven_integers
 import lbq
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.deploy.run import BACKENDS
-from lbq.export import OnnxRunner, export_onnx
+from lbq.formats import OnnxRunner, export_onnx
 from lbq.kernels import native_scan as kernels
 
 _READER = Path(__file__).parents[2] / "examples" / "numpy_reader.py"

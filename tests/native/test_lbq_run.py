@@ -207,7 +207,7 @@ def test_a_bundle_that_breaks_a_rule_is_refused_by_its_name(answer, place):
     assert done.returncode == 1
     assert b"(rule digest)" in done.stderr
     assert not (place / "out").exists()
-    known = lbq.export.digest(place / "net.lbq")
+    known = lbq.formats.digest(place / "net.lbq")
     assert answer("--sha256", known).returncode == 0
     done = answer("--sha256", "0" * 64)
     assert b"(rule known-digest)" in done.stderr

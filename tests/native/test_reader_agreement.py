@@ -11,7 +11,7 @@ from native.make_corpus import CORPUS, inputs_of
 
 import lbq
 from lbq.errors import BoundError
-from lbq.export import BundleError, load
+from lbq.formats import BundleError, load
 
 TORCH_ONLY = {"name_that_torch_needs"}
 """Which names torch's modules have given away is no affair of the file."""

@@ -285,7 +285,7 @@ def open_network(path: Path, *, engine: str | None = None, backend: str | None =
     if path.suffix == ".pt2":
         return _open_pt2(path)
     if path.suffix == ".nir":
-        from lbq.export.nir import import_nir  # noqa: PLC0415 -- an extra
+        from lbq.formats.nir import import_nir  # noqa: PLC0415 -- an extra
 
         return _lowered(import_nir(path), backend or "auto")
     return _lowered(load_bundle(path), backend or "auto")
@@ -293,7 +293,7 @@ def open_network(path: Path, *, engine: str | None = None, backend: str | None =
 
 def load_bundle(path: Path) -> LoweredNetwork:
     """Load a bundle; errors name its file."""
-    from lbq.export.bundle import load  # noqa: PLC0415
+    from lbq.formats.bundle import load  # noqa: PLC0415
 
     try:
         return load(path)
@@ -347,8 +347,8 @@ def _opened(answer: Callable[[Tensor], Tensor], facts: dict[str, Any]) -> Opened
 
 
 def _open_onnx(path: Path, engine: str) -> Opened:
-    from lbq.export.onnx_graph import read_onnx_metadata  # noqa: PLC0415 -- an extra
-    from lbq.export.onnx_run import OnnxRunner  # noqa: PLC0415
+    from lbq.formats.onnx_graph import read_onnx_metadata  # noqa: PLC0415 -- an extra
+    from lbq.formats.onnx_run import OnnxRunner  # noqa: PLC0415
 
     facts = read_onnx_metadata(path)  # raises FormatError for other files
     runner = OnnxRunner(path, engine=engine)  # pyright: ignore[reportArgumentType] -- it checks
@@ -360,7 +360,7 @@ def _open_onnx(path: Path, engine: str) -> Opened:
 
 
 def _open_pt2(path: Path) -> Opened:
-    from lbq.export.pt2 import read_pt2  # noqa: PLC0415 -- torch.export is slow to import
+    from lbq.formats.pt2 import read_pt2  # noqa: PLC0415 -- torch.export is slow to import
 
     program, facts = read_pt2(path)
 

@@ -84,19 +84,19 @@ def write(
     if to != "onnx" and style != "exact":
         raise ParameterError(f"--style {style} is for --to onnx, not {to}")
     if to == "onnx":
-        from lbq.export.onnx import export_onnx  # noqa: PLC0415
+        from lbq.formats.onnx import export_onnx  # noqa: PLC0415
 
         export_onnx(network, out, style=style)
     elif to == "pt2":
-        from lbq.export.pt2 import export_pt2  # noqa: PLC0415
+        from lbq.formats.pt2 import export_pt2  # noqa: PLC0415
 
         export_pt2(network, out)
     elif to == "nir":
-        from lbq.export.nir import export_nir  # noqa: PLC0415
+        from lbq.formats.nir import export_nir  # noqa: PLC0415
 
         export_nir(network, out)
     else:
-        from lbq.export.bundle import save  # noqa: PLC0415
+        from lbq.formats.bundle import save  # noqa: PLC0415
 
         save(network, out)
 

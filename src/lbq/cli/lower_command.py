@@ -90,7 +90,7 @@ class Lowered:
 
 def run(words: Sequence[str]) -> int:
     """Run the command with the arguments of ``lbq lower``."""
-    from lbq.export.bundle import save  # noqa: PLC0415 -- only this command needs it
+    from lbq.formats.bundle import save  # noqa: PLC0415 -- only this command needs it
 
     arguments = read(LowerArguments, words, command="lbq lower", examples=EXAMPLES)
     check_out(arguments.out)

@@ -1,0 +1,46 @@
+"""``lbq.export``: write a lowered network in the format that the file's suffix names."""
+
+from os import PathLike
+from pathlib import Path
+
+from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.errors import ParameterError
+from lbq.formats.bundle import save
+from lbq.formats.nir import export_nir
+from lbq.formats.onnx import export_onnx
+from lbq.formats.pt2 import export_pt2
+
+_WRITERS = {".lbq": save, ".nir": export_nir, ".onnx": export_onnx, ".pt2": export_pt2}
+
+
+def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
+    """Write a lowered network to a file; the suffix names the format.
+
+    ``.onnx`` is for ONNX Runtime and OpenVINO (extra ``[onnx]``), ``.pt2`` for torch without lbq,
+    ``.nir`` for neuromorphic tools (extra ``[nir]``; real numbers only), ``.lbq`` is the library's
+    own bundle. Bundles, ONNX files and programs of an integer network give the same integers.
+    :func:`lbq.formats.export_onnx` has more options.
+
+    Args:
+        network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
+        path: of the file; replaced if there is one.
+
+    Example:
+        >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+        >>> lbq.export(net, "net.onnx")
+        >>> lbq.export(net, "net.tflite")
+        Traceback (most recent call last):
+        lbq.errors.ParameterError: ...
+    """
+    if not isinstance(network, LoweredNetwork):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParameterError(
+            f"a lowered network is exported, got a {type(network).__name__}; convert it with "
+            f"lbq.lower, and lbq.to_fixed_point for integers, first"
+        )
+    path = Path(path)
+    if path.suffix not in _WRITERS:
+        raise ParameterError(
+            f"the suffix names the format of the file, one of {', '.join(_WRITERS)}, got "
+            f"{str(path)!r}"
+        )
+    _WRITERS[path.suffix](network, path)

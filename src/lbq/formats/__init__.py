@@ -1,0 +1,26 @@
+"""Writing lowered networks to files: bundles, ONNX, NIR and PyTorch programs."""
+
+from lbq.formats.bundle import digest, load, save
+from lbq.formats.container import RULES, BundleError
+from lbq.formats.nir import export_nir, import_nir
+from lbq.formats.onnx import export_onnx
+from lbq.formats.onnx_graph import read_onnx_metadata
+from lbq.formats.onnx_run import OnnxRunner, run_onnx
+from lbq.formats.pt2 import export_pt2, read_pt2, run_pt2
+
+__all__ = [
+    "RULES",
+    "BundleError",
+    "OnnxRunner",
+    "digest",
+    "export_nir",
+    "export_onnx",
+    "export_pt2",
+    "import_nir",
+    "load",
+    "read_onnx_metadata",
+    "read_pt2",
+    "run_onnx",
+    "run_pt2",
+    "save",
+]

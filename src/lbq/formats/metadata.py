@@ -1,0 +1,76 @@
+"""The metadata that every exported file carries: what the network takes, and its origin."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from lbq.config_io import DocumentError, parse_json, read_fields
+from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.errors import FormatError
+from lbq.formats.container import MAX_TIMESTEPS, MAX_VALUES
+from lbq.ranges import Range
+
+Metadata = dict[str, Any]
+"""timesteps, input_shape, takes_frames, is_integer, logit_scale, origin: as JSON holds them."""
+
+_TYPES: dict[str, Any] = {
+    "timesteps": Annotated[int, Range(1, MAX_TIMESTEPS)],
+    "input_shape": tuple[Annotated[int, Range(1, MAX_VALUES)], ...],
+    "takes_frames": bool,
+    "is_integer": bool,
+    "logit_scale": float | None,
+    "origin": dict,
+}
+
+
+def network_metadata(network: LoweredNetwork) -> Metadata:
+    """Collect what a reader of the file has to know."""
+    return {
+        "timesteps": network.timesteps,
+        "input_shape": list(network.input_shape),
+        "takes_frames": network.takes_frames,
+        "is_integer": network.is_integer,
+        "logit_scale": network.logit_scale,
+        "origin": network.origin,
+    }
+
+
+def write_metadata(network: LoweredNetwork) -> str:
+    """Write the metadata as JSON."""
+    return json.dumps(network_metadata(network), allow_nan=False)
+
+
+def read_metadata(
+    text: str | bytes, *, source: str, more: Mapping[str, Any] | None = None
+) -> Metadata:
+    """Read what :func:`write_metadata` wrote.
+
+    Args:
+        text: the JSON.
+        source: the file's name, for error messages.
+        more: types of further keys that a format may have.
+    """
+    types = {**_TYPES, **(more or {})}
+    try:
+        read = read_fields(types, parse_json(text, "its metadata"), "metadata", required=[*_TYPES])
+    except DocumentError as error:
+        raise FormatError(f"{source} does not say what it takes: {error}") from error
+    sizes = read["input_shape"]
+    if len(sizes) not in (1, 3) or math.prod(sizes) > MAX_VALUES:
+        raise FormatError(
+            f"{source} has input_shape={str(sizes)[:80]}; expected 1 or 3 sizes, {MAX_VALUES:,} "
+            f"values at most"
+        )
+    return read | {"input_shape": list(sizes)}
+
+
+def empty_network(metadata: Metadata) -> LoweredNetwork:
+    """Make a network of these metadata, without nodes."""
+    return LoweredNetwork(
+        timesteps=metadata["timesteps"],
+        input_shape=tuple(metadata["input_shape"]),
+        takes_frames=metadata["takes_frames"],
+        logit_scale=metadata["logit_scale"],
+        origin=metadata["origin"],
+    )

@@ -1,0 +1,385 @@
+"""Export to and import from NIR, the exchange format of neuromorphic tools: exact, or an error.
+
+Time is not part of a NIR graph. Its runner presents an image at every timestep (frames one by one)
+and reads an output at every timestep; it takes the mean over time. The graph's metadata says so.
+Several edges into a node are summed.
+"""
+
+import graphlib
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lbq.atomic_files import atomic_write
+from lbq.deploy.lowered_network import INPUT, LoweredNetwork
+from lbq.deploy.nodes import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError
+from lbq.formats.metadata import empty_network, read_metadata, write_metadata
+from lbq.formats.nir_neuron import neuron_graph, read_neuron
+
+
+def export_nir(network: LoweredNetwork, path: Path) -> None:
+    """Write a lowered network of floats as a NIR graph (HDF5), or name what NIR cannot express."""
+    nir = _library()
+    file = io.BytesIO()
+    nir.write(file, _Graph(nir, network).finish())
+    check_file(file, source=str(path))
+    atomic_write(Path(path), file.getvalue())
+
+
+def import_nir(path: Path) -> LoweredNetwork:
+    """Read what :func:`export_nir` wrote: a network with the same levels and logits."""
+    nir = _library()
+    try:
+        check_file(Path(path), source=str(path))
+        return _Reading(nir, nir.read(path), str(path)).network
+    except LBQError:
+        raise
+    except Exception as error:  # h5py and nir raise many types
+        raise FormatError(f"{path} is no NIR graph that can be read: {error}") from error
+
+
+def _library() -> ModuleType:
+    try:
+        import nir  # noqa: PLC0415 -- an extra  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        raise MissingExtraError("NIR needs its library: pip install 'lbq[nir]'") from error
+    return nir
+
+
+class _Graph:
+    """A NIR graph as it grows, node by node of a lowered network."""
+
+    def __init__(self, nir: ModuleType, network: LoweredNetwork) -> None:
+        if network.is_integer:
+            raise LoweringError(
+                "NIR nodes compute in real numbers: export the float network (lbq lower --bits "
+                "float) instead of the integer one"
+            )
+        self._nir, self._network = nir, network
+        self._shapes = _shapes(network)
+        self._nodes: dict[str, Any] = {INPUT: nir.Input({"input": np.array(network.input_shape)})}
+        self._edges: list[tuple[str, str]] = []
+        self._sources: dict[str, list[str]] = {INPUT: [INPUT]}
+        """Which NIR nodes make the value of a path; several are summed."""
+        for place, node in network.nodes():
+            if isinstance(node, Readout) and place != network.plan[-1]:
+                raise LoweringError(
+                    f"{place.path} cannot be written as NIR: more is computed with its mean over "
+                    f"time; average last"
+                )
+            sources = [self._sources[name] for name in place.inputs]
+            self._sources[place.path] = self._add(place.path, node, sources)
+
+    def finish(self) -> Any:
+        """Return the whole graph, its types checked by NIR."""
+        readout = self._network.get_submodule(self._network.plan[-1].path)
+        assert isinstance(readout, Readout)
+        said = {"lbq": write_metadata(self._network), "over_time": readout.over_time}
+        return self._nir.NIRGraph(self._nodes, self._edges, metadata=said)
+
+    def _add(self, path: str, node: nn.Module, sources: list[list[str]]) -> list[str]:
+        nir, shape = self._nir, self._shapes[path]
+        if isinstance(node, Merge):
+            return self._sum(path, sources)
+        if isinstance(node, Repeat):
+            return sources[0]
+        if isinstance(node, Synapse):
+            return self._synapse(path, node, sources[0])
+        if isinstance(node, Shortcut):
+            return self._put(path, _shortcut(nir, node, shape), sources[0])
+        if isinstance(node, Pool):
+            if node.kind == "max":
+                raise LoweringError(f"{path} cannot be written as NIR: it has no max pools")
+            window = {"kernel_size": node.kernel, "stride": node.stride, "padding": node.padding}
+            pool = nir.SumPool2d(**{name: np.array(size) for name, size in window.items()})
+            return self._put(path, pool, sources[0])
+        if isinstance(node, LevelNeuron):
+            timesteps = self._network.timesteps
+            made = neuron_graph(nir, node, shape=shape, timesteps=timesteps, path=path)
+            return self._put(path, made, sources[0])
+        assert isinstance(node, Readout)
+        return self._put(path, nir.Output({"output": np.array(shape)}), sources[0])
+
+    def _put(self, name: str, node: Any, sources: list[str]) -> list[str]:
+        self._nodes[name] = node
+        self._edges += [(source, name) for source in sources]
+        return [name]
+
+    def _sum(self, path: str, terms: list[list[str]]) -> list[str]:
+        """List what is added, from left to right; a sum inside a sum needs a node of its own."""
+        listed = list(terms[0])
+        for number, term in enumerate(terms[1:]):
+            if len(term) > 1 or term[0] in listed:
+                ones = np.ones(self._shapes[path], dtype=self._network.example().numpy().dtype)
+                listed += self._put(f"{path}_term_{number}", self._nir.Scale(ones), term)
+            else:
+                listed += term
+        return listed
+
+    def _synapse(self, path: str, node: Synapse, sources: list[str]) -> list[str]:
+        nir, weight = self._nir, node.weight.numpy()
+        bias = np.zeros(len(weight), weight.dtype) if node.bias is None else node.bias.numpy()
+        before = next(place.inputs[0] for place in self._network.plan if place.path == path)
+        shape = self._shapes[before]
+        if node.is_linear:
+            if len(shape) > 1:
+                flat = nir.Flatten({"input": np.array(shape)}, start_dim=0, end_dim=-1)
+                sources = self._put(f"{path}_flatten", flat, sources)
+            made = nir.Linear(weight) if node.bias is None else nir.Affine(weight, bias)
+            return self._put(path, made, sources)
+        why = None
+        if node.groups != 1:
+            why = "NIR misreads the shapes of grouped convolutions"
+        elif weight.shape[2] != weight.shape[3]:
+            why = "NIR misreads the shapes of kernels that are not square"
+        elif bias.ndim != 1:
+            why = "its bias differs from place to place"
+        if why is not None:
+            raise LoweringError(f"{path} cannot be written as NIR: {why}")
+        made = nir.Conv2d(
+            input_shape=tuple(shape[1:]),
+            weight=weight,
+            stride=node.stride,
+            padding=node.padding,
+            dilation=node.dilation,
+            groups=node.groups,
+            bias=bias,
+        )
+        return self._put(path, made, sources)
+
+
+def _shortcut(nir: ModuleType, node: Shortcut, shape: Sequence[int]) -> Any:
+    """A factor per channel; with a bias, a synapse whose weights are diagonal."""
+    channels = shape[0]
+    weight = node.weight.expand(channels).numpy()
+    if node.bias is None:
+        shaped = weight.reshape(-1, *[1] * (len(shape) - 1))
+        return nir.Scale(np.ascontiguousarray(np.broadcast_to(shaped, tuple(shape))))
+    bias = node.bias.expand(channels).numpy().copy()
+    if len(shape) == 1:
+        return nir.Affine(np.diag(weight), bias)
+    return nir.Conv2d(
+        input_shape=tuple(shape[1:]),
+        weight=np.diag(weight).reshape(channels, channels, 1, 1),
+        stride=(1, 1),
+        padding=(0, 0),
+        dilation=(1, 1),
+        groups=1,
+        bias=bias,
+    )
+
+
+@torch.no_grad()
+def _shapes(network: LoweredNetwork) -> dict[str, tuple[int, ...]]:
+    """Find the shape of one sample at one instant behind every node."""
+    shapes = {INPUT: network.input_shape}
+    has_time = {INPUT: network.takes_frames}
+    values = {INPUT: network.example()}
+    for place, node in network.nodes():
+        values[place.path] = node(*(values[name] for name in place.inputs))
+        has_time[place.path] = isinstance(node, Repeat) or has_time[place.inputs[0]]
+        shapes[place.path] = tuple(values[place.path].shape[2 if has_time[place.path] else 1 :])
+    answer = network.plan[-1]
+    shapes[answer.path] = shapes[answer.inputs[0]]
+    return shapes
+
+
+class _Reading:
+    """A lowered network as it grows, node by node of a NIR graph."""
+
+    def __init__(self, nir: ModuleType, graph: Any, source: str) -> None:
+        self._nir, self._graph, self._source = nir, graph, source
+        said = graph.metadata
+        if "lbq" not in said or said.get("over_time") not in ("mean", "none"):
+            raise FormatError(
+                f"{source} does not say for how many timesteps it runs; lbq reads the NIR graphs "
+                f"that it wrote"
+            )
+        self.network = empty_network(read_metadata(said["lbq"], source=source))
+        self._into: dict[str, list[str]] = {name: [] for name in graph.nodes}
+        for before, behind in graph.edges:
+            self._into[behind].append(before)
+        self._paths: dict[str, str] = {}
+        self._largest: dict[str, int | None] = {}
+        """Largest level or sum of levels at a path; None for real numbers."""
+        self._has_time: dict[str, bool] = {}
+        try:
+            order = list(graphlib.TopologicalSorter(self._into).static_order())
+        except graphlib.CycleError as error:
+            raise FormatError(f"{source} has a loop outside of neurons: {error.args[1]}") from error
+        outputs = [name for name in order if isinstance(graph.nodes[name], nir.Output)]
+        for name in [name for name in order if name not in outputs] + outputs:
+            self._read(name, graph.nodes[name])
+
+    def _read(self, name: str, node: Any) -> None:
+        nir = self._nir
+        if isinstance(node, nir.Input):
+            self._know(name, INPUT, None, has_time=self.network.takes_frames)
+            return
+        before = self._joined(name)
+        largest, has_time = self._largest[before], self._has_time[before]
+        reads: dict[str, Any] = {"max_input": largest, "has_time": has_time}
+        if isinstance(node, nir.Flatten):
+            self._know(name, before, largest, has_time=has_time)
+            return
+        if isinstance(node, nir.NIRGraph | nir.Output) and not has_time:
+            before = self._add(f"{name}_repeat", Repeat(self.network.timesteps), before)
+        if isinstance(node, nir.NIRGraph):
+            neuron = read_neuron(nir, node, path=name)
+            self._add(name, neuron, before, largest=neuron.max_level)
+        elif isinstance(node, nir.Output):
+            self._add(name, Readout(self._graph.metadata["over_time"]), before)
+        elif isinstance(node, nir.SumPool2d):
+            kernel = _pair(node.kernel_size)
+            sums = None if largest is None else largest * kernel[0] * kernel[1]
+            stride, padding = _pair(node.stride), _pair(node.padding)
+            pool = Pool("sum", kernel=kernel, stride=stride, padding=padding, has_time=has_time)
+            self._add(name, pool, before, largest=sums, has_time=has_time)
+        elif isinstance(node, nir.Scale):
+            weight = _by_channel(node.scale, f"{name} in {self._source}")
+            self._add(name, Shortcut(weight, **reads), before, has_time=has_time)
+        else:
+            self._add(name, self._synapse(name, node, reads), before, has_time=has_time)
+
+    def _synapse(self, name: str, node: Any, reads: dict[str, Any]) -> Synapse:
+        nir = self._nir
+        if isinstance(node, nir.Conv2d):
+            return Synapse(
+                torch.from_numpy(node.weight),
+                _bias(node.bias),
+                stride=_pair(node.stride),
+                padding=_pair(node.padding),
+                dilation=_pair(node.dilation),
+                groups=int(node.groups),
+                **reads,
+            )
+        if isinstance(node, nir.Linear):
+            return Synapse(torch.from_numpy(node.weight), **reads)
+        if isinstance(node, nir.Affine):
+            return Synapse(torch.from_numpy(node.weight), _bias(node.bias), **reads)
+        raise FormatError(
+            f"{name} in {self._source} is of kind {type(node).__name__}; lbq reads the NIR "
+            f"graphs that it wrote"
+        )
+
+    def _joined(self, name: str) -> str:
+        """Return the path of what enters a node: one value, or a sum of currents."""
+        paths = [self._paths[before] for before in self._into[name]]
+        if not paths:
+            raise FormatError(f"nothing enters {name} in {self._source}")
+        if len(paths) == 1:
+            return paths[0]
+        if any(self._has_time[path] for path in paths):
+            paths = [
+                self._add(f"{path}_repeat", Repeat(self.network.timesteps), path)
+                if not self._has_time[path]
+                else path
+                for path in paths
+            ]
+        return self._add(f"{name}_merge", Merge(), *paths, has_time=self._has_time[paths[0]])
+
+    def _add(
+        self,
+        name: str,
+        node: nn.Module,
+        *inputs: str,
+        largest: int | None = None,
+        has_time: bool = True,
+    ) -> str:
+        path = self.network.add(name, node, *inputs)
+        self._know(name, path, largest, has_time=has_time)
+        return path
+
+    def _know(self, name: str, path: str, largest: int | None, *, has_time: bool) -> None:
+        self._paths[name] = path
+        self._largest[path], self._has_time[path] = largest, has_time
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = (int(value) for value in np.broadcast_to(values, 2))
+    return first, second
+
+
+def _bias(values: Any) -> Tensor | None:
+    return torch.from_numpy(values) if np.any(values) else None
+
+
+def _by_channel(values: Any, what: str) -> Tensor:
+    flat = values.reshape(len(values), -1)
+    if np.ptp(flat, axis=1).any():
+        raise FormatError(f"{what} differs from place to place; lbq's shortcuts do so by channel")
+    channels = torch.from_numpy(np.ascontiguousarray(flat[:, 0]))
+    return channels[:1].clone() if bool((channels == channels[0]).all()) else channels
+
+
+MAX_BYTES = 2**31
+"""Bytes that a file may unpack to."""
+_MAX_OBJECTS = 2**18
+"""Groups and datasets of a file: an exported neuron has a few per threshold."""
+_MAX_STRINGS = 2**16
+"""Strings of a dataset: the names of an edge's two ends, mostly."""
+_FILTERS = (1, 2, 3)
+"""Numbers that HDF5 gave to deflate, shuffle and fletcher32."""
+
+
+def check_file(file: Path | BinaryIO, *, source: str) -> None:
+    """Raise ``FormatError`` about ``source`` unless nir can read the whole file safely."""
+    import h5py as module  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs] -- nir's
+
+    h5py: Any = module  # its annotations lack what is used here
+    with h5py.File(file, "r") as root:
+        total, seen, waiting = 0, {h5py.h5o.get_info(root.id).addr}, [root]
+        while waiting:
+            group = waiting.pop()
+            for name in group:
+                where = f"{source} at {group.name}/{name}"[:240]
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    raise FormatError(
+                        f"{where} holds a link to elsewhere, which nir does not write"
+                    )
+                found = group[name]
+                address = h5py.h5o.get_info(found.id).addr
+                if address in seen or len(seen) > _MAX_OBJECTS:
+                    raise FormatError(f"{where} holds an object twice, or more than are read")
+                seen.add(address)
+                if isinstance(found, h5py.Group):
+                    waiting.append(found)
+                elif isinstance(found, h5py.Dataset):
+                    total += _num_bytes(h5py, found, where, left=MAX_BYTES - total)
+                if total > MAX_BYTES:
+                    raise FormatError(f"{where} unpacks beyond {MAX_BYTES:,} bytes in all")
+
+
+def _num_bytes(h5py: Any, found: Any, where: str, *, left: int) -> int:
+    """Return how much memory reading a dataset takes; more than is left need not be exact."""
+    created = found.id.get_create_plist()
+    filters = [created.get_filter(k)[0] for k in range(created.get_nfilters())]
+    strings = h5py.check_string_dtype(found.dtype)
+    why = None
+    if found.external or found.is_virtual:
+        why = "takes its numbers from another file"
+    elif not set(filters) <= set(_FILTERS):
+        why = f"is packed by the filters {filters}"
+    elif found.dtype.kind not in "iufbS" and strings is None:
+        why = f"holds {found.dtype}"
+    elif strings is not None and found.size > _MAX_STRINGS:
+        why = f"holds {found.size:,} strings"
+    if why is not None:
+        raise FormatError(f"{where} {why}, which nir does not write")
+    chunk = math.prod(found.chunks or (0,)) * found.dtype.itemsize
+    num_bytes = max(found.nbytes, chunk)
+    if strings is None or strings.length is not None or num_bytes > left:
+        return num_bytes
+    for index in np.ndindex(found.shape):  # many strings may be one and the same in the file
+        num_bytes += len(found[index])
+        if num_bytes > left:
+            break
+    return num_bytes

@@ -1,0 +1,112 @@
+"""Export to ``.pt2``: a torch program that runs where ``lbq`` is not installed.
+
+torch.export writes it and torch reads it. A ``.pt2`` may hold pickles and compiled code, which
+torch runs as it loads; ours hold neither, and :func:`read_pt2` refuses files that do.
+"""
+
+import io
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from lbq.atomic_files import atomic_write
+from lbq.config_io import parse_json
+from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.errors import FormatError
+from lbq.formats.metadata import Metadata, empty_network, read_metadata, write_metadata
+
+_METADATA = "lbq.json"
+_EXAMPLE = "data/sample_inputs/model.pt"
+"""Empty in our programs: torch would unpickle it."""
+_CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
+_ENTRIES = re.compile(
+    r"data/weights/weight_\d+|data/constants/tensor_\d+|models/model\.json|byteorder"
+    rf"|archive_(format|version)|\.data/(version|serialization_id)|extra/{re.escape(_METADATA)}"
+)
+"""What one of our programs holds besides its example and its two lists of tensors."""
+
+
+@torch.no_grad()
+def export_pt2(network: LoweredNetwork, path: Path) -> None:
+    """Write a lowered network, of floats or of integers, as a program for any batch size.
+
+    It takes and gives what the network does: ``torch.export.load(path).module()(inputs)``.
+    """
+    batch_axis = 1 if network.takes_frames else 0
+    program = torch.export.export(
+        network,
+        (network.example(batch=2),),  # torch would take a batch of one for a promise
+        dynamic_shapes=({batch_axis: Dim("batch", min=1)},),
+    )
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    program.example_inputs = None  # torch would pickle it
+    archive = io.BytesIO()
+    torch.export.save(program, archive, extra_files={_METADATA: write_metadata(network)})
+    atomic_write(Path(path), archive.getvalue())
+
+
+def read_pt2(path: Path) -> tuple[nn.Module, Metadata]:
+    """Read what :func:`export_pt2` wrote: the program, and what it says about itself."""
+    _check_archive(path)
+    extra = {_METADATA: ""}
+    try:
+        program = torch.export.load(path, extra_files=extra)
+    except Exception as error:
+        raise FormatError(f"torch {torch.__version__} cannot read {path}: {error}") from error
+    return program.module(), read_metadata(extra[_METADATA], source=str(path))
+
+
+@torch.no_grad()
+def run_pt2(path: Path, inputs: Tensor) -> Tensor:
+    """Run a program once and return its logits; of an integer network, integers."""
+    program, metadata = read_pt2(path)
+    empty_network(metadata).check_input(inputs)
+    return program(inputs)
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse what could run code while torch loads it (pickles, shared libraries), and damage."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            inside = {name.partition("/")[2]: name for name in names}
+            strange = [
+                name
+                for name in inside
+                if not _ENTRIES.fullmatch(name) and name not in (_EXAMPLE, *_CONFIGS)
+            ]
+            if strange or len(inside) != len(names):
+                raise FormatError(f"{path} holds {', '.join(strange[:3]) or 'a name twice'}")
+            _check_sizes(path, archive)
+            for config in _CONFIGS:
+                listed = parse_json(archive.read(inside[config]), config)["config"]
+                if any(entry["use_pickle"] for entry in listed.values()):
+                    raise FormatError(f"{path} holds pickled tensors")
+            if archive.read(inside[_EXAMPLE]):
+                raise FormatError(f"{path} holds a pickled example")
+            damaged = archive.testzip()  # torch does not look at checksums
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
+    except FormatError as error:
+        raise FormatError(f"{error}; it was not written by lbq and is not loaded") from None
+    except Exception as error:  # zipfile and torch raise many types for damaged files
+        raise FormatError(f"{path} is no whole .pt2 program: {error}") from error
+    if damaged is not None:
+        raise FormatError(f"{path} is damaged: the checksum of {damaged} is another one")
+
+
+def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse entries that unpack to more than the file: torch stores all of ours as they are."""
+    entries = archive.infolist()
+    packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        raise FormatError(f"{path} holds compressed entries ({', '.join(packed[:3])})")
+    unpacked, size = sum(entry.file_size for entry in entries), os.path.getsize(path)
+    if unpacked > size:
+        raise FormatError(f"{path} has {size:,} bytes and claims to hold {unpacked:,}")
