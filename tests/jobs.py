@@ -19,7 +19,7 @@ from lbq.train import engine
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.distributed import open_process_group
 from lbq.train.engine import RunOptions, build_state
-from lbq.train.evaluation import count_correct
+from lbq.train.evaluation import evaluate
 from lbq.train.loss import ModelWithLoss
 from lbq.train.optim import Precision
 from lbq.train.recipe import recipe_from_document
@@ -88,9 +88,10 @@ def count(recipe, num_test, batch, step=None):
     with open_process_group("cpu", timeout_s=60) as group:
         data = open_data(recipe.data, Path("/nonexistent"))
         assert data.num_test == num_test
-        state = build_state(recipe, data, group)
+        state = build_state(recipe.build_model(data.num_classes), recipe, group)
         precision = Precision("fp32", group.device)
-        return count_correct(state.model, data, group, precision=precision, batch=batch)
+        found = evaluate(state.model, data, group, precision=precision, batch=batch)
+        return found.correct, found.count, found.loss
 
 
 def train_run(out, recipe, options=None, fault=None, has_own_group=False):

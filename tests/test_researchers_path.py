@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import lbq
 from lbq.cli.main import main
 from lbq.errors import LoweringError, ParameterError, TimeError
-from lbq.train import RunOptions, evaluate_run, load_trained, train
+from lbq.train import RunOptions, evaluate_run, load_run, train
 
 T, SIDE = 4, 8
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -212,7 +212,8 @@ def test_integers_of_images_need_the_pixels_of_training(trained, pictures):
 def test_paths_may_be_text(tiny, tmp_path):
     run, cache = f"{tmp_path}/runs/mine", f"{tmp_path}/cache"
     outcome = train(tiny.tiny_recipe(epochs=1), run, RunOptions(cache=cache))
-    model, _, step = load_trained(run)
+    loaded = load_run(run)
+    model, step = loaded.model, loaded.step
     assert (step, model.training) == (outcome.step, False)
     assert evaluate_run(run, cache=cache).count == 30
     net = lbq.lower(model, torch.zeros(1, 3, 8, 8))

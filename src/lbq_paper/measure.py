@@ -11,9 +11,8 @@ from lbq.config_io import Document
 from lbq.cost import OpCounter, Padding, count_macs
 from lbq.data import Data, eval_batches, open_data
 from lbq.errors import ParameterError
-from lbq.models.resnet import SpikingResNet
 from lbq.neurons import Neuron, NeuronStep, Surrogate, named_neurons, watch_levels
-from lbq.train import Recipe, load_trained
+from lbq.train import Recipe, load_run
 from lbq.train.optim import Precision
 from lbq.train.prefetch import prefetch_to_device
 
@@ -25,13 +24,14 @@ _DIGITS = 6
 
 def measure_run(run: Path, *, cache: str | Path, device: torch.device) -> Document:
     """Measure the last checkpoint of a run on the whole test set of its recipe."""
-    model, recipe, _ = load_trained(run)
+    loaded = load_run(run)
+    model, recipe = loaded.model, loaded.recipe
     data = open_data(recipe.data, cache)
     return {"data_sha256": data.digest, **measure(model, data, recipe, device=device)}
 
 
 @torch.inference_mode()
-def measure(model: SpikingResNet, data: Data, recipe: Recipe, *, device: torch.device) -> Document:
+def measure(model: nn.Module, data: Data, recipe: Recipe, *, device: torch.device) -> Document:
     """Return right answers, counts and, for every layer, its step and the levels it emits.
 
     The network runs in the precision and memory order of its training, but is never compiled: its
@@ -135,7 +135,7 @@ BATCH = 50
 
 
 @torch.inference_mode()
-def count_exactly(model: SpikingResNet, data: Data, *, milestones: tuple[int, ...]) -> Document:
+def count_exactly(model: nn.Module, data: Data, *, milestones: tuple[int, ...]) -> Document:
     """Count, in float64, after each of so many test images, in the order of the test set."""
     last = max(milestones, default=0)
     if not 0 < last <= data.num_test or any(milestone % BATCH for milestone in milestones):

@@ -13,7 +13,7 @@ from lbq.adapters.hub import CONFIG, WEIGHTS, from_pretrained, pretrained_recipe
 from lbq.adapters.run_record import record_run
 from lbq.errors import FormatError, MissingExtraError
 from lbq.pretrained.model_card import CARD
-from lbq.train import build_network, load_trained, train
+from lbq.train import build_network, load_run, train
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -27,7 +27,7 @@ def run(tmp_path_factory, tiny):
 
 @pytest.fixture
 def saved(run, tmp_path):
-    model, *_ = load_trained(run)
+    model = load_run(run).model
     save_pretrained(model, tmp_path / "net", record=record_run(run))
     return tmp_path / "net"
 
@@ -38,7 +38,8 @@ def change(folder, **fields):
 
 
 def test_what_was_saved_answers_as_before(run, saved):
-    model, recipe, _ = load_trained(run)
+    loaded = load_run(run)
+    model, recipe = loaded.model, loaded.recipe
     loaded = from_pretrained(saved)
     assert not loaded.training
     assert torch.equal(loaded(IMAGES), model(IMAGES))
@@ -62,7 +63,7 @@ def test_a_repository_is_read_from_the_hubs_own_cache(run, saved, tmp_path, monk
     reference.parent.mkdir()
     reference.write_text("0" * 40)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    model, *_ = load_trained(run)
+    model = load_run(run).model
     loaded = from_pretrained("owner/name", local_files_only=True)
     assert torch.equal(loaded(IMAGES), model(IMAGES))
 
@@ -128,7 +129,7 @@ def test_the_card_is_that_of_pretrained_networks_behind_what_the_hub_reads(run, 
 def test_words_of_a_recipe_cannot_leave_their_place_in_the_front_matter(run, tmp_path):
     hub, record = pytest.importorskip("huggingface_hub"), record_run(run)
     record["recipe"]["name"] = 'odd: "name" --- # license: mit'
-    model, *_ = load_trained(run)
+    model = load_run(run).model
     save_pretrained(model, tmp_path / "net", record=record)
     data = hub.ModelCard((tmp_path / "net" / CARD).read_text()).data
     assert data.get("license") is None

@@ -9,7 +9,7 @@ from lbq.cli.samples import open_samples, sample_batches
 from lbq.deploy import prove, run
 from lbq.deploy.nodes import Synapse
 from lbq.formats.bundle import digest, load
-from lbq.train.run_folder import load_trained
+from lbq.train.run_folder import load_run
 
 
 def test_a_run_becomes_a_proven_bundle_that_knows_its_recipe(trained, bundle, capsys):
@@ -32,7 +32,7 @@ def test_a_run_becomes_a_proven_bundle_that_knows_its_recipe(trained, bundle, ca
 
 def levels_moved(folder, network, *, limit):
     """Watch both networks on the same test samples."""
-    _, recipe, _ = load_trained(folder)
+    recipe = load_run(folder).recipe
     data = open_samples(recipe, source=None, cache=folder.parent)
     real = lower_run(folder, LoweringOptions(bits="float")).network
     seen = {"real": [], "integer": []}
@@ -101,7 +101,7 @@ def test_real_numbers_answer_as_the_trained_network(trained):
     lowered = lower_run(trained, LoweringOptions(bits="float"))
     images = torch.randn(4, 3, 8, 8)
     with torch.no_grad():
-        expected = load_trained(trained)[0](images)
+        expected = load_run(trained).model(images)
     torch.testing.assert_close(run(lowered.network, images), expected, rtol=1e-4, atol=1e-4)
 
 

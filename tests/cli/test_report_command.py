@@ -14,7 +14,7 @@ from lbq.pretrained import pretrained_record
 from lbq.train.metrics import read_metrics_log
 from lbq.train.model_config import ModelConfig, NeuronConfig
 from lbq.train.recipe import write_recipe
-from lbq.train.run_folder import load_trained
+from lbq.train.run_folder import load_run
 
 
 def values(html, key):
@@ -26,7 +26,8 @@ def values(html, key):
 
 @pytest.fixture(scope="module")
 def opened(trained, tmp_path_factory):
-    model, recipe, _ = load_trained(trained)
+    loaded = load_run(trained)
+    model, recipe = loaded.model, loaded.recipe
     return model, open_samples(recipe, source=None, cache=tmp_path_factory.mktemp("cache"))
 
 

@@ -13,7 +13,7 @@ import lbq
 from lbq.errors import LBQError
 from lbq.train.engine import RunOptions, train
 from lbq.train.recipe import read_recipe
-from lbq.train.run_folder import evaluate_run, load_trained
+from lbq.train.run_folder import evaluate_run, load_run
 
 LAZY = "import_module(f'{__name__}.{name}')"
 """How ``lbq`` imports its own packages on first use; the name is one of a fixed list."""
@@ -26,8 +26,8 @@ def test_x1_none_of_twelve_hostile_checkpoints_is_executed(tiny, tmp_path):
     for name, kind in made.items():
         out = tmp_path / "runs" / name
         for read in (
-            lambda out=out: load_trained(out),
-            lambda out=out: load_trained(out, step=1),
+            lambda out=out: load_run(out),
+            lambda out=out: load_run(out, step=1),
             lambda out=out: evaluate_run(out, cache=tmp_path, device="cpu"),
             lambda out=out: read_recipe(out / "recipe.json"),
             lambda out=out: train(tiny.tiny_recipe(), out, options),

@@ -62,7 +62,7 @@ def test_one_step_at_full_size(recipe, tmp_path):
     data = open_data(recipe.data, tmp_path)
     data = replace(data, splits=replace(data.splits, num_classes=num_classes))
     with open_process_group("cpu") as group:
-        state = build_state(recipe, data, group)
+        state = build_state(recipe.build_model(data.num_classes), recipe, group)
         train_step = TrainStep(state, build_gradients(recipe, state, group), recipe, group)
         batches = train_batches(data, seed=recipe.seed, epoch=0, global_batch=BATCH)
         (batch,) = prefetch_to_device(batches, group.device, channels_last=recipe.channels_last)

@@ -19,7 +19,8 @@ def build(tiny, tmp_path):
 
     def built(**changes):
         recipe = tiny.tiny_recipe(**changes)
-        return build_state(recipe, open_data(recipe.data, tmp_path), ALONE)
+        data = open_data(recipe.data, tmp_path)
+        return build_state(recipe.build_model(data.num_classes), recipe, ALONE)
 
     return built
 

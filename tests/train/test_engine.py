@@ -16,7 +16,7 @@ from lbq.train.engine import RunOptions, keep_freed_memory, torch_settings, trai
 from lbq.train.metrics import read_metrics_log
 from lbq.train.model_config import ModelConfig
 from lbq.train.optim import OptimConfig
-from lbq.train.run_folder import RunFolder, load_trained
+from lbq.train.run_folder import RunFolder, load_run
 
 OPTIONS = RunOptions(device="cpu", log_every=2, cache=Path("/nonexistent"))
 
@@ -128,7 +128,7 @@ def test_more_devices_than_a_batch_has_parts_are_refused(tiny):
 def test_calibrated_steps_come_from_the_data_and_leave_the_statistics_alone(tiny, tmp_path):
     recipe = tiny.tiny_recipe(calibrate=99.0, optim=OptimConfig(lr=1e-9))
     train(recipe, tmp_path, replace(OPTIONS, stop_at=1))
-    model, _, _ = load_trained(tmp_path)
+    model = load_run(tmp_path).model
     steps = {neuron.step().item() for _, neuron in named_neurons(model)}
     assert len(steps) == 19  # every layer its own; uncalibrated they all are 1
     assert model.stem[2].num_batches_tracked == 1
@@ -206,14 +206,14 @@ def test_a_signal_between_steps_saves_the_step_that_was_reached(tiny, tmp_path):
 def test_a_signal_during_an_evaluation_stops_it_and_it_is_repeated_on_resume(
     tiny, tmp_path, monkeypatch
 ):
-    real = engine.count_correct
+    real = engine.evaluate
 
     def interrupted(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGTERM)
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "count_correct", interrupted)
+        patch.setattr(engine, "evaluate", interrupted)
         outcome = train(tiny.tiny_recipe(epochs=1), tmp_path, EVERY_STEP)
     assert (outcome.ending, outcome.step, outcome.exit_code) == ("stopped", 4, 143)
     outcome = train(tiny.tiny_recipe(epochs=1), tmp_path, EVERY_STEP)

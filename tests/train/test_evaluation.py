@@ -53,18 +53,19 @@ class Data:
 def count(monkeypatch, counts, should_stop=lambda: False):
     monkeypatch.setattr(evaluation, "eval_batches", batches(counts))
     model = Parity().train()
-    raw = evaluation.count_correct.__wrapped__  # without inference mode: plain arithmetic
     precision = Precision("fp32", CPU)
-    found = raw(model, Data(), ALONE, precision=precision, batch=8, should_stop=should_stop)
+    found = evaluation.evaluate(
+        model, Data(), ALONE, precision=precision, batch=8, should_stop=should_stop
+    )
     assert model.training  # as it was
     return found
 
 
 def test_answers_are_counted_and_the_loss_is_a_mean_over_samples(monkeypatch):
-    correct, samples, loss = count(monkeypatch, [8, 4])
-    assert (correct, samples) == (6, 12)
+    found = count(monkeypatch, [8, 4])
+    assert (found.correct, found.count) == (6, 12)
     logits, target = Parity().eval()(torch.arange(4.0).reshape(4, 1, 1, 1)), torch.arange(4)
-    assert loss == pytest.approx(torch.nn.functional.cross_entropy(logits, target).item())
+    assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, target).item())
 
 
 def test_an_accuracy_over_another_number_of_samples_is_refused(monkeypatch):

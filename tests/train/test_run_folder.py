@@ -15,7 +15,7 @@ from lbq.train.checkpoint import Checkpoint
 from lbq.train.engine import RunOptions, train
 from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import read_recipe
-from lbq.train.run_folder import RunFolder, evaluate_run, load_trained
+from lbq.train.run_folder import RunFolder, evaluate_run, load_run
 
 HOLD = """
 import os, pathlib, sys, time
@@ -143,7 +143,8 @@ OPTIONS = RunOptions(device="cpu", cache=CACHE)
 def test_a_trained_network_is_loaded_and_evaluates_as_before(tiny, tmp_path, changes):
     recipe = tiny.tiny_recipe(**changes)
     outcome = train(recipe, tmp_path, OPTIONS)
-    model, found, step = load_trained(tmp_path)
+    loaded = load_run(tmp_path)
+    model, found, step = loaded.model, loaded.recipe, loaded.step
     assert (found, step) == (recipe, 12)
     assert not model.training
     assert model(torch.randn(2, 3, 8, 8)).shape == (2, 10)
@@ -157,19 +158,19 @@ def test_a_trained_network_is_loaded_and_evaluates_as_before(tiny, tmp_path, cha
 
 def test_an_earlier_checkpoint_can_be_asked_for(tiny, tmp_path):
     train(tiny.tiny_recipe(), tmp_path, replace(OPTIONS, save_every_steps=8))
-    assert load_trained(tmp_path, step=8)[2] == 8
+    assert load_run(tmp_path, step=8).step == 8
     assert evaluate_run(tmp_path, cache=CACHE, device="cpu", step=8).epoch == 2
     with pytest.raises(RunError, match=r"no checkpoint of step 9; it has \[8, 12\]"):
-        load_trained(tmp_path, step=9)
+        load_run(tmp_path, step=9)
 
 
 def test_loading_changes_nothing_even_if_a_file_is_damaged(tiny, tmp_path):
     train(tiny.tiny_recipe(), tmp_path, replace(OPTIONS, save_every_steps=8))
     (tmp_path / "checkpoints" / "000000012.model.safetensors").write_bytes(b"")
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    assert load_trained(tmp_path)[2] == 8
+    assert load_run(tmp_path).step == 8
     with pytest.raises(FormatError, match="has 0 bytes"):
-        load_trained(tmp_path, step=12)
+        load_run(tmp_path, step=12)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
@@ -183,18 +184,18 @@ def test_a_checkpoint_without_recipe_or_classes_is_refused(tiny, tmp_path):
         checkpoint = Checkpoint(step=1, parts={"model": {}}, metadata=metadata)
         RunFolder(tmp_path).checkpoints.save(checkpoint)
         with pytest.raises(LBQError, match=words):
-            load_trained(tmp_path)
+            load_run(tmp_path)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="is it the folder of a run"):
-        load_trained(tmp_path)
+        load_run(tmp_path)
 
 
 def test_paths_may_be_text(tiny, tmp_path):
     recipe, out = tiny.tiny_recipe(epochs=1), str(tmp_path / "run")
     outcome = train(recipe, out, RunOptions(device="cpu", cache="/nonexistent"))
-    assert load_trained(out)[1] == recipe
+    assert load_run(out).recipe == recipe
     again = evaluate_run(out, cache="/nonexistent", device="cpu")
     assert again == outcome.evaluations[-1]
     assert read_recipe(str(tmp_path / "run" / "recipe.json")) == recipe

@@ -48,7 +48,7 @@ def test_a_batch_is_split_along_its_batch_axis():
     images, frames = torch.randn(8, 3, 4, 4), torch.randn(2, 8, 2, 4, 4)
     target = torch.arange(8)
     for inputs, axis in ((images, 0), (frames, 1)):
-        parts = list(split_batch(inputs, target, 4))
+        parts = list(split_batch(inputs, target, 4, axis=axis))
         assert torch.equal(torch.cat([x for x, _ in parts], axis), inputs)
         assert torch.equal(torch.cat([y for _, y in parts]), target)
 

@@ -48,12 +48,12 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
     """Write a trained network as a folder: weights, data that rebuild it, and its model card.
 
     Args:
-        model: the network, as :func:`lbq.train.run_folder.load_trained` returns it.
+        model: the network, as :func:`lbq.train.run_folder.load_run` returns it.
         folder: where to; made if it does not exist.
         record: of the run that trained it: what ``record_run`` returned, or its JSON file.
 
     Example:
-        >>> model, *_ = lbq.train.load_trained(Path("runs/pocket"))
+        >>> model = lbq.train.load_run(Path("runs/pocket")).model
         >>> save_pretrained(model, "pocket", record=record_run(Path("runs/pocket")))
     """
     if not {"recipe", "accuracy_after_last_epoch"} <= record.keys():

@@ -50,7 +50,7 @@ def run_history(out: Path) -> dict[str, Any]:
     """Return time, attempts, machine and training curve of a run, finished or not.
 
     If the run has a checkpoint, also its commit, versions, data and the SHA-256 of the weights that
-    ``load_trained`` loads.
+    ``load_run`` loads.
     """
     metrics_log = list(read_metrics_log(out / "metrics.jsonl"))
     starts = [line for line in metrics_log if line["event"] in ("start", "resume")]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from torch import Tensor
+from torch import Tensor, nn
 
 from lbq.cli.args import check_count, read
 from lbq.cli.progress import show_status
@@ -20,10 +20,9 @@ from lbq.data import Data
 from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
 from lbq.deploy import run as run_lowered
 from lbq.errors import LBQError, ParameterError
-from lbq.models.resnet import SpikingResNet
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
 from lbq.train.recipe import Recipe
-from lbq.train.run_folder import load_trained
+from lbq.train.run_folder import load_run
 
 Bits = Literal["8", "4", "16", "float"]
 BATCH = 100
@@ -143,11 +142,11 @@ def lower_run(run: Path, options: LoweringOptions) -> Lowered:
     return Lowered(real=real, network=network, data=data, notes=tuple(notes))
 
 
-def _open_run(run: Path, *, step: int | None) -> tuple[SpikingResNet, Recipe, Document]:
+def _open_run(run: Path, *, step: int | None) -> tuple[nn.Module, Recipe, Document]:
     """Load the network of a run, or a pretrained one; return its origin too."""
     if not is_pretrained(run):
-        model, recipe, step = load_trained(run, step=step)
-        return model, recipe, {"step": step}
+        found = load_run(run, step=step)
+        return found.model, found.recipe, {"step": found.step}
     if step is not None:
         raise ParameterError(f"{run} comes with the library and has no checkpoints: no --step here")
     return load_pretrained(str(run)), pretrained_recipe(str(run)), {"pretrained": str(run)}

@@ -19,8 +19,9 @@ from rich.text import Text
 
 from lbq.cli.terminal import Console
 from lbq.train.engine import Outcome
+from lbq.train.evaluation import Evaluation, best_of
 from lbq.train.metrics import Record
-from lbq.train.recipe import Recipe
+from lbq.train.train_config import TrainConfig
 
 Item = TypeVar("Item")
 
@@ -77,13 +78,13 @@ class Display:
     """Shows the records of a run as they come.
 
     Args:
-        recipe: what is trained.
+        config: how it is trained.
         console: the standard output by default.
     """
 
-    def __init__(self, recipe: Recipe, console: Console | None = None) -> None:
+    def __init__(self, config: TrainConfig, console: Console | None = None) -> None:
         self._console = Console(soft_wrap=True) if console is None else console
-        self._recipe = recipe
+        self._config = config
         self._bar = _bar(self._console) if self._console.is_terminal else None
         self._task = None
         self._status = None
@@ -104,7 +105,7 @@ class Display:
         elif record["event"] == "train":
             self._move(record)
         elif record["event"] == "evaluation":
-            self.say(_evaluation(record, self._recipe.epochs))
+            self.say(_evaluation(record, self._config.epochs))
         elif record["event"] in ("skip", "save_failed"):
             self.say(f"step {record['step']}: {record['event']}")
 
@@ -124,9 +125,10 @@ class Display:
 
     def _begin(self, record: Record) -> None:
         verb = "training" if record["event"] == "start" else f"continuing at step {record['step']}"
+        name = record.get("recipe", record.get("model"))
         self.say(
-            f"{verb}: {record['recipe']}, {record['parameters']:,} parameters, "
-            f"{record['total_steps']:,} steps of {self._recipe.batch} samples, "
+            f"{verb}: {name}, {record['parameters']:,} parameters, "
+            f"{record['total_steps']:,} steps of {self._config.batch} samples, "
             f"{record['processes']} x {record['device']} ({record['threads']} threads)"
         )
         if self._bar is not None:
@@ -136,7 +138,7 @@ class Display:
             )
 
     def _move(self, record: Record) -> None:
-        place = f"epoch {record['epoch']:.1f}/{self._recipe.epochs}"
+        place = f"epoch {record['epoch']:.1f}/{self._config.epochs}"
         if self._bar is None or self._task is None:
             self.say(f"{place}  {_metrics(record)}")
             return
@@ -147,11 +149,14 @@ def headline(outcome: Outcome, out: Path) -> str:
     """Describe how a run ended: the last epoch, then the best one, chosen on the test set."""
     if not outcome.evaluations or outcome.ending == "stopped":
         return f"stopped at step {outcome.step}, saved in {out}; the same command continues"
-    last = outcome.evaluations[-1]
-    best = max(outcome.evaluations, key=lambda found: found.correct)
+    last, best = outcome.evaluations[-1], best_of(outcome.evaluations)
+    assert best is not None
+    what, best_score = "accuracy", f"{best.accuracy:.2%}"
+    if last.correct is None:
+        what, best_score = "scores", f"loss {best.loss:.4g}"
     words = (
-        f"accuracy after the last epoch: {last.accuracy:.2%} ({last.correct} of {last.count}); "
-        f"best {best.accuracy:.2%} after epoch {best.epoch}, chosen on the test set; {out}"
+        f"{what} after the last epoch: {last.describe()}; "
+        f"best {best_score} after epoch {best.epoch}, chosen on the test set; {out}"
     )
     return f"nothing left to do. {words}" if outcome.ending == "already finished" else words
 
@@ -159,14 +164,19 @@ def headline(outcome: Outcome, out: Path) -> str:
 def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
     """Return the same as data; ``last`` and ``best`` are None before the first evaluation."""
     found = outcome.evaluations
-    best = max(found, key=lambda each: each.correct, default=None)
+    best = best_of(found)
     return {
         "run": str(out),
         "ending": outcome.ending,
         "step": outcome.step,
-        "last": asdict(found[-1]) | {"accuracy": found[-1].accuracy} if found else None,
-        "best_on_test_set": asdict(best) | {"accuracy": best.accuracy} if best else None,
+        "last": _as_data(found[-1]) if found else None,
+        "best_on_test_set": _as_data(best) if best else None,
     }
+
+
+def _as_data(found: Evaluation) -> dict[str, Any]:
+    """Return an evaluation as JSON; without NaN, which JSON does not have."""
+    return asdict(found) | {"accuracy": None if found.correct is None else found.accuracy}
 
 
 def _bar(console: Console) -> Progress:
@@ -185,14 +195,17 @@ def _bar(console: Console) -> Progress:
 
 def _metrics(record: Record) -> str:
     active = f"  active {record['active']:.3f}" if "active" in record else ""
-    return (
-        f"{record['samples_per_s']:,.0f}/s  loss {record['loss']:.3f}  "
-        f"accuracy {record['accuracy']:.1%}{active}"
-    )
+    accuracy = f"  accuracy {record['accuracy']:.1%}" if "accuracy" in record else ""
+    return f"{record['samples_per_s']:,.0f}/s  loss {record['loss']:.3f}{accuracy}{active}"
 
 
 def _evaluation(record: Record, epochs: int) -> str:
     best = record["best_on_test_set"]
+    if "accuracy" not in record:
+        return (
+            f"epoch {record['epoch']}/{epochs}: test loss {record['loss']:.4g}; best so far "
+            f"{best['loss']:.4g} (epoch {best['epoch']})"
+        )
     return (
         f"epoch {record['epoch']}/{epochs}: test accuracy {record['accuracy']:.2%} "
         f"({record['correct']} of {record['count']}), loss {record['loss']:.3f}; best so far "

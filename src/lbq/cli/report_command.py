@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 
 import torch
 import tyro
-from torch import Tensor
+from torch import Tensor, nn
 
 from lbq.analysis.layer_stats import (
     LayerMembranes,
@@ -30,12 +30,11 @@ from lbq.cost import EnergyModel, EnergyReport, OpCounter
 from lbq.cost.count_table import CountTable
 from lbq.data import Data
 from lbq.errors import CountError, LBQError, MissingExtraError, ParameterError
-from lbq.models.resnet import SpikingResNet
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.pretrained import is_pretrained, load_pretrained, pretrained_recipe, pretrained_record
 from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import Recipe
-from lbq.train.run_folder import RunFolder, load_trained
+from lbq.train.run_folder import RunFolder, load_run
 
 BATCH = 100
 """Samples that run at once."""
@@ -129,7 +128,8 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunSummary:
     """Read a run's folder, and measure its network if its data can be opened."""
     if is_pretrained(out):
         return gather_pretrained(str(out), arguments=arguments)
-    model, recipe, step = load_trained(out, step=arguments.step)
+    loaded = load_run(out, step=arguments.step)
+    model, recipe, step = loaded.model, loaded.recipe, loaded.step
     folder = RunFolder(out)
     facts = folder.checkpoints.load(step).metadata
     found = measure_if_possible(model, recipe, name, facts.get("data"), arguments)
@@ -191,7 +191,7 @@ class Findings(TypedDict):
 
 
 def measure_if_possible(
-    model: SpikingResNet, recipe: Recipe, name: str, digest: str | None, arguments: ReportArguments
+    model: nn.Module, recipe: Recipe, name: str, digest: str | None, arguments: ReportArguments
 ) -> Findings:
     """Measure a network on the data that it was trained and tested on, or say why not.
 
@@ -244,7 +244,7 @@ def check_same_data(name: str, data: Data, digest: str | None) -> None:
 
 
 @torch.no_grad()
-def measure(model: SpikingResNet, data: Data, *, limit: int) -> Measured:
+def measure(model: nn.Module, data: Data, *, limit: int) -> Measured:
     """Watch a network, in float32, while it answers test samples."""
     levels = LevelCounts({layer: neuron.max_level for layer, neuron in named_neurons(model)})
     membranes, counter = MembraneCounts(model), None

@@ -9,8 +9,10 @@ from lbq.data.augment import (
     MixConfig,
     Normalization,
 )
+from lbq.data.batch import Batch
 from lbq.data.dataset import SYNTHETIC, Data, DataConfig, open_data, steps_per_epoch
-from lbq.data.loaders import Batch, eval_batches, train_batches
+from lbq.data.loaders import eval_batches, train_batches
+from lbq.data.sampler import sample_rng
 
 __all__ = [
     "CIFAR10",
@@ -26,6 +28,7 @@ __all__ = [
     "Normalization",
     "eval_batches",
     "open_data",
+    "sample_rng",
     "steps_per_epoch",
     "train_batches",
 ]

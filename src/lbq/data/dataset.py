@@ -123,6 +123,11 @@ class Data:
         """Whether a sample has a time axis of its own."""
         return len(self.sample_shape) == 4
 
+    @property
+    def batch_axis(self) -> int:
+        """Axis of a batch that counts samples."""
+        return int(self.is_sequence)
+
 
 def open_data(config: DataConfig, cache: str | Path) -> Data:
     """Open a data set; small ones are decoded on first use and packed under ``cache``."""

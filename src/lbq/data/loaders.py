@@ -10,14 +10,14 @@ import atexit
 import signal
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, multiprocessing
+from torch import multiprocessing
 from torch.utils.data import DataLoader, Dataset
 
 from lbq.data.augment import (
@@ -29,11 +29,20 @@ from lbq.data.augment import (
     normalize,
     soft_targets,
 )
-from lbq.data.dataset import Data, steps_per_epoch
+from lbq.data.batch import Batch, LoadedBatch
+from lbq.data.dataset import Data
 from lbq.data.encoded_images import CROP_DRAWS, DecodedOnRead
 from lbq.data.event_augment import augment_clips
-from lbq.data.sampler import RandomStream, epoch_order, eval_positions, random_bits, rank_positions
+from lbq.data.sampler import (
+    RandomStream,
+    epoch_order,
+    eval_positions,
+    num_steps,
+    random_bits,
+    rank_positions,
+)
 from lbq.data.splits import Split
+from lbq.data.user_data import UserData
 from lbq.errors import CorruptSample, LBQError, ParameterError
 
 TIMEOUT_S = 120.0
@@ -42,27 +51,8 @@ TIMEOUT_S = 120.0
 Item = TypeVar("Item")
 
 
-class Batch(NamedTuple):
-    """Inputs and targets of one step."""
-
-    x: Tensor
-    """Images ``[B, C, H, W]``, or frames of events ``[T, B, 2, H, W]``; float32."""
-    target: Tensor
-    """Classes ``[B]``, or the share of every class ``[B, classes]`` where samples are mixed."""
-    sample_ids: Tensor
-    """Indices of the samples in the data set, ``[B]``."""
-
-
-@dataclass(frozen=True)
-class LoadedBatch:
-    """A batch, and an error message for each corrupt sample that was replaced, by index."""
-
-    batch: Batch
-    replaced: dict[int, str] = field(default_factory=dict)
-
-
 def train_batches(
-    data: Data,
+    data: Data | UserData,
     *,
     seed: int,
     epoch: int,
@@ -88,24 +78,29 @@ def train_batches(
         num_workers: number of loader processes; 0 loads in this process.
         timeout: seconds to wait for a worker.
     """
-    steps = range(start_step, steps_per_epoch(data, global_batch))
+    steps = range(start_step, num_steps(data.num_train, global_batch))
     rank_positions(0, global_batch=global_batch, rank=rank, world_size=world_size)  # validates
-    batches = TrainBatches(
-        split=data.splits.train,
-        order=epoch_order(data.num_train, seed=seed, epoch=epoch),
-        augment=data.config.augment,
-        num_classes=data.num_classes,
-        seed=seed,
-        epoch=epoch,
-        global_batch=global_batch,
-        rank=rank,
-        world_size=world_size,
-    )
+    if isinstance(data, Data):
+        batches = TrainBatches(
+            split=data.splits.train,
+            order=epoch_order(data.num_train, seed=seed, epoch=epoch),
+            augment=data.config.augment,
+            num_classes=data.num_classes,
+            seed=seed,
+            epoch=epoch,
+            global_batch=global_batch,
+            rank=rank,
+            world_size=world_size,
+        )
+    else:
+        batches = data.train_steps(
+            seed=seed, epoch=epoch, global_batch=global_batch, rank=rank, world_size=world_size
+        )
     return _load(data, batches, steps, num_workers=num_workers, timeout=timeout)
 
 
 def eval_batches(
-    data: Data,
+    data: Data | UserData,
     *,
     batch: int,
     rank: int = 0,
@@ -120,9 +115,12 @@ def eval_batches(
     if batch < 1:
         raise ParameterError(f"a batch must hold at least 1 sample, got {batch}")
     positions = eval_positions(data.num_test, rank=rank, world_size=world_size, batch=batch)
-    batches = EvalBatches(
-        split=data.splits.test, augment=data.config.augment, positions=positions, batch=batch
-    )
+    if isinstance(data, Data):
+        batches = EvalBatches(
+            split=data.splits.test, augment=data.config.augment, positions=positions, batch=batch
+        )
+    else:
+        batches = data.eval_steps(positions, batch)
     steps = range(-(-len(positions) // batch))
     return _load(data, batches, steps, num_workers=num_workers, timeout=timeout)
 
@@ -209,11 +207,17 @@ def _to_batch(values: Floats, target: NDArray[Any], index: NDArray[np.int64]) ->
 
 
 def _load(
-    data: Data, batches: Dataset[LoadedBatch], steps: range, *, num_workers: int, timeout: float
+    data: Data | UserData,
+    batches: Dataset[LoadedBatch],
+    steps: range,
+    *,
+    num_workers: int,
+    timeout: float,
 ) -> Iterator[Batch]:
     """Yield the batches of all steps in order."""
     for loaded in load_steps(batches, steps, num_workers=num_workers, timeout=timeout):
-        _count_replaced(data, loaded.replaced)
+        if isinstance(data, Data):
+            _count_replaced(data, loaded.replaced)
         yield loaded.batch
 
 

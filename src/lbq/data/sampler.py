@@ -30,6 +30,10 @@ class RandomStream(IntEnum):
     MIXING = 3
     EVENTS = 4
     SYNTHETIC = 5
+    SAMPLE = 7
+    DATASET = 8
+    MODEL = 9
+    EVALUATION = 10
 
 
 def random_bits(
@@ -48,6 +52,26 @@ def random_bits(
     blocks = -(-width // _WORDS)
     words = _raw(stream, seed=seed, epoch=epoch, counter=start * blocks, count=count * blocks)
     return words.reshape(count, blocks * _WORDS)[:, :width]
+
+
+def sample_rng(seed: int, epoch: int, position: int) -> np.random.Generator:
+    """Return a generator whose numbers depend on these three integers only.
+
+    A ``Dataset`` that augments with it gives the same bits in any worker and after a resume;
+    :func:`lbq.fit` calls its ``set_epoch(epoch)`` if it has one.
+
+    Args:
+        seed: of the run, 0..2**64-1.
+        epoch: counted from zero.
+        position: of the sample: its index in the data set.
+
+    Example:
+        >>> lbq.sample_rng(0, epoch=3, position=17).integers(0, 100, 4).tolist()
+        [48, 63, 82, 77]
+    """
+    if not 0 <= position < 2**64:
+        raise ParameterError(f"a position must lie in 0..2**64-1, got {position}")
+    return np.random.Generator(_philox(RandomStream.SAMPLE, seed=seed, epoch=epoch, high=position))
 
 
 def to_uniform(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -105,13 +129,19 @@ def eval_positions(num_samples: int, *, rank: int, world_size: int, batch: int) 
 def _raw(
     stream: RandomStream, *, seed: int, epoch: int, counter: int, count: int
 ) -> NDArray[np.uint64]:
+    philox = _philox(stream, seed=seed, epoch=epoch, counter=counter)
+    return philox.random_raw(count * _WORDS)
+
+
+def _philox(
+    stream: RandomStream, *, seed: int, epoch: int, counter: int = 0, high: int = 0
+) -> np.random.Philox:
     if not 0 <= seed < 2**64:
         raise ParameterError(f"a seed must lie in 0..2**64-1, got {seed}")
     if not 0 <= epoch < 2**32:
         raise ParameterError(f"an epoch must lie in 0..2**32-1, got {epoch}")
-    start = np.array([counter, epoch, stream, 0], np.uint64)
-    key = np.array([seed, 0], np.uint64)
-    return np.random.Philox(key=key, counter=start).random_raw(count * _WORDS)
+    start = np.array([counter, epoch, stream, high], np.uint64)
+    return np.random.Philox(key=np.array([seed, 0], np.uint64), counter=start)
 
 
 def _check_rank(rank: int, world_size: int) -> None:

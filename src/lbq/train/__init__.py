@@ -1,13 +1,15 @@
-"""Recipes, and training them on one device or many, with checkpoints and exact resume."""
+"""Training of any model, and of recipes: on one device or many, with exact resume."""
 
-from lbq.train.engine import Outcome, RunOptions, train
+from lbq.train.engine import Outcome, RunOptions, fit, train
 from lbq.train.evaluation import Evaluation
+from lbq.train.loss import correct_predictions
 from lbq.train.metrics import MetricsLog, read_metrics_log
 from lbq.train.model_config import ModelConfig, NeuronConfig, build_network
 from lbq.train.optim import OptimConfig, ScheduleConfig
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
-from lbq.train.run_folder import evaluate_run, load_trained
+from lbq.train.run_folder import Run, evaluate_run, load_run
+from lbq.train.train_config import TrainConfig
 
 __all__ = [
     "RECIPES",
@@ -18,11 +20,15 @@ __all__ = [
     "OptimConfig",
     "Outcome",
     "Recipe",
+    "Run",
     "RunOptions",
     "ScheduleConfig",
+    "TrainConfig",
     "build_network",
+    "correct_predictions",
     "evaluate_run",
-    "load_trained",
+    "fit",
+    "load_run",
     "read_metrics_log",
     "read_recipe",
     "train",

@@ -18,16 +18,15 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from lbq.atomic_files import atomic_write, remove_temporary_files, sync_folder
 from lbq.config_io import Document, digest, parse_json, read_fields
 from lbq.errors import FormatError, RunError
-from lbq.models.resnet import SpikingResNet
 from lbq.train.distributed import ProcessGroup
-from lbq.train.evaluation import Evaluation
+from lbq.train.evaluation import Evaluation, best_of
 from lbq.train.metrics import Callback
 from lbq.train.optim import Precision, optimizer_tensors
 
@@ -131,7 +130,7 @@ class CheckpointFolder:
         files: dict[str, Document] = {}
         for part, tensors in checkpoint.parts.items():
             assert _PART_NAME.fullmatch(part), part
-            data = safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()})
+            data = safetensors.torch.save(_separate(tensors))
             atomic_write(self._part_path(checkpoint.step, part), data)
             files[part] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         body = {
@@ -167,6 +166,18 @@ class CheckpointFolder:
             if path.exists():
                 _rename_corrupt(path)
         sync_folder(self.folder)
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Make tensors contiguous, and copy those that share memory, as tied weights do."""
+    found: dict[str, Tensor] = {}
+    addresses: set[int] = set()
+    for name, tensor in tensors.items():
+        dense = tensor.contiguous()
+        address = dense.untyped_storage().data_ptr()
+        found[name] = dense.clone() if address in addresses else dense
+        addresses.add(address)
+    return found
 
 
 def _remove(path: Path) -> None:
@@ -257,15 +268,15 @@ class Progress:
 
     @property
     def best(self) -> Evaluation | None:
-        """Evaluation with the highest accuracy; chosen on the test set."""
-        return max(self.evaluations, key=lambda found: found.correct, default=None)
+        """The best evaluation; chosen on the test set."""
+        return best_of(self.evaluations)
 
 
 @dataclass
 class TrainingState:
     """Everything a checkpoint must hold to resume a run bit for bit."""
 
-    model: SpikingResNet
+    model: nn.Module
     optimizer: Optimizer
     precision: Precision
     average: AveragedModel | None

@@ -1,4 +1,4 @@
-"""Train a recipe in a folder, from the start or from its last checkpoint."""
+"""Train a model or a recipe in a folder, from the start or from its last checkpoint."""
 
 import ctypes
 import logging
@@ -6,33 +6,35 @@ import math
 import os
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lbq.config_io import Document, canonical_json, parse_json, to_document
-from lbq.data import Data, open_data, steps_per_epoch, train_batches
+from lbq.data import Data, train_batches
+from lbq.data.sampler import num_steps
+from lbq.data.user_data import UserData, as_dataset
 from lbq.errors import NonFiniteError, ParameterError, RunError
-from lbq.models.resnet import SpikingResNet
 from lbq.neurons.calibrate import calibrate_steps
 from lbq.ranges import Range, check_ranges
 from lbq.train.checkpoint import Saver, TrainingState
 from lbq.train.distributed import ProcessGroup, is_first_process, open_process_group
-from lbq.train.evaluation import Evaluation, count_correct
-from lbq.train.loss import ModelWithLoss
+from lbq.train.evaluation import Evaluation, evaluate
+from lbq.train.loss import Loss, Metric, ModelWithLoss, check_metrics, correct_predictions
 from lbq.train.metrics import Callback, MetricsLog, Record, TrainMetrics
-from lbq.train.model_config import build_network
 from lbq.train.optim import Precision, build_optimizer, learning_rate_factor
 from lbq.train.prefetch import prefetch_to_device, to_device
-from lbq.train.provenance import check_same_run, provenance
+from lbq.train.provenance import check_same_run, provenance, structure_digest
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import StopRequest, catch_stop_signals
+from lbq.train.train_config import TrainConfig
 from lbq.train.train_step import (
     AveragedGradients,
     BatchNormStats,
@@ -106,6 +108,64 @@ class Outcome:
     """0, or 128 + the signal that stopped this attempt."""
 
 
+def fit(
+    model: nn.Module,
+    train_data: Any,
+    eval_data: Any,
+    config: TrainConfig,
+    out: str | Path,
+    *,
+    loss: Loss | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    callbacks: Sequence[Callback] = (),
+    options: RunOptions | None = None,
+    time_first: bool = False,
+) -> Outcome:
+    """Train any model on any map-style data, resuming from the last checkpoint in ``out``.
+
+    The model is trained in place, from the weights that it has, and left in eval mode. Called again
+    with the same arguments, after a kill at any moment, the run continues with the same bits: what
+    ``Dataset`` and model draw from the global generators of torch, numpy and ``random`` depends
+    only on the seed and the place in the run. Under torchrun every process calls this.
+
+    Args:
+        model: maps a batch of inputs to logits ``[B, classes]`` or ``[T, B, classes]``, or to
+            anything that ``loss`` accepts.
+        train_data: training samples: a map-style data set of (input, target), of torch or Hugging
+            Face; a pair of arrays or tensors; or an :class:`lbq.data.Data`.
+        eval_data: samples to evaluate on; None for no evaluations, and for an
+            :class:`lbq.data.Data` the same object.
+        config: epochs, batch, optimizer and so on.
+        out: the folder of the run.
+        loss: ``loss(output, target)``, the mean over the batch; cross-entropy by default.
+        metrics: by name, ``metric(output, target)``, one number per sample; their means are logged
+            at every evaluation. Accuracy by default, nothing if ``loss`` is given.
+        callbacks: called with every record of the metrics log.
+        options: where and how fast; nothing in it changes the result.
+        time_first: whether a sample has a time axis, first; batches are then ``[T, B, ...]``.
+
+    Example:
+        >>> images, classes = torch.randn(64, 8), torch.arange(64) % 2
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Linear(8, 16),
+        ...     lbq.RepeatOverTime(2),
+        ...     lbq.BurstLIF(),
+        ...     torch.nn.Linear(16, 2),
+        ... )
+        >>> config = lbq.TrainConfig(epochs=2, batch=16)
+        >>> data = images, classes
+        >>> run = lbq.fit(model, data, data, config, Path("runs/mine"))
+        >>> run.ending, run.step, run.evaluations[-1].count
+        ('finished', 8, 64)
+    """
+
+    def build() -> Task:
+        data = _join(train_data, eval_data, time_first=time_first)
+        return Task(model, data, config, loss, check_metrics(metrics, loss))
+
+    return _run(build, out, options, callbacks=callbacks)
+
+
 def train(
     recipe: Recipe,
     out: str | Path,
@@ -114,9 +174,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
-    """Train a recipe in a folder, resuming from its last checkpoint if there is one.
-
-    Under torchrun every process calls this; only the first one writes, locks and logs.
+    """Build what a recipe describes and :func:`fit` it, with the recipe stored in the folder.
 
     Args:
         recipe: what to compute.
@@ -125,14 +183,75 @@ def train(
         callbacks: called with every record of the metrics log.
         wait_for_lock_s: how long to wait for another process to release the folder.
     """
+
+    def build() -> Task:
+        model, data, config = recipe.build((options or RunOptions()).cache)
+        return Task(model, data, config, None, check_metrics(None, None), recipe)
+
+    return _run(build, out, options, callbacks=callbacks, wait_for_lock_s=wait_for_lock_s)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one attempt of a run computes."""
+
+    model: nn.Module
+    data: Data | UserData
+    config: TrainConfig
+    loss: Loss | None
+    metrics: dict[str, Metric]
+    recipe: Recipe | None = None
+    """The recipe that built the other fields, if one did."""
+
+    def metadata(self) -> Document:
+        """Describe what must not change when a run is resumed."""
+        if self.recipe is not None:
+            assert isinstance(self.data, Data)
+            return {"recipe": to_document(self.recipe), "num_classes": self.data.num_classes}
+        return {
+            "config": to_document(self.config),
+            "structure": structure_digest(self.model),
+            "loss": None if self.loss is None else _name_of(self.loss),
+            "metrics": sorted(self.metrics),
+        }
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _join(train_data: Any, eval_data: Any, *, time_first: bool) -> Data | UserData:
+    """Return both parts of the data as one object; raise if they are no data."""
+    if isinstance(train_data, Data) or isinstance(eval_data, Data):
+        if train_data is not eval_data or time_first:
+            raise ParameterError(
+                "an lbq.data.Data holds both training and test samples, time first if they have "
+                "time: pass the same object as train_data and eval_data, and leave out time_first"
+            )
+        return train_data
+    test = None if eval_data is None else as_dataset(eval_data, "eval_data")
+    return UserData(as_dataset(train_data, "train_data"), test, time_first)
+
+
+def _run(
+    build: Callable[[], Task],
+    out: str | Path,
+    options: RunOptions | None,
+    *,
+    callbacks: Sequence[Callback],
+    wait_for_lock_s: float = 0.0,
+) -> Outcome:
     options = RunOptions() if options is None else options
     folder = RunFolder(out, keep=options.keep)
     is_first = is_first_process()
     with folder.locked(wait_s=wait_for_lock_s) if is_first else nullcontext():
-        data = open_data(recipe.data, options.cache)
+        task = build()
+        if not any(parameter.requires_grad for parameter in task.model.parameters()):
+            raise ParameterError("the model has no parameters to train")
         with (
             catch_stop_signals() as stop,
             open_process_group(options.device, timeout_s=options.timeout_s) as group,
+            torch.random.fork_rng([group.device] if group.device.type == "cuda" else []),
         ):
             sinks: list[Callback] = [MetricsLog(folder.metrics_log), *callbacks] if is_first else []
 
@@ -140,9 +259,9 @@ def train(
                 for sink in sinks:
                     sink(record)
 
-            recipe.check_world_size(group.size)
-            with torch_settings(recipe, group.device, threads=options.threads):
-                return _Attempt(recipe, folder, options, data, group, stop, log).run()
+            task.config.check_world_size(group.size)
+            with torch_settings(task.config, group.device, threads=options.threads):
+                return _Attempt(task, folder, options, group, stop, log).run()
 
 
 @dataclass
@@ -153,24 +272,23 @@ class _Attempt:
     ``log`` does nothing on the others.
     """
 
-    recipe: Recipe
+    task: Task
     folder: RunFolder
     options: RunOptions
-    data: Data
     group: ProcessGroup
     stop: StopRequest
     log: Callback
 
     def __post_init__(self) -> None:
-        recipe, data, group, options = self.recipe, self.data, self.group, self.options
-        self.epoch_steps = steps_per_epoch(data, recipe.batch)
-        self.total_steps = recipe.epochs * self.epoch_steps
-        self.state = build_state(recipe, data, group)
+        task, group, options = self.task, self.group, self.options
+        self.config, self.data = task.config, task.data
+        self.epoch_steps = num_steps(self.data.num_train, self.config.batch)
+        self.total_steps = self.config.epochs * self.epoch_steps
+        self.state = build_state(task.model, self.config, group)
         self.metadata: Document = {
-            "recipe": to_document(recipe),
-            "num_classes": data.num_classes,
+            **task.metadata(),
             "world_size": group.size,
-            **provenance(data.digest),
+            **provenance(self.data.digest),
         }
         self.saver = None
         if group.is_first:
@@ -181,14 +299,19 @@ class _Attempt:
 
     def run(self) -> Outcome:
         is_resumed = self._restore()
-        if not is_resumed and self.recipe.calibrate is not None:
-            calibrate(self.state.model, self.recipe, self.data, self.group)
+        if not is_resumed and self.config.calibrate is not None:
+            calibrate(self.state.model, self.config, self.data, self.group)
         self.state.broadcast(self.group)
         if self._is_finished():
+            self.state.model.eval()
             return self._outcome("already finished")
         if self.group.is_first:
-            self.folder.write_recipe(self.recipe)
+            self.folder.write_settings(self.task.recipe or self.config)
         self._log_start("resume" if is_resumed else "start")
+        if self.saver is not None and not is_resumed and self.task.recipe is None:
+            # a recipe builds the same weights again, a caller may not
+            self.saver.save(self.state.checkpoint(self.metadata))
+        self.state.model.train()
         try:
             ending = self._train()
         except NonFiniteError as error:
@@ -226,8 +349,7 @@ class _Attempt:
                 "step": self.state.progress.step,
                 "total_steps": self.total_steps,
                 "steps_per_epoch": self.epoch_steps,
-                "recipe": self.recipe.name,
-                "recipe_sha256": self.recipe.digest(),
+                **_names(self.task),
                 "data_sha256": self.data.digest,
                 "parameters": sum(p.numel() for p in self.state.model.parameters()),
                 "processes": self.group.size,
@@ -251,8 +373,15 @@ class _Attempt:
 
     def _train(self) -> Ending:
         """Train until the end or a stop; either way the last step is saved."""
-        gradients = build_gradients(self.recipe, self.state, self.group)
-        train_step = TrainStep(self.state, gradients, self.recipe, self.group)
+        gradients = build_gradients(
+            self.config,
+            self.state,
+            self.group,
+            loss=self.task.loss,
+            accuracy=self.task.metrics.get("accuracy"),
+            batch_axis=self.data.batch_axis,
+        )
+        train_step = TrainStep(self.state, gradients, self.config, self.group)
         progress = self.state.progress
         while True:
             if self._is_evaluation_due() and not self._evaluate():
@@ -261,6 +390,7 @@ class _Attempt:
                 break
         if self.saver is not None:
             self.saver.save(self.state.checkpoint(self.metadata), is_last=True)
+        self.state.model.eval()
         ending = "finished" if self._is_finished() else "stopped"
         event = "finish" if ending == "finished" else "stop"
         self.log({"event": event, "step": progress.step})
@@ -271,27 +401,27 @@ class _Attempt:
         """Train to the end of the epoch; False after a stop request."""
         progress = self.state.progress
         epoch, start_step = divmod(progress.step, self.epoch_steps)
-        metrics = TrainMetrics(self.recipe.batch)
+        metrics = TrainMetrics(self.config.batch, has_accuracy="accuracy" in self.task.metrics)
         batches = train_batches(
             self.data,
-            seed=self.recipe.seed,
+            seed=self.config.seed,
             epoch=epoch,
-            global_batch=self.recipe.batch,
+            global_batch=self.config.batch,
             rank=self.group.rank,
             world_size=self.group.size,
             start_step=start_step,
             num_workers=self.options.workers,
         )
-        device, channels_last = self.group.device, self.recipe.channels_last
+        device, channels_last = self.group.device, self.config.channels_last
         for batch in prefetch_to_device(batches, device, channels_last=channels_last):
             metrics.batch_ready()
             factor = learning_rate_factor(
-                self.recipe.schedule,
+                self.config.schedule,
                 step=progress.step,
                 steps_per_epoch=self.epoch_steps,
-                epochs=self.recipe.epochs,
+                epochs=self.config.epochs,
             )
-            lr = self.recipe.optim.lr * factor
+            lr = self.config.optim.lr * factor
             hooks = self._level_hooks(metrics)
             result = train_step.run(batch, lr=lr, stop=bool(self.stop), hooks=hooks)
             progress.step += 1
@@ -307,7 +437,7 @@ class _Attempt:
     def _level_hooks(self, metrics: TrainMetrics) -> AbstractContextManager[None]:
         """Count active neurons in the steps that are logged; hooks would break a compiled graph."""
         is_logged = (self.state.progress.step + 1) % self.options.log_every == 0
-        if is_logged and self.group.is_first and not self.recipe.compile:
+        if is_logged and self.group.is_first and not self.config.compile:
             return metrics.watch_activity(self.state.model)
         return nullcontext()
 
@@ -323,96 +453,125 @@ class _Attempt:
 
     def _is_evaluation_due(self) -> bool:
         step, done = self.state.progress.step, self.state.progress.evaluations
-        if step == 0 or step % self.epoch_steps or (done and done[-1].step == step):
+        if (
+            self.data.num_test == 0
+            or step == 0
+            or step % self.epoch_steps
+            or (done and done[-1].step == step)
+        ):
             return False
         epoch = step // self.epoch_steps
-        return epoch >= self.recipe.epochs or epoch % self.recipe.evaluate_every == 0
+        return epoch >= self.config.epochs or epoch % self.config.evaluate_every == 0
 
     def _evaluate(self) -> bool:
         """Evaluate; False after a stop request."""
         start, step, average = time.monotonic(), self.state.progress.step, self.state.average
-        found = count_correct(
+        found = evaluate(
             self.state.model if average is None else average,
             self.data,
             self.group,
             precision=self.state.precision,
-            batch=self.recipe.test_batch,
+            batch=self.config.test_batch,
+            loss=self.task.loss,
+            metrics=self.task.metrics,
+            seed=self.config.seed,
             num_workers=self.options.workers,
-            channels_last=self.recipe.channels_last,
+            channels_last=self.config.channels_last,
             should_stop=lambda: bool(self.stop),
         )
         if found is None:
             return False
-        correct, count, loss = found
-        epoch = step // self.epoch_steps
-        evaluation = Evaluation(step=step, epoch=epoch, correct=correct, count=count, loss=loss)
+        evaluation = Evaluation(step=step, epoch=step // self.epoch_steps, **asdict(found))
         self.state.progress.evaluations.append(evaluation)
         best = self.state.progress.best
         assert best is not None
-        self.log(
-            {
-                "event": "evaluation",
-                "step": step,
-                "epoch": epoch,
-                "accuracy": evaluation.accuracy,
-                "correct": correct,
-                "count": count,
-                "loss": loss,
-                "weights": "trained" if average is None else "averaged",
-                "best_on_test_set": {"accuracy": best.accuracy, "epoch": best.epoch},
-                "seconds": round(time.monotonic() - start, 3),
-            }
-        )
+        record: Record = {
+            "event": "evaluation",
+            "step": step,
+            "epoch": evaluation.epoch,
+            "count": evaluation.count,
+            "loss": evaluation.loss,
+            **evaluation.metrics,
+            "weights": "trained" if average is None else "averaged",
+            "seconds": round(time.monotonic() - start, 3),
+        }
+        if evaluation.correct is None:
+            record["best_on_test_set"] = {"loss": best.loss, "epoch": best.epoch}
+        else:
+            record |= {"accuracy": evaluation.accuracy, "correct": evaluation.correct}
+            record["best_on_test_set"] = {"accuracy": best.accuracy, "epoch": best.epoch}
+        self.log(record)
         return True
 
 
-def build_state(recipe: Recipe, data: Data, group: ProcessGroup) -> TrainingState:
-    """Build model, optimizer and moving average from the seed; torch's generators do not change."""
-    with torch.random.fork_rng([group.device] if group.device.type == "cuda" else []):
-        torch.manual_seed(recipe.seed)
-        model = build_network(recipe.model, num_classes=data.num_classes).to(group.device)
-    if recipe.channels_last:
+def _names(task: Task) -> Record:
+    """Name what is trained, for the log."""
+    if task.recipe is not None:
+        return {"recipe": task.recipe.name, "recipe_sha256": task.recipe.digest()}
+    return {"model": type(task.model).__name__}
+
+
+def build_state(model: nn.Module, config: TrainConfig, group: ProcessGroup) -> TrainingState:
+    """Move the model to its device; build optimizer and moving average."""
+    model = model.to(group.device)
+    if config.channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     average = None
-    if recipe.ema_decay is not None:
-        mean = get_ema_multi_avg_fn(recipe.ema_decay)
+    if config.ema_decay is not None:
+        mean = get_ema_multi_avg_fn(config.ema_decay)
         average = AveragedModel(model, multi_avg_fn=mean, use_buffers=True)
-    if recipe.compile:
+    if config.compile:
         model.compile()
     return TrainingState(
         model=model,
-        optimizer=build_optimizer(model, recipe.optim),
-        precision=Precision(recipe.precision, group.device),
+        optimizer=build_optimizer(model, config.optim),
+        precision=Precision(config.precision, group.device),
         average=average,
     )
 
 
-def build_gradients(recipe: Recipe, state: TrainingState, group: ProcessGroup) -> Gradients:
-    """Build the gradient computation that the recipe asks for."""
-    model = ModelWithLoss(state.model, kind=recipe.loss, label_smoothing=recipe.label_smoothing)
-    if recipe.deterministic == "canonical":
-        return CanonicalGradients(model, group, precision=state.precision, parts=recipe.shards)
-    return AveragedGradients(model, group, precision=state.precision, parts=recipe.accumulate)
+def build_gradients(
+    config: TrainConfig,
+    state: TrainingState,
+    group: ProcessGroup,
+    *,
+    loss: Loss | None = None,
+    accuracy: Metric | None = correct_predictions,
+    batch_axis: int = 0,
+) -> Gradients:
+    """Build the gradient computation that the settings ask for."""
+    model = ModelWithLoss(
+        state.model,
+        kind=config.loss,
+        label_smoothing=config.label_smoothing,
+        loss=loss,
+        accuracy=accuracy,
+    )
+    is_canonical = config.deterministic == "canonical"
+    kind = CanonicalGradients if is_canonical else AveragedGradients
+    parts = config.shards if is_canonical else config.accumulate
+    return kind(model, group, precision=state.precision, parts=parts, batch_axis=batch_axis)
 
 
-def calibrate(model: SpikingResNet, recipe: Recipe, data: Data, group: ProcessGroup) -> None:
+def calibrate(
+    model: nn.Module, config: TrainConfig, data: Data | UserData, group: ProcessGroup
+) -> None:
     """Set the steps from the first training samples, the same on every process."""
-    assert recipe.calibrate is not None
-    batches = train_batches(data, seed=recipe.seed, epoch=0, global_batch=recipe.batch)
+    assert config.calibrate is not None
+    batches = train_batches(data, seed=config.seed, epoch=0, global_batch=config.batch)
     batch = next(iter(batches)).x
-    axis = 1 if data.is_sequence else 0
-    few = batch.narrow(axis, 0, min(_CALIBRATION_SAMPLES, batch.shape[axis]))
-    inputs = to_device(few, group.device, channels_last=recipe.channels_last)
+    few = batch.narrow(data.batch_axis, 0, min(_CALIBRATION_SAMPLES, batch.shape[data.batch_axis]))
+    inputs = to_device(few, group.device, channels_last=config.channels_last)
     statistics = BatchNormStats(model)
     before = statistics.read()
-    calibrate_steps(model, [inputs], percentile=recipe.calibrate)
+    calibrate_steps(model, [inputs], percentile=config.calibrate)
     statistics.write(before)
     statistics.subtract_batches(1)
 
 
 @contextmanager
 def torch_settings(
-    recipe: Recipe, device: torch.device, *, threads: int | None = None
+    config: TrainConfig, device: torch.device, *, threads: int | None = None
 ) -> Generator[None]:
     """Set torch's process-wide threads and kernels inside the ``with`` block.
 
@@ -425,7 +584,7 @@ def torch_settings(
         torch.backends.cudnn.benchmark,
         os.environ.get(_CUBLAS),
     )
-    is_canonical = recipe.deterministic == "canonical"
+    is_canonical = config.deterministic == "canonical"
     try:
         if device.type == "cpu":
             keep_freed_memory()

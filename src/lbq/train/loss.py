@@ -1,13 +1,58 @@
-"""Model and loss as one module."""
+"""Losses and metrics, and model and loss as one module."""
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.models.resnet import SpikingResNet
+from lbq.errors import ParameterError, ShapeError
 
 LossKind = Literal["mean", "tet"]
+
+Loss = Callable[[Any, Tensor], Tensor]
+"""Takes the model's output and the targets, returns the mean loss of the batch."""
+
+Metric = Callable[[Any, Tensor], Tensor]
+"""Takes the model's output and the targets, returns one number per sample, ``[B]``."""
+
+
+def correct_predictions(output: Tensor, target: Tensor) -> Tensor:
+    """Return which samples get the largest logit at their class: the metric "accuracy".
+
+    Args:
+        output: logits ``[B, classes]``, or ``[T, B, classes]``, averaged over time.
+        target: classes ``[B]``, or class probabilities ``[B, classes]``, of which the largest
+            counts as the correct class.
+    """
+    classes = target if target.dim() == 1 else target.argmax(1)
+    return logits_of_batch(output, target).argmax(1) == classes
+
+
+def logits_of_batch(output: Any, target: Tensor) -> Tensor:
+    """Return logits ``[B, classes]``, averaged over time if the output is ``[T, B, classes]``."""
+    if isinstance(output, Tensor) and output.shape[-2:-1] == target.shape[:1]:
+        if output.dim() == 2:
+            return output
+        if output.dim() == 3:
+            return output.mean(0)
+    found = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    raise ShapeError(
+        f"the model must return logits [B, classes] or [T, B, classes] for {len(target)} targets, "
+        f"got {found}; pass loss=... and metrics=... for other outputs"
+    )
+
+
+def cross_entropy(logits: Tensor, target: Tensor, **options: Any) -> Tensor:
+    """Compute torch's cross-entropy in float32; integer targets are classes."""
+    if target.dim() == 1 and target.is_floating_point():
+        raise ShapeError(
+            f"targets must be integer classes [B] or class probabilities [B, classes], got "
+            f"{target.dtype} {list(target.shape)}; pass loss=... for other targets"
+        )
+    return F.cross_entropy(
+        logits.float(), target if target.is_floating_point() else target.long(), **options
+    )
 
 
 class ModelWithLoss(nn.Module):
@@ -20,33 +65,88 @@ class ModelWithLoss(nn.Module):
         kind: "mean", cross-entropy of the logits averaged over time (the paper), or "tet", the
             average over time of the cross-entropies (Deng et al., ICLR 2022).
         label_smoothing: as in torch's ``cross_entropy``.
+        loss: used instead of the cross-entropy.
+        accuracy: which predictions are correct; None if that is not known.
     """
 
     def __init__(
-        self, model: SpikingResNet, *, kind: LossKind = "mean", label_smoothing: float = 0.0
+        self,
+        model: nn.Module,
+        *,
+        kind: LossKind = "mean",
+        label_smoothing: float = 0.0,
+        loss: Loss | None = None,
+        accuracy: Metric | None = correct_predictions,
     ) -> None:
         super().__init__()
+        if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
+            raise ParameterError(
+                f"the loss ({type(loss).__name__}) has parameters, which would not be trained or "
+                f"saved; make them part of the model"
+            )
         self.model = model
         self.kind: LossKind = kind
         self.label_smoothing = label_smoothing
+        self.loss = loss
+        self.accuracy = accuracy
 
     def forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss of a batch and the number of correct predictions, as tensors.
 
         Args:
-            inputs: images ``[B, C, H, W]`` or frames ``[T, B, C, H, W]``.
-            target: classes ``[B]``, or class probabilities ``[B, classes]``, of which the largest
-                counts as the correct class.
+            inputs: as the model takes them.
+            target: as the loss takes them; for cross-entropy classes ``[B]``, or class
+                probabilities ``[B, classes]``.
         """
-        if self.kind == "mean":
-            logits = self.model(inputs)
-            loss = self._cross_entropy(logits, target)
+        if self.loss is not None:
+            output = self.model(inputs)
+            loss = _check_scalar(self.loss(output, target))
+        elif self.kind == "mean":
+            output = logits_of_batch(self.model(inputs), target)
+            loss = self._cross_entropy(output, target)
         else:
-            over_time = self.model.logits_over_time(inputs)  # [T, B, classes]
+            over_time = self._logits_over_time(inputs)  # [T, B, classes]
             losses = [self._cross_entropy(logits, target) for logits in over_time.unbind(0)]
-            loss, logits = sum(losses[1:], start=losses[0]) / len(losses), over_time.mean(0)
-        classes = target if target.dim() == 1 else target.argmax(1)
-        return loss, (logits.detach().argmax(1) == classes).sum()
+            loss, output = sum(losses[1:], start=losses[0]) / len(losses), over_time.mean(0)
+        if self.accuracy is None:
+            return loss, loss.new_zeros(())
+        if isinstance(output, Tensor):
+            output = output.detach()
+        return loss, self.accuracy(output, target).sum()
 
     def _cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(logits.float(), target, label_smoothing=self.label_smoothing)
+        return cross_entropy(logits, target, label_smoothing=self.label_smoothing)
+
+    def _logits_over_time(self, inputs: Tensor) -> Tensor:
+        over_time = getattr(self.model, "logits_over_time", self.model)(inputs)
+        if not isinstance(over_time, Tensor) or over_time.dim() != 3:
+            raise ShapeError(
+                f'loss="tet" needs logits at every timestep, [T, B, classes], got '
+                f"{list(over_time.shape)}; leave out the mean over time, or give the model a "
+                f"method logits_over_time"
+            )
+        return over_time
+
+
+def batch_loss(output: Any, target: Tensor, loss: Loss | None) -> Tensor:
+    """Return the loss of a batch, summed over its samples, without label smoothing."""
+    if loss is None:
+        return cross_entropy(logits_of_batch(output, target), target, reduction="sum")
+    return _check_scalar(loss(output, target)) * len(target)
+
+
+def check_metrics(metrics: Mapping[str, Metric] | None, loss: Loss | None) -> dict[str, Metric]:
+    """Return the metrics of an evaluation: accuracy by default, unless the loss is another."""
+    if metrics is None:
+        return {"accuracy": correct_predictions} if loss is None else {}
+    reserved = {"loss", "correct", "count", "step", "epoch"} & set(metrics)
+    if reserved:
+        raise ParameterError(f"metrics need other names than {', '.join(sorted(reserved))}")
+    return dict(metrics)
+
+
+def _check_scalar(loss: Tensor) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim() != 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ShapeError(f"a loss must return one number, the mean over the batch, got {found}")
+    return loss

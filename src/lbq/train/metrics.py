@@ -117,8 +117,9 @@ class TrainMetrics:
     Activity counts stay on the device until then.
     """
 
-    def __init__(self, global_batch: int) -> None:
+    def __init__(self, global_batch: int, *, has_accuracy: bool = True) -> None:
         self._batch = global_batch
+        self._has_accuracy = has_accuracy
         self._reset()
 
     def batch_ready(self) -> None:
@@ -142,10 +143,11 @@ class TrainMetrics:
         seconds, steps = max(now - self._start, 1e-9), max(self._steps, 1)
         record: Record = {
             "loss": self._loss / steps,
-            "accuracy": self._correct / (steps * self._batch),
             "samples_per_s": self._steps * self._batch / seconds,
             "waiting_for_data": self._waited / seconds,
         }
+        if self._has_accuracy:
+            record["accuracy"] = self._correct / (steps * self._batch)
         if self._counts:
             record["active"] = torch.stack(self._counts).sum().item() / self._neurons
         self._reset()

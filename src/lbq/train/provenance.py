@@ -9,13 +9,14 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import lbq
-from lbq.config_io import Document, differences
+from lbq.config_io import Document, differences, digest
 from lbq.errors import RunError
 
 _PACKAGE = Path(lbq.__file__).parent
-_COMPARED = ("recipe", "code", "data", "versions")
+_COMPARED = ("recipe", "config", "structure", "loss", "metrics", "code", "data", "versions")
 
 
 @cache
@@ -40,6 +41,37 @@ def git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode().strip()
+
+
+def structure_digest(model: nn.Module) -> str:
+    """Return the SHA-256 of a model's modules, their settings and the shapes of its tensors.
+
+    Settings are plain attributes: numbers, text and tuples of them. What ``forward`` does with the
+    modules is not part of it, nor are the values of tensors.
+    """
+    modules = [
+        [path, type(module).__qualname__, _settings(module)]
+        for path, module in model.named_modules(remove_duplicate=False)
+    ]
+    tensors = [
+        [name, str(tensor.dtype), list(tensor.shape)] for name, tensor in model.state_dict().items()
+    ]
+    frozen = [name for name, each in model.named_parameters() if not each.requires_grad]
+    return digest([modules, tensors, frozen])
+
+
+def _settings(module: nn.Module) -> dict[str, str]:
+    return {
+        name: repr(value)
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name != "training" and _is_plain(value)
+    }
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def provenance(data_digest: str) -> Document:
@@ -86,6 +118,7 @@ def check_same_run(then: Document, now: Document, *, allowed: Collection[str]) -
         listed = "\n  ".join(changed[key] for key in rejected)
         raise RunError(
             f"the run was started with other settings:\n  {listed}\nrestore them, "
-            f"choose another folder with --out, or pass --allow-changed {' '.join(rejected)}"
+            f"choose another folder (--out), or allow them: --allow-changed {' '.join(rejected)}, "
+            f"in Python RunOptions(allow_changed={tuple(rejected)!r})"
         )
     return list(changed.values())

@@ -3,9 +3,10 @@
 Devices, workers and folders are not part of it and may change when a run is resumed.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+
+import torch
 
 from lbq.config_io import (
     Document,
@@ -16,16 +17,15 @@ from lbq.config_io import (
     read_json,
     to_document,
 )
-from lbq.data import DataConfig
+from lbq.data import Data, DataConfig, open_data
 from lbq.errors import RecipeError
-from lbq.ranges import Range, check_ranges
-from lbq.train.loss import LossKind
-from lbq.train.model_config import ModelConfig
-from lbq.train.optim import OptimConfig, PrecisionKind, ScheduleConfig
+from lbq.models.resnet import SpikingResNet
+from lbq.train.model_config import ModelConfig, build_network
+from lbq.train.train_config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(TrainConfig):
     """Network, data and training settings."""
 
     name: str
@@ -34,73 +34,15 @@ class Recipe:
     """The data and its augmentation."""
     model: ModelConfig
     """The network."""
-    epochs: int
-    """Passes over the training set."""
-    batch: int
-    """Global batch size, over all devices."""
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    """The optimizer."""
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    """The learning rate schedule."""
-    loss: LossKind = "mean"
-    """Cross-entropy of the "mean" over time (the paper), or mean of the cross-entropies, "tet"."""
-    label_smoothing: float = 0.0
-    """Label smoothing."""
-    precision: PrecisionKind = "bf16"
-    """Precision of convolutions; neurons always compute in float32."""
-    channels_last: bool = True
-    """Memory format of images; faster with bf16 and fp16."""
-    compile: bool = False
-    """Whether to use torch.compile, which takes minutes at the start."""
-    accumulate: int = 1
-    """Gradient accumulation: micro-batches per device and step."""
-    ema_decay: float | None = None
-    """Decay of a moving average of the weights, which is then evaluated; None for no average."""
-    calibrate: float | None = None
-    """Set the steps from the first batch so that this percentile of the membranes reaches the
-    largest level; None keeps the initial steps."""
-    deterministic: Literal["samples", "canonical"] = "samples"
-    """ "samples": the same samples and augmentations for any number of devices. "canonical": the
-    same weights too, bit for bit on the same kind of device; slower (docs/training.md)."""
-    shards: int = 8
-    """Parts of a batch in canonical mode; the number of devices must divide it."""
-    on_nonfinite: Literal["abort", "skip"] = "abort"
-    """On a non-finite loss or gradient: stop, or skip up to three consecutive steps. The weights
-    stay finite either way."""
-    evaluate_every: int = 1
-    """Epochs between evaluations; the last one is always evaluated."""
-    test_batch: int = 500
-    """Batch size of evaluations, per device."""
-    seed: int = 42
-    """Seed of weights, sample order and augmentation."""
 
     def __post_init__(self) -> None:
         """Check ranges and combinations."""
-        check_ranges(
-            self,
-            RecipeError,
-            epochs=Range(1),
-            batch=Range(1),
-            accumulate=Range(1),
-            shards=Range(1),
-            evaluate_every=Range(1),
-            test_batch=Range(1),
-            seed=Range(0, 2**64 - 1),
-            label_smoothing=Range(0, 1, is_open_above=True),
-            ema_decay=Range(0, 1, is_open_below=True, is_open_above=True),
-            calibrate=Range(0, 100, is_open_below=True),
-        )
+        super().__post_init__()
         is_plain = self.name.isprintable() and not set(self.name) & {"/", "\\"}
         if not is_plain or not 0 < len(self.name) <= 200 or self.name in (".", ".."):
             raise RecipeError(
                 f"name must be usable as the name of a folder: without slashes and control "
                 f"characters, not . or .., at most 200 characters; got {self.name[:200]!r}"
-            )
-        if self.deterministic == "canonical" and self.accumulate > 1:
-            raise RecipeError("canonical mode splits the batch into shards; leave accumulate at 1")
-        if self.deterministic == "canonical" and self.batch % self.shards:
-            raise RecipeError(
-                f"a batch of {self.batch} cannot be split into {self.shards} equal shards"
             )
         if self.data.is_events and self.data.timesteps != self.model.timesteps:
             raise RecipeError(
@@ -109,19 +51,25 @@ class Recipe:
                 f"to the same number"
             )
 
-    def check_world_size(self, size: int) -> None:
-        """Raise RecipeError if that many devices cannot split a batch evenly."""
-        parts = self.shards if self.deterministic == "canonical" else self.batch
-        if parts % size or (self.batch // size) % self.accumulate:
-            raise RecipeError(
-                f"{size} devices cannot split a batch of {self.batch} evenly "
-                f"(accumulate={self.accumulate}, deterministic={self.deterministic!r}, "
-                f"shards={self.shards}); choose another number of devices or batch"
-            )
-
     def digest(self) -> str:
         """Return the SHA-256 of the recipe."""
         return digest(to_document(self))
+
+    def build(self, cache: str | Path) -> tuple[SpikingResNet, Data, TrainConfig]:
+        """Return the arguments of :func:`lbq.fit`: network, data, training settings.
+
+        Args:
+            cache: folder of decoded data sets.
+        """
+        data = open_data(self.data, cache)
+        settings = {field.name: getattr(self, field.name) for field in fields(TrainConfig)}
+        return self.build_model(data.num_classes), data, TrainConfig(**settings)
+
+    def build_model(self, num_classes: int) -> SpikingResNet:
+        """Build the network, initialised from the seed; torch's generators do not change."""
+        with torch.random.fork_rng([]):
+            torch.manual_seed(self.seed)
+            return build_network(self.model, num_classes=num_classes)
 
 
 def write_recipe(recipe: Recipe) -> str:

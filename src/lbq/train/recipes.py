@@ -40,6 +40,8 @@ def cifar10_resnet20(timesteps: int = 2) -> Recipe:
         batch=64,
         optim=OptimConfig(kind="sgd", lr=0.025, weight_decay=5e-4),
         schedule=ScheduleConfig(moves="epoch"),
+        precision="bf16",
+        channels_last=True,
     )
 
 
@@ -71,6 +73,8 @@ def imagenet_resnet34(timesteps: int = 2) -> Recipe:
         batch=512,
         optim=OptimConfig(kind="sgd", lr=0.1, weight_decay=0.0),
         schedule=ScheduleConfig(moves="epoch"),
+        precision="bf16",
+        channels_last=True,
         label_smoothing=0.1,
         test_batch=100,
     )
@@ -162,6 +166,8 @@ def _events(name: str, kind: Kind, model: ModelConfig) -> Recipe:
         schedule=ScheduleConfig(
             warmup_epochs=10.0, warmup_factor=0.01, final_factor=0.01, moves="epoch"
         ),
+        precision="bf16",
+        channels_last=True,
         label_smoothing=0.1,
         test_batch=64,
     )

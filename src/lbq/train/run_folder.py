@@ -9,22 +9,34 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lbq.atomic_files import atomic_write
-from lbq.data import open_data, steps_per_epoch
+from lbq.config_io import Document, DocumentError, dump_json, from_document, to_document
+from lbq.data import Data, open_data
+from lbq.data.sampler import num_steps
+from lbq.data.user_data import UserData
 from lbq.errors import FormatError, RunError
 from lbq.models.resnet import SpikingResNet
-from lbq.train.checkpoint import CheckpointFolder, check_tensors, copy_tensors
+from lbq.train.checkpoint import (
+    CheckpointFolder,
+    check_tensors,
+    copy_tensors,
+    read_progress,
+)
 from lbq.train.distributed import open_process_group
-from lbq.train.evaluation import Evaluation, count_correct
+from lbq.train.evaluation import Evaluation, evaluate
+from lbq.train.loss import Loss, Metric
+from lbq.train.metrics import Record, read_metrics_log
 from lbq.train.model_config import NETWORKS, ModelConfig, build_network
 from lbq.train.optim import Precision
-from lbq.train.recipe import Recipe, read_recipe, recipe_from_document, write_recipe
+from lbq.train.provenance import structure_digest
+from lbq.train.recipe import Recipe, read_recipe, recipe_from_document
+from lbq.train.train_config import TrainConfig
 
 try:
     import fcntl
@@ -41,7 +53,10 @@ _held: set[tuple[int, int]] = set()
 
 
 class RunFolder:
-    """``recipe.json``, ``metrics.jsonl``, ``checkpoints/`` and a lock; created by a run."""
+    """Settings, ``metrics.jsonl``, ``checkpoints/`` and a lock; created by a run.
+
+    Settings are ``recipe.json`` of a run by recipe, ``config.json`` of another.
+    """
 
     def __init__(self, path: str | Path, *, keep: int = 2) -> None:
         self.path = path = Path(path)
@@ -49,9 +64,10 @@ class RunFolder:
         self.metrics_log = path / "metrics.jsonl"
         self._recipe = path / "recipe.json"
 
-    def write_recipe(self, recipe: Recipe) -> None:
-        """Write ``recipe.json``."""
-        atomic_write(self._recipe, write_recipe(recipe).encode())
+    def write_settings(self, config: TrainConfig) -> None:
+        """Write ``recipe.json`` or ``config.json``."""
+        path = self._recipe if isinstance(config, Recipe) else self.path / "config.json"
+        atomic_write(path, dump_json(to_document(config)).encode())
 
     def read_recipe(self) -> Recipe:
         """Read ``recipe.json``."""
@@ -144,38 +160,121 @@ def _try_lock(descriptor: int) -> bool:
 _BLOCK = re.compile(r"stages\.(\d{1,9})\.(\d{1,9})\.")
 
 
-def load_trained(out: str | Path, *, step: int | None = None) -> tuple[SpikingResNet, Recipe, int]:
-    """Load the network of a run, in eval mode: its moving average if it has one.
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run that was read from its folder."""
+
+    folder: Path
+    """The folder."""
+    model: nn.Module
+    """The trained network, in eval mode: its moving average if it has one."""
+    config: TrainConfig
+    """Training settings; of a run by recipe the whole :class:`lbq.train.Recipe`."""
+    step: int
+    """Steps that the network was trained for."""
+    evaluations: tuple[Evaluation, ...]
+    """Evaluations up to this step, oldest first."""
+    metadata: Document
+    """What the checkpoint says about code, data and versions."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe; an error if the run was trained by :func:`lbq.fit`."""
+        if isinstance(self.config, Recipe):
+            return self.config
+        raise RunError(f"{self.folder} was not trained by a recipe, so its data are unknown")
+
+    @property
+    def metrics(self) -> list[Record]:
+        """The metrics log as a table: one row per logged step and evaluation, as dictionaries."""
+        records = read_metrics_log(RunFolder(self.folder).metrics_log)
+        return [record for record in records if record["event"] in ("train", "evaluation")]
+
+
+def load_run(folder: str | Path, model: nn.Module | None = None, *, step: int | None = None) -> Run:
+    """Load a run: its network, settings and metrics.
 
     Every file is compared with its SHA-256 before it is parsed. The folder is not modified.
 
     Args:
-        out: the folder of the run.
+        folder: the folder of the run.
+        model: a network like the one that :func:`lbq.fit` trained, to load the weights into; a run
+            by recipe builds its own.
         step: step of the checkpoint; the newest valid one by default.
 
-    Returns:
-        The network, its recipe, and the number of steps it was trained for.
+    Example:
+        >>> recipe = lbq.train.RECIPES["smoke"]()
+        >>> outcome = lbq.train.train(recipe, Path("runs/smoke"), lbq.train.RunOptions(stop_at=2))
+        >>> run = lbq.load_run("runs/smoke")
+        >>> run.step, run.config.batch
+        (2, 50)
     """
-    checkpoints = RunFolder(out).checkpoints
+    folder = Path(folder)
+    checkpoints = RunFolder(folder).checkpoints
     if step is not None and step not in checkpoints.steps():
-        raise RunError(f"{out} has no checkpoint of step {step}; it has {checkpoints.steps()}")
+        raise RunError(f"{folder} has no checkpoint of step {step}; it has {checkpoints.steps()}")
     checkpoint = checkpoints.load_newest() if step is None else checkpoints.load(step)
     if checkpoint is None:
-        raise RunError(f"{out} has no checkpoint; is it the folder of a run?")
-    recipe = recipe_from_document(checkpoint.metadata.get("recipe"))
-    num_classes = checkpoint.metadata.get("num_classes")
-    if not isinstance(num_classes, int):
-        raise FormatError(f"the checkpoint in {out} has no valid num_classes")
+        raise RunError(f"{folder} has no checkpoint; is it the folder of a run?")
+    metadata = checkpoint.metadata
     prefix = "module." if "average" in checkpoint.parts else ""
     part = checkpoint.parts.get("average", checkpoint.parts.get("model", {}))
-    named = {
+    tensors = {
         name.removeprefix(prefix): tensor
         for name, tensor in part.items()
         if name.startswith(prefix)
     }
-    what = f"the checkpoint in {out}"
-    model = network_from_tensors(recipe.model, named, num_classes=num_classes, what=what)
-    return model.eval(), recipe, checkpoint.step
+    what = f"the checkpoint in {folder}"
+    if "config" in metadata:
+        config = _read_config(metadata["config"], what)
+        model = _load_into(model, tensors, metadata, folder=folder, what=what)
+    else:
+        config = recipe_from_document(metadata.get("recipe"))
+        num_classes = metadata.get("num_classes")
+        if not isinstance(num_classes, int):
+            raise FormatError(f"{what} has no valid num_classes")
+        if model is not None:
+            raise RunError(f"{folder} was trained by a recipe, which builds the model: pass none")
+        model = network_from_tensors(config.model, tensors, num_classes=num_classes, what=what)
+    return Run(
+        folder=folder,
+        model=model.eval(),
+        config=config,
+        step=checkpoint.step,
+        evaluations=tuple(read_progress(metadata).evaluations),
+        metadata=metadata,
+    )
+
+
+def _read_config(document: Document, what: str) -> TrainConfig:
+    try:
+        return from_document(TrainConfig, document)
+    except DocumentError as error:
+        raise FormatError(f"{what} has no valid training settings: {error}") from error
+
+
+def _load_into(
+    model: nn.Module | None,
+    tensors: Mapping[str, Tensor],
+    metadata: Document,
+    *,
+    folder: Path,
+    what: str,
+) -> nn.Module:
+    """Load the tensors of a run into a model of the caller's."""
+    if model is None:
+        raise RunError(
+            f"{folder} was trained by lbq.fit, which does not store how its model is built; pass "
+            f"a model of the same structure: lbq.load_run(folder, model), or --model my_recipe.py"
+        )
+    check_tensors(tensors, model.state_dict(), what=what)
+    if metadata.get("structure") != structure_digest(model):
+        raise RunError(
+            f"the model has the tensors of {what}, but other modules or settings (classes, "
+            f"strides, levels, timesteps); build it as in the run"
+        )
+    copy_tensors(tensors, model.state_dict(), what=what)
+    return model
 
 
 def network_from_tensors(
@@ -226,26 +325,47 @@ def evaluate_run(
         timeout_s: timeout of collectives.
         progress: called after every batch with the samples done and the total of this process.
     """
-    model, recipe, found = load_trained(out, step=step)
+    run = load_run(out, step=step)
+    recipe = run.recipe
     data_config = recipe.data
     if source is not None:
         data_config = replace(data_config, source=source)
     data = open_data(data_config, cache)
+    return evaluate_model(
+        run, data, device=device, workers=workers, timeout_s=timeout_s, progress=progress
+    )
+
+
+def evaluate_model(
+    run: Run,
+    data: Data | UserData,
+    *,
+    loss: Loss | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    device: str = "auto",
+    workers: int = 0,
+    timeout_s: float = 300.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Evaluate the network of a run on test samples, as the run did while it was trained."""
+    config = run.config
     with open_process_group(device, timeout_s=timeout_s) as group:
-        model = model.to(group.device)
-        if recipe.channels_last:
+        model = run.model.to(group.device)
+        if config.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        counts = count_correct(
+        scores = evaluate(
             model,
             data,
             group,
-            precision=Precision(recipe.precision, group.device),
-            batch=recipe.test_batch,
+            precision=Precision(config.precision, group.device),
+            batch=config.test_batch,
+            loss=loss,
+            metrics=metrics,
+            seed=config.seed,
             num_workers=workers,
-            channels_last=recipe.channels_last,
+            channels_last=config.channels_last,
             progress=progress,
         )
-    assert counts is not None  # no stop request here
-    correct, count, loss = counts
-    epoch = found // steps_per_epoch(data, recipe.batch)
-    return Evaluation(step=found, epoch=epoch, correct=correct, count=count, loss=loss)
+    assert scores is not None  # no stop request here
+    epoch = run.step // num_steps(data.num_train, config.batch)
+    return Evaluation(step=run.step, epoch=epoch, **asdict(scores))

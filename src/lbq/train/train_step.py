@@ -23,11 +23,13 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lbq.data import Batch
+from lbq.data.sampler import RandomStream
 from lbq.errors import NonFiniteError
 from lbq.train.checkpoint import TrainingState
 from lbq.train.distributed import ProcessGroup
+from lbq.train.evaluation import seed_model
 from lbq.train.optim import Precision, set_learning_rate
-from lbq.train.recipe import Recipe
+from lbq.train.train_config import TrainConfig
 
 _log = logging.getLogger(__name__)
 
@@ -96,10 +98,17 @@ class Gradients(ABC):
         group: the processes.
         precision: of forward and backward pass.
         parts: number of forward and backward passes: per process, or of all processes together.
+        batch_axis: axis of the inputs that is split.
     """
 
     def __init__(
-        self, model: nn.Module, group: ProcessGroup, *, precision: Precision, parts: int = 1
+        self,
+        model: nn.Module,
+        group: ProcessGroup,
+        *,
+        precision: Precision,
+        parts: int = 1,
+        batch_axis: int = 0,
     ) -> None:
         self.local_loss = torch.zeros(())
         """Loss of this process's own samples, to locate a NaN."""
@@ -107,11 +116,31 @@ class Gradients(ABC):
         self._group = group
         self._precision = precision
         self._parts = parts
+        self._batch_axis = batch_axis
         self._statistics = BatchNormStats(model)
 
     @abstractmethod
-    def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> ReducedStats:
-        """Run forward and backward, and reduce the results over all processes."""
+    def compute(
+        self, inputs: Tensor, target: Tensor, *, stop: bool, seed: int = 0, step: int = 0
+    ) -> ReducedStats:
+        """Run forward and backward, and reduce the results over all processes.
+
+        Args:
+            inputs: this process's part of the global batch.
+            target: its targets.
+            stop: stop flag of this process.
+            seed: of the run; with the step and the part it seeds what the model draws.
+            step: steps done before.
+        """
+
+    def _parts_of(
+        self, inputs: Tensor, target: Tensor, *, parts: int, seed: int, step: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the parts of this process, each with torch's generators seeded for it."""
+        split = split_batch(inputs, target, parts, axis=self._batch_axis)
+        for index, part in enumerate(split, start=self._group.rank * parts):
+            seed_model(RandomStream.MODEL, seed=seed, step=step, part=index)
+            yield part
 
     def _backward(self, x: Tensor, y: Tensor, *, parts: int = 1) -> tuple[Tensor, Tensor]:
         """Add the gradients of loss / parts; return loss and correct predictions."""
@@ -125,15 +154,24 @@ class AveragedGradients(Gradients):
     """Gradients averaged by DistributedDataParallel; ``parts`` micro-batches per process."""
 
     def __init__(
-        self, model: nn.Module, group: ProcessGroup, *, precision: Precision, parts: int = 1
+        self,
+        model: nn.Module,
+        group: ProcessGroup,
+        *,
+        precision: Precision,
+        parts: int = 1,
+        batch_axis: int = 0,
     ) -> None:
-        super().__init__(model, group, precision=precision, parts=parts)
+        super().__init__(model, group, precision=precision, parts=parts, batch_axis=batch_axis)
         self._model = group.wrap(model)
 
-    def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> ReducedStats:
+    def compute(
+        self, inputs: Tensor, target: Tensor, *, stop: bool, seed: int = 0, step: int = 0
+    ) -> ReducedStats:
         """Run forward and backward, and all-reduce the results."""
         found: list[tuple[Tensor, Tensor]] = []
-        for part, (x, y) in enumerate(split_batch(inputs, target, self._parts)):
+        split = self._parts_of(inputs, target, parts=self._parts, seed=seed, step=step)
+        for part, (x, y) in enumerate(split):
             is_last = part == self._parts - 1
             with nullcontext() if is_last else self._group.no_sync(self._model):
                 found.append(self._backward(x, y, parts=self._parts))
@@ -149,7 +187,9 @@ class AveragedGradients(Gradients):
 class CanonicalGradients(Gradients):
     """Gradients whose bits do not depend on the number of processes, which divides ``parts``."""
 
-    def compute(self, inputs: Tensor, target: Tensor, *, stop: bool) -> ReducedStats:
+    def compute(
+        self, inputs: Tensor, target: Tensor, *, stop: bool, seed: int = 0, step: int = 0
+    ) -> ReducedStats:
         """Run forward and backward shard by shard, and sum in the order of shards."""
         mine = self._parts // self._group.size
         parameters = [p for p in self._model.parameters() if p.requires_grad]
@@ -157,7 +197,7 @@ class CanonicalGradients(Gradients):
         gradients: list[Tensor] = []
         packed: list[Tensor] = []
         losses: list[Tensor] = []
-        for x, y in split_batch(inputs, target, mine):
+        for x, y in self._parts_of(inputs, target, parts=mine, seed=seed, step=step):
             self._model.zero_grad(set_to_none=True)
             self._statistics.write(before)
             loss, correct = self._backward(x, y)
@@ -182,9 +222,10 @@ class CanonicalGradients(Gradients):
             _gradient(parameter).copy_(values.view(parameter.shape))
 
 
-def split_batch(inputs: Tensor, target: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Split a batch of images or frame sequences into equal parts along the batch axis."""
-    axis = 1 if inputs.dim() == 5 else 0
+def split_batch(
+    inputs: Tensor, target: Tensor, parts: int, *, axis: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split a batch into equal parts along the batch axis of its inputs."""
     yield from zip(inputs.chunk(parts, axis), target.chunk(parts), strict=True)
 
 
@@ -207,7 +248,8 @@ def _ordered_sum(rows: Tensor) -> Tensor:
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None
+    if parameter.grad is None:  # the model did not use it
+        parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
 
 
@@ -241,11 +283,11 @@ class TrainStep:
     """
 
     def __init__(
-        self, state: TrainingState, gradients: Gradients, recipe: Recipe, group: ProcessGroup
+        self, state: TrainingState, gradients: Gradients, config: TrainConfig, group: ProcessGroup
     ) -> None:
         self._state = state
         self._gradients = gradients
-        self._recipe = recipe
+        self._config = config
         self._group = group
         self._statistics = BatchNormStats(state.model)
         self._synced = self._statistics.read()
@@ -261,17 +303,19 @@ class TrainStep:
             stop: stop flag of this process.
             hooks: context manager around forward and backward.
         """
-        state, recipe = self._state, self._recipe
+        state, config = self._state, self._config
         set_learning_rate(state.optimizer, lr)
         with hooks:
-            reduced = self._gradients.compute(batch.x, batch.target, stop=stop)
+            reduced = self._gradients.compute(
+                batch.x, batch.target, stop=stop, seed=config.seed, step=state.progress.step
+            )
         state.precision.scaler.unscale_(state.optimizer)
         norm = get_total_norm([p.grad for p in state.model.parameters() if p.grad is not None])
         result = _read(reduced, norm)
         is_finite = math.isfinite(result.loss) and math.isfinite(result.statistics)
         if is_finite and math.isfinite(result.norm):
-            if recipe.optim.clip_norm is not None:
-                clip_grads_with_norm_(state.model.parameters(), recipe.optim.clip_norm, norm)
+            if config.optim.clip_norm is not None:
+                clip_grads_with_norm_(state.model.parameters(), config.optim.clip_norm, norm)
             self._apply(reduced)
         elif is_finite and state.precision.scaler.is_enabled():
             self._skip_overflow(reduced)
@@ -303,9 +347,9 @@ class TrainStep:
         self._state.precision.scaler.update()
         message = (
             f"loss {result.loss:g}, gradient norm {result.norm:g} at step "
-            f"{self._state.progress.step} (seed {self._recipe.seed}), {self._bad_samples(batch)}"
+            f"{self._state.progress.step} (seed {self._config.seed}), {self._bad_samples(batch)}"
         )
-        allowed = MAX_SKIPS if self._recipe.on_nonfinite == "skip" else 0
+        allowed = MAX_SKIPS if self._config.on_nonfinite == "skip" else 0
         self._count_skip(allowed, message)
         _log.error("skipped a step: %s", message)
 

@@ -1,0 +1,93 @@
+"""How to train: every setting of a run that is neither network nor data."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lbq.errors import RecipeError
+from lbq.ranges import Range, check_ranges
+from lbq.train.loss import LossKind
+from lbq.train.optim import OptimConfig, PrecisionKind, ScheduleConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Training settings, as data.
+
+    Example:
+        >>> config = lbq.TrainConfig(epochs=10, batch=64)
+        >>> config.optim.kind, config.precision
+        ('sgd', 'fp32')
+    """
+
+    epochs: int
+    """Passes over the training set."""
+    batch: int
+    """Global batch size, over all devices."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """The optimizer."""
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """The learning rate schedule."""
+    loss: LossKind = "mean"
+    """Cross-entropy of the "mean" over time (the paper), or mean of the cross-entropies, "tet"."""
+    label_smoothing: float = 0.0
+    """Label smoothing."""
+    precision: PrecisionKind = "fp32"
+    """Precision of convolutions; neurons always compute in float32."""
+    channels_last: bool = False
+    """Memory format of images; faster with bf16 and fp16."""
+    compile: bool = False
+    """Whether to use torch.compile, which takes minutes at the start."""
+    accumulate: int = 1
+    """Gradient accumulation: micro-batches per device and step."""
+    ema_decay: float | None = None
+    """Decay of a moving average of the weights, which is then evaluated; None for no average."""
+    calibrate: float | None = None
+    """Set the steps from the first batch so that this percentile of the membranes reaches the
+    largest level; None keeps the initial steps."""
+    deterministic: Literal["samples", "canonical"] = "samples"
+    """ "samples": the same samples and augmentations for any number of devices. "canonical": the
+    same weights too, bit for bit on the same kind of device; slower (docs/training.md)."""
+    shards: int = 8
+    """Parts of a batch in canonical mode; the number of devices must divide it."""
+    on_nonfinite: Literal["abort", "skip"] = "abort"
+    """On a non-finite loss or gradient: stop, or skip up to three consecutive steps. The weights
+    stay finite either way."""
+    evaluate_every: int = 1
+    """Epochs between evaluations; the last one is always evaluated."""
+    test_batch: int = 500
+    """Batch size of evaluations, per device."""
+    seed: int = 42
+    """Seed of sample order and augmentation, of what the model draws, and of a recipe's weights."""
+
+    def __post_init__(self) -> None:
+        """Check ranges and combinations."""
+        check_ranges(
+            self,
+            RecipeError,
+            epochs=Range(1),
+            batch=Range(1),
+            accumulate=Range(1),
+            shards=Range(1),
+            evaluate_every=Range(1),
+            test_batch=Range(1),
+            seed=Range(0, 2**64 - 1),
+            label_smoothing=Range(0, 1, is_open_above=True),
+            ema_decay=Range(0, 1, is_open_below=True, is_open_above=True),
+            calibrate=Range(0, 100, is_open_below=True),
+        )
+        if self.deterministic == "canonical" and self.accumulate > 1:
+            raise RecipeError("canonical mode splits the batch into shards; leave accumulate at 1")
+        if self.deterministic == "canonical" and self.batch % self.shards:
+            raise RecipeError(
+                f"a batch of {self.batch} cannot be split into {self.shards} equal shards"
+            )
+
+    def check_world_size(self, size: int) -> None:
+        """Raise RecipeError if that many devices cannot split a batch evenly."""
+        parts = self.shards if self.deterministic == "canonical" else self.batch
+        if parts % size or (self.batch // size) % self.accumulate:
+            raise RecipeError(
+                f"{size} devices cannot split a batch of {self.batch} evenly "
+                f"(accumulate={self.accumulate}, deterministic={self.deterministic!r}, "
+                f"shards={self.shards}); choose another number of devices or batch"
+            )
