@@ -32,7 +32,9 @@ from lbq.neurons import (
 )
 
 if TYPE_CHECKING:
+    from lbq.data import sample_rng
     from lbq.pretrained import load_pretrained
+    from lbq.train import RunOptions, TrainConfig, fit, load_run
 
 __version__ = "0.1.0"
 
@@ -47,21 +49,26 @@ __all__ = [
     "OpCounter",
     "Pixels",
     "ReLSGET",
+    "RunOptions",
     "SpikingResNet",
+    "TrainConfig",
     "calibrate_steps",
     "check_currents_finite",
     "check_time",
     "count_macs",
     "export",
+    "fit",
     "from_ann",
     "load",
     "load_pretrained",
+    "load_run",
     "lower",
     "resnet18",
     "resnet19",
     "resnet20",
     "resnet34",
     "run",
+    "sample_rng",
     "save",
     "to_fixed_point",
     "watch_levels",
@@ -85,17 +92,26 @@ _PACKAGES = (
 )
 """Documented packages; imported on first use."""
 
+_LAZY = {
+    "RunOptions": "train",
+    "TrainConfig": "train",
+    "fit": "train",
+    "load_pretrained": "pretrained",
+    "load_run": "train",
+    "sample_rng": "data",
+}
+"""Names whose package would make ``import lbq`` slow."""
+
 
 def __getattr__(name: str) -> Any:
-    """Import on first use what would make ``import lbq`` slow."""
+    """Import packages, and the names of ``_LAZY``, on first use."""
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
-    if name != "load_pretrained":
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from lbq.pretrained import load_pretrained  # noqa: PLC0415
-
-    globals()[name] = load_pretrained
-    return load_pretrained
+    found = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:
