@@ -84,7 +84,7 @@ def test_a_recipe_is_kept_with_its_run(tmp_path, tiny):
     folder = RunFolder(tmp_path)
     with pytest.raises(RunError, match="is not the folder of a run"):
         folder.read_recipe()
-    folder.write_recipe(tiny.tiny_recipe())
+    folder.write_settings(tiny.tiny_recipe())
     assert folder.read_recipe() == tiny.tiny_recipe()
 
 

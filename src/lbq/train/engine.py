@@ -54,7 +54,12 @@ _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Where and how fast a run computes; nothing here changes its results."""
+    """Where and how fast a run computes; nothing here changes its results.
+
+    Example:
+        >>> lbq.RunOptions(workers=4, save_every_s=60).keep
+        2
+    """
 
     cache: str | Path = Path("~/.cache/lbq")
     """Folder of decoded data sets."""
@@ -148,13 +153,13 @@ def fit(
         >>> images, classes = torch.randn(64, 8), torch.arange(64) % 2
         >>> model = torch.nn.Sequential(
         ...     torch.nn.Linear(8, 16),
-        ...     lbq.RepeatOverTime(2),
+        ...     lbq.models.RepeatOverTime(2),
         ...     lbq.BurstLIF(),
         ...     torch.nn.Linear(16, 2),
         ... )
         >>> config = lbq.TrainConfig(epochs=2, batch=16)
         >>> data = images, classes
-        >>> run = lbq.fit(model, data, data, config, Path("runs/mine"))
+        >>> run = lbq.fit(model, data, data, config, "runs/mine")
         >>> run.ending, run.step, run.evaluations[-1].count
         ('finished', 8, 64)
     """

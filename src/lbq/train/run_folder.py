@@ -204,7 +204,7 @@ def load_run(folder: str | Path, model: nn.Module | None = None, *, step: int | 
 
     Example:
         >>> recipe = lbq.train.RECIPES["smoke"]()
-        >>> outcome = lbq.train.train(recipe, Path("runs/smoke"), lbq.train.RunOptions(stop_at=2))
+        >>> outcome = lbq.train.train(recipe, "runs/smoke", lbq.RunOptions(stop_at=2))
         >>> run = lbq.load_run("runs/smoke")
         >>> run.step, run.config.batch
         (2, 50)
