@@ -105,12 +105,12 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Import packages, and the names of ``_LAZY``, on first use."""
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _LAZY:
+    package = name if name in _PACKAGES else _LAZY.get(name)
+    if package is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-    globals()[name] = found
+    found = import_module(f"{__name__}.{package}")
+    if name in _LAZY:
+        found = globals()[name] = getattr(found, name)
     return found
 
 

@@ -15,7 +15,7 @@ from lbq.train.engine import RunOptions, train
 from lbq.train.recipe import read_recipe
 from lbq.train.run_folder import evaluate_run, load_run
 
-LAZY = "import_module(f'{__name__}.{name}')"
+LAZY = "import_module(f'{__name__}.{package}')"
 """How ``lbq`` imports its own packages on first use; the name is one of a fixed list."""
 
 
