@@ -42,7 +42,7 @@ from sparse_networks import (
     make_sparse,
 )
 
-from lbq.deploy import LoweredNetwork, run
+from lbq.deploy import LoweredNetwork, run_network
 from lbq.deploy.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
 
@@ -86,7 +86,7 @@ def arguments() -> argparse.Namespace:
 def engine_runs(
     net: LoweredNetwork, images: torch.Tensor, threads: int, prefix: str = ""
 ) -> dict[str, Run]:
-    expected, runs = run(net, images), dict[str, Run]()
+    expected, runs = run_network(net, images), dict[str, Run]()
     for choice in ("measured", "events", "dense"):
         engine = NativeEngine(net, choice=choice)
         if not torch.equal(engine.run(images, threads=threads), expected):

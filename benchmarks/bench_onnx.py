@@ -20,7 +20,7 @@ import torch
 from measure import Run, interleaved, write_record
 
 import lbq
-from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
+from lbq.deploy import LoweredNetwork, Pixels, lower, run_network, to_fixed_point
 from lbq.errors import LBQError
 from lbq.formats import OnnxRunner, export_onnx
 from lbq.formats.onnx_run import Engine
@@ -44,7 +44,7 @@ def build(width: float, timesteps: int) -> LoweredNetwork:
 def num_different(net: LoweredNetwork, file: Path, inputs: torch.Tensor) -> dict[str, str]:
     """Count the levels that differ from ours, and all levels, for every engine."""
     seen: dict[str, list[torch.Tensor]] = {}
-    run(net, inputs, watch=lambda layer, t, x: seen.setdefault(layer, []).append(x))
+    run_network(net, inputs, watch=lambda layer, t, x: seen.setdefault(layer, []).append(x))
     expected = {layer: torch.stack(levels).numpy() for layer, levels in seen.items()}
     total = sum(levels.size for levels in expected.values())
     counts: dict[str, str] = {}

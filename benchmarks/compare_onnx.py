@@ -3,7 +3,7 @@
     python benchmarks/compare_onnx.py pocket-cifar10 --data $LBQ_DATA/cifar10
 
 takes a pretrained network, lets it run for one timestep (it was trained with more), and compares
-ONNX Runtime and OpenVINO with ``lbq.run`` of the same integers on test images.
+ONNX Runtime and OpenVINO with ``lbq.run_network`` of the same integers on test images.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
     )
     batches = list(sample_batches(data, limit=arguments.images, batch=250))
     record: dict[str, dict[str, float]] = {}
-    print(f"{'':32}{'moved':>9}{'same answer':>13}{'accuracy':>10}{'lbq.run':>9}")
+    print(f"{'':32}{'moved':>9}{'same answer':>13}{'accuracy':>10}{'lbq':>9}")
     for bits in (8, 4):
         net = lbq.to_fixed_point(lowered, bits=bits, pixels=pixels, calibration=calibration)
         for style in STYLES:
@@ -70,7 +70,7 @@ def compare(
         def keep(layer: str, t: int, level: Tensor, seen: dict[str, list[Tensor]] = seen) -> None:
             seen.setdefault(layer, []).append(level)
 
-        ours = lbq.run(net, raw, watch=keep).argmax(1).numpy()
+        ours = lbq.run_network(net, raw, watch=keep).argmax(1).numpy()
         given = runner.run_all(raw.numpy())
         theirs = given["logits"].argmax(1)
         for layer, levels in seen.items():

@@ -84,7 +84,7 @@ def levels_reached(net: LoweredNetwork, images: Tensor) -> dict[str, list[float]
         at_least = torch.arange(1, most + 1).reshape(-1, *[1] * level.ndim)
         seen.setdefault(layer, []).append((level >= at_least).float().flatten(1).mean(1))
 
-    lbq.run(net, images, watch=count)
+    lbq.run_network(net, images, watch=count)
     return {layer: torch.stack(shares).mean(0).tolist() for layer, shares in seen.items()}
 
 

@@ -29,19 +29,19 @@ def main() -> None:
     images = (pixels / 255 - mean) / std
 
     net = lbq.lower(model.double(), images.double()[:1])
-    logits = lbq.run(net, images.double())
+    logits = lbq.run_network(net, images.double())
     difference = (logits - model(images.double())).abs().max().item()
     print(f"lowered: logits differ by {difference:.1e}")
 
     integers = lbq.to_fixed_point(net, bits=8, pixels=given, calibration=images.double())
-    answer = lbq.run(integers, pixels)
+    answer = lbq.run_network(integers, pixels)
     for backend in ("unary", "planes"):
-        assert torch.equal(lbq.run(integers, pixels, backend=backend), answer)
+        assert torch.equal(lbq.run_network(integers, pixels, backend=backend), answer)
     widths = [bound.bits for bound in lbq.deploy.prove(integers).values()]
     print(f"integers: {widths.count(16)} of {len(widths)} accumulators are proven to fit 16 bits")
 
     with tempfile.TemporaryDirectory() as folder:
-        lbq.save(integers, Path(folder) / "net.lbq")
+        lbq.save_network(integers, Path(folder) / "net.lbq")
         np.save(Path(folder) / "images.npy", pixels.numpy())
         reader = Path(__file__).with_name("numpy_reader.py")
         files = [Path(folder) / "net.lbq", Path(folder) / "images.npy"]

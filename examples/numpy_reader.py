@@ -4,7 +4,7 @@
 
 ``images.npy`` holds uint8, ``[B, *input_shape]``, or ``[T, B, *input_shape]`` for a network of
 frames. Every number is an exact int64; docs/deploy/bundle-format.md describes the format.
-A reader of untrusted files must check more: ``lbq.load`` checks every rule.
+A reader of untrusted files must check more: ``lbq.load_network`` checks every rule.
 """
 
 import hashlib

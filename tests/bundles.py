@@ -27,7 +27,7 @@ def tiny_bundles(path):
     """Return the bytes of a small bundle of integers (True) and of one of real numbers (False)."""
     made = {}
     for is_integer in (True, False):
-        lbq.save(tiny_network(is_integer=is_integer), path)
+        lbq.save_network(tiny_network(is_integer=is_integer), path)
         made[is_integer] = path.read_bytes()
     return made
 

@@ -10,7 +10,7 @@ from random_networks import RandomNetwork, to_proven_integers
 import lbq
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
-from lbq.deploy.run import run
+from lbq.deploy.run import run_network
 from lbq.formats.onnx import ANSWER, export_onnx
 from lbq.formats.onnx_run import OnnxRunner
 
@@ -65,7 +65,7 @@ def random_integers(seed, *, bits):
 def answers(net, inputs):
     """Return logits and all levels of a lowered network: ``[T, B, ...]`` by path."""
     seen = {}
-    logits = run(
+    logits = run_network(
         net, inputs, backend="dense", watch=lambda layer, t, x: seen.setdefault(layer, []).append(x)
     )
     levels = {path: torch.stack(found).numpy() for path, found in seen.items()}

@@ -27,7 +27,7 @@ def node_outputs(network, inputs):
         node.register_forward_hook(lambda node, args, out, path=ref.path: seen.update({path: out}))
         for ref, node in network.nodes()
     ]
-    lbq.run(network, inputs, backend="dense")
+    lbq.run_network(network, inputs, backend="dense")
     for hook in hooks:
         hook.remove()
     return seen

@@ -130,8 +130,8 @@ network = lbq.lower(lbq.load_pretrained("pocket-cifar10"), torch.zeros(1, 3, 32,
 import lbq.atomic_files
 lbq.atomic_files.os = type(sys)("os")  # os.name decides much in Python's own library
 lbq.atomic_files.os.__dict__.update({**os.__dict__, "name": "nt"})
-lbq.save(network, "net.lbq")
-print(lbq.load("net.lbq").timesteps)
+lbq.save_network(network, "net.lbq")
+print(lbq.load_network("net.lbq").timesteps)
 from lbq.train.run_folder import RunFolder
 try:
     with RunFolder(pathlib.Path("run")).locked():

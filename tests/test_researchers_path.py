@@ -133,7 +133,7 @@ def test_own_reshapes_are_lowered_exactly(trained, pictures):
     model.load_state_dict(trained.state_dict())
     lowered = lbq.lower(model, x[:1])
     with torch.no_grad():
-        assert torch.allclose(lbq.run(lowered, x), model(x), atol=1e-9)
+        assert torch.allclose(lbq.run_network(lowered, x), model(x), atol=1e-9)
 
 
 def test_tokens_folded_with_time_are_counted_once_per_timestep():
@@ -171,7 +171,9 @@ def test_a_forgotten_time_axis_is_found_and_the_fix_is_named(pictures, monkeypat
     repaired = nn.Sequential(*layers).eval()
     lbq.check_time(repaired, x)
     with torch.no_grad():
-        assert torch.allclose(lbq.run(lbq.lower(repaired, x[:1]), x), repaired(x), atol=1e-5)
+        assert torch.allclose(
+            lbq.run_network(lbq.lower(repaired, x[:1]), x), repaired(x), atol=1e-5
+        )
 
 
 def test_an_own_bundle_is_evaluated_by_command_and_its_accuracy_is_the_real_one(
@@ -184,8 +186,8 @@ def test_an_own_bundle_is_evaluated_by_command_and_its_accuracy_is_the_real_one(
         lowered, pixels=lbq.Pixels(mean=MEAN, std=STD), calibration=calibration
     )
     bundle = f"{tmp_path}/own.lbq"  # a path as text, as users write it
-    lbq.save(integers, bundle)
-    expected = (lbq.run(lbq.load(bundle), pixels).argmax(1) == labels).sum().item()
+    lbq.save_network(integers, bundle)
+    expected = (lbq.run_network(lbq.load_network(bundle), pixels).argmax(1) == labels).sum().item()
     assert expected > 18  # of 24: it has learned
     words = ["eval", bundle, "--data", str(pictures), "--cache", str(tmp_path / "cache"), "--json"]
     assert main(words) == 0
@@ -217,6 +219,8 @@ def test_paths_may_be_text(tiny, tmp_path):
     assert (step, model.training) == (outcome.step, False)
     assert evaluate_run(run, cache=cache).count == 30
     net = lbq.lower(model, torch.zeros(1, 3, 8, 8))
-    lbq.save(net, f"{tmp_path}/net.lbq")
+    lbq.save_network(net, f"{tmp_path}/net.lbq")
     x = torch.randn(2, 3, 8, 8)
-    assert torch.equal(lbq.run(lbq.load(f"{tmp_path}/net.lbq"), x), lbq.run(net, x))
+    assert torch.equal(
+        lbq.run_network(lbq.load_network(f"{tmp_path}/net.lbq"), x), lbq.run_network(net, x)
+    )

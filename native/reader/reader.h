@@ -1,5 +1,5 @@
 // Read untrusted bytes: every rule of docs/deploy/bundle-format.md, in the
-// order in which lbq.load checks them, and the bounds proven again. Throws ReadError.
+// order in which lbq.load_network checks them, and the bounds proven again. Throws ReadError.
 #pragma once
 
 #include "container.h"

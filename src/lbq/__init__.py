@@ -15,10 +15,10 @@ from lbq import omp_wait_policy as _waiting  # noqa: F401 # pyright: ignore[repo
 
 from lbq.adapters.ann import from_ann
 from lbq.cost import EnergyModel, OpCounter, count_macs
-from lbq.deploy import LoweredNetwork, Pixels, lower, run, to_fixed_point
+from lbq.deploy import LoweredNetwork, Pixels, lower, run_network, to_fixed_point
 from lbq.errors import LBQError
 from lbq.export import export
-from lbq.formats.bundle import load, save
+from lbq.formats.bundle import load_network, save_network
 from lbq.models import SpikingResNet, check_time, resnet18, resnet19, resnet20, resnet34
 from lbq.neurons import (
     BoxET,
@@ -59,7 +59,7 @@ __all__ = [
     "export",
     "fit",
     "from_ann",
-    "load",
+    "load_network",
     "load_pretrained",
     "load_run",
     "lower",
@@ -67,9 +67,9 @@ __all__ = [
     "resnet19",
     "resnet20",
     "resnet34",
-    "run",
+    "run_network",
     "sample_rng",
-    "save",
+    "save_network",
     "to_fixed_point",
     "watch_levels",
 ]

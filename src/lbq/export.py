@@ -5,12 +5,12 @@ from pathlib import Path
 
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.errors import ParameterError
-from lbq.formats.bundle import save
+from lbq.formats.bundle import save_network
 from lbq.formats.nir import export_nir
 from lbq.formats.onnx import export_onnx
 from lbq.formats.pt2 import export_pt2
 
-_WRITERS = {".lbq": save, ".nir": export_nir, ".onnx": export_onnx, ".pt2": export_pt2}
+_WRITERS = {".lbq": save_network, ".nir": export_nir, ".onnx": export_onnx, ".pt2": export_pt2}
 
 
 def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:

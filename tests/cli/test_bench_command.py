@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native librar
 
 @pytest.fixture
 def network(tmp_path):
-    lbq.save(tiny_network(), tmp_path / "net.lbq")
+    lbq.save_network(tiny_network(), tmp_path / "net.lbq")
     return tmp_path / "net.lbq"
 
 

@@ -102,8 +102,8 @@ def own(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("own")
     real = lbq.lower(model.eval(), torch.zeros(1, 3, 8, 8))
-    lbq.save(real, folder / "real.lbq")
-    lbq.save(lbq.to_fixed_point(real, pixels=PIXELS), folder / "integers.lbq")
+    lbq.save_network(real, folder / "real.lbq")
+    lbq.save_network(lbq.to_fixed_point(real, pixels=PIXELS), folder / "integers.lbq")
     return folder
 
 
@@ -113,7 +113,7 @@ def answered(network, pictures, prepare):
     for label, name in enumerate(("dark", "light")):
         for path in sorted((pictures / "test" / name).iterdir()):
             image = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
-            answer = lbq.run(network, prepare(image)[None])
+            answer = lbq.run_network(network, prepare(image)[None])
             correct, count = correct + int(answer.argmax(1).item() == label), count + 1
     return correct, count
 
@@ -128,12 +128,12 @@ def test_a_bundle_of_an_own_network_is_tested_on_a_folder_of_images(
 ):
     words = ("--data", pictures, "--cache", tmp_path)
     found = evaluated(capsys, own / "integers.lbq", *words)
-    expected = answered(lbq.load(own / "integers.lbq"), pictures, lambda image: image)
+    expected = answered(lbq.load_network(own / "integers.lbq"), pictures, lambda image: image)
     assert (found["correct"], found["count"]) == expected
     flags = ("--mean", *PIXELS.mean, "--std", *PIXELS.std)
     found = evaluated(capsys, own / "real.lbq", *words, *flags)
     assert (found["correct"], found["count"]) == answered(
-        lbq.load(own / "real.lbq"), pictures, normalized
+        lbq.load_network(own / "real.lbq"), pictures, normalized
     )
     assert 0 < found["correct"] < found["count"]  # a network that always says one class is no test
 
@@ -181,6 +181,6 @@ def test_inputs_that_are_no_rgb_images_are_refused_with_what_python_does(tmp_pat
     )
     example = torch.zeros(2, 1, *shape) if takes_frames else torch.zeros(1, *shape)
     path = tmp_path / "own.lbq"
-    lbq.save(lbq.lower(model.eval(), example), path)
+    lbq.save_network(lbq.lower(model.eval(), example), path)
     assert main(["eval", str(path), "--data", "synthetic"]) == 1
-    assert f"lbq.run(lbq.load('{path}'), inputs)" in capsys.readouterr().err
+    assert f"lbq.run_network(lbq.load_network('{path}'), inputs)" in capsys.readouterr().err

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from lbq.cli.main import main
-from lbq.formats.bundle import digest, load
+from lbq.formats.bundle import digest, load_network
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -33,15 +33,15 @@ def test_a_run_is_lowered_on_the_way(trained, tmp_path):
     out = tmp_path / "net.lbq"
     words = ["export", str(trained), "--to", "bundle", "--out", str(out), "--bits", "16"]
     assert main(words) == 0
-    assert load(out).is_integer
-    assert load(out).get_submodule("stages.0.0.synapse1.0").bits == 16
+    assert load_network(out).is_integer
+    assert load_network(out).get_submodule("stages.0.0.synapse1.0").bits == 16
 
 
 def test_so_is_a_pretrained_network(without_data, tmp_path):
     out = tmp_path / "net.lbq"
     words = ["export", "pocket-cifar10", "--to", "bundle", "--out", str(out)]
     assert main(words) == 0
-    assert load(out).origin["pretrained"] == "pocket-cifar10"
+    assert load_network(out).origin["pretrained"] == "pocket-cifar10"
 
 
 def test_nir_gets_real_numbers_of_a_run_and_refuses_integers(trained, bundle, tmp_path, capsys):

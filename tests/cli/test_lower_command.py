@@ -6,9 +6,9 @@ import torch
 from lbq.cli.lower_command import LoweringOptions, lower_run
 from lbq.cli.main import main
 from lbq.cli.samples import open_samples, sample_batches
-from lbq.deploy import prove, run
+from lbq.deploy import prove, run_network
 from lbq.deploy.nodes import Synapse
-from lbq.formats.bundle import digest, load
+from lbq.formats.bundle import digest, load_network
 from lbq.train.run_folder import load_run
 
 
@@ -17,7 +17,7 @@ def test_a_run_becomes_a_proven_bundle_that_knows_its_recipe(trained, bundle, ca
     words = ["lower", str(trained), "--out", str(again), "--check", "20", "--json"]
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
-    network = load(again)
+    network = load_network(again)
     assert network.is_integer
     assert network.origin["recipe"]["name"] == "tiny"
     assert network.origin["step"] == 4
@@ -37,8 +37,8 @@ def levels_moved(folder, network, *, limit):
     real = lower_run(folder, LoweringOptions(bits="float")).network
     seen = {"real": [], "integer": []}
     for samples in sample_batches(data, limit=limit, batch=limit):
-        run(real, samples.real, watch=lambda *at: seen["real"].append(at[2].flatten()))
-        run(network, samples.raw, watch=lambda *at: seen["integer"].append(at[2].flatten()))
+        run_network(real, samples.real, watch=lambda *at: seen["real"].append(at[2].flatten()))
+        run_network(network, samples.raw, watch=lambda *at: seen["integer"].append(at[2].flatten()))
     one, other = (torch.cat(levels) for levels in seen.values())
     return (one != other).double().mean().item()
 
@@ -47,7 +47,7 @@ def levels_moved(folder, network, *, limit):
 def test_weights_get_the_bits_that_were_asked_for(trained, tmp_path, bits):
     out = tmp_path / "net.lbq"
     assert main(["lower", str(trained), "--out", str(out), "--bits", bits]) == 0
-    network = load(out)
+    network = load_network(out)
     found = {s.bits for p, s in network.named_modules() if p.startswith("stages") if is_synapse(s)}
     assert found == {int(bits)}
     most = max(int(s.weight.int().abs().max()) for s in network.modules() if is_synapse(s))
@@ -74,7 +74,7 @@ def test_calibration_looks_at_training_samples_only(trained, tmp_path, monkeypat
 def test_a_pretrained_network_goes_by_its_name(without_data, tmp_path, capsys):
     out = tmp_path / "net.lbq"
     assert main(["lower", "pocket-cifar10", "--out", str(out)]) == 0
-    network = load(out)
+    network = load_network(out)
     assert network.is_integer
     assert network.origin["pretrained"] == "pocket-cifar10"
     assert network.input_shape == (3, 32, 32)
@@ -102,7 +102,7 @@ def test_real_numbers_answer_as_the_trained_network(trained):
     images = torch.randn(4, 3, 8, 8)
     with torch.no_grad():
         expected = load_run(trained).model(images)
-    torch.testing.assert_close(run(lowered.network, images), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run_network(lowered.network, images), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_data_that_are_gone_are_said_and_worked_around(trained, without_data, tmp_path, capsys):

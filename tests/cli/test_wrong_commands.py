@@ -225,7 +225,7 @@ def nets(bundle):
     model = lbq.resnet20(10, width=1 / 64).eval()
     images = torch.randn(1, 3, 8, 8)
     real = lbq.lower(model, images)
-    return SimpleNamespace(model=model, images=images, real=real, integers=lbq.load(bundle))
+    return SimpleNamespace(model=model, images=images, real=real, integers=lbq.load_network(bundle))
 
 
 CALLS = {
@@ -239,12 +239,12 @@ CALLS = {
         lambda n: lbq.lower(nn.Sequential(nn.GELU()).eval(), torch.ones(1, 2, 3)),
         "GELU",
     ),
-    "an unknown backend": (lambda n: lbq.run(n.real, n.images, backend="gpu"), "planes"),
-    "images of another size": (lambda n: lbq.run(n.real, torch.ones(1, 3, 9, 9)), "9"),
-    "floats for integers": (lambda n: lbq.run(n.integers, n.images), "uint8"),
+    "an unknown backend": (lambda n: lbq.run_network(n.real, n.images, backend="gpu"), "planes"),
+    "images of another size": (lambda n: lbq.run_network(n.real, torch.ones(1, 3, 9, 9)), "9"),
+    "floats for integers": (lambda n: lbq.run_network(n.integers, n.images), "uint8"),
     "three bits": (lambda n: lbq.to_fixed_point(n.real, bits=3), "bits"),
     "integers made of integers": (lambda n: lbq.to_fixed_point(n.integers), "integer"),
-    "a file that is not there": (lambda n: lbq.load("nowhere.lbq"), "nowhere.lbq"),
+    "a file that is not there": (lambda n: lbq.load_network("nowhere.lbq"), "nowhere.lbq"),
     "a step of calibration without data": (lambda n: lbq.calibrate_steps(n.model, []), "batch"),
 }
 

@@ -110,7 +110,7 @@ def test_a_padded_window_holds_less():
     conv = Synapse(weight, bias, max_input=255, bits=8)
     pool = Pool("sum", kernel=(3, 3), stride=(1, 1), padding=(1, 1))
     net = network((1, 2, 2), ("conv", conv), ("pool", pool), ("readout", Readout("none")))
-    found = lbq.run(net, torch.zeros(1, 1, 1, 2, 2, dtype=torch.uint8), backend="dense")
+    found = lbq.run_network(net, torch.zeros(1, 1, 1, 2, 2, dtype=torch.uint8), backend="dense")
     assert found.unique().tolist() == [400]  # four of nine taps
     bound = prove(net)["readout"]
     assert (bound.low, bound.high) == (0, 900)

@@ -20,7 +20,7 @@ from lbq.deploy.fixed_point import (
 )
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import Synapse
-from lbq.deploy.run import run
+from lbq.deploy.run import run_network
 from lbq.errors import LoweringError, NonFiniteError, ParameterError, ShapeError
 from lbq.neurons import BurstLIF, FixedStep
 
@@ -44,7 +44,9 @@ def test_every_integer_equals_the_oracle(seed):
     seen, expected = node_outputs(net, inputs), run_oracle(net, inputs)
     assert sum(int((seen[path].numpy() != expected[path]).sum()) for path in seen) == 0
     for backend in ("unary", "planes"):
-        assert torch.equal(run(net, inputs, backend=backend), run(net, inputs, backend="dense"))
+        assert torch.equal(
+            run_network(net, inputs, backend=backend), run_network(net, inputs, backend="dense")
+        )
 
 
 def test_raw_bytes_give_what_normalised_images_gave_borders_included():
@@ -61,7 +63,7 @@ def test_raw_bytes_give_what_normalised_images_gave_borders_included():
     assert isinstance(stem, Synapse)
     assert stem.bias is not None
     assert stem.bias.dim() == 3
-    got = run(net, pixels, backend="dense")[0].double() * net.logit_scale
+    got = run_network(net, pixels, backend="dense")[0].double() * net.logit_scale
     torch.testing.assert_close(got, conv(normalised(pixels)).detach(), rtol=0, atol=2e-3)
 
 
@@ -75,8 +77,8 @@ def test_more_bits_move_fewer_levels():
     for bits in (4, 8, 16):
         net = to_fixed_point(lowered, bits=bits, pixels=PIXELS)
         floats, integers = [], []
-        run(lowered, images, watch=lambda *what, into=floats: into.append(what[2]))
-        run(net, pixels, watch=lambda *what, into=integers: into.append(what[2]))
+        run_network(lowered, images, watch=lambda *what, into=floats: into.append(what[2]))
+        run_network(net, pixels, watch=lambda *what, into=integers: into.append(what[2]))
         moved = sum(int((a != b).sum()) for a, b in zip(floats, integers, strict=True))
         shares.append(moved / sum(level.numel() for level in floats))
     assert shares[0] > shares[1] > shares[2]
@@ -217,7 +219,7 @@ def test_the_agreement_is_counted_on_the_calibration_images(images):
     found, levels = integers.agreement, {}
     for name, network, inputs in (("real", net, shown), ("integer", integers, raw)):
         seen = levels.setdefault(name, [])
-        answers = run(network, inputs, watch=lambda *at, into=seen: into.append(at[2]))
+        answers = run_network(network, inputs, watch=lambda *at, into=seen: into.append(at[2]))
         levels[f"{name} answers"] = answers.argmax(1)
     equal = [a == b for a, b in zip(levels["real"], levels["integer"], strict=True)]
     assert found.samples == 32

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 import lbq
 from lbq.deploy.lower import lower
 from lbq.deploy.nodes import NODES, Shortcut, Synapse
-from lbq.deploy.run import run
+from lbq.deploy.run import run_network
 from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
@@ -209,4 +209,4 @@ def test_a_lowered_network_compiles_to_equal_levels():
     net = lower(lbq.resnet20(10, width=1 / 16).double().eval(), torch.zeros(1, 3, 16, 16).double())
     images = torch.randn(2, 3, 16, 16).double()
     exported = torch.export.export(net, (images,))
-    torch.testing.assert_close(exported.module()(images), run(net, images))
+    torch.testing.assert_close(exported.module()(images), run_network(net, images))

@@ -14,7 +14,7 @@ from lbq.deploy.lower import lower
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.native_engine import EngineState, NativeEngine, NetworkDescription, output_shape
 from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
-from lbq.deploy.run import run
+from lbq.deploy.run import run_network
 from lbq.errors import ImplementationError, LoweringError, ParameterError, ShapeError, TimeError
 from lbq.kernels import native_scan as kernels
 
@@ -29,7 +29,7 @@ def integer_network(seed, bits=8):
 
 def seen_by(net, inputs, backend):
     seen = []
-    logits = run(net, inputs, backend=backend, watch=lambda *what: seen.append(what))
+    logits = run_network(net, inputs, backend=backend, watch=lambda *what: seen.append(what))
     return logits, seen
 
 
@@ -48,7 +48,8 @@ def test_it_gives_the_same_levels_and_logits_as_dense(seed):
 def test_events_and_dense_products_give_the_same_bits(choice):
     net, inputs = integer_network(7)
     assert torch.equal(
-        NativeEngine(net, choice=choice).run(inputs, threads=2), run(net, inputs, backend="dense")
+        NativeEngine(net, choice=choice).run(inputs, threads=2),
+        run_network(net, inputs, backend="dense"),
     )
 
 
@@ -60,12 +61,12 @@ def test_a_stream_is_the_whole_sequence(seed):
     for t in range(net.timesteps):
         now = inputs[t : t + 1] if net.takes_frames else inputs
         total = total + engine.run(now, carries=carries, timesteps=1)
-    assert torch.equal(total, run(net, inputs, backend="dense"))
+    assert torch.equal(total, run_network(net, inputs, backend="dense"))
 
 
 def test_one_engine_serves_many_threads():
     net, inputs = integer_network(3)
-    engine, expected = NativeEngine(net), run(net, inputs, backend="dense")
+    engine, expected = NativeEngine(net), run_network(net, inputs, backend="dense")
 
     def ask(number):
         return engine.run(inputs, threads=1 + number % 2)
@@ -77,20 +78,24 @@ def test_one_engine_serves_many_threads():
 
 def test_buffers_that_are_written_or_replaced_are_packed_again():
     net, inputs = integer_network(2)
-    run(net, inputs, backend="native")
+    run_network(net, inputs, backend="native")
     for change in ("write", "replace", "replace"):  # a freed tensor may leave its id to the next
         for _, neuron in net.neurons():
             if change == "write":
                 neuron.thresholds += 1
             else:
                 neuron.thresholds = neuron.thresholds + 1
-        assert torch.equal(run(net, inputs, backend="native"), run(net, inputs, backend="dense"))
+        assert torch.equal(
+            run_network(net, inputs, backend="native"), run_network(net, inputs, backend="dense")
+        )
 
 
 def test_networks_made_in_inference_mode_run():
     with torch.inference_mode():
         net, inputs = integer_network(1)
-        assert torch.equal(run(net, inputs, backend="native"), run(net, inputs, backend="dense"))
+        assert torch.equal(
+            run_network(net, inputs, backend="native"), run_network(net, inputs, backend="dense")
+        )
 
 
 def test_every_synapse_and_neuron_is_timed():
@@ -104,14 +109,14 @@ def test_every_synapse_and_neuron_is_timed():
 def test_an_empty_batch_has_no_answers():
     net, inputs = integer_network(1)
     none = inputs[:, :0] if net.takes_frames else inputs[:0]
-    assert run(net, none, backend="native").shape[-2:] == (0, 5)
+    assert run_network(net, none, backend="native").shape[-2:] == (0, 5)
 
 
 def test_a_network_of_real_numbers_is_refused():
     model = RandomNetwork(4)
     inputs = model.inputs().float()
     with pytest.raises(LoweringError, match="to_fixed_point"):
-        run(lower(model, inputs), inputs, backend="native")
+        run_network(lower(model, inputs), inputs, backend="native")
 
 
 def test_carries_of_another_batch_are_refused():
@@ -182,7 +187,9 @@ def test_a_residual_network_runs():
     model = lbq.resnet20(10, width=1 / 16).eval()
     pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
     net = to_fixed_point(lower(model, pixels.float()), pixels=None)
-    assert torch.equal(run(net, pixels, backend="native"), run(net, pixels, backend="dense"))
+    assert torch.equal(
+        run_network(net, pixels, backend="native"), run_network(net, pixels, backend="dense")
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -248,7 +255,7 @@ def test_a_network_that_the_engine_does_not_support_is_refused(why):
     for path, node, *inputs in REFUSED[why]:
         net.add(path, node, *inputs)
     with pytest.raises(LoweringError, match=why):
-        run(net, torch.zeros(2, 1, 4, dtype=torch.uint8), backend="native")
+        run_network(net, torch.zeros(2, 1, 4, dtype=torch.uint8), backend="native")
 
 
 def test_a_pool_that_is_larger_than_what_it_reads_does_not_run():
@@ -308,5 +315,6 @@ def test_the_ideal_network_is_exact():
     network = native_engine.ideal_network()
     inputs = torch.ones(network.example().shape, dtype=torch.uint8)
     assert torch.equal(
-        NativeEngine(network, choice="dense").run(inputs), run(network, inputs, backend="dense")
+        NativeEngine(network, choice="dense").run(inputs),
+        run_network(network, inputs, backend="dense"),
     )

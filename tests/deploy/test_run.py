@@ -18,7 +18,7 @@ from lbq.deploy.run import (
     choose_backend,
     dense_product,
     planes_product,
-    run,
+    run_network,
     unary_product,
 )
 from lbq.errors import LoweringError, ParameterError, ShapeError
@@ -39,7 +39,10 @@ def test_every_backend_gives_the_same_logits(seed, backend):
     inputs = model.inputs().double() / 64
     net = lower(model, inputs)
     torch.testing.assert_close(
-        run(net, inputs, backend=backend), run(net, inputs, backend="dense"), rtol=1e-9, atol=1e-9
+        run_network(net, inputs, backend=backend),
+        run_network(net, inputs, backend="dense"),
+        rtol=1e-9,
+        atol=1e-9,
     )
 
 
@@ -48,7 +51,7 @@ def test_a_watch_sees_what_it_sees_on_the_trained_network():
     images, seen, expected = torch.randn(2, 3, 16, 16).double(), [], []
     with torch.no_grad(), lbq.watch_levels(model, lambda *what: expected.append(what)):
         model(images)
-    run(lower(model, images), images, watch=lambda *what: seen.append(what))
+    run_network(lower(model, images), images, watch=lambda *what: seen.append(what))
     assert [what[:2] for what in seen] == [what[:2] for what in expected]
     assert all(torch.equal(a[2], b[2]) for a, b in zip(seen, expected, strict=True))
 
@@ -61,7 +64,7 @@ def test_a_tally_counts_on_a_lowered_network_as_on_the_trained_one(block):
     with torch.no_grad(), lbq.watch_levels(model, trained):
         model(images)
     lowered = lbq.OpCounter(net)
-    run(net, images, watch=lowered, backend="planes")
+    run_network(net, images, watch=lowered, backend="planes")
     assert lowered.table().total() == trained.table().total()
     assert lowered.table().layers == trained.table().layers
 
@@ -71,7 +74,7 @@ def test_a_tally_counts_integers_too():
     frames = torch.randint(0, 4, (2, 3, 2, 16, 16), dtype=torch.uint8)
     net = to_fixed_point(lower(model, frames.float()))
     counter = lbq.OpCounter(net)
-    run(net, frames, watch=counter)
+    run_network(net, frames, watch=counter)
     assert counter.table().num_images == 3
     assert not counter.table().untracked
 
@@ -79,13 +82,13 @@ def test_a_tally_counts_integers_too():
 def test_an_unknown_backend_is_refused(networks):
     net, pixels = networks
     with pytest.raises(ParameterError, match="abacus"):
-        run(net, pixels.double(), backend="abacus")
+        run_network(net, pixels.double(), backend="abacus")
 
 
 def test_inputs_are_checked(networks):
     net, pixels = networks
     with pytest.raises(ShapeError):
-        run(net, pixels.double()[..., 1:])
+        run_network(net, pixels.double()[..., 1:])
 
 
 LEVELS = torch.arange(256, dtype=torch.uint8)
@@ -189,7 +192,7 @@ def wide_sums():
 def test_no_setting_of_torch_changes_an_integer(wide_sums, backend, setting):
     net, raw, answers = wide_sums
     with SETTINGS[setting](), Products() as products:
-        got = run(net, raw, backend=backend)
+        got = run_network(net, raw, backend=backend)
     assert torch.equal(got.long(), answers.long())
     # Reduced precision shows on some processors only; every one computes float64 in full.
     assert products.dtypes <= {torch.float64}
@@ -200,7 +203,7 @@ def test_integers_run_on_the_native_engine_by_default(wide_sums):
     net, raw, answers = wide_sums
     assert choose_backend(net) == "native"
     with Products() as products:  # the engine calls no convolution of torch
-        got = run(net, raw)
+        got = run_network(net, raw)
     assert not products.dtypes
     assert torch.equal(got.long(), answers.long())
 
@@ -208,7 +211,9 @@ def test_integers_run_on_the_native_engine_by_default(wide_sums):
 def test_real_numbers_run_densely_by_default(networks):
     net, pixels = networks
     assert choose_backend(net) == "dense"
-    assert torch.equal(run(net, pixels.double()), run(net, pixels.double(), backend="dense"))
+    assert torch.equal(
+        run_network(net, pixels.double()), run_network(net, pixels.double(), backend="dense")
+    )
 
 
 def test_networks_that_the_engine_does_not_take_run_densely(wide_sums, monkeypatch, caplog):
@@ -221,7 +226,7 @@ def test_networks_that_the_engine_does_not_take_run_densely(wide_sums, monkeypat
     with caplog.at_level("INFO", logger="lbq.deploy.run"):
         assert choose_backend(net) == "dense"
     assert "does not take this network" in caplog.text
-    assert torch.equal(run(net, raw).long(), answers.long())
+    assert torch.equal(run_network(net, raw).long(), answers.long())
 
 
 def test_whoever_hooks_a_node_sees_the_default_run(wide_sums):
@@ -229,7 +234,7 @@ def test_whoever_hooks_a_node_sees_the_default_run(wide_sums):
     seen = []
     with lbq.watch_levels(net, lambda *what: seen.append(what)):
         assert choose_backend(net) == "dense"
-        assert torch.equal(run(net, raw).long(), answers.long())
+        assert torch.equal(run_network(net, raw).long(), answers.long())
     assert len(seen) == net.timesteps * len(list(net.neurons()))
 
 

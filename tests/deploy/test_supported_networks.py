@@ -448,9 +448,9 @@ def test_a_kind_that_is_lowered_is_exact_in_float64(build, shape):
 @pytest.mark.parametrize(("build", "shape"), shapes(**GROUPS))
 def test_its_integers_are_the_same_in_every_backend_and_close_to_it(build, shape):
     integers, raw, answer = in_integers(build, shape)
-    dense = lbq.run(integers, raw, backend="dense")
+    dense = lbq.run_network(integers, raw, backend="dense")
     for backend in ("planes", "unary", "native"):
-        assert torch.equal(lbq.run(integers, raw, backend=backend), dense), backend
+        assert torch.equal(lbq.run_network(integers, raw, backend=backend), dense), backend
     error = (dense * integers.logit_scale - answer).abs().mean()
     assert error < 0.1 * answer.abs().mean()
 

@@ -19,12 +19,12 @@ _READER = Path(__file__).parents[2] / "examples" / "numpy_reader.py"
 def answers(network, inputs, folder, *, with_oracle=True):
     """Return the integers of every engine by name; folder is for the files."""
     backends = [*BACKENDS, "native"] if kernels.isa() else BACKENDS
-    found = {name: lbq.run(network, inputs, backend=name).numpy() for name in backends}
+    found = {name: lbq.run_network(network, inputs, backend=name).numpy() for name in backends}
     if with_oracle:
         found["int64 oracle"] = run_oracle(network, inputs)[network.plan[-1].path]
     bundle = folder / "net.lbq"
-    lbq.save(network, bundle)
-    found["bundle"] = lbq.run(lbq.load(bundle), inputs, backend="dense").numpy()
+    lbq.save_network(network, bundle)
+    found["bundle"] = lbq.run_network(lbq.load_network(bundle), inputs, backend="dense").numpy()
     reader = _load_reader()
     found["numpy reader"] = reader.run(reader.read_bundle(str(bundle)), inputs.numpy())
     for style in ("exact", "fast"):

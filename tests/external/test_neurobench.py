@@ -44,7 +44,7 @@ def samples(form):
 def run_ourselves(network, samples):
     inputs = samples.transpose(0, 1) if network.takes_frames else samples
     counter = lbq.OpCounter(network)
-    return lbq.run(network, inputs, watch=counter), counter.table()
+    return lbq.run_network(network, inputs, watch=counter), counter.table()
 
 
 def benchmark(network, samples, target):

@@ -54,7 +54,9 @@ def expected_rows(network, images):
     """Return class and logits by the dense backend."""
     parts = []
     for start in range(0, len(images), 1000):
-        parts.append(lbq.run(network, torch.from_numpy(images[start : start + 1000])).numpy())
+        parts.append(
+            lbq.run_network(network, torch.from_numpy(images[start : start + 1000])).numpy()
+        )
     logits = np.concatenate(parts).astype(np.int64)
     return np.concatenate([logits.argmax(1)[:, None], logits], axis=1)
 
@@ -100,7 +102,7 @@ def trial(program, network, images, place, *, shards, kills, repeats=1, workers=
     """Run one trial in a folder, over repeated images; return the numbers."""
     expected = np.concatenate([expected_rows(network, images)] * repeats)
     images = np.concatenate([images] * repeats)
-    lbq.save(network, place / "net.lbq")
+    lbq.save_network(network, place / "net.lbq")
     places = write_shards(place / "in", images, shards)
     rng, out = random.Random(seed), place / "out"
     found = kill_and_finish(

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bundles import EditableBundle, tiny_network
 
 from lbq.config_io import parse_json
-from lbq.deploy import prove, run
+from lbq.deploy import prove, run_network
 from lbq.errors import LBQError
-from lbq.formats import load, save
+from lbq.formats import load_network, save_network
 from lbq.formats.bundle import build
 from lbq.formats.container import read_file, unpack
 from lbq.formats.manifest import read_manifest
@@ -136,12 +136,12 @@ def size_of(path):
 def attempt(path):
     """Load and run a mutant; say how it ended. Anything but our own error escapes."""
     try:
-        network = load(path)
+        network = load_network(path)
     except LBQError as error:
         return f"refused: {getattr(error, 'rule', type(error).__name__)}"
     if size_of(path) > RUNNABLE:
         return "loaded, too large to run here"
-    answer = run(network, network.example(2), backend="dense")
+    answer = run_network(network, network.example(2), backend="dense")
     assert answer.shape[-2] == 2
     return "ran"
 
@@ -155,7 +155,7 @@ def mutants(count, seed):
         path = Path(folder) / "mutant.lbq"
         originals = []
         for is_integer in (True, False):
-            save(tiny_network(is_integer=is_integer), path)
+            save_network(tiny_network(is_integer=is_integer), path)
             originals.append(path.read_bytes())
         for _ in range(count):
             how, data = mutate(rng.choice(originals), rng)

@@ -16,11 +16,11 @@ from onnx_networks import MEAN, RESNETS, STD, lowered_resnet
 
 import lbq
 from lbq import neurons
-from lbq.deploy import Pixels, lower, run, to_fixed_point
+from lbq.deploy import Pixels, lower, run_network, to_fixed_point
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.nodes import Readout, Synapse
 from lbq.errors import LBQError
-from lbq.formats import BundleError, digest, load, save
+from lbq.formats import BundleError, digest, load_network, save_network
 
 SHAPES = [("resnet20", "basic"), ("resnet20", "sew"), ("resnet18", "basic"), ("resnet19", "basic")]
 
@@ -30,9 +30,9 @@ SHAPES = [("resnet20", "basic"), ("resnet20", "sew"), ("resnet18", "basic"), ("r
 def test_a_network_comes_back_bit_for_bit(name, block, bits, tmp_path):
     network, inputs = lowered_resnet(RESNETS[name], timesteps=2, bits=bits, block=block)
     network.origin = {"recipe": name, "bits": bits, "nested": [1, 2.5, None, {"ä": True}]}
-    save(network, tmp_path / "net.lbq")
-    again = load(tmp_path / "net.lbq")
-    assert torch.equal(run(again, inputs), run(network, inputs))
+    save_network(network, tmp_path / "net.lbq")
+    again = load_network(tmp_path / "net.lbq")
+    assert torch.equal(run_network(again, inputs), run_network(network, inputs))
     assert again.plan == network.plan
     assert (again.origin, again.logit_scale) == (network.origin, network.logit_scale)
     assert [repr(node) for _, node in again.nodes()] == [repr(node) for _, node in network.nodes()]
@@ -43,7 +43,7 @@ def test_a_network_comes_back_bit_for_bit(name, block, bits, tmp_path):
 
 def renamed_readout(name, tmp_path):
     """Write the tiny network with another path for its last node."""
-    save(tiny_network(), tmp_path / "net.lbq")
+    save_network(tiny_network(), tmp_path / "net.lbq")
     draft = EditableBundle((tmp_path / "net.lbq").read_bytes())
     draft.manifest["nodes"][-1]["path"] = name
     (tmp_path / "net.lbq").write_bytes(draft.pack())
@@ -53,12 +53,12 @@ def renamed_readout(name, tmp_path):
 @pytest.mark.parametrize("name", ["forward", "plan", "training", "fc.weight", "stem.neuron.emit"])
 def test_a_name_that_is_taken_is_refused(name, tmp_path):
     with pytest.raises(BundleError) as caught:
-        load(renamed_readout(name, tmp_path))
+        load_network(renamed_readout(name, tmp_path))
     assert caught.value.rule == "name"
 
 
 def test_a_node_may_lie_inside_another(tmp_path):
-    assert load(renamed_readout("fc.readout", tmp_path)).plan[-1].path == "fc.readout"
+    assert load_network(renamed_readout("fc.readout", tmp_path)).plan[-1].path == "fc.readout"
 
 
 @pytest.mark.parametrize(
@@ -79,35 +79,39 @@ def test_every_neuron_of_the_library_can_be_saved(neuron, tmp_path):
     model = lbq.resnet20(10, timesteps=2, neuron=neuron, width=1 / 16).double().eval()
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     network = lower(model, images)
-    save(network, tmp_path / "net.lbq")
-    assert torch.equal(run(load(tmp_path / "net.lbq"), images), run(network, images))
+    save_network(network, tmp_path / "net.lbq")
+    assert torch.equal(
+        run_network(load_network(tmp_path / "net.lbq"), images), run_network(network, images)
+    )
 
 
 def test_a_binary_network_of_integers_can_be_saved(tmp_path):
     model = lbq.resnet20(10, timesteps=2, neuron=lambda c: neurons.BinaryLIF(), width=1 / 16)
     network = lower(model.eval(), torch.randn(2, 3, 16, 16))
     integers = to_fixed_point(network, pixels=Pixels(mean=MEAN, std=STD))
-    save(integers, tmp_path / "net.lbq")
+    save_network(integers, tmp_path / "net.lbq")
     images = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
-    assert torch.equal(run(load(tmp_path / "net.lbq"), images), run(integers, images))
+    assert torch.equal(
+        run_network(load_network(tmp_path / "net.lbq"), images), run_network(integers, images)
+    )
 
 
 def test_a_network_saved_twice_is_the_same_file(tmp_path):
-    first = save(tiny_network(), tmp_path / "1.lbq")
-    second = save(load(tmp_path / "1.lbq"), tmp_path / "2.lbq")
+    first = save_network(tiny_network(), tmp_path / "1.lbq")
+    second = save_network(load_network(tmp_path / "1.lbq"), tmp_path / "2.lbq")
     assert first == second
 
 
 def test_the_digest_is_the_one_that_everyone_computes(tmp_path):
     path = tmp_path / "net.lbq"
-    returned = save(tiny_network(), path)
+    returned = save_network(tiny_network(), path)
     assert returned == digest(path) == hashlib.sha256(path.read_bytes()).hexdigest()
-    load(path, sha256=returned)
+    load_network(path, sha256=returned)
 
 
 def test_the_payload_is_plain_safetensors_with_weights_of_four_bits_as_bytes(tmp_path):
     network = tiny_network()
-    save(network, tmp_path / "net.lbq")
+    save_network(network, tmp_path / "net.lbq")
     data = (tmp_path / "net.lbq").read_bytes()
     tensors = safetensors.torch.load(data[64 + int.from_bytes(data[12:16], "little") :])
     weight = network.get_submodule("block.conv").weight
@@ -119,7 +123,7 @@ def test_a_network_that_would_be_refused_is_not_written(tmp_path):
     network = tiny_network()
     network.get_submodule("block.conv").weight[0] = 8  # four bits hold 7
     with pytest.raises(LBQError):
-        save(network, tmp_path / "net.lbq")
+        save_network(network, tmp_path / "net.lbq")
     assert not list(tmp_path.iterdir())
 
 
@@ -150,12 +154,12 @@ def _hostile(canary, draft):
 
 def test_files_that_want_to_run_code_are_refused_and_nothing_runs(tmp_path):  # X1
     path, canary = tmp_path / "net.lbq", tmp_path / "canary"
-    save(tiny_network(), path)
+    save_network(tiny_network(), path)
     files = list(_hostile(canary, EditableBundle(path.read_bytes())))
     for data in files:
         path.write_bytes(data)
         with pytest.raises(BundleError):
-            load(path)
+            load_network(path)
         assert not canary.exists()
     pickle.loads(files[0]).close()  # otherwise this proves nothing
     assert canary.exists()
@@ -163,18 +167,18 @@ def test_files_that_want_to_run_code_are_refused_and_nothing_runs(tmp_path):  # 
 
 _MEASURE = """
 import resource, sys
-from lbq.formats import load
-load(sys.argv[1])  # what is imported on first use
+from lbq.formats import load_network
+load_network(sys.argv[1])  # what is imported on first use
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-load(sys.argv[2])
+load_network(sys.argv[2])
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float32])
 def test_loading_takes_about_twice_the_file_of_memory(dtype, tmp_path):
-    save(tiny_network(is_integer=dtype == torch.int8), tmp_path / "small.lbq")
-    save(one_large_synapse(dtype), tmp_path / "large.lbq")
+    save_network(tiny_network(is_integer=dtype == torch.int8), tmp_path / "small.lbq")
+    save_network(one_large_synapse(dtype), tmp_path / "large.lbq")
     paths = [tmp_path / "small.lbq", tmp_path / "large.lbq"]
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, *paths], capture_output=True, text=True, check=True

@@ -17,13 +17,13 @@ def test_programs_give_the_integers_of_the_network(run_file, tmp_path):
     lbq.export(network, path)
     inputs = torch.randint(0, 256, network.example(3).shape, dtype=torch.uint8)
     found = np.asarray(run_file(path, inputs))
-    assert np.array_equal(found, lbq.run(network, inputs, backend="dense").numpy())
+    assert np.array_equal(found, lbq.run_network(network, inputs, backend="dense").numpy())
 
 
 def test_a_bundle_is_the_file_that_save_writes(tmp_path):
     network = tiny_network()
     lbq.export(network, str(tmp_path / "a.lbq"))
-    lbq.save(network, tmp_path / "b.lbq")
+    lbq.save_network(network, tmp_path / "b.lbq")
     assert (tmp_path / "a.lbq").read_bytes() == (tmp_path / "b.lbq").read_bytes()
 
 
@@ -32,7 +32,7 @@ def test_nir_takes_real_numbers_only(tmp_path):
     lbq.export(network, tmp_path / "net.nir")
     inputs = torch.randn(3, 2, 4)
     assert torch.allclose(
-        lbq.run(import_nir(tmp_path / "net.nir"), inputs), lbq.run(network, inputs)
+        lbq.run_network(import_nir(tmp_path / "net.nir"), inputs), lbq.run_network(network, inputs)
     )
     with pytest.raises(LoweringError, match="real numbers"):
         lbq.export(tiny_network(), tmp_path / "integers.nir")

@@ -12,7 +12,7 @@ from onnx_networks import stir
 
 import lbq
 from lbq import neurons
-from lbq.deploy import Pixels, lower, run, to_fixed_point
+from lbq.deploy import Pixels, lower, run_network, to_fixed_point
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.nodes import Merge, Pool, Readout, Synapse
 from lbq.errors import FormatError, LoweringError
@@ -41,7 +41,9 @@ def lowered(build=lbq.resnet20, *, timesteps=3, dtype=torch.float64, **options):
 
 def watched(network, inputs):
     levels = {}
-    logits = run(network, inputs, watch=lambda path, t, level: levels.setdefault((path, t), level))
+    logits = run_network(
+        network, inputs, watch=lambda path, t, level: levels.setdefault((path, t), level)
+    )
     return logits, levels
 
 
@@ -96,7 +98,7 @@ def test_an_imported_network_goes_on_to_integers(tmp_path):
         to_fixed_point(found, pixels=pixels)
         for found in (network, import_nir(tmp_path / "net.nir"))
     )
-    assert torch.equal(run(mine, bytes_), run(other, bytes_))
+    assert torch.equal(run_network(mine, bytes_), run_network(other, bytes_))
 
 
 def chain(*nodes, shape=(2, 4, 4)):
@@ -140,7 +142,9 @@ def test_sums_of_sums_are_added_in_their_order(tmp_path):
     network.add("readout", Readout("none"), total)
     export_nir(network, tmp_path / "net.nir")
     inputs = torch.randn(2, 3, 2, 4, 4, dtype=torch.float64)
-    assert torch.equal(run(import_nir(tmp_path / "net.nir"), inputs), run(network, inputs))
+    assert torch.equal(
+        run_network(import_nir(tmp_path / "net.nir"), inputs), run_network(network, inputs)
+    )
 
 
 def test_other_files_and_other_graphs_are_refused(tmp_path):

@@ -10,8 +10,8 @@ import torch
 from bundles import with_reset
 from onnx_networks import RESNETS, lowered_resnet
 
-from lbq.deploy import run
-from lbq.formats import save
+from lbq.deploy import run_network
+from lbq.formats import save_network
 
 READER = Path(__file__).parents[2] / "examples" / "numpy_reader.py"
 
@@ -29,7 +29,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def answers(network, inputs, folder, *, code=ALONE):
     """Let the reader run a bundle in a process without torch; return class and logits per row."""
-    save(network, folder / "net.lbq")
+    save_network(network, folder / "net.lbq")
     np.save(folder / "images.npy", inputs.numpy())
     command = [sys.executable, "-I", "-c", code, READER, folder / "net.lbq", folder / "images.npy"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -43,7 +43,7 @@ def answers(network, inputs, folder, *, code=ALONE):
 )
 def test_the_reader_agrees_with_torch_bit_for_bit(name, block, bits, tmp_path):
     network, inputs = lowered_resnet(RESNETS[name], timesteps=2, bits=bits, block=block)
-    expected = run(network, inputs, backend="dense")
+    expected = run_network(network, inputs, backend="dense")
     found = answers(network, inputs, tmp_path)
     assert torch.equal(found[:, 1:], expected.long())
     assert torch.equal(found[:, 0], expected.argmax(1))
@@ -54,7 +54,7 @@ def test_the_reader_knows_every_reset(reset, tmp_path):
     network = with_reset(reset)
     inputs = torch.randint(0, 256, (8, 2, 5, 5), dtype=torch.uint8)
     found = answers(network, inputs, tmp_path)
-    assert torch.equal(found[:, 1:], run(network, inputs, backend="dense").long())
+    assert torch.equal(found[:, 1:], run_network(network, inputs, backend="dense").long())
 
 
 def test_the_reader_is_short_and_alone():

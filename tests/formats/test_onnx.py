@@ -59,7 +59,7 @@ def test_an_answer_at_every_timestep_is_the_same_bits(style, engine):
     model = nn.Sequential(nn.Linear(4, 6), lbq.BurstLIF(step=0.2), nn.Linear(6, 5)).eval()
     raw = torch.randint(0, 256, (3, 7, 4), dtype=torch.uint8)
     net = lbq.to_fixed_point(lbq.lower(model, raw.float()), pixels=None)
-    expected = lbq.run(net, raw, backend="dense")
+    expected = lbq.run_network(net, raw, backend="dense")
     assert expected.shape == (3, 7, 5)
     got = exported_answers(net, raw, engine=engine, style=style)
     assert not num_different(got, answers(net, raw))

@@ -131,7 +131,7 @@ def networks(request):
 def test_many_levels_need_few_operators_and_are_the_same_bits(networks, style, tmp_path):
     _, net, raw = networks
     seen = {}
-    logits = lbq.run(
+    logits = lbq.run_network(
         net, raw, backend="dense", watch=lambda path, t, level: seen.update({(path, t): level})
     )
     export_onnx(net, tmp_path / "net.onnx", style=style, outputs_levels=True)
@@ -152,7 +152,9 @@ def test_many_levels_of_real_numbers(networks, tmp_path):
     assert len(onnx.load(tmp_path / "net.onnx").graph.node) < 250
     for engine in ENGINES:
         found = run_onnx(tmp_path / "net.onnx", images.numpy(), engine=engine)
-        np.testing.assert_allclose(found, lbq.run(net, images).numpy(), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(
+            found, lbq.run_network(net, images).numpy(), rtol=1e-3, atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("num", [17, 31, 32, 100, 255])

@@ -43,7 +43,7 @@ def networks(request):
     integers = lbq.to_fixed_point(net, bits=8, pixels=pixels)
     with torch.no_grad():
         torch.testing.assert_close(net(images), model(images), rtol=1e-5, atol=1e-5)
-        scaled = lbq.run(integers, raw) * integers.logit_scale
+        scaled = lbq.run_network(integers, raw) * integers.logit_scale
         assert (scaled - model(images)).abs().mean() < 0.1 * model(images).abs().mean()
     return net, images, integers, raw
 
@@ -59,7 +59,7 @@ def test_onnx_answers_the_same(networks, tmp_path):
     for style in styles:
         export_onnx(integers, tmp_path / "net.onnx", style=style)
         found = by_onnx(tmp_path / "net.onnx", raw)
-        assert np.array_equal(found, lbq.run(integers, raw).numpy()), style
+        assert np.array_equal(found, lbq.run_network(integers, raw).numpy()), style
     export_onnx(net, tmp_path / "net.onnx")
     np.testing.assert_allclose(by_onnx(tmp_path / "net.onnx", images), net(images), atol=1e-5)
 
@@ -67,9 +67,11 @@ def test_onnx_answers_the_same(networks, tmp_path):
 def test_programs_bundles_and_graphs_answer_the_same(networks, tmp_path):
     net, images, integers, raw = networks
     for network, inputs in ((net, images), (integers, raw)):
-        lbq.save(network, tmp_path / "net.lbq")
-        expected = lbq.run(network, inputs)
-        assert torch.equal(lbq.run(lbq.load(tmp_path / "net.lbq"), inputs), expected)
+        lbq.save_network(network, tmp_path / "net.lbq")
+        expected = lbq.run_network(network, inputs)
+        assert torch.equal(
+            lbq.run_network(lbq.load_network(tmp_path / "net.lbq"), inputs), expected
+        )
         export_pt2(network, tmp_path / "net.pt2")
         program = torch.export.load(tmp_path / "net.pt2").module()
         assert torch.equal(program(inputs), expected)
@@ -86,7 +88,7 @@ def test_a_mean_that_more_is_computed_with_is_refused_by_path(tmp_path):
             export(net, tmp_path / name)
 
 
-@pytest.mark.parametrize("write", [lbq.save, export_onnx, export_nir, export_pt2])
+@pytest.mark.parametrize("write", [lbq.save_network, export_onnx, export_nir, export_pt2])
 def test_a_failing_disk_leaves_the_old_file(write, tmp_path, monkeypatch):
     layers = (nn.Linear(6, 8), lbq.BurstLIF(), nn.Linear(8, 5), MeanOverTime())
     net = lbq.lower(nn.Sequential(*layers).eval(), torch.randn(2, 3, 6))

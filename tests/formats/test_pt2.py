@@ -7,7 +7,7 @@ import pytest
 import torch
 from onnx_networks import RESNETS, lowered_resnet
 
-from lbq.deploy import run
+from lbq.deploy import run_network
 from lbq.errors import FormatError, ShapeError
 from lbq.formats.metadata import network_metadata
 from lbq.formats.pt2 import export_pt2, read_pt2, run_pt2
@@ -70,7 +70,7 @@ def test_it_answers_alike_in_a_process_without_lbq_for_any_batch(exported):
     assert done.stdout.strip() == "without lbq", done.stderr
     answers = torch.load(path.with_name("answers.pt"))
     for piece, answer in zip(pieces, answers, strict=True):
-        expected = run(network, piece, backend="dense")
+        expected = run_network(network, piece, backend="dense")
         assert answer.dtype == expected.dtype
         assert torch.equal(answer, expected)
 
@@ -79,7 +79,7 @@ def test_it_says_what_it_takes_and_runs_at_home(exported):
     network, inputs, path = exported
     program, metadata = read_pt2(path)
     assert metadata == network_metadata(network)
-    expected = run(network, inputs, backend="dense")
+    expected = run_network(network, inputs, backend="dense")
     assert torch.equal(run_pt2(path, inputs), expected)
     if network.is_integer:  # no setting of torch changes an integer
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

@@ -12,7 +12,7 @@ from bundles import EditableBundle, pack_bundle, tiny_bundles
 
 from lbq import LBQError
 from lbq.errors import BoundError
-from lbq.formats import RULES, BundleError, load
+from lbq.formats import RULES, BundleError, load_network
 from lbq.formats.container import read_tensor_table, write_tensors
 
 
@@ -281,14 +281,14 @@ def test_who_breaks_a_rule_is_told_its_name(name, bundles, tmp_path):
     path = tmp_path / "broken.lbq"
     path.write_bytes(draft.pack() if data is None else data)
     with pytest.raises(BundleError) as caught:
-        load(path)
+        load_network(path)
     assert caught.value.rule == rule, caught.value
     assert RULES[rule] in str(caught.value)
 
 
 def test_a_folder_is_no_bundle(tmp_path):
     with pytest.raises(BundleError) as caught:
-        load(tmp_path)
+        load_network(tmp_path)
     assert caught.value.rule == "file"
 
 
@@ -296,11 +296,11 @@ def test_another_file_than_the_known_one_is_refused_before_it_is_parsed(tmp_path
     path = tmp_path / "other"
     path.write_bytes(b"no bundle at all")
     with pytest.raises(BundleError) as caught:
-        load(path, sha256="0" * 64)
+        load_network(path, sha256="0" * 64)
     assert caught.value.rule == "known-digest"
     known = hashlib.sha256(path.read_bytes()).hexdigest().upper()
     with pytest.raises(BundleError) as caught:  # the known one goes on to the next rule
-        load(path, sha256=known)
+        load_network(path, sha256=known)
     assert caught.value.rule != "known-digest"
 
 
@@ -318,7 +318,7 @@ def test_the_drafts_are_sound_before_they_are_broken(bundles, tmp_path):
     for data in bundles.values():
         path = tmp_path / "sound.lbq"
         path.write_bytes(EditableBundle(data).pack())
-        load(path)
+        load_network(path)
 
 
 @pytest.mark.parametrize("lie", [{"high": 1}, {"low": -1}])
@@ -328,7 +328,7 @@ def test_a_lie_about_a_bound_is_refused(lie, bundles, tmp_path):
     bound.update({side: bound[side] + by for side, by in lie.items()})
     (tmp_path / "lie.lbq").write_bytes(draft.pack())
     with pytest.raises(BoundError, match=r"block\.merge claims"):
-        load(tmp_path / "lie.lbq")
+        load_network(tmp_path / "lie.lbq")
 
 
 def test_a_network_that_could_overflow_is_refused(bundles, tmp_path):
@@ -336,7 +336,7 @@ def test_a_network_that_could_overflow_is_refused(bundles, tmp_path):
     draft.numbers[draft.region("stem.conv.bias")] = b"\xff\xff\xff\x7f" * 100
     (tmp_path / "wide.lbq").write_bytes(draft.pack())
     with pytest.raises(BoundError, match="32-bit"):
-        load(tmp_path / "wide.lbq")
+        load_network(tmp_path / "wide.lbq")
 
 
 def test_a_refusal_is_an_error_of_this_library():

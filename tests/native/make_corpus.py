@@ -76,10 +76,10 @@ def main():
     networks = {f"tiny-{reset}": with_reset(reset) for reset in ("event", "level", "zero", "none")}
     networks |= {"tiny-late": with_reset("late"), "frames": frames(), "features": features()}
     for name, network in networks.items():
-        lbq.save(network, CORPUS / f"{name}.lbq")
-        answers = lbq.run(network, inputs_of(network), backend="dense").flatten().tolist()
+        lbq.save_network(network, CORPUS / f"{name}.lbq")
+        answers = lbq.run_network(network, inputs_of(network), backend="dense").flatten().tolist()
         (CORPUS / f"{name}.txt").write_text("\n".join(map(str, answers)) + "\n")
-    lbq.save(tiny_network(is_integer=False), CORPUS / "real.lbq")
+    lbq.save_network(tiny_network(is_integer=False), CORPUS / "real.lbq")
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ def example(native_build, tmp_path_factory):
 
 def test_it_answers_a_black_image(example, tmp_path):
     network = tiny_network()
-    lbq.save(network, tmp_path / "net.lbq")
+    lbq.save_network(network, tmp_path / "net.lbq")
     answers = subprocess.check_output([example, tmp_path / "net.lbq"], text=True)
-    expected = lbq.run(network, network.example(), backend="dense")[0].tolist()
+    expected = lbq.run_network(network, network.example(), backend="dense")[0].tolist()
     assert [int(line) for line in answers.split()] == expected
 
 

@@ -32,10 +32,10 @@ def test_the_package_has_the_version_of_the_library(installed):
 
 def test_another_project_finds_the_package_and_answers_a_bundle(installed, tmp_path):
     network, build = tiny_network(), tmp_path / "build"
-    lbq.save(network, tmp_path / "net.lbq")
+    lbq.save_network(network, tmp_path / "net.lbq")
     configure = ["cmake", "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={installed}"]
     subprocess.run(configure, check=True)
     subprocess.run(["cmake", "--build", build], check=True)
     answers = subprocess.check_output([build / "answer", tmp_path / "net.lbq"], text=True)
-    expected = lbq.run(network, network.example())[0].tolist()
+    expected = lbq.run_network(network, network.example())[0].tolist()
     assert [int(line) for line in answers.split()] == expected

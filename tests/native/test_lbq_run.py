@@ -33,9 +33,9 @@ def from_csv(text):
 
 def check_everywhere(lbq_run, network, inputs, folder):
     """Compare all ways in and out with the dense backend, bit by bit."""
-    expected = with_classes(lbq.run(network, inputs, backend="dense"))
+    expected = with_classes(lbq.run_network(network, inputs, backend="dense"))
     bundle, shards = folder / "net.lbq", folder / "in"
-    lbq.save(network, bundle)
+    lbq.save_network(network, bundle)
     shards.mkdir()
     np.save(shards / "a.npy", inputs.numpy())
     raw = samples_first(network, inputs).numpy().tobytes()
@@ -58,7 +58,7 @@ def check_everywhere(lbq_run, network, inputs, folder):
 
 def test_threads_that_cannot_start_are_not_called_a_lack_of_memory(lbq_run, tmp_path):
     network = tiny_network()
-    lbq.save(network, tmp_path / "net.lbq")
+    lbq.save_network(network, tmp_path / "net.lbq")
 
     def ask_for_huge_stacks():
         _, hard = resource.getrlimit(resource.RLIMIT_STACK)
@@ -99,7 +99,7 @@ def test_the_trained_network_gives_the_same_integers(lbq_run, tmp_path):
 @pytest.fixture
 def place(tmp_path):
     """A folder with a bundle and six shards of two images each."""
-    lbq.save(tiny_network(), tmp_path / "net.lbq")
+    lbq.save_network(tiny_network(), tmp_path / "net.lbq")
     (tmp_path / "in").mkdir()
     for number in range(6):
         images = np.random.default_rng(number).integers(0, 256, (2, 2, 5, 5), dtype=np.uint8)
@@ -193,7 +193,7 @@ def test_answers_of_two_networks_do_not_mix(answer, place):
     answer()
     other = tiny_network()
     other.logit_scale = 0.5
-    lbq.save(other, place / "other.lbq")
+    lbq.save_network(other, place / "other.lbq")
     done = answer(bundle="other.lbq")
     assert done.returncode == 1
     assert b"holds the answers of another network" in done.stderr

@@ -1,4 +1,4 @@
-"""The reader in C++ and lbq.load say the same of every file, by the same rule."""
+"""The reader in C++ and lbq.load_network say the same of every file, by the same rule."""
 
 import random
 import subprocess
@@ -11,7 +11,7 @@ from native.make_corpus import CORPUS, inputs_of
 
 import lbq
 from lbq.errors import BoundError
-from lbq.formats import BundleError, load
+from lbq.formats import BundleError, load_network
 
 TORCH_ONLY = {"name_that_torch_needs"}
 """Which names torch's modules have given away is no affair of the file."""
@@ -19,7 +19,7 @@ TORCH_ONLY = {"name_that_torch_needs"}
 
 def load_result(path):
     try:
-        load(path)
+        load_network(path)
     except BundleError as error:
         return error.rule
     except BoundError:
@@ -71,6 +71,8 @@ def test_mutants_give_the_same_result(lbq_run, bundles, tmp_path):
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(CORPUS.glob("*.txt"))])
 def test_the_committed_bundles_answer_as_ever(name):
-    network = load(CORPUS / f"{name}.lbq")
+    network = load_network(CORPUS / f"{name}.lbq")
     answers = [int(line) for line in (CORPUS / f"{name}.txt").read_text().split()]
-    assert lbq.run(network, inputs_of(network), backend="dense").flatten().tolist() == answers
+    assert (
+        lbq.run_network(network, inputs_of(network), backend="dense").flatten().tolist() == answers
+    )

@@ -84,7 +84,7 @@ def test_a_network_with_two_readouts_is_refused_by_path():
     second = network.add("second", Readout("sum"), *readout.inputs)
     network.add("both", Merge(), readout.path, second)
     with pytest.raises(LBQError, match=readout.path):
-        lbq.run(network, network.example(), backend="native")
+        lbq.run_network(network, network.example(), backend="native")
 
 
 def test_carries_that_no_memory_holds_are_said_to_be_that():

@@ -182,6 +182,6 @@ def _num_classes(model: nn.Module) -> int:
     if not isinstance(model, SpikingResNet) or not layers:
         raise FormatError(
             f"a network that a recipe describes is needed, got {type(model).__name__}; other "
-            f"networks leave through lbq.lower and lbq.save"
+            f"networks leave through lbq.lower and lbq.save_network"
         )
     return layers[-1].out_features

@@ -15,8 +15,7 @@ from lbq.cli.progress import progress_counter
 from lbq.cli.samples import Count, count_answers, open_config, origin_recipe
 from lbq.cli.terminal import Console
 from lbq.data import UNIT, AugmentConfig, Data, DataConfig, Normalization
-from lbq.deploy import LoweredNetwork, Pixels, choose_backend
-from lbq.deploy import run as run_lowered
+from lbq.deploy import LoweredNetwork, Pixels, choose_backend, run_network
 from lbq.deploy.run import Backend
 from lbq.errors import FormatError, ParameterError
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_record
@@ -227,7 +226,7 @@ def _own_images(path: Path, opened: Opened, source: str | None, images: ImageOpt
         raise ParameterError(
             f"{path} takes {what}{opened.input_shape}, and without a recipe only RGB images "
             f"(3, height, width) can be read for it; compare its answers in Python: "
-            f"lbq.run(lbq.load({str(path)!r}), inputs)"
+            f"lbq.run_network(lbq.load_network({str(path)!r}), inputs)"
         )
     if opened.is_integer and (images.mean is not None or images.std is not None):
         raise ParameterError(
@@ -293,10 +292,10 @@ def open_network(path: Path, *, engine: str | None = None, backend: str | None =
 
 def load_bundle(path: Path) -> LoweredNetwork:
     """Load a bundle; errors name its file."""
-    from lbq.formats.bundle import load  # noqa: PLC0415
+    from lbq.formats.bundle import load_network  # noqa: PLC0415
 
     try:
-        return load(path)
+        return load_network(path)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
 
@@ -304,11 +303,11 @@ def load_bundle(path: Path) -> LoweredNetwork:
 def _lowered(network: LoweredNetwork, backend: str) -> Opened:
     if backend == "auto":
         backend = choose_backend(network)
-    kind: Backend = backend  # pyright: ignore[reportAssignmentType] -- run() checks it
+    kind: Backend = backend  # pyright: ignore[reportAssignmentType] -- run_network checks it
     dtype = network.example().dtype
 
     def answer(inputs: Tensor) -> Tensor:
-        return run_lowered(network, inputs.to(dtype), backend=kind)
+        return run_network(network, inputs.to(dtype), backend=kind)
 
     return Opened(
         answer=answer,

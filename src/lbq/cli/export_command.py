@@ -96,9 +96,9 @@ def write(
 
         export_nir(network, out)
     else:
-        from lbq.formats.bundle import save  # noqa: PLC0415
+        from lbq.formats.bundle import save_network  # noqa: PLC0415
 
-        save(network, out)
+        save_network(network, out)
 
 
 def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:

@@ -17,8 +17,7 @@ from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.config_io import Document, to_document
 from lbq.data import Data
-from lbq.deploy import LoweredNetwork, Pixels, lower, prove, to_fixed_point
-from lbq.deploy import run as run_lowered
+from lbq.deploy import LoweredNetwork, Pixels, lower, prove, run_network, to_fixed_point
 from lbq.errors import LBQError, ParameterError
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
 from lbq.train.recipe import Recipe
@@ -89,7 +88,7 @@ class Lowered:
 
 def run(words: Sequence[str]) -> int:
     """Run the command with the arguments of ``lbq lower``."""
-    from lbq.formats.bundle import save  # noqa: PLC0415 -- only this command needs it
+    from lbq.formats.bundle import save_network  # noqa: PLC0415 -- only this command needs it
 
     arguments = read(LowerArguments, words, command="lbq lower", examples=EXAMPLES)
     check_out(arguments.out)
@@ -98,7 +97,7 @@ def run(words: Sequence[str]) -> int:
     if arguments.check and lowered.data is None:
         raise ParameterError(f"--check needs the data: {' '.join(lowered.notes)}")
     is_replaced = arguments.out.exists()
-    sha256 = save(lowered.network, arguments.out)
+    sha256 = save_network(lowered.network, arguments.out)
     found = _describe(lowered, arguments.out) | {"sha256": sha256, "replaced": is_replaced}
     if arguments.check and lowered.data is not None:
         found |= compare(lowered.real, lowered.network, lowered.data, limit=arguments.check)
@@ -187,7 +186,7 @@ def _watched(network: LoweredNetwork, inputs: Tensor) -> tuple[Tensor, dict[Any,
     def see(path: str, t: int, level: Tensor) -> None:
         levels[path, t] = level
 
-    return run_lowered(network, inputs, watch=see), levels
+    return run_network(network, inputs, watch=see), levels
 
 
 def _example(recipe: Recipe, data: Data | None, options: LoweringOptions) -> Tensor:

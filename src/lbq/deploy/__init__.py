@@ -4,7 +4,7 @@ from lbq.deploy.bounds import Bound, prove
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.run import choose_backend, run
+from lbq.deploy.run import choose_backend, run_network
 
 __all__ = [
     "Bound",
@@ -13,6 +13,6 @@ __all__ = [
     "choose_backend",
     "lower",
     "prove",
-    "run",
+    "run_network",
     "to_fixed_point",
 ]

@@ -31,7 +31,7 @@ from lbq.deploy.nodes import (
     Shortcut,
     Synapse,
 )
-from lbq.deploy.run import run
+from lbq.deploy.run import run_network
 from lbq.errors import LoweringError, ParameterError
 from lbq.neurons.watch import removing_hooks
 
@@ -119,7 +119,7 @@ def to_fixed_point(
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
         >>> pixels = lbq.Pixels(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
         >>> integers = lbq.to_fixed_point(net, bits=8, pixels=pixels)
-        >>> lbq.run(integers, torch.zeros(1, 3, 16, 16, dtype=torch.uint8)).dtype
+        >>> lbq.run_network(integers, torch.zeros(1, 3, 16, 16, dtype=torch.uint8)).dtype
         torch.int32
     """
     if bits not in (4, 8, 16):
@@ -245,7 +245,7 @@ def _watched(network: LoweredNetwork, inputs: Tensor) -> tuple[Tensor, dict[Any,
     def watch(path: str, t: int, level: Tensor) -> None:
         levels[path, t] = level
 
-    return run(network, inputs, watch=watch), levels
+    return run_network(network, inputs, watch=watch), levels
 
 
 def _rounded(

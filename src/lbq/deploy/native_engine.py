@@ -376,7 +376,7 @@ class NativeEngine:
         threads: int | None = None,
         watch: Watch | None = None,
     ) -> Tensor:
-        """Return the integer logits of uint8 inputs, as :func:`lbq.run` does.
+        """Return the integer logits of uint8 inputs, as :func:`lbq.run_network` does.
 
         Args:
             inputs: ``[B, ...]``, or ``[T, B, ...]`` if the network takes frames.

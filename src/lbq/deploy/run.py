@@ -1,4 +1,4 @@
-"""``run``: run a lowered network on one of several backends."""
+"""``run_network``: run a lowered network on one of several backends."""
 
 import logging
 from collections.abc import Callable
@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
-def run(
+def run_network(
     network: LoweredNetwork,
     inputs: Tensor,
     *,
@@ -91,7 +91,7 @@ def run(
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
-        >>> lbq.run(net, torch.randn(4, 3, 16, 16), backend="planes").shape
+        >>> lbq.run_network(net, torch.randn(4, 3, 16, 16), backend="planes").shape
         torch.Size([4, 10])
     """
     if backend not in ("auto", "native", *BACKENDS):

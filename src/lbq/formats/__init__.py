@@ -1,6 +1,6 @@
 """Writing lowered networks to files: bundles, ONNX, NIR and PyTorch programs."""
 
-from lbq.formats.bundle import digest, load, save
+from lbq.formats.bundle import digest, load_network, save_network
 from lbq.formats.container import RULES, BundleError
 from lbq.formats.nir import export_nir, import_nir
 from lbq.formats.onnx import export_onnx
@@ -17,10 +17,10 @@ __all__ = [
     "export_onnx",
     "export_pt2",
     "import_nir",
-    "load",
+    "load_network",
     "read_onnx_metadata",
     "read_pt2",
     "run_onnx",
     "run_pt2",
-    "save",
+    "save_network",
 ]

@@ -1,4 +1,4 @@
-"""``save`` and ``load``: a lowered network as one file (docs/deploy/bundle-format.md)."""
+"""``save_network`` and ``load_network``: one file (docs/deploy/bundle-format.md)."""
 
 import hashlib
 from os import PathLike
@@ -27,11 +27,11 @@ from lbq.formats.manifest import Entry, Manifest, named_tensors, read_manifest, 
 from lbq.formats.validation import check_graph, check_values
 
 
-def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
+def save_network(network: LoweredNetwork, path: str | PathLike[str]) -> str:
     """Write a lowered network as a bundle, durably; return the file's SHA-256.
 
-    The bytes are read back by the rules of :func:`load` before anything touches the disk, so no
-    file is written that would be refused later.
+    The bytes are read back by the rules of :func:`load_network` before anything touches the disk,
+    so no file is written that would be refused later.
 
     Args:
         network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
@@ -39,7 +39,7 @@ def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
-        >>> sha256 = lbq.save(net, "net.lbq")
+        >>> sha256 = lbq.save_network(net, "net.lbq")
         >>> len(sha256)
         64
     """
@@ -51,7 +51,7 @@ def save(network: LoweredNetwork, path: str | PathLike[str]) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def load(path: str | PathLike[str], *, sha256: str | None = None) -> LoweredNetwork:
+def load_network(path: str | PathLike[str], *, sha256: str | None = None) -> LoweredNetwork:
     """Read a bundle; whatever is wrong with its bytes is an :class:`lbq.errors.LBQError`.
 
     Nothing is parsed before the digest was found right, nothing is believed that can be computed
@@ -63,8 +63,8 @@ def load(path: str | PathLike[str], *, sha256: str | None = None) -> LoweredNetw
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
-        >>> sha256 = lbq.save(net, "net.lbq")
-        >>> again = lbq.load("net.lbq", sha256=sha256)
+        >>> sha256 = lbq.save_network(net, "net.lbq")
+        >>> again = lbq.load_network("net.lbq", sha256=sha256)
         >>> again.timesteps
         2
     """
@@ -72,7 +72,7 @@ def load(path: str | PathLike[str], *, sha256: str | None = None) -> LoweredNetw
 
 
 def digest(path: str | PathLike[str]) -> str:
-    """Return the SHA-256 of a file, as ``sha256sum`` prints it, for ``load(..., sha256=...)``."""
+    """Return the SHA-256 of a file, as ``sha256sum`` prints it, for :func:`load_network`."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -69,8 +69,8 @@ RULES = {
     "decay": "a decay is 0 to 1 in integers, 0 to 2 in real numbers",
     "reset": "the amount a reset subtracts is not negative, and the reset settings are consistent",
 }
-"""Every rule that :func:`lbq.load` checks, by name. A bound that differs from the proven one is a
-:class:`lbq.errors.BoundError`."""
+"""Every rule that :func:`lbq.load_network` checks, by name. A bound other than the proven one is
+a :class:`lbq.errors.BoundError`."""
 
 
 class BundleError(FormatError):
