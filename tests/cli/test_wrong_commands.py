@@ -108,7 +108,7 @@ COMMANDS = [  # words, exit code, what the line says
     ("train nmnist-pocket --data texts", ERROR, "no train recordings in the layout of nmnist"),
     ("train nmnist-pocket --data net.lbq", ERROR, "neither a folder nor a zip file"),
     ("train tiny.json --out net.lbq/run", ERROR, "Not a directory; check the path"),
-    ("train tiny.json --out run --seed 9", ERROR, "pass --allow-changed recipe.seed"),
+    ("train tiny.json --out run --seed 9", ERROR, "allow them: --allow-changed recipe.seed"),
     ("train nowhere.json", ERROR, "nowhere.json cannot be read"),
     ("train broken.json", ERROR, "broken.json is not strict JSON"),
     ("train misspelt.json", ERROR, "Recipe has no field eposch; it has"),

@@ -10,6 +10,8 @@ import hostile
 import pytest
 
 import lbq
+from lbq.cli.main import main
+from lbq.config_io import dump_json, to_document
 from lbq.errors import LBQError
 from lbq.train.engine import RunOptions, train
 from lbq.train.recipe import read_recipe
@@ -17,6 +19,10 @@ from lbq.train.run_folder import evaluate_run, load_run
 
 LAZY = "import_module(f'{__name__}.{package}')"
 """How ``lbq`` imports its own packages on first use; the name is one of a fixed list."""
+
+RECIPE_FILE = Path(lbq.__file__).parent / "train" / "recipe_file.py"
+"""Executes the Python file that a user types on the command line (`lbq train ./my_recipe.py`,
+`--model my_recipe.py`). A path that was read from a file never gets there: the two tests below."""
 
 
 def test_x1_none_of_twelve_hostile_checkpoints_is_executed(tiny, tmp_path):
@@ -56,6 +62,7 @@ def test_x2_no_source_file_unpickles_or_executes_strings():
     modules = {"pickle", "dill", "marshal", "shelve", "runpy", "importlib"}
     calls = {"eval", "exec", "compile", "__import__", "import_module", "load_module"}
     attributes = {"torch.load", "torch.jit.load", "torch.hub.load"}
+    loaders = {"exec_module", "spec_from_file_location", "run_path", "run_module"}
     found = []
     for path in Path(lbq.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -68,6 +75,32 @@ def test_x2_no_source_file_unpickles_or_executes_strings():
                 is_lazy = path == Path(lbq.__file__) and ast.unparse(node) == LAZY
                 if name in calls | attributes and not is_lazy:
                     found.append((path.name, name))
+                if name.rpartition(".")[2] in loaders and path != RECIPE_FILE:
+                    found.append((path.name, name))
             elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 assert ast.unparse(node.value) == "False", path
     assert found == []
+
+
+def test_x2_only_words_of_the_command_line_reach_the_loader_of_recipe_files():
+    """Its callers are these; each passes a path of its arguments, none one that a file holds."""
+    callers = {
+        (path.name, ast.unparse(node))
+        for path in Path(lbq.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("load_recipe_file")
+    }
+    assert callers == {("train_command.py", "load_recipe_file(name)")}
+
+
+def test_x2_a_recipe_in_a_file_cannot_name_a_python_file(tiny, tmp_path, capsys):
+    canary = tmp_path / "canary"
+    code = tmp_path / "evil.py"
+    code.write_text(f"open({str(canary)!r}, 'w')\n")
+    document = to_document(tiny.tiny_recipe())
+    for place in ({"name": str(code)}, {"recipe": str(code)}, {"model": str(code)}):
+        path = tmp_path / "recipe.json"
+        path.write_text(dump_json(document | place))
+        assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
+        assert "error:" in capsys.readouterr().err
+    assert not canary.exists()

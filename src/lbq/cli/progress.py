@@ -147,8 +147,10 @@ class Display:
 
 def headline(outcome: Outcome, out: Path) -> str:
     """Describe how a run ended: the last epoch, then the best one, chosen on the test set."""
-    if not outcome.evaluations or outcome.ending == "stopped":
+    if outcome.ending == "stopped":
         return f"stopped at step {outcome.step}, saved in {out}; the same command continues"
+    if not outcome.evaluations:
+        return f"{outcome.ending} after {outcome.step} steps, without evaluations; {out}"
     last, best = outcome.evaluations[-1], best_of(outcome.evaluations)
     assert best is not None
     what, best_score = "accuracy", f"{best.accuracy:.2%}"

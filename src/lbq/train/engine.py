@@ -165,10 +165,10 @@ def fit(
     """
 
     def build() -> Task:
-        data = _join(train_data, eval_data, time_first=time_first)
+        data = join_data(train_data, eval_data, time_first=time_first)
         return Task(model, data, config, loss, check_metrics(metrics, loss))
 
-    return _run(build, out, options, callbacks=callbacks)
+    return run_task(build, out, options, callbacks=callbacks)
 
 
 def train(
@@ -193,7 +193,7 @@ def train(
         model, data, config = recipe.build((options or RunOptions()).cache)
         return Task(model, data, config, None, check_metrics(None, None), recipe)
 
-    return _run(build, out, options, callbacks=callbacks, wait_for_lock_s=wait_for_lock_s)
+    return run_task(build, out, options, callbacks=callbacks, wait_for_lock_s=wait_for_lock_s)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _name_of(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _join(train_data: Any, eval_data: Any, *, time_first: bool) -> Data | UserData:
+def join_data(train_data: Any, eval_data: Any, *, time_first: bool) -> Data | UserData:
     """Return both parts of the data as one object; raise if they are no data."""
     if isinstance(train_data, Data) or isinstance(eval_data, Data):
         if train_data is not eval_data or time_first:
@@ -238,7 +238,7 @@ def _join(train_data: Any, eval_data: Any, *, time_first: bool) -> Data | UserDa
     return UserData(as_dataset(train_data, "train_data"), test, time_first)
 
 
-def _run(
+def run_task(
     build: Callable[[], Task],
     out: str | Path,
     options: RunOptions | None,
@@ -246,6 +246,7 @@ def _run(
     callbacks: Sequence[Callback],
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
+    """Run a task in a folder; it is built when the folder is locked. See :func:`train`."""
     options = RunOptions() if options is None else options
     folder = RunFolder(out, keep=options.keep)
     is_first = is_first_process()
