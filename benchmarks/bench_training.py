@@ -90,7 +90,7 @@ def with_torchs_expand(model: nn.Module) -> nn.Module:
     """Use torch's expand, whose gradient is in channels first whatever the memory order was."""
     for module in model.modules():
         for name, child in module.named_children():
-            if isinstance(child, lbq.models.RepeatOverTime):
+            if isinstance(child, lbq.RepeatOverTime):
                 setattr(module, name, Expand(child.timesteps))
     return model
 

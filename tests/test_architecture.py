@@ -11,7 +11,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 LAYERS = [
     {"types", "errors", "atomic_files", "omp_wait_policy"},
-    {"ranges"},
+    {"ranges", "preprocessing"},
     {"config_io"},
     {"functional"},
     {"kernels"},

@@ -166,8 +166,8 @@ def test_a_forgotten_time_axis_is_found_and_the_fix_is_named(pictures, monkeypat
         lbq.OpCounter(model, x[:1])
     with pytest.raises(LoweringError, match="RepeatOverTime"):
         lbq.lower(model, x[:1])
-    begin, over_time = lbq.models.RepeatOverTime(T), lbq.models.OverTime(*model[3:])
-    layers = [*model[:2], begin, model[2], over_time, lbq.models.MeanOverTime()]
+    begin, over_time = lbq.RepeatOverTime(T), lbq.OverTime(*model[3:])
+    layers = [*model[:2], begin, model[2], over_time, lbq.MeanOverTime()]
     repaired = nn.Sequential(*layers).eval()
     lbq.check_time(repaired, x)
     with torch.no_grad():

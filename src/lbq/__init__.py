@@ -14,12 +14,22 @@ from lbq import omp_wait_policy as _waiting  # noqa: F401 # pyright: ignore[repo
 # isort: split
 
 from lbq.adapters.ann import from_ann
-from lbq.cost import EnergyModel, OpCounter, count_macs
-from lbq.deploy import LoweredNetwork, Pixels, lower, run_network, to_fixed_point
+from lbq.cost import EnergyModel, OpCounter, count_macs, count_ops
+from lbq.deploy import LoweredNetwork, Pixels, lower, quantize, run_network, to_fixed_point
 from lbq.errors import LBQError
 from lbq.export import export
 from lbq.formats.bundle import load_network, save_network
-from lbq.models import SpikingResNet, check_time, resnet18, resnet19, resnet20, resnet34
+from lbq.models import (
+    MeanOverTime,
+    OverTime,
+    RepeatOverTime,
+    SpikingResNet,
+    check_time,
+    resnet18,
+    resnet19,
+    resnet20,
+    resnet34,
+)
 from lbq.neurons import (
     BoxET,
     BurstLIF,
@@ -28,13 +38,14 @@ from lbq.neurons import (
     ReLSGET,
     calibrate_steps,
     check_currents_finite,
+    record_levels,
     watch_levels,
 )
 
 if TYPE_CHECKING:
     from lbq.data import sample_rng
     from lbq.pretrained import load_pretrained
-    from lbq.train import RunOptions, TrainConfig, fit, load_run
+    from lbq.train import RunOptions, TrainConfig, fit, load_run, param_groups
 
 __version__ = "0.1.0"
 
@@ -46,9 +57,12 @@ __all__ = [
     "LBQError",
     "LearnedStep",
     "LoweredNetwork",
+    "MeanOverTime",
     "OpCounter",
+    "OverTime",
     "Pixels",
     "ReLSGET",
+    "RepeatOverTime",
     "RunOptions",
     "SpikingResNet",
     "TrainConfig",
@@ -56,6 +70,7 @@ __all__ = [
     "check_currents_finite",
     "check_time",
     "count_macs",
+    "count_ops",
     "export",
     "fit",
     "from_ann",
@@ -63,6 +78,9 @@ __all__ = [
     "load_pretrained",
     "load_run",
     "lower",
+    "param_groups",
+    "quantize",
+    "record_levels",
     "resnet18",
     "resnet19",
     "resnet20",
@@ -98,6 +116,7 @@ _LAZY = {
     "fit": "train",
     "load_pretrained": "pretrained",
     "load_run": "train",
+    "param_groups": "train",
     "sample_rng": "data",
 }
 """Names whose package would make ``import lbq`` slow."""

@@ -156,7 +156,7 @@ def test_what_cannot_be_done_is_refused_in_words():
         ([Functional()], "as a function"),
         ([nn.GELU()], "no ReLU"),
     ):
-        timed = nn.Sequential(lbq.models.RepeatOverTime(1), *relus, lbq.models.MeanOverTime())
+        timed = nn.Sequential(lbq.RepeatOverTime(1), *relus, lbq.MeanOverTime())
         with pytest.raises(LoweringError, match=why):
             with_neurons(timed, IMAGES, timesteps=1, build=rectifier)
     events = lbq.resnet20(10, width=1 / 16, form="events", neuron=lambda channels: nn.ReLU())

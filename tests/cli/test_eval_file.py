@@ -93,12 +93,10 @@ def own(tmp_path_factory):
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 6, 3, padding=1),
-        lbq.models.RepeatOverTime(2),
+        lbq.RepeatOverTime(2),
         lbq.BurstLIF(max_level=3, step=0.2),
-        lbq.models.OverTime(
-            torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(6, 2)
-        ),
-        lbq.models.MeanOverTime(),
+        lbq.OverTime(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(6, 2)),
+        lbq.MeanOverTime(),
     )
     folder = tmp_path_factory.mktemp("own")
     real = lbq.lower(model.eval(), torch.zeros(1, 3, 8, 8))
@@ -173,11 +171,11 @@ def test_what_a_bundle_of_an_own_network_does_not_say_is_asked_for_by_flag(
 def test_inputs_that_are_no_rgb_images_are_refused_with_what_python_does(tmp_path, capsys, shape):
     takes_frames = shape == (3, 4, 4)
     model = torch.nn.Sequential(
-        *([] if takes_frames else [lbq.models.RepeatOverTime(2)]),
-        lbq.models.OverTime(torch.nn.Flatten(), torch.nn.Linear(math.prod(shape), 2)),
+        *([] if takes_frames else [lbq.RepeatOverTime(2)]),
+        lbq.OverTime(torch.nn.Flatten(), torch.nn.Linear(math.prod(shape), 2)),
         lbq.BurstLIF(),
-        lbq.models.OverTime(torch.nn.Linear(2, 2)),
-        lbq.models.MeanOverTime(),
+        lbq.OverTime(torch.nn.Linear(2, 2)),
+        lbq.MeanOverTime(),
     )
     example = torch.zeros(2, 1, *shape) if takes_frames else torch.zeros(1, *shape)
     path = tmp_path / "own.lbq"

@@ -296,3 +296,51 @@ def test_a_tally_checks_on_request_that_time_is_first():
         lbq.OpCounter(forgetful(), torch.randn(1, 6), check_time=True)
     lbq.OpCounter(frames_network(), torch.randn(2, 1, 2, 6, 6), check_time=True)
     lbq.OpCounter(Tokens(FOLDS["none"]), torch.rand(4, 1, 16, 64), check_time=True)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_one_call_counts_what_the_counter_counts_and_leaves_the_model_as_it_was(is_training):
+    torch.manual_seed(0)
+    model, images = lbq.resnet20(10, width=1 / 16).train(is_training), torch.randn(3, 3, 8, 8)
+    model.stages[0].eval()  # modes differ between modules
+    modes = [module.training for module in model.modules()]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    counts = lbq.count_ops(model, images)
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    model.eval()
+    counter = lbq.OpCounter(model, images[:1])
+    with torch.no_grad(), lbq.watch_levels(model, counter):
+        model(images)
+    assert counts == counter.table()
+
+
+def test_the_modes_are_restored_after_an_error():
+    model = nn.Sequential(nn.Linear(4, 4), lbq.RepeatOverTime(2), lbq.BurstLIF()).train()
+    with pytest.raises(RuntimeError, match="axis 0"):
+        lbq.count_ops(model, torch.ones(3, 5))
+    assert all(module.training for module in model.modules())
+
+
+def test_one_call_takes_lowered_and_integer_networks():
+    torch.manual_seed(0)
+    model, images = lbq.resnet20(10, width=1 / 16).eval(), torch.randn(3, 3, 8, 8)
+    lowered = lbq.lower(model, images)
+    assert lbq.count_ops(lowered, images).total() == lbq.count_ops(model, images).total()
+    integers = lbq.to_fixed_point(lowered, pixels=None)
+    assert lbq.count_ops(integers, images.to(torch.uint8)).num_images == 3
+
+
+def test_an_ann_is_sent_to_count_macs():
+    with pytest.raises(CountError, match=r"lbq\.count_macs counts MACs"):
+        lbq.count_ops(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), torch.ones(3, 4))
+
+
+def test_an_axis_that_is_not_the_batch_is_named():
+    tokens = nn.Sequential(nn.Linear(4, 4), lbq.BurstLIF(), nn.Linear(4, 2))
+    x = torch.rand(2, 3, 5, 4)  # [T, B, tokens, features]
+    with pytest.raises(TimeError, match=r"assumed to be axis 0 .*pass batch_axis"):
+        lbq.count_ops(tokens, x)
+    assert lbq.count_ops(tokens, x, batch_axis=1).num_images == 3
+    with pytest.raises(ShapeError, match="axis 0"):
+        lbq.count_ops(tokens, torch.rand(0, 4))

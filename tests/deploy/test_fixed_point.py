@@ -53,8 +53,8 @@ def test_raw_bytes_give_what_normalised_images_gave_borders_included():
     torch.manual_seed(0)
     conv = nn.Conv2d(3, 4, 3, padding=1, stride=2)
     model = nn.Sequential(
-        conv, lbq.models.RepeatOverTime(1), lbq.models.OverTime(nn.Flatten(), nn.Linear(64, 2)),
-        lbq.models.MeanOverTime(),
+        conv, lbq.RepeatOverTime(1), lbq.OverTime(nn.Flatten(), nn.Linear(64, 2)),
+        lbq.MeanOverTime(),
     ).double()  # fmt: skip
     pixels = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     lowered = lower(model[:2].eval(), normalised(pixels))
@@ -191,9 +191,9 @@ def images():
     """A network of still images, images as it takes them, and as bytes."""
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), lbq.models.RepeatOverTime(2), lbq.BurstLIF(7, step=0.3),
-        lbq.models.OverTime(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(32, 10)),
-        lbq.models.MeanOverTime(),
+        nn.Conv2d(3, 8, 3, padding=1), lbq.RepeatOverTime(2), lbq.BurstLIF(7, step=0.3),
+        lbq.OverTime(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(32, 10)),
+        lbq.MeanOverTime(),
     ).eval()  # fmt: skip
     raw = torch.randint(0, 256, (32, 3, 1, 1), dtype=torch.uint8).expand(32, 3, 8, 8)
     shown = normalised(raw).float()

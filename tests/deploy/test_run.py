@@ -173,9 +173,9 @@ def wide_sums():
     """An integer network whose classifier reads sums far above 256, and what it must answer."""
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), lbq.models.RepeatOverTime(2), lbq.BurstLIF(7, step=0.2),
-        lbq.models.OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)),
-        lbq.models.MeanOverTime(),
+        nn.Conv2d(3, 8, 3, padding=1), lbq.RepeatOverTime(2), lbq.BurstLIF(7, step=0.2),
+        lbq.OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)),
+        lbq.MeanOverTime(),
     ).eval()  # fmt: skip
     pixels = Pixels(mean=(0.5,) * 3, std=(0.25,) * 3)
     net = to_fixed_point(lower(model, torch.zeros(1, 3, 12, 12)), bits=8, pixels=pixels)

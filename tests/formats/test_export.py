@@ -60,5 +60,5 @@ def test_the_function_and_the_package_have_names_of_their_own():
 
 def _mlp():
     return torch.nn.Sequential(
-        torch.nn.Linear(4, 8), lbq.BurstLIF(), torch.nn.Linear(8, 3), lbq.models.MeanOverTime()
+        torch.nn.Linear(4, 8), lbq.BurstLIF(), torch.nn.Linear(8, 3), lbq.MeanOverTime()
     ).eval()

@@ -117,9 +117,9 @@ def networks(request):
         for raw in step.parameters():
             raw.add_(0.3 * torch.rand_like(raw))
     model = nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), lbq.models.RepeatOverTime(2),
+        nn.Conv2d(3, 4, 3, padding=1), lbq.RepeatOverTime(2),
         lbq.BurstLIF(request.param, step=step),
-        lbq.models.OverTime(nn.Flatten(), nn.Linear(144, 10)), lbq.models.MeanOverTime(),
+        lbq.OverTime(nn.Flatten(), nn.Linear(144, 10)), lbq.MeanOverTime(),
     ).eval()  # fmt: skip
     raw = torch.randint(0, 256, (3, 3, 6, 6), dtype=torch.uint8)
     real = lbq.lower(model, torch.zeros(1, 3, 6, 6))

@@ -168,11 +168,11 @@ def test_a_batch_in_the_place_of_time_warns_once_in_train_mode(layer, unwarned):
 
 def test_real_sequences_never_warn(unwarned):
     neuron, frames = lbq.BurstLIF(), torch.randn(4, 2, 3, 8, 8)
-    over_time = lbq.models.OverTime
+    over_time = lbq.OverTime
     for currents in (
         over_time(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5))(frames),
-        lbq.models.RepeatOverTime(3)(nn.Conv2d(3, 5, 3)(frames[0])),
-        lbq.models.RepeatOverTime(3)(nn.Linear(8, 5)(frames[0, :, 0, 0])),
+        lbq.RepeatOverTime(3)(nn.Conv2d(3, 5, 3)(frames[0])),
+        lbq.RepeatOverTime(3)(nn.Linear(8, 5)(frames[0, :, 0, 0])),
         over_time(nn.Conv1d(3, 5, 3))(frames[..., 0]),  # [T, B, C, L]
         nn.Linear(8, 5)(frames[:, :, 0, 0]),  # [T, B, F]
         nn.Linear(8, 5, bias=False)(frames[:, :, 0, 0]),
@@ -186,7 +186,7 @@ def test_real_sequences_never_warn(unwarned):
 
 
 def test_compiling_a_neuron_in_train_mode_is_not_stopped_by_the_warning(unwarned):
-    network = nn.Sequential(nn.Linear(8, 5), lbq.models.RepeatOverTime(2), lbq.BurstLIF(step=0.1))
+    network = nn.Sequential(nn.Linear(8, 5), lbq.RepeatOverTime(2), lbq.BurstLIF(step=0.1))
     inputs = torch.randn(4, 8)
     compiled = torch.compile(network, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(inputs), network(inputs))

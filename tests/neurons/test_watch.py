@@ -74,3 +74,38 @@ def test_a_non_finite_current_names_its_layer(bad):
     with pytest.raises(NonFiniteError, match=message), lbq.check_currents_finite(model):
         model(inputs)
     model(inputs)  # silent again outside the block
+
+
+def test_recorded_levels_are_those_that_a_watch_sees():
+    torch.manual_seed(0)
+    model = lbq.resnet20(10, width=1 / 16).eval()
+    seen = {}
+    batches = [torch.randn(2, 3, 8, 8), torch.randn(5, 3, 8, 8)]
+    with lbq.record_levels(model) as levels:
+        for images in batches:
+            model(images).sum().backward()
+    for call, images in enumerate(batches):
+        with lbq.watch_levels(model, lambda layer, t, level: seen.update({(layer, t): level})):
+            model(images)
+        assert {(layer, t) for layer in levels for t in range(2)} == seen.keys()
+        for (layer, t), level in seen.items():
+            assert torch.equal(levels[layer][call][t], level)
+            assert levels[layer][call].dtype == torch.uint8
+
+
+def test_nothing_is_recorded_after_the_block_or_without_a_call():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), lbq.BurstLIF())
+    with lbq.record_levels(model) as levels:
+        pass
+    model(torch.ones(1, 1, 2))
+    assert levels == {"1": []}
+
+
+def test_levels_of_integer_networks_are_recorded_too():
+    torch.manual_seed(0)
+    model, images = lbq.resnet20(10, width=1 / 16).eval(), torch.randn(2, 3, 8, 8)
+    net = lbq.lower(model, images)
+    with lbq.record_levels(net) as lowered, lbq.record_levels(model) as trained:
+        net(images), model(images)
+    assert lowered.keys() == trained.keys()
+    assert all(torch.equal(lowered[layer][0], trained[layer][0]) for layer in trained)

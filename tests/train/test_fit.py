@@ -27,7 +27,7 @@ def network(seed=0, dropout=0.0, **neuron):
         nn.Linear(6, 12),
         nn.BatchNorm1d(12),
         nn.Dropout(dropout),
-        lbq.models.RepeatOverTime(2),
+        lbq.RepeatOverTime(2),
         lbq.BurstLIF(**neuron),
         nn.Linear(12, 3),
     )

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import lbq
-from lbq.errors import RecipeError
+from lbq.errors import ParameterError, RecipeError
 from lbq.neurons import neuron_parameters
 from lbq.train.checkpoint import copy_tensors
 from lbq.train.optim import (
@@ -15,6 +15,7 @@ from lbq.train.optim import (
     build_optimizer,
     learning_rate_factor,
     optimizer_tensors,
+    param_groups,
     set_learning_rate,
 )
 
@@ -48,6 +49,41 @@ def test_every_parameter_is_in_one_group_and_neurons_do_not_decay(model):
 def test_norms_and_biases_can_be_left_out_of_decay(model):
     optimizer = build_optimizer(model, OptimConfig(weight_decay=0.1, decay_norms=False))
     assert [g["weight_decay"] for g in optimizer.param_groups] == [0.1, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_every_optimizer_of_torch_takes_the_groups_and_decays_no_neuron(model, kind):
+    before = [p.detach().clone() for p in neuron_parameters(model)]
+    optimizer = kind(param_groups(model, 0.5), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    weights = [p.detach().clone() for p in optimizer.param_groups[0]["params"]]
+    optimizer.step()
+    assert all(map(torch.equal, before, neuron_parameters(model)))
+    assert not any(map(torch.equal, weights, optimizer.param_groups[0]["params"]))
+
+
+def test_frozen_parameters_are_in_no_group_and_get_no_state(model):
+    for parameter in model.stages[0].parameters():
+        parameter.requires_grad_(False)
+    free = [p for p in model.parameters() if p.requires_grad]
+    groups = param_groups(model, 0.1)
+    assert {id(p) for g in groups for p in g["params"]} == {id(p) for p in free}
+    optimizer = build_optimizer(model, OptimConfig(kind="adamw", lr=0.01))
+    assert {id(p) for p in optimizer.state} == {id(p) for p in free}
+    names = {name.partition(":")[0] for name in optimizer_tensors(model, optimizer)}
+    assert names == {name for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_groups_without_parameters_are_left_out():
+    only_weights = param_groups(nn.Linear(2, 2, bias=False), 0.1)
+    assert [len(g["params"]) for g in only_weights] == [1]
+
+
+@pytest.mark.parametrize("wrong", [{"weight_decay": -0.1}, {"neuron_lr_scale": math.nan}])
+def test_negative_factors_of_groups_are_refused(model, wrong):
+    with pytest.raises(ParameterError, match=r"must not be negative, got .*(-0\.1|nan)"):
+        param_groups(model, **{"weight_decay": 0.1} | wrong)
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])

@@ -92,6 +92,8 @@ def from_ann(
         )
     spiking = with_neurons(network, example, timesteps=timesteps, build=neuron)
     _calibrate(spiking, plain, samples)
+    if hasattr(network, "preprocessing"):
+        spiking.preprocessing = network.preprocessing
     return spiking
 
 

@@ -86,6 +86,8 @@ def from_pretrained(
 ) -> SpikingResNet:
     """Load a network that :func:`save_pretrained` wrote, in eval mode.
 
+    ``model.preprocessing`` says how its inputs are normalised.
+
     The weights are compared with their SHA-256 before they are parsed, and the network that the
     configuration describes with them before it is built; nothing that the folder says is run or
     imported.
@@ -111,6 +113,7 @@ def from_pretrained(
         num_classes=config["num_classes"],
         what=str(folder / WEIGHTS),
     )
+    model.preprocessing = recipe.data.preprocessing
     return model.eval()
 
 

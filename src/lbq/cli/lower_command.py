@@ -17,7 +17,7 @@ from lbq.cli.samples import open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.config_io import Document, to_document
 from lbq.data import Data
-from lbq.deploy import LoweredNetwork, Pixels, lower, prove, run_network, to_fixed_point
+from lbq.deploy import LoweredNetwork, lower, prove, run_network, to_fixed_point
 from lbq.errors import LBQError, ParameterError
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
 from lbq.train.recipe import Recipe
@@ -135,7 +135,7 @@ def lower_run(run: Path, options: LoweringOptions) -> Lowered:
         network = to_fixed_point(
             real,
             bits={None: 8, "4": 4, "8": 8, "16": 16}[options.bits],  # pyright: ignore[reportArgumentType]
-            pixels=_pixels(recipe),
+            pixels=recipe.data.preprocessing,
             calibration=calibration,
         )
     return Lowered(real=real, network=network, data=data, notes=tuple(notes))
@@ -208,13 +208,6 @@ def _example(recipe: Recipe, data: Data | None, options: LoweringOptions) -> Ten
 def _calibration(data: Data, limit: int) -> Tensor:
     read = sample_batches(data, split="train", limit=limit, batch=limit)
     return next(iter(read)).real
-
-
-def _pixels(recipe: Recipe) -> Pixels | None:
-    if recipe.data.is_events:
-        return None
-    normalization = recipe.data.augment.normalization
-    return Pixels(mean=normalization.mean, std=normalization.std)
 
 
 def _describe(lowered: Lowered, out: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lbq.cost.energy import (
     burst_traffic,
 )
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out
-from lbq.cost.op_counter import OpCounter, count_macs
+from lbq.cost.op_counter import OpCounter, count_macs, count_ops
 
 __all__ = [
     "HAN_2016",
@@ -38,6 +38,7 @@ __all__ = [
     "burst_traffic",
     "conv_fan_out",
     "count_macs",
+    "count_ops",
     "linear_fan_out",
     "trace_connectivity",
 ]

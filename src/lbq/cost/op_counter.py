@@ -16,6 +16,7 @@ from lbq.deploy.pool_args import PoolArgs
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
 from lbq.models import time
+from lbq.neurons.watch import watch_levels
 from lbq.types import FanOut
 
 _MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
@@ -161,6 +162,44 @@ class OpCounter:
             active=int(bits.active.sum()) + (before.active if before else 0),
             plane_formations=int(bits.planes.sum()) + (before.plane_formations if before else 0),
         )
+
+
+def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> CountTable:
+    """Count the operations that the levels of a model cause for these inputs.
+
+    The model runs once on ``x``, in eval mode and without gradients; the counts are the sums over
+    all its samples. For several batches, use :class:`lbq.OpCounter`. A network without neurons has
+    no levels to count and raises an error; :func:`lbq.count_macs` counts its MACs.
+
+    Args:
+        model: any network with neurons, or a lowered one. It is not changed.
+        x: inputs of the model.
+        batch_axis: the axis of ``x`` that is the batch. By default the first axis of vectors and
+            images (2 or 4 axes), the second of sequences (3 or 5 axes, time first).
+
+    Example:
+        >>> model = lbq.resnet20(10, width=1 / 16)
+        >>> counts = lbq.count_ops(model, torch.randn(4, 3, 16, 16))
+        >>> counts.num_images, counts.timesteps
+        (4, 2)
+        >>> report = lbq.EnergyModel().estimate(counts)
+    """
+    axis = time.find_batch_axis(x, batch_axis)
+    modes = {module: module.training for module in model.modules()}
+    try:
+        counter = OpCounter(model, x.narrow(axis, 0, 1))
+        model.eval()
+        with torch.no_grad(), watch_levels(model, counter):
+            model(x)
+    except CountError:
+        raise
+    except (RuntimeError, ShapeError, TimeError) as error:
+        error.add_note(time.explain_batch_axis(x, axis))
+        raise
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return counter.table()
 
 
 class _BitCounts:

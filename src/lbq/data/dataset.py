@@ -13,6 +13,7 @@ from lbq.data.sampler import num_steps
 from lbq.data.splits import Splits
 from lbq.data.synthetic import open_synthetic
 from lbq.errors import ParameterError
+from lbq.preprocessing import Pixels
 from lbq.ranges import Range, check_ranges
 
 SYNTHETIC = "synthetic"
@@ -82,6 +83,13 @@ class DataConfig:
     def is_events(self) -> bool:
         """Whether samples are recordings of events."""
         return self.kind != "images"
+
+    @property
+    def preprocessing(self) -> Pixels | None:
+        """Normalisation of the images; None for event counts, which are not normalised."""
+        if self.is_events:
+            return None
+        return Pixels(mean=self.augment.normalization.mean, std=self.augment.normalization.std)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Deployment: lower a trained network, convert it to integers, prove its bounds, run it."""
 
 from lbq.deploy.bounds import Bound, prove
-from lbq.deploy.fixed_point import Pixels, to_fixed_point
+from lbq.deploy.fixed_point import Pixels, quantize, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.run import choose_backend, run_network
@@ -13,6 +13,7 @@ __all__ = [
     "choose_backend",
     "lower",
     "prove",
+    "quantize",
     "run_network",
     "to_fixed_point",
 ]

@@ -6,9 +6,7 @@ weights; identity shortcuts have wider weights and use the same unit.
 """
 
 import copy
-import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lbq.deploy.bounds import PIXEL_MAX, prove
+from lbq.deploy.lower import lower
 from lbq.deploy.lowered_network import INPUT, Agreement, LoweredNetwork, NodeRef
 from lbq.deploy.nodes import (
     IntegerNeuron,
@@ -34,6 +33,7 @@ from lbq.deploy.nodes import (
 from lbq.deploy.run import run_network
 from lbq.errors import LoweringError, ParameterError
 from lbq.neurons.watch import removing_hooks
+from lbq.preprocessing import Pixels
 
 Bits = Literal[4, 8, 16]
 
@@ -62,32 +62,6 @@ class Group:
     members: list[str] = field(default_factory=list[str])
     is_output: bool = False
     unit: Tensor = field(default_factory=lambda: torch.ones(1, dtype=torch.float64))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pixels:
-    """How inputs were normalised in training: ``(byte / 255 - mean) / std``.
-
-    Example:
-        >>> cifar10 = lbq.Pixels(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
-        >>> cifar10.mean
-        (0.4914, 0.4822, 0.4465)
-    """
-
-    mean: Sequence[float]
-    std: Sequence[float]
-
-    def __post_init__(self) -> None:
-        """Raise for values that cannot normalise ``byte / 255``."""
-        if not all(map(math.isfinite, self.mean)):
-            raise ParameterError(f"means must be finite, got {tuple(self.mean)}")
-        if not all(math.isfinite(std) and std > 0 for std in self.std):
-            raise ParameterError(f"deviations must be finite and positive, got {tuple(self.std)}")
-        if not all(0 <= mean <= 1 for mean in self.mean) or not all(std <= 1 for std in self.std):
-            raise ParameterError(
-                f"means and deviations are those of byte / 255, which lies in 0..1, got means "
-                f"{tuple(self.mean)} and deviations {tuple(self.std)}; divide those of bytes by 255"
-            )
 
 
 @torch.no_grad()
@@ -140,6 +114,48 @@ def to_fixed_point(
         if calibration is not None:
             integers.agreement = _compare(here, integers, calibration, given)
     return integers.to(device)
+
+
+def quantize(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    preprocessing: Pixels | EllipsisType | None = ...,
+    bits: Bits = 8,
+) -> LoweredNetwork:
+    """Convert a trained network to integers, proven not to overflow.
+
+    This is :func:`lbq.lower`, then :func:`lbq.to_fixed_point` with ``x`` as calibration inputs. The
+    result takes uint8 and returns integers, in units of ``logit_scale``; its ``agreement`` says how
+    often it agrees with the trained network on ``x``. A network in train mode is converted as in
+    eval mode, with a warning.
+
+    Args:
+        model: a trained network. It is not changed.
+        x: sample inputs, as the trained network takes them; some hundred are a good calibration.
+        preprocessing: how inputs were normalised in training, or None if the network was trained on
+            integers 0..255 (event counts, raw bytes). By default ``model.preprocessing``, which
+            pretrained networks have; give your own network the same attribute. Required for static
+            images.
+        bits: of the weights.
+
+    Example:
+        >>> model = lbq.load_pretrained("pocket-cifar10")
+        >>> net = lbq.quantize(model, torch.randn(8, 3, 32, 32).clamp(-1.8, 1.8))
+        >>> net.is_integer, net.agreement.samples
+        (True, 8)
+        >>> lbq.run_network(net, torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).dtype
+        torch.int32
+    """
+    if preprocessing is ...:
+        preprocessing = getattr(model, "preprocessing", ...)
+    if not isinstance(preprocessing, Pixels | EllipsisType | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParameterError(
+            f"preprocessing must be lbq.Pixels(mean=..., std=...), the normalisation of training, "
+            f"or None for a network that was trained on values 0..255, got "
+            f"{type(preprocessing).__name__} as argument or as model.preprocessing"
+        )
+    return to_fixed_point(lower(model, x), bits=bits, pixels=preprocessing, calibration=x)
 
 
 def _converted(

@@ -135,7 +135,7 @@ class _Lowering:
         return (
             f"the example, {list(self._example.shape)}, is read as static inputs {read}, and this "
             f"network never repeats them over time; repeat a current with "
-            f"lbq.models.RepeatOverTime(timesteps), or pass frames, [T, B, C, H, W] or "
+            f"lbq.RepeatOverTime(timesteps), or pass frames, [T, B, C, H, W] or "
             f"[T, B, features] (tokens and one-dimensional signals over time are not lowered)"
         )
 
@@ -619,7 +619,7 @@ def _axes(call: Call, name: str) -> tuple[int, ...]:
     return (axes,) if isinstance(axes, int) else tuple(axes)
 
 
-_REPEAT = "Repeat a static current over time with lbq.models.RepeatOverTime(timesteps)"
+_REPEAT = "Repeat a static current over time with lbq.RepeatOverTime(timesteps)"
 _Handler = Callable[[_Lowering, Call], _Value]
 _L = _Lowering
 _POOLS = (F.max_pool2d, torch.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)

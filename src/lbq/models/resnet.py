@@ -11,6 +11,7 @@ from lbq.errors import ParameterError
 from lbq.models.blocks import BLOCKS, BlockKind, NeuronBuilder, conv_norm
 from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, OverTime, RepeatOverTime
 from lbq.neurons.burst import BurstLIF
+from lbq.preprocessing import Pixels
 from lbq.types import Logits, Sequence
 
 Form = Literal["cifar", "imagenet", "events"]
@@ -66,6 +67,10 @@ class SpikingResNet(nn.Module):
         fused: run batch norm, addition and neuron of a block as one operation where that is
             possible (channels last, on CPUs, LBQ neurons); state dicts do not change.
 
+    Attributes:
+        preprocessing: how images are normalised, None for event counts; only networks that a recipe
+            built or that were loaded have it.
+
     Example:
         >>> from lbq.models import ResNetShape
         >>> shape = ResNetShape(blocks=(1, 1), channels=(8, 16), stem_channels=8)
@@ -75,6 +80,8 @@ class SpikingResNet(nn.Module):
         >>> model(torch.randn(4, 3, 32, 32)).shape
         torch.Size([4, 10])
     """
+
+    preprocessing: Pixels | None
 
     def __init__(
         self,

@@ -20,6 +20,11 @@ class OverTime(nn.Sequential):
     """Applies modules without time to every timestep: ``[T, B, ...]`` in and out.
 
     T is merged into B for all of the modules, so batch statistics include time.
+
+    Example:
+        >>> layers = lbq.OverTime(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+        >>> layers(torch.randn(2, 4, 3, 16, 16)).shape  # [T, B, C, H, W]
+        torch.Size([2, 4, 8, 14, 14])
     """
 
     def forward(self, input: Sequence) -> Sequence:  # noqa: A002 -- torch's own name
@@ -44,6 +49,13 @@ class RepeatOverTime(nn.Module):
 
     Args:
         timesteps: number of timesteps (T).
+
+    Example:
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Linear(8, 4), lbq.RepeatOverTime(3), lbq.BurstLIF(), lbq.MeanOverTime()
+        ... )
+        >>> model[:2](torch.randn(5, 8)).shape, model(torch.randn(5, 8)).shape
+        (torch.Size([3, 5, 4]), torch.Size([5, 4]))
     """
 
     def __init__(self, timesteps: int) -> None:
@@ -127,7 +139,12 @@ class FramesIn(nn.Module):
 
 
 class MeanOverTime(nn.Module):
-    """Averages over the timesteps: ``[T, B, ...]`` to ``[B, ...]``."""
+    """Averages over the timesteps: ``[T, B, ...]`` to ``[B, ...]``.
+
+    Example:
+        >>> lbq.MeanOverTime()(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        tensor([2., 3.])
+    """
 
     def forward(self, sequence: Sequence) -> Tensor:
         """Average."""
@@ -155,9 +172,7 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
         Traceback (most recent call last):
         lbq.errors.TimeError: ...
     """
-    axis = int(x.dim() in (3, 5)) if batch_axis is None else batch_axis
-    if x.dim() <= axis or x.shape[axis] == 0:
-        raise ShapeError(f"x needs samples along axis {axis}, the batch, got {list(x.shape)}")
+    axis = find_batch_axis(x, batch_axis)
     if x.shape[axis] == 1:
         x = torch.cat([x, x.flip(-1)], axis)
     model = deepcopy(model).double().eval()
@@ -165,10 +180,7 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
     one, first = _run(model, x.narrow(axis, 0, 1))
     several, answers = _run(model, x)
     _, backward = _run(model, x.flip(axis))
-    taken = (
-        f"The batch was assumed to be axis {axis} of the input, whose shape is {list(x.shape)}; "
-        f"pass batch_axis for another"
-    )
+    taken = explain_batch_axis(x, axis)
     for path, shape in several.items():
         if path in one and shape[0] != one[path][0]:
             raise TimeError(
@@ -179,6 +191,22 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
             )
     for alone, answer, other in zip(first, answers, backward, strict=True):
         _check_independent(alone, answer, other, taken)
+
+
+def find_batch_axis(x: Tensor, batch_axis: int | None) -> int:
+    """Return the axis of the batch, by default by the number of axes; raise if it is empty."""
+    axis = int(x.dim() in (3, 5)) if batch_axis is None else batch_axis
+    if x.dim() <= axis or x.shape[axis] == 0:
+        raise ShapeError(f"x needs samples along axis {axis}, the batch, got {list(x.shape)}")
+    return axis
+
+
+def explain_batch_axis(x: Tensor, axis: int) -> str:
+    """Say in an error message which axis was taken for the batch."""
+    return (
+        f"The batch was assumed to be axis {axis} of the input, whose shape is {list(x.shape)}; "
+        f"pass batch_axis for another"
+    )
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from lbq.neurons.watch import (
     check_currents_finite,
     named_neurons,
     neuron_parameters,
+    record_levels,
     watch_levels,
 )
 
@@ -43,5 +44,6 @@ __all__ = [
     "check_currents_finite",
     "named_neurons",
     "neuron_parameters",
+    "record_levels",
     "watch_levels",
 ]

@@ -42,6 +42,35 @@ def watch_levels(model: nn.Module, watch: Watch) -> Generator[None]:
 
 
 @contextmanager
+def record_levels(model: nn.Module) -> Generator[dict[str, list[Tensor]]]:
+    """Record the levels of every neuron inside the ``with`` block.
+
+    Yields a dictionary from the path of each neuron to a list with one tensor ``[T, B, *n]`` of
+    small integers per call, in the order of the calls: after one call of the model,
+    ``levels[path][0]``. Batches may differ in size. All levels stay in memory; for large data use
+    :func:`lbq.watch_levels`.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Identity(), lbq.BurstLIF())
+        >>> with lbq.record_levels(model) as levels:
+        ...     bursts = model(torch.tensor([[[0.5, 1.5]], [[2.5, 9.0]]]))  # [T, B, n]
+        >>> levels["1"][0].tolist()
+        [[[0, 1]], [[2, 5]]]
+    """
+    recorded: dict[str, list[Tensor]] = {layer: [] for layer, _ in named_neurons(model)}
+
+    def keep(layer: str, emit: nn.Module, args: Any, levels: Tensor) -> None:
+        recorded[layer].append(levels.detach())
+
+    hooks = [
+        neuron.emit.register_forward_hook(partial(keep, layer))
+        for layer, neuron in named_neurons(model)
+    ]
+    with removing_hooks(hooks):
+        yield recorded
+
+
+@contextmanager
 def check_currents_finite(model: nn.Module) -> Generator[None]:
     """Raise :class:`NonFiniteError`, naming the layer, when a NaN or infinity reaches a neuron.
 

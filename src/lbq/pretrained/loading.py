@@ -40,9 +40,13 @@ seeds differ for a smaller network.
 def load_pretrained(name: str) -> SpikingResNet:
     """Return a trained network in eval mode; nothing is downloaded.
 
+    ``model.preprocessing`` says how its inputs are normalised.
+
     Example:
         >>> model = lbq.load_pretrained("pocket-cifar10")
-        >>> model(torch.randn(4, 3, 32, 32)).shape  # normalised as its card says
+        >>> model.preprocessing.mean
+        (0.4914, 0.4822, 0.4465)
+        >>> model(torch.randn(4, 3, 32, 32)).shape
         torch.Size([4, 10])
 
     Args:
@@ -56,7 +60,9 @@ def load_pretrained(name: str) -> SpikingResNet:
             f"{path} is damaged: its SHA-256 is {found[:12]}.., its record says "
             f"{record['weights_sha256'][:12]}..; install lbq again"
         )
-    model = build_network(pretrained_recipe(name).model, num_classes=len(record["classes"]))
+    recipe = pretrained_recipe(name)
+    model = build_network(recipe.model, num_classes=len(record["classes"]))
+    model.preprocessing = recipe.data.preprocessing
     copy_tensors(load(data), model.state_dict(), what=str(path))
     return model.eval()
 

@@ -5,7 +5,7 @@ from lbq.train.evaluation import Evaluation
 from lbq.train.loss import correct_predictions
 from lbq.train.metrics import MetricsLog, read_metrics_log
 from lbq.train.model_config import ModelConfig, NeuronConfig, build_network
-from lbq.train.optim import OptimConfig, ScheduleConfig
+from lbq.train.optim import OptimConfig, ScheduleConfig, param_groups
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
 from lbq.train.run_folder import Run, evaluate_run, load_run
@@ -29,6 +29,7 @@ __all__ = [
     "evaluate_run",
     "fit",
     "load_run",
+    "param_groups",
     "read_metrics_log",
     "read_recipe",
     "train",

@@ -153,7 +153,7 @@ def fit(
         >>> images, classes = torch.randn(64, 8), torch.arange(64) % 2
         >>> model = torch.nn.Sequential(
         ...     torch.nn.Linear(8, 16),
-        ...     lbq.models.RepeatOverTime(2),
+        ...     lbq.RepeatOverTime(2),
         ...     lbq.BurstLIF(),
         ...     torch.nn.Linear(16, 2),
         ... )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from lbq.errors import RecipeError
+from lbq.errors import ParameterError, RecipeError
 from lbq.neurons.watch import neuron_parameters
 from lbq.ranges import Range, check_ranges
 
@@ -94,35 +94,77 @@ def learning_rate_factor(
     return schedule.final_factor + (1 - schedule.final_factor) * cosine
 
 
-def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizer:
-    """Build the optimizer with three groups: weights, norms and biases, neuron parameters.
+def param_groups(
+    model: nn.Module,
+    weight_decay: float,
+    *,
+    decay_norms: bool = True,
+    neuron_lr_scale: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Split the parameters into groups for any torch optimizer; neuron parameters never decay.
 
-    Its state is created here, filled with zeros, so that a checkpoint always has the same tensors;
-    the first step is the same either way. Not ``fused``: those kernels are wrong if gradient and
-    parameter have different memory formats.
+    The groups are, in this order and without empty ones: weights (two axes or more), norms and
+    biases, neuron parameters (steps, surrogate tails, learned decays). Frozen parameters are left
+    out.
+
+    Args:
+        model: any network.
+        weight_decay: of the weights.
+        decay_norms: whether norms and biases decay too.
+        neuron_lr_scale: factor on the learning rate of the neuron parameters. It is stored in the
+            groups as ``"scale"``, which torch's optimizers keep but do not read: multiply
+            ``group["lr"]`` by it once, before a scheduler is created. :func:`lbq.fit` does.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), lbq.BurstLIF())
+        >>> optimizer = torch.optim.AdamW(lbq.param_groups(model, 0.05), lr=1e-3)
+        >>> [(len(g["params"]), g["weight_decay"]) for g in optimizer.param_groups]
+        [(1, 0.05), (1, 0.05), (2, 0.0)]
     """
+    if not weight_decay >= 0 or not neuron_lr_scale >= 0:
+        raise ParameterError(
+            f"weight_decay and neuron_lr_scale must not be negative, got {weight_decay} and "
+            f"{neuron_lr_scale}"
+        )
     neurons = {id(p) for p in neuron_parameters(model)}
     weights: list[nn.Parameter] = []
     norms: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
         is_weight = parameter.dim() > 1
         (others if id(parameter) in neurons else weights if is_weight else norms).append(parameter)
-    decay = config.weight_decay
-    groups = [
-        {"params": weights, "weight_decay": decay, "scale": 1.0},
-        {"params": norms, "weight_decay": decay if config.decay_norms else 0.0, "scale": 1.0},
-        {"params": others, "weight_decay": 0.0, "scale": config.neuron_lr_scale},
+    groups: list[dict[str, Any]] = [
+        {"params": weights, "weight_decay": weight_decay, "scale": 1.0},
+        {"params": norms, "weight_decay": weight_decay if decay_norms else 0.0, "scale": 1.0},
+        {"params": others, "weight_decay": 0.0, "scale": neuron_lr_scale},
     ]
-    groups = [group for group in groups if group["params"]]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizer:
+    """Build the optimizer with the groups of :func:`param_groups`.
+
+    Its state is created here, filled with zeros, so that a checkpoint always has the same tensors;
+    the first step is the same either way. Not ``fused``: those kernels are wrong if gradient and
+    parameter have different memory formats.
+    """
+    groups = param_groups(
+        model,
+        config.weight_decay,
+        decay_norms=config.decay_norms,
+        neuron_lr_scale=config.neuron_lr_scale,
+    )
+    trained = [parameter for group in groups for parameter in group["params"]]
     if config.kind == "sgd":
         sgd = SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov)
-        for parameter in model.parameters():
+        for parameter in trained:
             if config.momentum:
                 sgd.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
         return sgd
     adamw = AdamW(groups, lr=config.lr, betas=config.betas)
-    for parameter in model.parameters():
+    for parameter in trained:
         adamw.state[parameter] = {
             "step": torch.zeros(()),
             "exp_avg": torch.zeros_like(parameter),

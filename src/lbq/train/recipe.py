@@ -69,7 +69,9 @@ class Recipe(TrainConfig):
         """Build the network, initialised from the seed; torch's generators do not change."""
         with torch.random.fork_rng([]):
             torch.manual_seed(self.seed)
-            return build_network(self.model, num_classes=num_classes)
+            model = build_network(self.model, num_classes=num_classes)
+        model.preprocessing = self.data.preprocessing
+        return model
 
 
 def write_recipe(recipe: Recipe) -> str:

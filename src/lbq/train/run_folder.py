@@ -236,6 +236,7 @@ def load_run(folder: str | Path, model: nn.Module | None = None, *, step: int | 
         if model is not None:
             raise RunError(f"{folder} was trained by a recipe, which builds the model: pass none")
         model = network_from_tensors(config.model, tensors, num_classes=num_classes, what=what)
+        model.preprocessing = config.data.preprocessing
     return Run(
         folder=folder,
         model=model.eval(),
