@@ -56,6 +56,12 @@ def stem(channels=4, timesteps=2):
     return nn.Sequential(conv(3, channels), norm, RepeatOverTime(timesteps), burst())
 
 
+def restored(model):
+    """The forward is stored in the object, as Accelerate leaves it after mixed precision."""
+    model.forward = model.forward
+    return model
+
+
 def head(channels=4, classes=5):
     classifier = over(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
     return nn.Sequential(classifier, MeanOverTime())
@@ -256,6 +262,7 @@ EXACT = {
     ),
     "watched levels": lambda: watched(layer(conv(4, 4))),
     "an argument with a default": WithDefault,
+    "its own forward, stored in the object": lambda: restored(layer(conv(4, 4))),
 }
 """Exact in float64, and with the same integers in every backend."""
 
@@ -556,6 +563,12 @@ def patched_itself():
     return model
 
 
+def patched_with_another():
+    model = layer(conv(4, 4))
+    model.forward = layer(conv(4, 4)).forward
+    return model
+
+
 def patched_step():
     model = chain(over(conv(4, 4)), burst(step=lbq.LearnedStep()))
     step = model.get_submodule("2").step
@@ -614,6 +627,7 @@ REFUSED = {
     "quantised convolution": (quantised, r"1\.0 .*torch\.ao\.nn\.qat"),
     "forward replaced in an object": (patched, r"1\.0 has a forward of its own"),
     "forward of the network replaced": (patched_itself, "the network itself has a forward"),
+    "forward of another network": (patched_with_another, "the network itself has a forward"),
     "step replaced in an object": (patched_step, r"2\.step has a for_currents of its own"),
     "identity written into": (lambda: net(kept_identity), "iadd in the network itself writes into"),
     "written into behind dropout": (

@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, Literal
 
 import torch
@@ -173,9 +174,17 @@ def _check_no_hooks(
 
 
 def _patched(module: nn.Module) -> Iterator[str]:
-    """Yield the names of functions that were stored in the object itself."""
+    """Yield the names of functions that were stored in the object itself.
+
+    A method of its class that was put back there, as Accelerate does, replaces nothing.
+    """
     for name, value in vars(module).items():
-        if callable(value) and not isinstance(value, nn.Module | Tensor | type):
+        is_own = (
+            isinstance(value, MethodType)
+            and value.__self__ is module
+            and value.__func__ is getattr(type(module), name, None)
+        )
+        if callable(value) and not is_own and not isinstance(value, nn.Module | Tensor | type):
             yield name
 
 
