@@ -11,8 +11,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BY_A_NEW_USER = {"tour.md"}
 """Followed with its commands, from a wheel, by .ci/wheel."""
-BESIDE_OTHERS = {"brevitas.md", "neurobench.md", "sinabs.md", "snntorch.md", "spikingjelly.md"}
-"""Pages about tools that have an environment of their own: tests/external/test_how_to.py."""
+BESIDE_OTHERS = {
+    *("brevitas.md", "neurobench.md", "sinabs.md", "snntorch.md", "spikingjelly.md"),
+    *("plain-loop.md", "accelerate.md", "hugging-face-trainer.md", "lightning.md"),
+}
+"""Pages about tools that have an environment of their own: tests/external runs them."""
 
 
 RUNNING = [

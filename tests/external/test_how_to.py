@@ -1,9 +1,12 @@
-"""The pages about other tools show code that runs, beside the real tools."""
+"""The pages about other tools show code that runs, beside the real tools.
+
+Those about trainers: ``test_trainers.py``.
+"""
 
 import os
-import re
 from pathlib import Path
 
+import follow
 import pytest
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
@@ -24,6 +27,4 @@ def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch):
     if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing tool is an error, here a skip
         pytest.importorskip(TOOLS[page], reason=f"{TOOLS[page]} is installed by .ci/external")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.S)
-    assert blocks
-    exec("\n".join(blocks), {})
+    follow.follow(PAGES / f"{page}.md", with_shell=False)
