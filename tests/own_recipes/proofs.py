@@ -21,13 +21,16 @@ import time
 import warnings
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
 import torch
-from tiny import final_hashes
 
 import lbq
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE))
+
+from faults.trials import children  # noqa: E402
+from tiny import final_hashes  # noqa: E402
 
 
 def start(name, out, *, save_every_steps=3, **options):
@@ -90,10 +93,7 @@ def torchrun(name, out, *, kill_after=None, rng=None):
             assert process.poll() is None
             time.sleep(0.05)
         time.sleep(kill_after)
-        found = f"{process.pid}"
-        ranks = subprocess.run(["pgrep", "-P", found], capture_output=True, text=True).stdout
-        for rank in ranks.split()[:1] if rng.random() < 0.5 else ranks.split()[-1:]:
-            os.kill(int(rank), signal.SIGKILL)
+        os.kill(rng.choice(children(process.pid)), signal.SIGKILL)
     return process.wait(600)
 
 
@@ -143,7 +143,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             rng = random.Random(f"{arguments.seed} {name}")
             record = prove(name, Path(folder), kills=arguments.kills, rng=rng)
-        print(json.dumps(record), flush=True)
+        sys.stdout.write(json.dumps(record) + "\n")
         (arguments.out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
