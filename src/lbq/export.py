@@ -22,7 +22,7 @@ def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
     :func:`lbq.formats.export_onnx` has more options.
 
     Args:
-        network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
+        network: what :func:`lbq.quantize` or :func:`lbq.lower` returned.
         path: of the file; replaced if there is one.
 
     Example:
@@ -35,7 +35,7 @@ def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
     if not isinstance(network, LoweredNetwork):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ParameterError(
             f"a lowered network is exported, got a {type(network).__name__}; convert it with "
-            f"lbq.lower, and lbq.to_fixed_point for integers, first"
+            f"lbq.quantize, or lbq.lower for real numbers, first"
         )
     path = Path(path)
     if path.suffix not in _WRITERS:

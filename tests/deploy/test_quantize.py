@@ -39,7 +39,7 @@ def test_it_is_lower_and_to_fixed_point_in_one_call(bits):
 
 def test_the_normalisation_of_the_model_is_the_default():
     model, (raw, images) = small(), normalised(4)
-    with pytest.raises(ParameterError, match=r"pass pixels=lbq\.Pixels"):
+    with pytest.raises(ParameterError, match=r"preprocessing=.*model\.preprocessing"):
         lbq.quantize(model, images)
     model.preprocessing = PIXELS
     expected = lbq.quantize(small(), images, preprocessing=PIXELS)
@@ -94,10 +94,14 @@ def test_pretrained_networks_carry_their_normalisation():
     assert lbq.run_network(net, raw).dtype == torch.int32
 
 
-def test_networks_of_the_hub_and_of_recipes_carry_it(tmp_path):
+def test_networks_of_runs_carry_it(tmp_path):
     recipe = RECIPES["smoke"]()
-    model = recipe.build_model(num_classes=4)
-    assert model.preprocessing == recipe.data.preprocessing
+    assert recipe.build_model(num_classes=4).preprocessing == recipe.data.preprocessing
+    lbq.train.train(recipe, tmp_path, lbq.RunOptions(stop_at=1))
+    assert lbq.load_run(tmp_path).model.preprocessing == recipe.data.preprocessing
+
+
+def test_networks_of_the_hub_carry_it(tmp_path):
     record = lbq.pretrained.pretrained_record("pocket-cifar10")
     save_pretrained(lbq.load_pretrained("pocket-cifar10"), tmp_path, record=record)
     loaded = from_pretrained(tmp_path)

@@ -187,7 +187,8 @@ def _explicit(pixels: Pixels | EllipsisType | None, network: LoweredNetwork) -> 
     raise ParameterError(
         f"this network takes images of {network.input_shape}, and its integer form takes bytes: "
         f"pass pixels=lbq.Pixels(mean=..., std=...), the normalisation of training, or pixels=None "
-        f"if it was trained on values 0..255"
+        f"if it was trained on values 0..255; lbq.quantize takes either as preprocessing=... or as "
+        f"the attribute model.preprocessing"
     )
 
 
