@@ -131,9 +131,13 @@ class LoweredNetwork(nn.Module):
                 f"this network was lowered for {self.timesteps} timesteps, got {len(inputs)}; "
                 f"lower it with an example of that length"
             )
+        self.check_values(inputs)
+
+    def check_values(self, inputs: Tensor) -> None:
+        """Raise for inputs of another dtype than the network takes, and for NaNs."""
         if self.is_integer:
             check_bytes(inputs)
-        if not self.is_integer and not bool(torch.isfinite(inputs).all()):
+        elif not bool(torch.isfinite(inputs).all()):
             raise NonFiniteError(
                 "the input holds a NaN or an infinity; check what prepares the inputs"
             )

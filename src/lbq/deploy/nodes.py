@@ -15,6 +15,7 @@ from lbq.errors import LevelError, ParameterError
 from lbq.functional.membrane import integrate, lif_membrane, steps_removed
 from lbq.functional.quantize import count_thresholds
 from lbq.models.time import merge_time, split_time
+from lbq.neurons.carries import active_carries
 from lbq.neurons.neuron import Neuron
 
 NodeReset = Literal["event", "level", "none", "zero"]
@@ -61,7 +62,7 @@ class LevelNeuron(Neuron):
         self.register_buffer("reset_amount", reset_amount)
         self.register_buffer("mixture", mixture)
         self.reset: NodeReset = reset
-        self.is_signed = is_signed
+        self.is_signed, self.needs_whole_sequence = is_signed, mixture is not None
         self.resets_after_decay, self.per_threshold_state = resets_after_decay, per_threshold_state
 
     def forward(self, currents: Tensor) -> Tensor:
@@ -71,6 +72,9 @@ class LevelNeuron(Neuron):
 
     def stream(self, currents: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the levels of a part of a sequence and its last carry; None starts from rest."""
+        carries = active_carries()
+        if carries is not None and carry is None:  # the network is run by lbq.stream
+            return carries.advance(self, currents)
         currents = self.receive(currents)
         if self.mixture is not None:
             shaped = self.mixture.reshape(*self.mixture.shape, *[1] * (currents.dim() - 1))
@@ -390,6 +394,9 @@ class Repeat(nn.Module):
 
     def forward(self, current: Tensor) -> Tensor:
         """Repeat, without a copy."""
+        carries = active_carries()
+        if carries is not None:
+            return carries.repeat(current)
         return current.unsqueeze(0).expand(self.timesteps, *[-1] * current.dim())
 
     def extra_repr(self) -> str:

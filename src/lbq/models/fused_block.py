@@ -12,6 +12,7 @@ from torch.nn.modules import module as torch_module
 from lbq.kernels.norm_scan import NormedBurstScan, can_run
 from lbq.models.time import OverTime, merge_time, split_time
 from lbq.neurons.burst import BurstLIF
+from lbq.neurons.carries import active_carries
 from lbq.types import Sequence
 
 
@@ -50,7 +51,7 @@ def fire(
 def _can_fuse(bursts: object, synapse: OverTime, neuron: nn.Module) -> bool:
     """Return whether the kernels support these modules and no hook is registered in between."""
     is_traced = torch.compiler.is_compiling() or not isinstance(bursts, Tensor)
-    if is_traced or len(synapse) != 2:
+    if is_traced or len(synapse) != 2 or active_carries() is not None:  # fused: from rest only
         return False
     norm = synapse[1]
     if type(norm) is not nn.BatchNorm2d or type(neuron) is not BurstLIF:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.errors import ShapeError, TimeError
+from lbq.neurons.carries import active_carries
 from lbq.neurons.watch import named_neurons, removing_hooks
 from lbq.types import Currents, Frames, Images, Sequence, StaticCurrent
 
@@ -45,7 +46,8 @@ def split_time(instants: Tensor, *, like: Sequence) -> Sequence:
 class RepeatOverTime(nn.Module):
     """Repeats a static current at every timestep: ``[B, ...]`` to ``[T, B, ...]``, as a view.
 
-    Put it before the first neuron of a network that takes static images or features.
+    Put it before the first neuron of a network that takes static images or features. In a stream
+    (:func:`lbq.stream`) it gives one timestep per call.
 
     Args:
         timesteps: number of timesteps (T).
@@ -64,6 +66,9 @@ class RepeatOverTime(nn.Module):
 
     def forward(self, current: StaticCurrent) -> Currents:
         """Repeat."""
+        carries = active_carries()
+        if carries is not None:
+            return carries.repeat(current)
         if isinstance(current, Tensor) and not torch.compiler.is_compiling():  # pyright: ignore[reportUnnecessaryIsInstance] -- fx
             return _Repeat.apply(current, self.timesteps)
         return _repeat(current, self.timesteps)
@@ -108,7 +113,7 @@ class ImagesIn(nn.Module):
 
 
 class FramesIn(nn.Module):
-    """Raises unless its input is a sequence of ``T`` frames.
+    """Raises unless its input is a sequence of ``T`` frames; a stream passes one at a time.
 
     Args:
         timesteps: length of the sequences (T).
@@ -125,7 +130,7 @@ class FramesIn(nn.Module):
                 f"this network takes frames, [T, B, C, H, W], got shape {tuple(frames.shape)}; "
                 f'build it with form="cifar" or form="imagenet" for static images'
             )
-        if len(frames) != self.timesteps:
+        if len(frames) != self.timesteps and active_carries() is None:
             raise TimeError(
                 f"this network was built for {self.timesteps} timesteps, got {len(frames)} frames "
                 f"(time is the first axis); cut the recording into {self.timesteps} frames, or "

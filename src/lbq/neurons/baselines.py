@@ -301,6 +301,8 @@ class LMHT(Neuron):
         max_level: number of thresholds (L), 2 in the paper's comparison.
     """
 
+    needs_whole_sequence = True
+
     def __init__(self, timesteps: int, max_level: int = 2) -> None:
         super().__init__(max_level)
         if timesteps < 1:

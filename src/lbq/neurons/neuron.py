@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lbq.errors import ParameterError
 from lbq.functional.planes import check_max_level
+from lbq.neurons.carries import active_carries
 from lbq.types import Bursts, Carry, Coefficient, Currents, Levels
 
 
@@ -15,7 +16,8 @@ class Neuron(nn.Module):
     """Maps the currents of a whole sequence, ``[T, B, *n]``, to its bursts, starting from rest.
 
     There is no state between calls and nothing to reset. A stream passes the ``carry`` explicitly:
-    ``bursts, carry = neuron.stream(currents, carry)``. Currents pass through ``receive`` and
+    ``bursts, carry = neuron.stream(currents, carry)``; :func:`lbq.stream` does so for all neurons
+    of a network. Currents pass through ``receive`` and
     integer levels through ``emit``, both identities, for hooks (:func:`lbq.watch_levels`); they are
     never stored on the module.
 
@@ -30,6 +32,8 @@ class Neuron(nn.Module):
     """Whether it emits negative levels too."""
     step_sets_levels: bool = True
     """Whether its step, if it has one, is the spacing of the levels and not their size alone."""
+    needs_whole_sequence: bool = False
+    """Whether a timestep depends on later ones, so that the neuron cannot be streamed."""
 
     def __init__(self, max_level: int) -> None:
         super().__init__()
@@ -46,6 +50,9 @@ class Neuron(nn.Module):
 
     def stream(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Carry]:
         """Return the bursts of a part of a sequence and its last carry; None starts from rest."""
+        carries = active_carries()
+        if carries is not None and carry is None:  # the network is run by lbq.stream
+            return carries.advance(self, currents)
         bursts, levels, carry = self.scan(self.receive(currents), carry)
         self.emit(levels)
         return bursts, carry

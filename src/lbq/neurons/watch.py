@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -109,13 +109,18 @@ def removing_hooks(hooks: list[RemovableHandle]) -> Generator[None]:
 
     A compiled model ignores hooks that were registered after its compilation.
     """
-    dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
-    with torch.compiler.set_stance("force_eager") if dynamo else nullcontext():
+    with running_uncompiled():
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def running_uncompiled() -> AbstractContextManager[object]:
+    """Run compiled models as the modules that they were compiled from, inside the block."""
+    dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
+    return torch.compiler.set_stance("force_eager") if dynamo else nullcontext()
 
 
 def named_neurons(model: nn.Module) -> Iterator[tuple[str, Neuron]]:
