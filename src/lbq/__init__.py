@@ -15,7 +15,15 @@ from lbq import omp_wait_policy as _waiting  # noqa: F401 # pyright: ignore[repo
 
 from lbq.adapters.ann import from_ann
 from lbq.cost import EnergyModel, OpCounter, count_macs, count_ops
-from lbq.deploy import LoweredNetwork, Pixels, lower, quantize, run_network, to_fixed_point
+from lbq.deploy import (
+    LoweredNetwork,
+    Pixels,
+    lower,
+    quantize,
+    run_network,
+    stream,
+    to_fixed_point,
+)
 from lbq.errors import LBQError
 from lbq.export import export
 from lbq.formats.bundle import load_network, save_network
@@ -88,6 +96,7 @@ __all__ = [
     "run_network",
     "sample_rng",
     "save_network",
+    "stream",
     "to_fixed_point",
     "watch_levels",
 ]

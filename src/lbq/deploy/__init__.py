@@ -5,6 +5,7 @@ from lbq.deploy.fixed_point import Pixels, quantize, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.run import choose_backend, run_network
+from lbq.deploy.stream import stream
 
 __all__ = [
     "Bound",
@@ -15,5 +16,6 @@ __all__ = [
     "prove",
     "quantize",
     "run_network",
+    "stream",
     "to_fixed_point",
 ]

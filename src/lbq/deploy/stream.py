@@ -25,7 +25,7 @@ def stream(model: nn.Module, *, timesteps: int | None = None) -> "Stream":
     integer network their sum. Gradients are off. A new sequence starts with a new stream; many
     streams can share a network, also in several threads.
 
-    Integer networks give the bits of :func:`lbq.run` on the whole sequence, in the native engine
+    Integer networks give the bits of :func:`lbq.run_network` on the whole sequence, in the native engine
     where it supports them. In floating point, layers round differently for B rows than for the
     T * B rows of a whole sequence, mostly if B is small, and a level next to a threshold may
     change. ``timesteps`` gives the bits of the whole sequence: the batch is repeated T times, so
@@ -139,12 +139,8 @@ class LoweredStream(Stream):
         max_timesteps: length of the sequence, if it is limited.
     """
 
-    def __init__(
-        self, network: LoweredNetwork, *, copies: int, max_timesteps: int | None
-    ) -> None:
-        super().__init__(
-            network, network.takes_frames, copies=copies, max_timesteps=max_timesteps
-        )
+    def __init__(self, network: LoweredNetwork, *, copies: int, max_timesteps: int | None) -> None:
+        super().__init__(network, network.takes_frames, copies=copies, max_timesteps=max_timesteps)
         self._network = network
         self._is_native = choose_backend(network) == "native"
         self._state: native_engine.EngineState | None = None
@@ -171,12 +167,12 @@ class LoweredStream(Stream):
 def _check_length(model: nn.Module, timesteps: int) -> None:
     """Raise if the network takes sequences of another length."""
     for path, module in model.named_modules():
-        if isinstance(module, FramesIn | RepeatOverTime | Repeat | LoweredNetwork):
-            if module.timesteps != timesteps:
-                raise TimeError(
-                    f"{path or type(model).__name__} is built for {module.timesteps} timesteps, "
-                    f"got timesteps={timesteps}; leave it out to stream any number of timesteps"
-                )
+        has_length = isinstance(module, FramesIn | RepeatOverTime | Repeat | LoweredNetwork)
+        if has_length and module.timesteps != timesteps:
+            raise TimeError(
+                f"{path or type(model).__name__} is built for {module.timesteps} timesteps, got "
+                f"timesteps={timesteps}; pass {module.timesteps}, or nothing"
+            )
 
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
