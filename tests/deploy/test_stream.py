@@ -112,7 +112,7 @@ class ByPosition(nn.Module):
         return rows + 0.1 * torch.arange(len(rows)).unsqueeze(1)
 
 
-@pytest.mark.parametrize("neuron", [lbq.BurstLIF(step=0.25), neurons.MultiLevelLIF()], ids=str)
+@pytest.mark.parametrize("neuron", [lbq.BurstLIF(step=0.25), neurons.MultiLevelLIF()])
 def test_with_timesteps_every_row_has_the_position_of_the_whole_sequence(neuron):
     model = nn.Sequential(OverTime(nn.Linear(30, 64), ByPosition()), neuron, MeanOverTime()).eval()
     frames = torch.randn(T, 3, 30)
