@@ -25,13 +25,13 @@ def stream(model: nn.Module, *, timesteps: int | None = None) -> "Stream":
     integer network their sum. Gradients are off. A new sequence starts with a new stream; many
     streams can share a network, also in several threads.
 
-    Integer networks give the bits of :func:`lbq.run_network` on the whole sequence, in the native engine
-    where it supports them. In floating point, layers round differently for B rows than for the
-    T * B rows of a whole sequence, mostly if B is small, and a level next to a threshold may
-    change. ``timesteps`` gives the bits of the whole sequence: the batch is repeated T times, so
-    that every layer has the size that it has there, for T times the work. (The exception are
-    blocks with ``fused=True`` in channels last, whose kernels start from rest: a stream runs them
-    unfused.)
+    Integer networks give the bits of :func:`lbq.run_network` on the whole sequence, in the native
+    engine where it supports them. In floating point, layers may round differently for B rows than
+    for the T * B rows of a whole sequence, mostly if B is small, and a level next to a threshold
+    may change. ``timesteps`` gives the bits of the whole sequence: the batch is repeated T times,
+    so that every layer has the size that it has there, for T times the work (docs/decisions/0053).
+    The exception are blocks with ``fused=True`` in channels last, whose kernels start from rest: a
+    stream runs them unfused.
 
     Train mode and neurons that mix all timesteps (LMHT) are errors. Other modules that mix
     timesteps, such as an LSTM over time, cannot be detected: compare with the whole sequence once,
