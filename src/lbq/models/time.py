@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lbq.errors import ShapeError, TimeError
 from lbq.neurons.carries import active_carries
 from lbq.neurons.watch import named_neurons, removing_hooks
-from lbq.types import Currents, Frames, Images, Sequence, StaticCurrent
+from lbq.types import Frames, Images, Sequence, StaticCurrent
 
 _TOLERANCE = 1e-6
 """Tolerance for equal float64 outputs, relative to the largest."""
@@ -64,8 +64,8 @@ class RepeatOverTime(nn.Module):
         super().__init__()
         self.timesteps = check_timesteps(timesteps)
 
-    def forward(self, current: StaticCurrent) -> Currents:
-        """Repeat."""
+    def forward(self, current: StaticCurrent) -> Tensor:
+        """Repeat; in a stream, along the batch (:class:`~lbq.neurons.carries.Carries`)."""
         carries = active_carries()
         if carries is not None:
             return carries.repeat(current)
