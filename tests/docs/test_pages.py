@@ -9,8 +9,8 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BY_A_NEW_USER = {"tour.md"}
-"""Followed with its commands, from a wheel, by .ci/wheel."""
+BY_A_NEW_USER = {"tour.md", "from-data-to-integers.md"}
+"""Followed from a wheel by .ci/wheel."""
 BESIDE_OTHERS = {
     *("brevitas.md", "neurobench.md", "sinabs.md", "snntorch.md", "spikingjelly.md"),
     *("plain-loop.md", "accelerate.md", "hugging-face-trainer.md", "lightning.md"),
