@@ -19,7 +19,7 @@ def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
     ``.onnx`` is for ONNX Runtime and OpenVINO (extra ``[onnx]``), ``.pt2`` for torch without lbq,
     ``.nir`` for neuromorphic tools (extra ``[nir]``; real numbers only), ``.lbq`` is the library's
     own bundle. Bundles, ONNX files and programs of an integer network give the same integers.
-    :func:`lbq.formats.export_onnx` has more options.
+    :func:`~lbq.formats.onnx.export_onnx` has more options.
 
     Args:
         network: what :func:`lbq.quantize` or :func:`lbq.lower` returned.

@@ -113,7 +113,7 @@ def param_groups(
         decay_norms: whether norms and biases decay too.
         neuron_lr_scale: factor on the learning rate of the neuron parameters. It is stored in the
             groups as ``"scale"``, which torch's optimizers keep but do not read: multiply
-            ``group["lr"]`` by it once, before a scheduler is created. :func:`lbq.fit` does.
+            ``group["lr"]`` by it once, before a scheduler is created. ``lbq.fit`` does.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), lbq.BurstLIF())
