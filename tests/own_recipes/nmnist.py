@@ -7,6 +7,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 TIMESTEPS, SIDE = 4, 34
+TRAIN, TEST = (int(count) for count in os.environ.get("NMNIST_SAMPLES", "1000,100").split(","))
 
 
 class Nmnist(Dataset):
@@ -14,9 +15,9 @@ class Nmnist(Dataset):
 
     def __init__(self, split):
         with zipfile.ZipFile(os.environ["LBQ_DATA"] + "/nmnist-1100/nmnist_small.zip") as archive:
-            names = sorted(
-                name for name in archive.namelist() if f"{split}/" in name and name.endswith(".bin")
-            )
+            names = [name for name in archive.namelist() if name.startswith(f"{split}/")]
+            names = sorted(name for name in names if name.endswith(".bin"))
+            names = names[:: len(names) // (TRAIN if split == "Train" else TEST)]
             self.frames = np.stack([to_frames(archive.read(name)) for name in names])
         self.classes = [int(name.split("/")[-2]) for name in names]
 
