@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 from bundles import EditableBundle, tiny_bundles
-from export import mutate
-from export.test_rules import CASES
+from formats import mutate
+from formats.test_rules import CASES
 from native.make_corpus import CORPUS, inputs_of
 
 import lbq
