@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from functools import partial
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -239,6 +240,25 @@ def test_samples_as_mappings_and_images(tmp_path):
     assert torch.equal(seen[0][0], torch.tensor([[[1.0, 1.0]], [[0.2, 0.2]], [[0.0, 0.0]]]))
 
 
+@pytest.mark.parametrize("format_", [None, "torch", "numpy"])
+def test_hugging_face_data_sets_are_read_and_their_fingerprints_compared(tiny, tmp_path, format_):
+    x, y = arrays()
+
+    def rows(x):
+        found = datasets.Dataset.from_dict({"vector": x.astype(np.float32), "label": y})
+        return found.with_format(format_) if format_ else found.with_transform(to_tensors)
+
+    lbq.fit(network(), rows(x), rows(x), CONFIG, tmp_path / "rows", options=OPTIONS)
+    lbq.fit(network(), (x, y), (x, y), CONFIG, tmp_path / "arrays", options=OPTIONS)
+    assert tiny.final_hashes(tmp_path / "rows") == tiny.final_hashes(tmp_path / "arrays")
+    with pytest.raises(RunError, match="data: "):
+        lbq.fit(network(), rows(x + 1), rows(x), CONFIG, tmp_path / "rows", options=OPTIONS)
+
+
+def to_tensors(batch):
+    return {**batch, "vector": [torch.tensor(vector) for vector in batch["vector"]]}
+
+
 def refused(tmp_path, error, match, model=None, train=None, config=CONFIG, **options):
     with pytest.raises(error, match=match):
         lbq.fit(
@@ -256,6 +276,7 @@ def test_what_cannot_be_right_is_refused(tmp_path):
     x, y = arrays()
     refuse = partial(refused, tmp_path)
     refuse(ParameterError, "no parameters", model=nn.Flatten())
+    refuse(ParameterError, "run it once on a batch", model=nn.LazyLinear(3))
     refuse(ShapeError, "as many inputs as targets, got 64 and 63", train=(x, y[1:]))
     refuse(ParameterError, "map-style", train=torch.utils.data.DataLoader(Noisy()))
     refuse(ParameterError, "map-style", train=torch.from_numpy(x))

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lbq.config_io import Document, canonical_json, parse_json, to_document
@@ -221,6 +222,17 @@ class Task:
         }
 
 
+def _check_model(model: nn.Module) -> None:
+    """Raise unless the model has parameters to train, all of them with a shape."""
+    parameters = list(model.parameters())
+    if any(is_lazy(parameter) for parameter in parameters):
+        raise ParameterError(
+            "the model has lazy layers whose parameters have no shape yet; run it once on a batch"
+        )
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise ParameterError("the model has no parameters to train")
+
+
 def _name_of(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
@@ -252,8 +264,7 @@ def run_task(
     is_first = is_first_process()
     with folder.locked(wait_s=wait_for_lock_s) if is_first else nullcontext():
         task = build()
-        if not any(parameter.requires_grad for parameter in task.model.parameters()):
-            raise ParameterError("the model has no parameters to train")
+        _check_model(task.model)
         with (
             catch_stop_signals() as stop,
             open_process_group(options.device, timeout_s=options.timeout_s) as group,
