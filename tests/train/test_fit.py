@@ -221,6 +221,8 @@ def test_our_own_data_are_taken_as_one_object(tiny, tmp_path):
     by_recipe = lbq.train.train(tiny.tiny_recipe(epochs=1), tmp_path / "b", OPTIONS)
     assert by_hand.evaluations == by_recipe.evaluations
     assert tiny.final_hashes(tmp_path / "a") == tiny.final_hashes(tmp_path / "b")
+    with pytest.raises(RunError, match=r"a run of lbq.fit, which a recipe cannot continue"):
+        lbq.train.train(tiny.tiny_recipe(epochs=1), tmp_path / "a", OPTIONS)
     with pytest.raises(ParameterError, match="pass the same object"):
         lbq.fit(model, data, arrays(), config, tmp_path / "c", options=OPTIONS)
 
@@ -288,6 +290,7 @@ def test_what_cannot_be_right_is_refused(tmp_path):
         ShapeError, r"logits \[B, classes\]", model=nn.Sequential(nn.Linear(6, 3), nn.Flatten(0))
     )
     refuse(ShapeError, "integer classes", train=(x, y.astype(float)))
+    refuse(ShapeError, r"classes must lie in 0\.\.2, .* got 5\.\.7", train=(x, y + 5))
     refuse(ShapeError, "one number", loss=lambda output, target: output)
     refuse(ParameterError, "has parameters", loss=nn.Linear(2, 2))
     refuse(ParameterError, "other names", metrics={"loss": correct_predictions})

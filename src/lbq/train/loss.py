@@ -50,9 +50,15 @@ def cross_entropy(logits: Tensor, target: Tensor, **options: Any) -> Tensor:
             f"targets must be integer classes [B] or class probabilities [B, classes], got "
             f"{target.dtype} {list(target.shape)}; pass loss=... for other targets"
         )
-    return F.cross_entropy(
-        logits.float(), target if target.is_floating_point() else target.long(), **options
-    )
+    if target.is_floating_point():
+        return F.cross_entropy(logits.float(), target, **options)
+    try:
+        return F.cross_entropy(logits.float(), target.long(), **options)
+    except IndexError as error:  # on a CPU
+        raise ShapeError(
+            f"classes must lie in 0..{logits.shape[1] - 1}, as the model returns "
+            f"{logits.shape[1]} logits, got {int(target.min())}..{int(target.max())}"
+        ) from error
 
 
 class ModelWithLoss(nn.Module):

@@ -102,6 +102,12 @@ def check_same_run(then: Document, now: Document, *, allowed: Collection[str]) -
     Returns:
         One line for every difference that was allowed.
     """
+    if ("config" in then) != ("config" in now):
+        kinds = "a recipe", "lbq.fit"
+        raise RunError(
+            f"the folder holds a run of {kinds['config' in then]}, which {kinds['config' in now]} "
+            f"cannot continue; choose another folder (--out)"
+        )
     before, after = ({key: metadata.get(key) for key in _COMPARED} for metadata in (then, now))
     is_moved = before["data"] == after["data"]
     changed = {
