@@ -36,7 +36,8 @@ def main() -> None:
     correct = dict.fromkeys(["float32, trained", *forms], 0)
     moved, alone, agree = (dict.fromkeys(forms, 0) for _ in range(3))
     total = count = 0
-    for images, raw, target in sample_batches(data, limit=arguments.images, batch=100):
+    for samples in sample_batches(data, limit=arguments.images, batch=100):
+        images, raw, target = samples.real, samples.raw, samples.target
         trained, answer = _levels_of(model, images)
         correct["float32, trained"] += int((answer == target).sum())
         for name, net in forms.items():

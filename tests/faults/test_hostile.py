@@ -90,7 +90,10 @@ def test_x2_only_words_of_the_command_line_reach_the_loader_of_recipe_files():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("load_recipe_file")
     }
-    assert callers == {("train_command.py", "load_recipe_file(name)")}
+    assert callers == {
+        ("train_command.py", "load_recipe_file(name)"),
+        ("samples.py", "load_recipe_file(path)"),
+    }
 
 
 def test_x2_a_recipe_in_a_file_cannot_name_a_python_file(tiny, tmp_path, capsys):

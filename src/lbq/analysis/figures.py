@@ -156,22 +156,31 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
 def draw_curves(runs: Sequence[RunSummary]) -> Figure:
     """Draw accuracy and loss over epochs: lines for training, markers for the test set."""
     figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    shown = [("accuracy", "accuracy, %", 100.0), ("loss", "loss", 1.0)]
+    shown = shown if have_accuracy(runs) else shown[1:]
+    panels = list(figure.subplots(1, len(shown), squeeze=False)[0])
     for index, run in enumerate(runs):
         colour, marker = _look(index)
         name = _short(run.name) if len(runs) > 1 else "test"
-        for axes, key, scale in ((left, "accuracy", 100.0), (right, "loss", 1.0)):
+        for axes, (key, _, scale) in zip(panels, shown, strict=True):
             axes.plot(*_series(run.training, key, scale), color=colour, alpha=0.55, lw=1)
             x, y = _series(run.evaluations, key, scale)
             axes.plot(x, y, marker + "-", color=colour, label=name)
     if len(runs) == 1:
-        left.plot([], [], color=COLOURS[0], alpha=0.55, lw=1, label="training samples")
-    left.set(xlabel="epoch", ylabel="accuracy, %")
-    right.set(xlabel="epoch", ylabel="loss", ylim=(0, None))
-    handles = left.get_legend_handles_labels()
+        panels[0].plot([], [], color=COLOURS[0], alpha=0.55, lw=1, label="training samples")
+    for axes, (_, label, _) in zip(panels, shown, strict=True):
+        axes.set(xlabel="epoch", ylabel=label)
+    losses = [y for run in runs for y in _series((*run.training, *run.evaluations), "loss", 1)[1]]
+    panels[-1].set(ylim=(min([0.0, *filter(math.isfinite, losses)]), None))  # some are negative
+    handles = panels[0].get_legend_handles_labels()
     columns = _num_columns(run.name for run in runs)
     figure.legend(*handles, loc="outside upper center", ncols=columns)
     return figure
+
+
+def have_accuracy(runs: Sequence[RunSummary]) -> bool:
+    """Return whether any of the runs measured accuracy."""
+    return any("accuracy" in record for run in runs for record in (*run.training, *run.evaluations))
 
 
 @_styled

@@ -24,9 +24,12 @@ from lbq.analysis.run_summary import RunSummary
 from lbq.config_io import Document, differences
 from lbq.cost.count_table import Counts, CountTable
 from lbq.cost.energy import EnergyRow
+from lbq.train.metrics import Record
 
 MILLION = 1e6
 _RUN_EVENTS = ("start", "resume", "stop", "finish")
+_KNOWN = ("accuracy", "loss", "seconds", "time", "elapsed_s")
+"""Numbers of an evaluation in the metrics log that are no metrics of the user's."""
 
 
 def render(runs: Sequence[RunSummary]) -> str:
@@ -43,7 +46,7 @@ def render_run(run: RunSummary) -> str:
         "membranes": ("Membranes", membranes_section(run)),
         "costs": ("Costs", costs_section(run)),
         "energy": ("Energy", energy_section(run)),
-        "recipe": ("Recipe", recipe_section(run)),
+        "recipe": ("Recipe" if "model" in run.recipe else "Settings", recipe_section(run)),
         "provenance": ("Provenance", provenance_section(run)),
     }
     there = {key: (title, content) for key, (title, content) in parts.items() if content}
@@ -62,28 +65,35 @@ def render_run(run: RunSummary) -> str:
 
 
 def _lead(run: RunSummary) -> str:
-    model, data = run.recipe.get("model", {}), run.recipe.get("data", {})
-    neuron = model.get("neuron", {})
     events = [r["event"] for r in run.metrics_log if r.get("event") in _RUN_EVENTS]
     state = "finished" if events and events[-1] == "finish" else "not finished"
     checkpoint = "" if run.step is None else f"; checkpoint of step {run.step:,}"
+    return f"{_subject(run)}. {state.capitalize()}{checkpoint}."
+
+
+def _subject(run: RunSummary) -> str:
+    """Name network and data of a recipe, or the class of another network."""
+    if "model" not in run.recipe:
+        start = next((r for r in run.metrics_log if "model" in r), {})
+        return f"A network and data of one's own, class {start.get('model', 'unknown')}"
+    model, data = run.recipe["model"], run.recipe.get("data", {})
     blocks = f" ({format_value(model['blocks'])} blocks)" if model.get("blocks") else ""
     return (
         f"Recipe {run.recipe.get('name')}: {model.get('name')}{blocks} x {model.get('width')} with "
-        f"{neuron.get('kind')} neurons, {model.get('timesteps')} timesteps, on "
-        f"{PurePath(str(data.get('source'))).name}. {state.capitalize()}{checkpoint}."
+        f"{model.get('neuron', {}).get('kind')} neurons, {model.get('timesteps')} timesteps, on "
+        f"{PurePath(str(data.get('source'))).name}"
     )
 
 
 def headline_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
     """Yield name, value and remark of the most important numbers."""
     if last := run.last_evaluation:
-        count = f"{last['correct']:,} of {last['count']:,}, epoch {last['epoch']}"
-        yield "Test accuracy", number(100 * last["accuracy"], ".2f", " %"), count
+        count = f"{_right_answers(last)}, epoch {last['epoch']}"
+        yield f"Test {_score_name(last)}", _score(last), count
         best = last.get("best_on_test_set")
         if best and best["epoch"] != last["epoch"]:
             words = f"epoch {best['epoch']}, chosen on the test set"
-            yield "Best epoch", number(100 * best["accuracy"], ".2f", " %"), words
+            yield "Best epoch", _score(best), words
     start = next((r for r in run.metrics_log if "parameters" in r), None)
     if start:
         yield "Parameters", number(start["parameters"], ",d"), f"on {start.get('device', '?')}"
@@ -91,9 +101,8 @@ def headline_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
         spread = f"{min(run.steps.means):.3f} to {max(run.steps.means):.3f} over layers"
         yield "Variation of steps", number(run.steps.variation, ".2f"), spread
     if run.levels:
-        timesteps = number(run.recipe["model"]["timesteps"], "d")
         least = -run.levels.max_level if run.levels.is_signed else 0
-        yield "Timesteps", timesteps, f"levels {least} to {run.levels.max_level}"
+        yield "Timesteps", number(run.timesteps, "d"), f"levels {least} to {run.levels.max_level}"
         over = f"mean over {len(run.levels.layers)} layers"
         yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
     if run.counts:
@@ -108,12 +117,31 @@ def headline_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
         yield "Memory, ANN / this", ratio(memory.ratio), f"bytes moved{_loss(memory)}"
 
 
+def _score_name(record: Record) -> str:
+    return "accuracy" if "accuracy" in record else "loss"
+
+
+def _score(record: Record | None) -> Cell:
+    """Return the accuracy of an evaluation, or its loss if a run has no accuracy."""
+    if record is not None and "accuracy" not in record:
+        return number(float(record["loss"]), ".4f")
+    return number(100 * record["accuracy"] if record else None, ".2f", " %")
+
+
+def _right_answers(record: Record) -> str:
+    if "correct" not in record:
+        return f"{record['count']:,} samples"
+    return f"{record['correct']:,} of {record['count']:,}"
+
+
 def outcome(run: RunSummary) -> str:
     """Summarise the run in one sentence, losses included."""
     last, counts, memory = run.last_evaluation, run.counts, _memory(run)
     found = ["it was not evaluated on the test set"]
-    if last:
+    if last and "accuracy" in last:
         found = [f"{100 * last['accuracy']:.2f} % of the test samples are answered correctly"]
+    elif last:
+        found = [f"the loss on the test set is {last['loss']:.4f}"]
     if counts:
         some = " (not all operations are counted)" if counts.notes else ""
         acs = _millions(counts, counts.total().bit_sparse_acs)
@@ -166,35 +194,47 @@ def curves_section(run: RunSummary) -> list[str]:
     """Show accuracy and loss over epochs."""
     if not run.training and not run.evaluations:
         return []
+    records = run.evaluations
+    has_accuracy = any("accuracy" in record for record in records)
+    others = list(dict.fromkeys(name for record in records for name in _own_metrics(record)))
     rows = [
         [
             str(record["epoch"]),
             number(record.get("step"), ",d"),
-            number(100 * record["accuracy"], ".2f", " %"),
-            f"{record['correct']:,} of {record['count']:,}",
+            *([_score(record), _right_answers(record)] if has_accuracy else []),
             number(float(record["loss"]), ".4f"),
+            *(number(record.get(name), ".4g") for name in others),
         ]
-        for record in run.evaluations
+        for record in records
     ]
     found = [curves_figure([run])]
     if rows:
-        headings = ["epoch", "step", "accuracy", "right answers", "loss"]
+        answers = ["accuracy", "right answers"] if has_accuracy else []
+        headings = ["epoch", "step", *answers, "loss", *others]
         found.append(table("Evaluations on the test set, from the metrics log", headings, rows))
     return found
+
+
+def _own_metrics(record: Record) -> list[str]:
+    """Return the names of the metrics that a user defined."""
+    return [key for key, v in record.items() if isinstance(v, float) and key not in _KNOWN]
 
 
 def curves_figure(runs: Sequence[RunSummary]) -> str:
     """Draw the curves of one or several runs."""
     last = "; ".join(
         f"{run.name} ends at {100 * record['accuracy']:.2f} % on the test set"
+        if "accuracy" in record
+        else f"{run.name} ends at a loss of {record['loss']:.4f} on the test set"
         for run in runs
         if (record := run.last_evaluation)
     )
+    what = "Accuracy and loss" if figures.have_accuracy(runs) else "Loss"
     return figure(
         "plot-curves",
         figures.to_svg(figures.draw_curves(runs)),
-        label=f"Accuracy and loss over epochs. {last}",
-        caption="Accuracy and loss. Thin lines: training samples as they were augmented, in "
+        label=f"{what} over epochs. {last}",
+        caption=f"{what}. Thin lines: training samples as they were augmented, in "
         "training mode; markers: the whole test set.",
     )
 
@@ -483,12 +523,15 @@ def _compared(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[Cell]]]:
     """Yield the rows of the comparison: what, and its value for every run."""
     yield "data", [_data(run) for run in runs]
     lasts = [run.last_evaluation for run in runs]
-    yield "test accuracy", [number(100 * x["accuracy"] if x else None, ".2f", " %") for x in lasts]
-    yield "right answers", [f"{x['correct']:,} of {x['count']:,}" if x else "-" for x in lasts]
+    for name in ("accuracy", "loss"):
+        if any(x and _score_name(x) == name for x in lasts) or name == "accuracy":
+            shown = [x if x and _score_name(x) == name else None for x in lasts]
+            yield f"test {name}", [_score(x) for x in shown]
+    yield "right answers", [_right_answers(x) if x else "-" for x in lasts]
     yield "epoch", [str(x["epoch"]) if x else "-" for x in lasts]
     starts = [next((r for r in run.metrics_log if "parameters" in r), None) for run in runs]
     yield "parameters", [number(x["parameters"] if x else None, ",d") for x in starts]
-    yield "timesteps", [str(run.recipe["model"]["timesteps"]) for run in runs]
+    yield "timesteps", ["-" if run.timesteps is None else str(run.timesteps) for run in runs]
     yield "largest level", [str(run.levels.max_level) if run.levels else "-" for run in runs]
     steps = [run.steps for run in runs]
     yield "smallest step", [number(min(s.means, default=None), ".4f") for s in steps]
@@ -523,8 +566,10 @@ def _real(value: float) -> float | None:
 
 def _data(run: RunSummary) -> str:
     """Name the data of a run by their source and the first digits of their SHA-256."""
-    source = PurePath(str(run.recipe["data"]["source"])).name
     digest = run.provenance.get("data")
+    source = "own data"
+    if "data" in run.recipe:
+        source = PurePath(str(run.recipe["data"]["source"])).name
     return f"{source}, {digest[:8]}" if digest else source
 
 

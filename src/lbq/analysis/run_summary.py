@@ -18,7 +18,7 @@ class RunSummary:
     """Training steps of the checkpoint; None if only the record of a finished run exists."""
     metrics_log: tuple[Record, ...]
     recipe: dict[str, Any]
-    """As a document."""
+    """As a document; of a run of :func:`lbq.fit` its training settings, without model and data."""
     provenance: dict[str, Any]
     """Code, commit, data and versions, as in the checkpoint."""
     steps: StepProfile
@@ -38,6 +38,13 @@ class RunSummary:
     def training(self) -> list[Record]:
         """The metrics log's lines about training, in order."""
         return [record for record in self.metrics_log if record.get("event") == "train"]
+
+    @property
+    def timesteps(self) -> int | None:
+        """Timesteps of the network: of the recipe, or as they were counted."""
+        if "model" in self.recipe:
+            return self.recipe["model"]["timesteps"]
+        return None if self.counts is None else self.counts.timesteps
 
     @property
     def last_evaluation(self) -> Record | None:

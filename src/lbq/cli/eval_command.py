@@ -12,7 +12,14 @@ from torch import Tensor
 
 from lbq.cli.args import check_count, read
 from lbq.cli.progress import progress_counter
-from lbq.cli.samples import Count, count_answers, open_config, origin_recipe
+from lbq.cli.samples import (
+    Count,
+    count_answers,
+    load_task,
+    open_config,
+    open_samples,
+    origin_recipe,
+)
 from lbq.cli.terminal import Console
 from lbq.data import UNIT, AugmentConfig, Data, DataConfig, Normalization
 from lbq.deploy import LoweredNetwork, Pixels, choose_backend, run_network
@@ -20,8 +27,9 @@ from lbq.deploy.run import Backend
 from lbq.errors import FormatError, ParameterError
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_record
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
+from lbq.train.engine import Task
 from lbq.train.evaluation import Evaluation
-from lbq.train.run_folder import evaluate_run
+from lbq.train.run_folder import evaluate_model, evaluate_run, load_run
 
 EXAMPLES = {
     "lbq eval runs/pocket": "the last checkpoint of a run",
@@ -29,6 +37,7 @@ EXAMPLES = {
     "lbq eval net.lbq --backend planes": "integers, bit plane by bit plane",
     "lbq eval own.lbq --data DIR --size 32": "a bundle of your own network, on a folder of images",
     "lbq eval net.onnx --engine openvino --limit 500 --json": "another engine, 500 samples",
+    "lbq eval runs/mine --model my_recipe.py": "a run of your own network and data",
 }
 
 SUFFIXES = (".lbq", ".onnx", ".pt2", ".nir")
@@ -63,6 +72,8 @@ class EvalArguments:
     pocket-cifar10."""
     step: int | None = None
     """Which checkpoint, the last one by default."""
+    model: Path | None = None
+    """Python file with recipe(), of a run or a file that stores no recipe; it gives the data."""
     data: str | None = None
     """Data source, if not the recipe's."""
     cache: Path = Path("~/.cache/lbq")
@@ -94,6 +105,8 @@ def run(words: Sequence[str]) -> int:
     check_count("--workers", arguments.workers)
     check_count("--limit", arguments.limit, at_least=1)
     check_count("--size", arguments.images.size, at_least=1)
+    if arguments.model is not None and arguments.data is not None:
+        raise ParameterError(f"--model {arguments.model} gives the data: leave out --data")
     is_file = arguments.run.suffix in SUFFIXES and not arguments.run.is_dir()
     if is_file or is_pretrained(arguments.run):
         return _evaluate_file(arguments)
@@ -105,20 +118,39 @@ def run(words: Sequence[str]) -> int:
         )
     if arguments.devices > 1 and not is_inside_launcher():
         return launch_workers(["-m", "lbq.cli", "eval", *words], devices=arguments.devices)
-    with progress_counter(f"test samples of {arguments.run}") as report:
-        found = evaluate_run(
-            arguments.run,
-            cache=arguments.cache,
-            step=arguments.step,
-            source=arguments.data,
-            device=arguments.device,
-            workers=arguments.workers,
-            progress=report if is_first_process() else None,
-        )
+    found = _evaluate_run(arguments)
     if is_first_process():
-        suffix = f", loss {found.loss:.4f}, after {found.epoch} epochs ({found.step} steps)"
-        _print_accuracy(found, as_json=arguments.json, suffix=suffix)
+        suffix = f", after {found.epoch} epochs ({found.step} steps)"
+        if found.correct is not None:
+            suffix = f", loss {found.loss:.4f}{suffix}"
+        _print_scores(found, as_json=arguments.json, suffix=suffix)
     return 0
+
+
+def _evaluate_run(arguments: EvalArguments) -> Evaluation:
+    task = None if arguments.model is None else load_task(arguments.model, needs_test=True)
+    with progress_counter(f"test samples of {arguments.run}") as report:
+        progress = report if is_first_process() else None
+        device, workers = arguments.device, arguments.workers
+        if task is None:
+            return evaluate_run(
+                arguments.run,
+                cache=arguments.cache,
+                step=arguments.step,
+                source=arguments.data,
+                device=device,
+                workers=workers,
+                progress=progress,
+            )
+        return evaluate_model(
+            load_run(arguments.run, task.model, step=arguments.step),
+            task.data,
+            loss=task.loss,
+            metrics=task.metrics,
+            device=device,
+            workers=workers,
+            progress=progress,
+        )
 
 
 def _evaluate_file(arguments: EvalArguments) -> int:
@@ -136,17 +168,26 @@ def _evaluate_file(arguments: EvalArguments) -> int:
         engine=arguments.engine,
         backend=arguments.backend,
         images=arguments.images,
+        task=None if arguments.model is None else load_task(arguments.model, needs_test=True),
     )
     suffix = "" if found.backend is None else f", backend {found.backend}"
-    _print_accuracy(found, as_json=arguments.json, suffix=suffix)
+    _print_scores(found, as_json=arguments.json, suffix=suffix)
     return 0
 
 
-def _print_accuracy(found: Evaluation | Count, *, as_json: bool, suffix: str = "") -> None:
-    """Print the accuracy, as text or JSON."""
-    words = f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.count}){suffix}"
+def _print_scores(found: Evaluation | Count, *, as_json: bool, suffix: str = "") -> None:
+    """Print the accuracy, or loss and metrics where there is none, as text or JSON."""
+    scores = [f"{name} {value:.4g}" for name, value in found.metrics.items()]
+    if found.correct is not None:
+        scores.insert(0, f"accuracy {found.accuracy:.2%} ({found.correct} of {found.count})")
+    else:
+        scores.insert(0, f"loss {found.loss:.4g}")
+    words = f"test {', '.join(scores)}{suffix}"
     if as_json:
-        words = json.dumps({**asdict(found), "accuracy": found.accuracy})
+        fields = asdict(found) | {"accuracy": None if found.correct is None else found.accuracy}
+        if found.loss is None:  # of a file with a recipe: only answers are counted
+            del fields["loss"], fields["metrics"]
+        words = json.dumps(fields)
     Console(soft_wrap=True).print_text(words)
 
 
@@ -160,6 +201,8 @@ class Opened:
     input_shape: tuple[int, ...]
     """Of one sample at one instant."""
     takes_frames: bool
+    logit_scale: float | None = None
+    """Value of one unit of an integer output."""
     backend: str | None = None
     """That runs a lowered network; None where another engine runs."""
 
@@ -174,6 +217,7 @@ def evaluate_file(
     engine: str | None = None,
     backend: str | None = None,
     images: ImageOptions | None = None,
+    task: Task | None = None,
 ) -> Count:
     """Count the right answers of a file's network over the test set of its recipe, or over images.
 
@@ -186,23 +230,30 @@ def evaluate_file(
         engine: that runs an ONNX file.
         backend: that runs a bundle; "auto" by default.
         images: what a file without a recipe does not say about its images.
+        task: of the user's recipe file, with test set, loss and metrics of a file without a recipe.
     """
     opened = open_network(path, engine=engine, backend=backend)
     images = images or ImageOptions()
-    if "recipe" in opened.origin:
+    if task is not None:
+        if "recipe" in opened.origin or images != ImageOptions():
+            raise ParameterError(
+                f"--model is for files without a recipe, and gives the samples as the network "
+                f"takes them: leave it out, or --size, --mean, --std and --split; {path}"
+                + (" carries a recipe" if "recipe" in opened.origin else " carries none")
+            )
+        data, own_batch = task.data, task.config.test_batch
+    elif "recipe" in opened.origin:
         if images != ImageOptions():
             raise ParameterError(
                 f"--size, --mean, --std and --split are for files without a recipe; {path} carries "
                 f"one, which says all of this"
             )
         recipe = origin_recipe(opened.origin, source=path)
-        config, own_batch = recipe.data, recipe.test_batch
-        if source is not None:
-            config = replace(config, source=source)
+        data = open_samples(recipe, source=source, cache=cache)
+        own_batch = recipe.test_batch
     else:
-        config, own_batch = _own_images(path, opened, source, images), BATCH
-    data = open_config(config, cache=cache)
-    if "recipe" not in opened.origin:
+        data = open_config(_own_images(path, opened, source, images), cache=cache)
+        own_batch = BATCH
         _check_images(path, opened, data)
     found = count_answers(
         opened.answer,
@@ -210,6 +261,8 @@ def evaluate_file(
         is_integer=opened.is_integer,
         batch=batch or own_batch,
         limit=limit,
+        task=task,
+        logit_scale=opened.logit_scale,
     )
     return replace(found, backend=opened.backend)
 
@@ -219,7 +272,8 @@ def _own_images(path: Path, opened: Opened, source: str | None, images: ImageOpt
     if source is None:
         raise ParameterError(
             f"{path} carries no recipe, so its test set is unknown: name one with --data, the hub "
-            f"id of images or a folder with train/<class>/ and test/<class>/"
+            f"id of images or a folder with train/<class>/ and test/<class>/, or pass --model "
+            f"my_recipe.py"
         )
     if opened.takes_frames or len(opened.input_shape) != 3 or opened.input_shape[0] != 3:
         what = "[T, B, ...] of " if opened.takes_frames else ""
@@ -315,6 +369,7 @@ def _lowered(network: LoweredNetwork, backend: str) -> Opened:
         origin=network.origin,
         input_shape=network.input_shape,
         takes_frames=network.takes_frames,
+        logit_scale=network.logit_scale,
         backend=backend,
     )
 
@@ -342,6 +397,7 @@ def _opened(answer: Callable[[Tensor], Tensor], facts: dict[str, Any]) -> Opened
         origin=facts["origin"],
         input_shape=tuple(facts["input_shape"]),
         takes_frames=facts["takes_frames"],
+        logit_scale=facts["logit_scale"],
     )
 
 

@@ -111,8 +111,8 @@ def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:
         return lowered.network, lowered.notes
     if options != LoweringOptions():
         raise ParameterError(
-            f"{arguments.source} is no folder of a run: --bits, --calibrate, --data, --cache, "
-            f"--size and --step belong to `lbq lower`"
+            f"{arguments.source} is no folder of a run: --bits, --calibrate, --model, --data, "
+            f"--cache, --size and --step belong to `lbq lower`"
         )
     if not arguments.source.is_file():
         raise FormatError(f"there is no bundle and no run at {arguments.source}")

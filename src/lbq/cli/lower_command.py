@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import EllipsisType
 from typing import Annotated, Any, Literal
 
 import torch
@@ -13,13 +14,23 @@ from torch import Tensor, nn
 
 from lbq.cli.args import check_count, read
 from lbq.cli.progress import show_status
-from lbq.cli.samples import open_samples, sample_batches
+from lbq.cli.samples import (
+    MISSING_PREPROCESSING,
+    Preprocessing,
+    load_task,
+    open_samples,
+    preprocessing_of,
+    sample_batches,
+    score,
+)
 from lbq.cli.terminal import Console
 from lbq.config_io import Document, to_document
 from lbq.data import Data
+from lbq.data.user_data import UserData
 from lbq.deploy import LoweredNetwork, lower, prove, run_network, to_fixed_point
 from lbq.errors import LBQError, ParameterError
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
+from lbq.train.loss import Metric, correct_predictions
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import load_run
 
@@ -32,6 +43,7 @@ EXAMPLES = {
     "lbq lower runs/pocket --check 500": "and compare both networks on 500 test samples",
     "lbq lower runs/pocket --bits float --out real.lbq": "stop before rounding",
     "lbq lower pocket-cifar10": "a trained network that comes with the library",
+    "lbq lower runs/mine --model my_recipe.py": "a run of your own network and data",
 }
 
 
@@ -43,6 +55,8 @@ class LoweringOptions:
     """Of the weights; "float" keeps real numbers. 8 by default."""
     calibrate: int = 512
     """Training samples that rounding errors are measured on and taken out; 0 for none."""
+    model: Path | None = None
+    """Python file with recipe(), of a run that stores no recipe; it gives model and data."""
     data: str | None = None
     """Data source, if not the recipe's."""
     cache: Path = Path("~/.cache/lbq")
@@ -74,14 +88,30 @@ class LowerArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A trained network, and what is needed to lower it."""
+
+    model: nn.Module
+    origin: Document
+    """Where it comes from, for the file."""
+    data: Data | UserData | None
+    """The run's data, if they could be opened."""
+    example: Tensor
+    """One input."""
+    preprocessing: Preprocessing
+    metrics: dict[str, Metric]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lowered:
     """What came of lowering a run."""
 
     real: LoweredNetwork
     network: LoweredNetwork
     """The one that was asked for: ``real`` itself, or its integers."""
-    data: Data | None
-    """The run's data, if they could be opened."""
+    source: Trained
+    """What was lowered."""
     notes: tuple[str, ...]
     """Notes for the user."""
 
@@ -94,13 +124,18 @@ def run(words: Sequence[str]) -> int:
     check_out(arguments.out)
     check_count("--check", arguments.check)
     lowered = lower_run(arguments.run, arguments.options)
-    if arguments.check and lowered.data is None:
+    data = lowered.source.data
+    if arguments.check and data is None:
         raise ParameterError(f"--check needs the data: {' '.join(lowered.notes)}")
+    if arguments.check and data is not None and data.num_test == 0:
+        raise ParameterError(f"--check needs eval_data, and {arguments.options.model} has none")
+    checked: dict[str, Any] = {}
+    if arguments.check:
+        checked = compare(lowered.real, lowered.network, lowered.source, limit=arguments.check)
     is_replaced = arguments.out.exists()
     sha256 = save_network(lowered.network, arguments.out)
     found = _describe(lowered, arguments.out) | {"sha256": sha256, "replaced": is_replaced}
-    if arguments.check and lowered.data is not None:
-        found |= compare(lowered.real, lowered.network, lowered.data, limit=arguments.check)
+    found |= checked
     console = Console(soft_wrap=True)
     lines = [json.dumps(found)] if arguments.json else [*lowered.notes, *_sentences(found)]
     for line in lines:
@@ -111,44 +146,75 @@ def run(words: Sequence[str]) -> int:
 def lower_run(run: Path, options: LoweringOptions) -> Lowered:
     """Lower the network of a run, to fixed point unless real numbers were asked for."""
     check_count("--calibrate", options.calibrate)
-    if is_pretrained(run):
-        options = replace(options, size=options.size or IMAGE_SIZE)
-    model, recipe, origin = _open_run(run, step=options.step)
-    notes: list[str] = []
-    data = None
-    try:
-        data = open_samples(recipe, source=options.data, cache=options.cache)
-    except LBQError as error:
-        if options.data is not None:
-            raise
-        notes.append(f"the run's data cannot be opened ({error}); pass --data.")
+    source = _open_recipe_run(run, options) if options.model is None else _open_run(run, options)
+    is_real, notes = options.bits == "float", list(source.notes)
+    if isinstance(source.preprocessing, EllipsisType) and not is_real:
+        raise ParameterError(MISSING_PREPROCESSING)
     with show_status(f"lowering {run}"):
-        real = lower(model, _example(recipe, data, options))
-        real.origin.update(recipe=to_document(recipe), **origin)
-        if options.bits == "float":
-            return Lowered(real=real, network=real, data=data, notes=tuple(notes))
+        real = lower(source.model, source.example)
+        real.origin.update(source.origin)
+        if is_real:
+            return Lowered(real=real, network=real, source=source, notes=tuple(notes))
         calibration = None
-        if options.calibrate and data is not None:
-            calibration = _calibration(data, options.calibrate)
+        if options.calibrate and source.data is not None:
+            calibration = _calibration(source.data, options.calibrate)
         elif options.calibrate:
             notes.append("rounding errors were not calibrated away.")
         network = to_fixed_point(
             real,
             bits={None: 8, "4": 4, "8": 8, "16": 16}[options.bits],  # pyright: ignore[reportArgumentType]
-            pixels=recipe.data.preprocessing,
+            pixels=source.preprocessing,
             calibration=calibration,
         )
-    return Lowered(real=real, network=network, data=data, notes=tuple(notes))
+    return Lowered(real=real, network=network, source=source, notes=tuple(notes))
 
 
-def _open_run(run: Path, *, step: int | None) -> tuple[nn.Module, Recipe, Document]:
-    """Load the network of a run, or a pretrained one; return its origin too."""
+def _open_recipe_run(run: Path, options: LoweringOptions) -> Trained:
+    """Load a run by recipe, or a pretrained network, and its data if they can be opened."""
     if not is_pretrained(run):
-        found = load_run(run, step=step)
-        return found.model, found.recipe, {"step": found.step}
-    if step is not None:
+        found = load_run(run, step=options.step)
+        model, recipe, origin = found.model, found.recipe, {"step": found.step}
+    elif options.step is not None:
         raise ParameterError(f"{run} comes with the library and has no checkpoints: no --step here")
-    return load_pretrained(str(run)), pretrained_recipe(str(run)), {"pretrained": str(run)}
+    else:
+        options = replace(options, size=options.size or IMAGE_SIZE)
+        model, recipe = load_pretrained(str(run)), pretrained_recipe(str(run))
+        origin = {"pretrained": str(run)}
+    data, notes = None, ()
+    try:
+        data = open_samples(recipe, source=options.data, cache=options.cache)
+    except LBQError as error:
+        if options.data is not None:
+            raise
+        notes = (f"the run's data cannot be opened ({error}); pass --data.",)
+    return Trained(
+        model=model,
+        origin={"recipe": to_document(recipe), **origin},
+        data=data,
+        example=_example(recipe, data, options),
+        preprocessing=recipe.data.preprocessing,
+        metrics={"accuracy": correct_predictions},
+        notes=notes,
+    )
+
+
+def _open_run(run: Path, options: LoweringOptions) -> Trained:
+    """Load a run whose model and data a recipe file of the user gives."""
+    assert options.model is not None
+    if options.data is not None or options.size is not None:
+        raise ParameterError(f"--model {options.model} gives the data: leave out --data and --size")
+    if is_pretrained(run):
+        raise ParameterError(f"{run} comes with the library: leave out --model")
+    task = load_task(options.model)
+    found = load_run(run, task.model, step=options.step)
+    return Trained(
+        model=found.model,
+        origin={"step": found.step},
+        data=task.data,
+        example=next(sample_batches(task.data, split="train", limit=1, batch=1)).real,
+        preprocessing=preprocessing_of(found.model, task.data),
+        metrics=task.metrics,
+    )
 
 
 def check_out(out: Path) -> None:
@@ -158,26 +224,30 @@ def check_out(out: Path) -> None:
 
 
 def compare(
-    real: LoweredNetwork, integers: LoweredNetwork, data: Data, *, limit: int
+    real: LoweredNetwork, integers: LoweredNetwork, source: Trained, *, limit: int
 ) -> dict[str, Any]:
-    """Count right answers of both networks, and the levels that differ between them."""
-    correct = {"real": 0, "integer": 0}
+    """Compute the metrics of both networks, and the share of levels that differ between them."""
+    assert source.data is not None
+    scores = {"real": dict.fromkeys(source.metrics, 0.0)}
+    scores["integer"] = dict(scores["real"])
     count = moved = emitted = 0
-    for samples in sample_batches(data, limit=limit, batch=BATCH):
+    for samples in sample_batches(
+        source.data, limit=limit, batch=BATCH, preprocessing=source.preprocessing
+    ):
         seen = samples.raw if integers.is_integer else samples.real
         answer, levels = _watched(real, samples.real)
         other, other_levels = _watched(integers, seen)
-        for name, logits in (("real", answer), ("integer", other)):
-            correct[name] += int((logits.argmax(1) == samples.target).sum())
+        scales = ("real", answer, None), ("integer", other, integers.logit_scale)
+        for name, logits, scale in scales:
+            found = score(logits, samples.target, source.metrics, scale)
+            for metric, value in found.items():
+                scores[name][metric] += value
         count += len(samples.target)
         moved += sum(int((other_levels[at] != level).sum()) for at, level in levels.items())
         emitted += sum(level.numel() for level in levels.values())
-    return {
-        "checked": count,
-        "accuracy_real": correct["real"] / count,
-        "accuracy": correct["integer"] / count,
-        "levels_moved": moved / emitted,
-    }
+    means = {name: value / count for name, value in scores["integer"].items()}
+    means |= {f"{name}_real": value / count for name, value in scores["real"].items()}
+    return {"checked": count, **means, "levels_moved": moved / max(emitted, 1)}
 
 
 def _watched(network: LoweredNetwork, inputs: Tensor) -> tuple[Tensor, dict[Any, Tensor]]:
@@ -205,7 +275,7 @@ def _example(recipe: Recipe, data: Data | None, options: LoweringOptions) -> Ten
     )
 
 
-def _calibration(data: Data, limit: int) -> Tensor:
+def _calibration(data: Data | UserData, limit: int) -> Tensor:
     read = sample_batches(data, split="train", limit=limit, batch=limit)
     return next(iter(read)).real
 
@@ -239,13 +309,23 @@ def _sentences(found: dict[str, Any]) -> list[str]:
         lines.append(f"proven not to overflow: accumulators and membranes, {', '.join(widths)}")
         lines.append(_agreement(found["agreement"]))
     if "checked" in found:
-        lines.append(
-            f"on {found['checked']} test samples: accuracy {found['accuracy']:.2%}, as real "
-            f"numbers {found['accuracy_real']:.2%}; {found['levels_moved']:.3%} of the levels moved"
-        )
+        lines.append(_checked(found))
     if found["replaced"]:
         lines.append(f"{found['file']} was there before and is replaced")
     return [*lines, f"sha256 {found['sha256']}"]
+
+
+def _checked(found: dict[str, Any]) -> str:
+    """Describe the comparison on test samples; a user's run may have no accuracy."""
+    scores = [
+        f"accuracy {value:.2%}, as real numbers {found['accuracy_real']:.2%}"
+        if name == "accuracy"
+        else f"{name} {value:.4g}, as real numbers {found[f'{name}_real']:.4g}"
+        for name, value in found.items()
+        if f"{name}_real" in found
+    ]
+    scores.append(f"{found['levels_moved']:.3%} of the levels moved")
+    return f"on {found['checked']} test samples: {'; '.join(scores)}"
 
 
 def _agreement(compared: dict[str, Any] | None) -> str:

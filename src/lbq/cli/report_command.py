@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 
 import torch
 import tyro
-from torch import Tensor, nn
+from torch import nn
 
 from lbq.analysis.layer_stats import (
     LayerMembranes,
@@ -23,15 +23,17 @@ from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.eval_command import SUFFIXES
 from lbq.cli.lower_command import check_out
 from lbq.cli.progress import show_status
-from lbq.cli.samples import open_samples, sample_batches
+from lbq.cli.samples import load_task, open_samples, sample_batches
 from lbq.cli.terminal import Console
 from lbq.config_io import to_document
 from lbq.cost import EnergyModel, EnergyReport, OpCounter
 from lbq.cost.count_table import CountTable
 from lbq.data import Data
+from lbq.data.user_data import UserData
 from lbq.errors import CountError, LBQError, MissingExtraError, ParameterError
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.pretrained import is_pretrained, load_pretrained, pretrained_recipe, pretrained_record
+from lbq.train.engine import Task
 from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder, load_run
@@ -46,6 +48,7 @@ EXAMPLES = {
     "lbq report runs/pocket runs/wide --out both.html": "several, side by side",
     "lbq report runs/pocket --limit 0": "what the run's folder holds; no data needed",
     "lbq report pocket-cifar10 --data uoft-cs/cifar10": "the network that comes with the library",
+    "lbq report runs/mine --model my_recipe.py": "a run of your own network and data",
 }
 
 
@@ -57,6 +60,8 @@ class ReportArguments:
     """Folders of runs, or pocket-cifar10; several are compared."""
     out: Path = Path("report.html")
     """File to write."""
+    model: Path | None = None
+    """Python file with recipe(), of those runs that store no recipe; it gives model and data."""
     data: str | None = None
     """Data source of all these runs, if not that of their recipes."""
     cache: Path = Path("~/.cache/lbq")
@@ -128,18 +133,19 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunSummary:
     """Read a run's folder, and measure its network if its data can be opened."""
     if is_pretrained(out):
         return gather_pretrained(str(out), arguments=arguments)
-    loaded = load_run(out, step=arguments.step)
-    model, recipe, step = loaded.model, loaded.recipe, loaded.step
-    folder = RunFolder(out)
-    facts = folder.checkpoints.load(step).metadata
-    found = measure_if_possible(model, recipe, name, facts.get("data"), arguments)
+    folder, task = RunFolder(out), None
+    if arguments.model is not None and not folder.has_recipe:
+        task = load_task(arguments.model)
+    run = load_run(out, None if task is None else task.model, step=arguments.step)
+    source = run.recipe if task is None else task
+    found = measure_if_possible(run.model, source, name, run.metadata.get("data"), arguments)
     return RunSummary(
         name=name,
-        step=step,
+        step=run.step,
         metrics_log=tuple(read_metrics_log(folder.metrics_log)),
-        recipe=to_document(recipe),
-        provenance={key: facts.get(key) for key in ("commit", "code", "data", "versions")},
-        steps=read_steps(model),
+        recipe=to_document(run.config),
+        provenance={key: run.metadata.get(key) for key in ("commit", "code", "data", "versions")},
+        steps=read_steps(run.model),
         **found,
     )
 
@@ -191,13 +197,17 @@ class Findings(TypedDict):
 
 
 def measure_if_possible(
-    model: nn.Module, recipe: Recipe, name: str, digest: str | None, arguments: ReportArguments
+    model: nn.Module,
+    source: Recipe | Task,
+    name: str,
+    digest: str | None,
+    arguments: ReportArguments,
 ) -> Findings:
     """Measure a network on the data that it was trained and tested on, or say why not.
 
     Args:
         model: the network.
-        recipe: that it was trained by.
+        source: the recipe that it was trained by, or what a user's recipe file gives.
         name: of the run.
         digest: of the run's data; other data are refused, since its accuracy is not theirs.
         arguments: of the command.
@@ -210,12 +220,13 @@ def measure_if_possible(
         notes.append(f"{_UNMEASURED}: --limit 0.")
     else:
         try:
-            data = open_samples(recipe, source=arguments.data, cache=arguments.cache)
+            data = _open(source, arguments)
             check_same_data(name, data, digest)
         except LBQError as error:
             if arguments.data is not None:
                 raise
-            advice = "" if isinstance(error, MissingExtraError) else " Pass --data."
+            has_advice = isinstance(error, MissingExtraError) or isinstance(source, Task)
+            advice = "" if has_advice else " Pass --data."
             notes.append(f"{_UNMEASURED}: {error}.{advice}")
         else:
             try:
@@ -233,33 +244,39 @@ def measure_if_possible(
     )
 
 
-def check_same_data(name: str, data: Data, digest: str | None) -> None:
+def _open(source: Recipe | Task, arguments: ReportArguments) -> Data | UserData:
+    if isinstance(source, Recipe):
+        return open_samples(source, source=arguments.data, cache=arguments.cache)
+    if source.data.num_test == 0:
+        raise ParameterError(f"recipe() in {arguments.model} returns no eval_data")
+    return source.data
+
+
+def check_same_data(name: str, data: Data | UserData, digest: str | None) -> None:
     """Refuse other data than a run's: counts on them would stand beside the run's accuracy."""
     if data.digest != digest:
+        what, advice = "recipe()", "return the data that the run was trained and tested on"
+        if isinstance(data, Data):
+            what, advice = data.config.source, "without --data every run opens its own data"
         raise ParameterError(
-            f"{data.config.source} does not hold the data of {name}: their SHA-256 begins with "
-            f"{data.digest[:12]}, that of the run's data with {str(digest)[:12]}; without --data "
-            f"every run opens its own data, and `lbq eval` counts right answers on other data"
+            f"{what} does not hold the data of {name}: their SHA-256 begins with "
+            f"{data.digest[:12]}, that of the run's data with {str(digest)[:12]}; {advice}, and "
+            f"`lbq eval` evaluates on other data"
         )
 
 
 @torch.no_grad()
-def measure(model: nn.Module, data: Data, *, limit: int) -> Measured:
+def measure(model: nn.Module, data: Data | UserData, *, limit: int) -> Measured:
     """Watch a network, in float32, while it answers test samples."""
     levels = LevelCounts({layer: neuron.max_level for layer, neuron in named_neurons(model)})
     membranes, counter = MembraneCounts(model), None
     for samples in sample_batches(data, limit=limit, batch=min(BATCH, limit)):
         if counter is None:
-            counter = OpCounter(model, _first(samples.real))
+            counter = OpCounter(model, samples.real.narrow(data.batch_axis, 0, 1))
         with watch_levels(model, levels), watch_levels(model, counter), membranes.watching():
             model(samples.real)
     assert counter is not None  # a test set has samples
     return Measured(levels=levels.profile(), membranes=membranes.layers(), table=counter.table())
-
-
-def _first(samples: Tensor) -> Tensor:
-    """Take one sample of a batch of images, or of frames whose time is first."""
-    return samples[:, :1] if samples.dim() == 5 else samples[:1]
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:

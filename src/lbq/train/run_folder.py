@@ -64,6 +64,11 @@ class RunFolder:
         self.metrics_log = path / "metrics.jsonl"
         self._recipe = path / "recipe.json"
 
+    @property
+    def has_recipe(self) -> bool:
+        """Whether the run was trained by a recipe."""
+        return self._recipe.exists()
+
     def write_settings(self, config: TrainConfig) -> None:
         """Write ``recipe.json`` or ``config.json``."""
         path = self._recipe if isinstance(config, Recipe) else self.path / "config.json"
@@ -226,8 +231,14 @@ def load_run(folder: str | Path, model: nn.Module | None = None, *, step: int | 
     }
     what = f"the checkpoint in {folder}"
     if "config" in metadata:
-        config = _read_config(metadata["config"], what)
-        model = _load_into(model, tensors, metadata, folder=folder, what=what)
+        config = config_from_document(metadata["config"], what)
+        if model is None:
+            raise RunError(
+                f"{folder} was trained by lbq.fit, which does not store how its model is built; "
+                f"pass a model of the same structure: lbq.load_run(folder, model), or --model "
+                f"my_recipe.py"
+            )
+        load_tensors_into(model, tensors, structure=metadata.get("structure"), what=what)
     else:
         config = recipe_from_document(metadata.get("recipe"))
         num_classes = metadata.get("num_classes")
@@ -247,35 +258,32 @@ def load_run(folder: str | Path, model: nn.Module | None = None, *, step: int | 
     )
 
 
-def _read_config(document: Document, what: str) -> TrainConfig:
+def config_from_document(document: Document, what: str) -> TrainConfig:
+    """Read training settings; ``what`` names their source in error messages."""
     try:
         return from_document(TrainConfig, document)
     except DocumentError as error:
         raise FormatError(f"{what} has no valid training settings: {error}") from error
 
 
-def _load_into(
-    model: nn.Module | None,
-    tensors: Mapping[str, Tensor],
-    metadata: Document,
-    *,
-    folder: Path,
-    what: str,
-) -> nn.Module:
-    """Load the tensors of a run into a model of the caller's."""
-    if model is None:
-        raise RunError(
-            f"{folder} was trained by lbq.fit, which does not store how its model is built; pass "
-            f"a model of the same structure: lbq.load_run(folder, model), or --model my_recipe.py"
-        )
+def load_tensors_into(
+    model: nn.Module, tensors: Mapping[str, Tensor], *, structure: str | None, what: str
+) -> None:
+    """Load a state dict into a model of the caller's, if both have the same structure.
+
+    Args:
+        model: changed in place.
+        tensors: the state dict.
+        structure: digest of the model that they are of.
+        what: their source, for error messages.
+    """
     check_tensors(tensors, model.state_dict(), what=what)
-    if metadata.get("structure") != structure_digest(model):
+    if structure != structure_digest(model):
         raise RunError(
             f"the model has the tensors of {what}, but other modules or settings (classes, "
             f"strides, levels, timesteps); build it as in the run"
         )
     copy_tensors(tensors, model.state_dict(), what=what)
-    return model
 
 
 def network_from_tensors(
