@@ -4,6 +4,7 @@ import resource
 import sys
 from pathlib import Path
 
+import own_recipe_files
 import pytest
 import torch
 from torch import nn
@@ -11,9 +12,11 @@ from torch import nn
 import lbq
 from lbq.adapters.hub import CONFIG, WEIGHTS, from_pretrained, pretrained_recipe, save_pretrained
 from lbq.adapters.run_record import record_run
-from lbq.errors import FormatError, MissingExtraError
+from lbq.errors import FormatError, MissingExtraError, ParameterError, RunError
 from lbq.pretrained.model_card import CARD
 from lbq.train import build_network, load_run, train
+from lbq.train.engine import run_task
+from lbq.train.recipe_file import load_recipe_file
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -80,7 +83,7 @@ def test_a_configuration_is_data_and_read_strictly(saved):
     before = (saved / CONFIG).read_text()
     for fields, message in [
         ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
-        ({"format": "lbq-network-2"}, "lbq-network-1"),
+        ({"format": "lbq-network-1"}, "lbq-network-2"),
         ({"num_classes": "10"}, "num_classes"),
         ({"recipe": {"_target_": "os.system"}}, "_target_"),
         ({"num_classes": 11}, r"\(11,"),
@@ -208,3 +211,62 @@ def test_a_repository_that_cannot_be_read_is_an_error_of_ours(source, tmp_path, 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with pytest.raises(FormatError, match="cannot be read from the hub"):
         from_pretrained(source, local_files_only=True)
+
+
+@pytest.fixture(scope="module", params=["IMAGES", "REGRESSION"])
+def own(request, tmp_path_factory):
+    """Return a recipe file of a user's own, and the folder of its run."""
+    path = tmp_path_factory.mktemp("own") / "mine.py"
+    path.write_text(getattr(own_recipe_files, request.param))
+    run_task(lambda: load_recipe_file(path), path.parent / "run", None, callbacks=())
+    return path, path.parent / "run"
+
+
+def test_a_network_without_a_recipe_is_loaded_into_one_of_the_same_structure(own, tmp_path):
+    path, run = own
+    model = load_run(run, load_recipe_file(path).model).model
+    record = json.loads(json.dumps(record_run(run)))
+    assert str(tmp_path.parent) not in json.dumps(record)
+    save_pretrained(model, tmp_path, record=record)
+    config = json.loads((tmp_path / CONFIG).read_text())
+    assert sorted(config) == ["format", "structure", "weights_sha256"]
+    fresh = load_recipe_file(path).model
+    for parameter in fresh.parameters():
+        parameter.data.zero_()
+    loaded = from_pretrained(tmp_path, model=fresh)
+    assert loaded is fresh
+    assert not loaded.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name]), name
+    card = (tmp_path / CARD).read_text()
+    assert 'from_pretrained("this/repository", model=my_model)' in card
+    assert "2 epochs of batches of 16" in card
+    if "correct" in record:
+        assert f"{record['correct']:,} of 60" in card
+    else:
+        assert f"test loss after the last epoch | {record['loss_after_last_epoch']:.4g}" in card
+
+
+def test_what_does_not_fit_a_network_without_a_recipe_is_refused(own, saved, tmp_path):
+    path, run = own
+    model = load_run(run, load_recipe_file(path).model).model
+    save_pretrained(model, tmp_path / "own", record=record_run(run))
+    with pytest.raises(ParameterError, match="model=my_model"):
+        from_pretrained(tmp_path / "own")
+    with pytest.raises(FormatError, match="does not belong to this network"):
+        from_pretrained(tmp_path / "own", model=nn.Linear(2, 2))
+    other = load_recipe_file(path).model
+    other.extra = 3  # a setting
+    with pytest.raises(RunError, match="other modules or settings"):
+        from_pretrained(tmp_path / "own", model=other)
+    with pytest.raises(FormatError, match="other modules or settings"):
+        save_pretrained(other, tmp_path / "other", record=record_run(run))
+    with pytest.raises(FormatError, match="not trained by a recipe"):
+        pretrained_recipe(tmp_path / "own")
+    with pytest.raises(ParameterError, match="pass none"):
+        from_pretrained(saved, model=model)
+    data = bytearray((tmp_path / "own" / WEIGHTS).read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "own" / WEIGHTS).write_bytes(data)
+    with pytest.raises(FormatError, match="damaged or was replaced"):
+        from_pretrained(tmp_path / "own", model=load_recipe_file(path).model)

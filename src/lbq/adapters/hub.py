@@ -10,26 +10,29 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from safetensors.torch import save as save_tensors
-from torch import nn
+from torch import Tensor, nn
 
 from lbq.atomic_files import atomic_write
 from lbq.config_io import dump_json, read_fields, read_json, to_document
-from lbq.errors import FormatError, MissingExtraError
+from lbq.errors import FormatError, MissingExtraError, ParameterError
 from lbq.models.resnet import SpikingResNet
 from lbq.pretrained.model_card import CARD, write_card
 from lbq.ranges import Range
 from lbq.train.checkpoint import parse_tensors
+from lbq.train.provenance import structure_digest
 from lbq.train.recipe import Recipe, recipe_from_document
-from lbq.train.run_folder import network_from_tensors
+from lbq.train.run_folder import load_tensors_into, network_from_tensors
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-FORMAT = "lbq-network-1"
+FORMAT = "lbq-network-2"
 _FIELDS = {
     "format": str,
     "num_classes": Annotated[int, Range(1, 1 << 20)],
     "recipe": dict,
     "weights_sha256": str,
 }
+_OWN_FIELDS = {"format": str, "structure": str, "weights_sha256": str}
+"""Of a network that no recipe describes: the digest of its structure."""
 
 _OPENING = """
 A spiking network whose neurons emit integer levels ([lbq](https://pypi.org/project/lbq)).
@@ -40,6 +43,18 @@ numbers: loading them runs no code of theirs.
 from lbq.adapters.hub import from_pretrained
 
 model = from_pretrained("this/repository")  # or a folder; in eval mode
+```
+"""
+
+_OWN_OPENING = """
+A network that [lbq](https://pypi.org/project/lbq) trained, without its code: build the same
+modules, then load the weights. `config.json` is data (a digest of the structure, and the SHA-256 of
+`model.safetensors`) and `model.safetensors` numbers: loading them runs no code of theirs.
+
+```python
+from lbq.adapters.hub import from_pretrained
+
+model = from_pretrained("this/repository", model=my_model)  # or a folder; in eval mode
 ```
 """
 
@@ -56,37 +71,64 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
         >>> model = lbq.train.load_run(Path("runs/pocket")).model
         >>> save_pretrained(model, "pocket", record=record_run(Path("runs/pocket")))
     """
-    if not {"recipe", "accuracy_after_last_epoch"} <= record.keys():
+    is_own = {"structure", "config", "model"} <= record.keys()
+    if not is_own and not {"recipe", "accuracy_after_last_epoch"} <= record.keys():
         raise FormatError(
             f"a record of a run is needed, got {', '.join(record) or 'an empty one'}; pass what "
             f"record_run returned, or its JSON file"
         )
-    recipe, folder = recipe_from_document(record["recipe"]), Path(folder)
-    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    num_classes = _num_classes(model)
-    what = "the model, against its record's recipe,"
-    network_from_tensors(recipe.model, tensors, num_classes=num_classes, what=what)
+    folder = Path(folder)
+    tensors = {n: tensor.detach().clone().contiguous() for n, tensor in model.state_dict().items()}
+    described = _describe_own(model, record) if is_own else _describe(model, record, tensors)
+    name = record["model"] if is_own else described["recipe"]["name"]
     weights = save_tensors(tensors, metadata={"format": "pt"})
     config = {
         "format": FORMAT,
-        "num_classes": num_classes,
-        "recipe": to_document(recipe),
+        **described,
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    card = write_card(record, name=recipe.name, opening=_OPENING, num_parameters=num_parameters)
+    card = write_card(
+        record,
+        name=name,
+        opening=_OWN_OPENING if is_own else _OPENING,
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / WEIGHTS, weights)
-    atomic_write(folder / CARD, f"---\n{_front_matter(record, recipe)}---\n\n{card}".encode())
+    atomic_write(folder / CARD, f"---\n{_front_matter(record)}---\n\n{card}".encode())
     atomic_write(folder / CONFIG, dump_json(config).encode())
 
 
+def _describe(
+    model: nn.Module, record: dict[str, Any], tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    """Return what rebuilds a network of a recipe; raise if it is not that of the record."""
+    recipe, num_classes = recipe_from_document(record["recipe"]), _num_classes(model)
+    what = "the model, against its record's recipe,"
+    network_from_tensors(recipe.model, tensors, num_classes=num_classes, what=what)
+    return {"num_classes": num_classes, "recipe": to_document(recipe)}
+
+
+def _describe_own(model: nn.Module, record: dict[str, Any]) -> dict[str, Any]:
+    """Return what identifies another network; raise if it is not that of the record."""
+    if structure_digest(model) != record["structure"]:
+        raise FormatError(
+            "the model has other modules or settings than that of the record; pass the model that "
+            "lbq.load_run loaded from the same run"
+        )
+    return {"structure": record["structure"]}
+
+
 def from_pretrained(
-    source: str | Path, *, revision: str | None = None, local_files_only: bool = False
-) -> SpikingResNet:
+    source: str | Path,
+    model: nn.Module | None = None,
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> nn.Module:
     """Load a network that :func:`save_pretrained` wrote, in eval mode.
 
-    ``model.preprocessing`` says how its inputs are normalised.
+    ``preprocessing`` of a recipe's network says how its inputs are normalised.
 
     The weights are compared with their SHA-256 before they are parsed, and the network that the
     configuration describes with them before it is built; nothing that the folder says is run or
@@ -94,6 +136,8 @@ def from_pretrained(
 
     Args:
         source: a folder, or the name of a repository on the hub (needs the extra ``[hub]``).
+        model: of a run of :func:`lbq.fit`: a network of the same structure, which the weights are
+            loaded into; a network of a recipe is built.
         revision: of the repository; name a commit to get the same bits tomorrow.
         local_files_only: take the repository from the cache, without network.
     """
@@ -106,14 +150,20 @@ def from_pretrained(
             f"{folder / WEIGHTS} has SHA-256 {found}, but {CONFIG} says "
             f"{config['weights_sha256']}: the file is damaged or was replaced"
         )
-    recipe = recipe_from_document(config["recipe"])
-    model = network_from_tensors(
-        recipe.model,
-        parse_tensors(folder / WEIGHTS, weights),
-        num_classes=config["num_classes"],
-        what=str(folder / WEIGHTS),
-    )
-    model.preprocessing = recipe.data.preprocessing
+    tensors, what = parse_tensors(folder / WEIGHTS, weights), str(folder / WEIGHTS)
+    if "recipe" in config:
+        if model is not None:
+            raise ParameterError(f"{source} holds a recipe, which builds the model: pass none")
+        recipe, num_classes = recipe_from_document(config["recipe"]), config["num_classes"]
+        built = network_from_tensors(recipe.model, tensors, num_classes=num_classes, what=what)
+        built.preprocessing = recipe.data.preprocessing
+        return built.eval()
+    if model is None:
+        raise ParameterError(
+            f"{source} does not say how its network is built; pass one of the same structure: "
+            f"from_pretrained({str(source)!r}, model=my_model)"
+        )
+    load_tensors_into(model, tensors, structure=config["structure"], what=what)
     return model.eval()
 
 
@@ -122,21 +172,28 @@ def pretrained_recipe(
 ) -> Recipe:
     """Read by which recipe such a network was trained: its data, and how they are normalised."""
     config = _read_config(_folder(source, revision, local_files_only))
+    if "recipe" not in config:
+        raise FormatError(f"{source} was not trained by a recipe, so it holds none")
     return recipe_from_document(config["recipe"])
 
 
-def _front_matter(record: dict[str, Any], recipe: Recipe) -> str:
+def _front_matter(record: dict[str, Any]) -> str:
     """Write what the hub reads of a card: YAML, each value as JSON, which needs no other quotes."""
-    task = {"type": "image-classification"}
-    source = {"name": recipe.data.source, "type": recipe.data.source}
-    accuracy = {"type": "accuracy", "value": record["accuracy_after_last_epoch"]}
-    result = {"task": task, "dataset": source, "metrics": [accuracy]}
-    fields = {
+    fields: dict[str, Any] = {
         "library_name": "lbq",
         "tags": ["spiking-neural-network", "learnable-burst-quantization"],
-        "metrics": ["accuracy"],
-        "model-index": [{"name": recipe.name, "results": [result]}],
     }
+    if "correct" in record:
+        fields["metrics"] = ["accuracy"]
+    if "recipe" in record:  # results need the name of a data set
+        name, source = record["recipe"]["name"], record["recipe"]["data"]["source"]
+        accuracy = {"type": "accuracy", "value": record["accuracy_after_last_epoch"]}
+        result = {
+            "task": {"type": "image-classification"},
+            "dataset": {"name": source, "type": source},
+            "metrics": [accuracy],
+        }
+        fields["model-index"] = [{"name": name, "results": [result]}]
     return "".join(f"{name}: {json.dumps(value)}\n" for name, value in fields.items())
 
 
@@ -168,7 +225,9 @@ def _folder(source: str | Path, revision: str | None, local_files_only: bool) ->
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
-    return read_fields(_FIELDS, read_json(path, expected_format=FORMAT), str(path))
+    document = read_json(path, expected_format=FORMAT)
+    is_own = isinstance(document, dict) and "structure" in document
+    return read_fields(_OWN_FIELDS if is_own else _FIELDS, document, str(path))
 
 
 def _read(path: Path) -> bytes:
@@ -184,7 +243,7 @@ def _num_classes(model: nn.Module) -> int:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not isinstance(model, SpikingResNet) or not layers:
         raise FormatError(
-            f"a network that a recipe describes is needed, got {type(model).__name__}; other "
-            f"networks leave through lbq.lower and lbq.save_network"
+            f"the network of the record's recipe is needed, got {type(model).__name__}; pass the "
+            f"model that lbq.load_run loaded from the same run"
         )
     return layers[-1].out_features

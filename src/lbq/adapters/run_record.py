@@ -9,7 +9,7 @@ from typing import Any
 from lbq.config_io import read_json
 from lbq.errors import RunError
 from lbq.kernels.native_scan import isa
-from lbq.train.metrics import read_all_records, read_metrics_log
+from lbq.train.metrics import Record, read_all_records, read_metrics_log
 
 _CURVE = ("epoch", "loss", "accuracy", "active", "samples_per_s")
 _EVALUATION = ("epoch", "accuracy", "loss")
@@ -20,30 +20,58 @@ _CURVE_POINTS = 40
 def record_run(out: str | Path) -> dict[str, Any]:
     """Return the record of a run that was evaluated and saved.
 
-    It holds the recipe, the results on the test set and :func:`run_history`, but no path of the
-    machine.
+    It holds the recipe (of a run of :func:`lbq.fit` its settings, the class of the model and the
+    digest of its structure), the results on the test set and :func:`run_history`, but no path of
+    the machine.
 
     Args:
         out: the folder of the run.
     """
     out = Path(out)
-    metrics_log = read_metrics_log(out / "metrics.jsonl")
+    metrics_log = list(read_metrics_log(out / "metrics.jsonl"))
     evaluations = [line for line in metrics_log if line["event"] == "evaluation"]
     manifest = _newest_manifest(out)
     if not evaluations or manifest is None:
         raise RunError(f"{out} was never evaluated or saved, so there is nothing to record")
-    recipe = manifest["metadata"]["recipe"]
-    recipe["data"]["source"] = _without_path(**recipe["data"])
-    last, best = evaluations[-1], max(evaluations, key=lambda line: line["correct"])
+    last = evaluations[-1]
     return {
-        "recipe": recipe,
-        "accuracy_after_last_epoch": last["accuracy"],
-        "correct": last["correct"],
+        **_subject(manifest["metadata"], metrics_log),
+        **_scores(last),
         "count": last["count"],
-        "best_on_test_set": {"accuracy": best["accuracy"], "epoch": best["epoch"]},
+        "best_on_test_set": _best(evaluations),
         **run_history(out),
         "evaluations": [_rounded(line, _EVALUATION) for line in evaluations],
     }
+
+
+def _subject(metadata: dict[str, Any], metrics_log: list[Record]) -> dict[str, Any]:
+    """Describe what was trained."""
+    if "recipe" in metadata:
+        recipe = metadata["recipe"]
+        recipe["data"]["source"] = _without_path(**recipe["data"])
+        return {"recipe": recipe}
+    names = [line["model"] for line in metrics_log if "model" in line]
+    return {
+        "model": names[-1],
+        "structure": metadata["structure"],
+        "config": metadata["config"],
+        "loss": metadata["loss"],
+    }
+
+
+def _scores(last: Record) -> dict[str, Any]:
+    """Return the scores after the last epoch; a run of :func:`lbq.fit` may have no accuracy."""
+    if "correct" in last:
+        return {"accuracy_after_last_epoch": last["accuracy"], "correct": last["correct"]}
+    return {"loss_after_last_epoch": last["loss"]}
+
+
+def _best(evaluations: list[Record]) -> dict[str, Any]:
+    if "correct" in evaluations[-1]:
+        best = max(evaluations, key=lambda line: line["correct"])
+        return {"accuracy": best["accuracy"], "epoch": best["epoch"]}
+    best = min(evaluations, key=lambda line: line["loss"])
+    return {"loss": best["loss"], "epoch": best["epoch"]}
 
 
 def run_history(out: Path) -> dict[str, Any]:

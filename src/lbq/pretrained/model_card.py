@@ -2,6 +2,8 @@
 
 from lbq.config_io import Document
 from lbq.train.recipe import Recipe, recipe_from_document
+from lbq.train.run_folder import config_from_document
+from lbq.train.train_config import TrainConfig
 
 CARD = "README.md"
 
@@ -13,7 +15,7 @@ _CARD = """\
 | | |
 |---|---|
 {table}
-The accuracy to compare with is that of the last epoch, since the best one was chosen on the test
+The {score} to compare with is that of the last epoch, since the best one was chosen on the test
 set. It is that of one seed.{counted}
 
 **Not for** decisions about anything but {source}: by its record it has seen nothing else, was not
@@ -34,14 +36,20 @@ def write_card(record: Document, *, name: str, opening: str, num_parameters: int
         opening: what it is there for and how it is loaded where the card lies, as Markdown.
         num_parameters: of the network.
     """
-    recipe = recipe_from_document(record["recipe"])
-    rows = _what_it_is(record, recipe, num_parameters) | _what_it_came_to(record, recipe)
-    rows |= _how_it_was_made(record, recipe)
+    if "recipe" in record:
+        recipe = config = recipe_from_document(record["recipe"])
+        rows, source = _what_it_is(record, recipe, num_parameters), recipe.data.source
+    else:
+        config = config_from_document(record["config"], "the record")
+        rows = {"network": f"{record['model']}, {num_parameters:,} parameters"}
+        source = "the data that it was trained on"
+    rows |= _what_it_came_to(record, config) | _how_it_was_made(record, config)
     return _CARD.format(
         name=name,
         opening=opening.strip(),
         table="".join(f"| {row} | {value} |\n" for row, value in rows.items()),
-        source=recipe.data.source,
+        source=source,
+        score="accuracy" if "correct" in record else "loss",
         counted=_COUNTED.format(**_whole(record)) if "exact" in record else "",
     )
 
@@ -68,11 +76,18 @@ def _input(recipe: Recipe) -> str:
     return f"RGB in 0..1, minus {normalization.mean}, divided by {normalization.std}"
 
 
-def _what_it_came_to(record: Document, recipe: Recipe) -> dict[str, str]:
-    accuracy, best = record["accuracy_after_last_epoch"], record["best_on_test_set"]
+def _what_it_came_to(record: Document, config: TrainConfig) -> dict[str, str]:
+    best = record["best_on_test_set"]
+    if "correct" not in record:
+        loss = f"{record['loss_after_last_epoch']:.4g} on {record['count']:,} samples"
+        return {
+            "test loss after the last epoch": f"{loss}, in {config.precision}",
+            "best epoch, chosen on the test set": f"{best['loss']:.4g}, epoch {best['epoch']}",
+        }
+    accuracy = record["accuracy_after_last_epoch"]
     right = f"{record['correct']:,} of {record['count']:,}"
     rows = {
-        "test accuracy after the last epoch": f"{right} ({accuracy:.2%}), in {recipe.precision}",
+        "test accuracy after the last epoch": f"{right} ({accuracy:.2%}), in {config.precision}",
         "best epoch, chosen on the test set": f"{best['accuracy']:.2%}, epoch {best['epoch']}",
     }
     if "exact" not in record:
@@ -93,18 +108,19 @@ def _what_it_came_to(record: Document, recipe: Recipe) -> dict[str, str]:
     }
 
 
-def _how_it_was_made(record: Document, recipe: Recipe) -> dict[str, str]:
-    optim = recipe.optim
+def _how_it_was_made(record: Document, config: TrainConfig) -> dict[str, str]:
+    optim = config.optim
+    source = f"{config.data.source}, " if isinstance(config, Recipe) else ""
     return {
         "trained": (
-            f"{recipe.epochs} epochs of batches of {recipe.batch}, {optim.kind} at {optim.lr}, "
-            f"seed {recipe.seed}"
+            f"{config.epochs} epochs of batches of {config.batch}, {optim.kind} at {optim.lr}, "
+            f"seed {config.seed}"
         ),
         "which took": f"{record['minutes']:g} minutes",
         "on": record["machine"],
         "with": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
         "commit": record["commit"],
-        "data": f"{recipe.data.source}, SHA-256 `{record['data_sha256']}`",
+        "data": f"{source}SHA-256 `{record['data_sha256']}`",
         "SHA-256 of the checkpoint's weights": f"`{record['weights_sha256']}`",
     }
 
