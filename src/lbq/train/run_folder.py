@@ -174,7 +174,7 @@ class Run:
     model: nn.Module
     """The trained network, in eval mode: its moving average if it has one."""
     config: TrainConfig
-    """Training settings; of a run by recipe the whole :class:`lbq.train.Recipe`."""
+    """Training settings; of a run by recipe the whole :class:`lbq.train.recipe.Recipe`."""
     step: int
     """Steps that the network was trained for."""
     evaluations: tuple[Evaluation, ...]
