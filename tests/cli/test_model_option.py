@@ -207,3 +207,38 @@ def test_what_does_not_fit_the_option_is_refused(folder, bundles, trained, tmp_p
     ):  # fmt: skip
         assert main(list(map(str, words))) == 1, words
         assert message in capsys.readouterr().err
+
+
+def test_preprocessing_may_be_added_after_training(tmp_path, capsys):
+    path = tmp_path / "late.py"
+    path.write_text(own.REGRESSION.replace("    model.preprocessing = None\n", ""))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    words = ["lower", str(tmp_path / "run"), "--model", str(path), "--out", str(tmp_path / "n")]
+    assert main(words) == 1
+    assert "set model.preprocessing" in capsys.readouterr().err
+    path.write_text(own.REGRESSION)
+    assert main(words) == 0
+
+
+def test_a_file_may_use_the_librarys_data_with_a_network_of_its_own(tmp_path, capsys):
+    path = tmp_path / "mixed.py"
+    path.write_text(
+        own.IMAGES.replace("nn.Linear(8, 3)", "nn.Linear(8, 10)")
+        .replace("    model.preprocessing =", "    unused =")
+        .replace("(x, y)", "data").replace("(x[:60], y[:60])", "data")
+        .replace(
+            "def recipe():\n",
+            "def recipe():\n"
+            "    config = lbq.data.DataConfig(source='synthetic', size=8, limit_test=30)\n"
+            "    data = lbq.data.open_data(config, 'unused')\n",
+        )
+    )  # fmt: skip
+    model = ["--model", path]
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    real = printed(capsys, "eval", tmp_path / "run", *model)
+    words = ["--out", tmp_path / "net.lbq", "--check", "20"]
+    assert printed(capsys, "lower", tmp_path / "run", *model, *words)["checked"] == 20
+    integer = printed(capsys, "eval", tmp_path / "net.lbq", *model)
+    assert integer["loss"] == pytest.approx(real["loss"], rel=0.1)
+    assert integer["count"] == real["count"] == 30
+    printed(capsys, "report", tmp_path / "run", *model, "--out", tmp_path / "r.html")

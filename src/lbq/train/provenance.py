@@ -18,6 +18,8 @@ from lbq.errors import RunError
 _PACKAGE = Path(lbq.__file__).parent
 _COMPARED = ("recipe", "config", "structure", "loss", "metrics", "code", "data", "versions")
 
+_NO_SETTINGS = ("training", "preprocessing")
+
 
 @cache
 def code_digest() -> str:
@@ -47,7 +49,8 @@ def structure_digest(model: nn.Module) -> str:
     """Return the SHA-256 of a model's modules, their settings and the shapes of its tensors.
 
     Settings are plain attributes: numbers, text and tuples of them. What ``forward`` does with the
-    modules is not part of it, nor are the values of tensors.
+    modules is not part of it, nor are the values of tensors, nor ``preprocessing``, which describes
+    the data and may be added after training.
     """
     modules = [
         [path, type(module).__qualname__, _settings(module)]
@@ -64,7 +67,7 @@ def _settings(module: nn.Module) -> dict[str, str]:
     return {
         name: repr(value)
         for name, value in vars(module).items()
-        if not name.startswith("_") and name != "training" and _is_plain(value)
+        if not name.startswith("_") and name not in _NO_SETTINGS and _is_plain(value)
     }
 
 
