@@ -74,7 +74,7 @@ def test_a_file_that_is_not_there_is_named(capsys, tmp_path):
         (["--rounds", "0"], 2, "--rounds must be at least 1"),
         (["--inputs", "nowhere.npy"], 1, "--inputs nowhere.npy is no .npy file"),
         (["--isa", "abacus"], 1, "no such instruction set"),
-        (["--data", "nowhere"], 1, "Recipe lacks data"),
+        (["--data", "nowhere"], 1, "Recipe lacks epochs, batch, data"),
     ],
 )
 def test_user_errors_are_one_line(words, code, message, capsys, network):

@@ -155,7 +155,7 @@ def test_a_report_shows_curves_levels_and_costs_of_a_users_run(folder, tmp_path,
     assert sections == [
         "curves", "steps", "levels", "membranes", "costs", "energy", "recipe", "provenance"
     ]  # fmt: skip
-    assert "class Sequential" in html
+    assert "Model Sequential, trained by lbq.fit" in html
     assert "Test accuracy" in html
 
 

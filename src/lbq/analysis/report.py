@@ -75,7 +75,9 @@ def _subject(run: RunSummary) -> str:
     """Name network and data of a recipe, or the class of another network."""
     if "model" not in run.recipe:
         start = next((r for r in run.metrics_log if "model" in r), {})
-        return f"A network and data of one's own, class {start.get('model', 'unknown')}"
+        return (
+            f"Model {start.get('model', 'unknown')}, trained by lbq.fit on data of the user's own"
+        )
     model, data = run.recipe["model"], run.recipe.get("data", {})
     blocks = f" ({format_value(model['blocks'])} blocks)" if model.get("blocks") else ""
     return (
