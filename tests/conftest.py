@@ -1,7 +1,10 @@
 """What many tests share: every neuron of the library, built fresh; a pool of processes."""
 
 import importlib.util
+import os
 from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when a Hugging Face library is imported
 
 import pytest
 import torch

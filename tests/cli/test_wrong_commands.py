@@ -157,7 +157,6 @@ COMMANDS = [  # words, exit code, what the line says
 @pytest.mark.parametrize(("words", "code", "says"), COMMANDS, ids=[row[0] for row in COMMANDS])
 def test_a_wrong_command_is_one_helpful_line(words, code, says, here, monkeypatch, capsys):
     monkeypatch.chdir(here)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     extra = ["--out", "new"] if words.startswith("train ") and "--out" not in words else []
     cache = ["--cache", "cache"] if words.startswith(("train ", "lower ")) else []
     words = words.split()
