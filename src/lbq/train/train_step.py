@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -153,16 +153,8 @@ class Gradients(ABC):
 class AveragedGradients(Gradients):
     """Gradients averaged by DistributedDataParallel; ``parts`` micro-batches per process."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        group: ProcessGroup,
-        *,
-        precision: Precision,
-        parts: int = 1,
-        batch_axis: int = 0,
-    ) -> None:
-        super().__init__(model, group, precision=precision, parts=parts, batch_axis=batch_axis)
+    def __init__(self, model: nn.Module, group: ProcessGroup, **options: Any) -> None:
+        super().__init__(model, group, **options)
         self._model = group.wrap(model)
 
     def compute(
