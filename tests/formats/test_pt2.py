@@ -65,7 +65,7 @@ def test_it_answers_alike_in_a_process_without_lbq_for_any_batch(exported):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert done.stdout.strip() == "without lbq", done.stderr
     answers = torch.load(path.with_name("answers.pt"))

@@ -56,9 +56,9 @@ def test_contradictions_are_refused(tiny, changes, words):
     [
         ("{", "is not strict JSON"),
         ("[" * 10_000, "is not strict JSON"),
-        ("{}", "Recipe lacks name"),
+        ("{}", r"Recipe lacks .*name"),
         ('{"_target_": "os.system"}', "no field _target_"),
-        ('{"name": 3}', "lacks data"),
+        ('{"name": 3}', r"lacks .*data"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, words):
