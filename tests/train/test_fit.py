@@ -90,6 +90,23 @@ def test_dropout_and_random_transforms_resume_bit_for_bit_with_any_number_of_wor
     assert tiny.final_hashes(tmp_path / "cut") == tiny.final_hashes(tmp_path / "whole")
 
 
+def test_a_subclass_of_tensor_dataset_keeps_its_own_getitem_and_a_list_is_a_data_set(tmp_path):
+    class Shifted(TensorDataset):
+        def __getitem__(self, index):
+            x, target = super().__getitem__(index)
+            return x + 100, target
+
+    seen = []
+    model = nn.Linear(6, 3)
+    model.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    shifted = Shifted(torch.zeros(16, 6), torch.arange(16) % 3)
+    lbq.fit(model, shifted, None, CONFIG, tmp_path / "subclass", options=OPTIONS)
+    assert bool((seen[0] == 100).all())
+    samples = [(torch.zeros(6), 0), (torch.ones(6), 1)]
+    config = replace(CONFIG, batch=2)
+    assert lbq.fit(model, samples, None, config, tmp_path / "list", options=OPTIONS).step == 2
+
+
 def test_every_sample_draws_other_numbers_and_every_epoch_too(tmp_path):
     data = UserData(Noisy(), None)
     epochs = [

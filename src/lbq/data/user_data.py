@@ -21,6 +21,8 @@ from lbq.errors import ParameterError, ShapeError
 
 _TARGETS = ("label", "labels", "target", "fine_label")
 """Names of the column with the target, where samples are mappings."""
+_EVALUATION = 2**32 - 1
+"""Stands for the epoch in the seeds of test samples; no run trains that long."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class UserEvalBatches(Dataset[LoadedBatch]):
     def __getitem__(self, step: int) -> LoadedBatch:
         """Read the samples of a step; the last batch may be smaller."""
         mine = self.positions[step * self.batch : (step + 1) * self.batch]
-        seeds = _seeds(0, 2**32 - 1, mine.start, len(mine))
+        seeds = _seeds(0, _EVALUATION, mine.start, len(mine))
         index = np.arange(mine.start, mine.stop)
         return _read(self.data.test, index, seeds, self.data.batch_axis)
 
@@ -113,10 +115,10 @@ def as_dataset(data: Any, name: str) -> Any:
     """Return a map-style data set of (input, target), from what :func:`lbq.fit` accepts.
 
     Args:
-        data: a map-style data set, or a pair of arrays or tensors.
+        data: a map-style data set, or a tuple of two arrays or tensors.
         name: of the argument, for messages.
     """
-    if isinstance(data, tuple | list) and len(data) == 2:  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(data, tuple) and len(data) == 2:  # pyright: ignore[reportUnknownArgumentType]
         pair = [_as_tensor(part) for part in data]  # pyright: ignore[reportUnknownVariableType]
         if len({len(part) for part in pair}) > 1:
             raise ShapeError(
@@ -127,7 +129,7 @@ def as_dataset(data: Any, name: str) -> Any:
     if not is_map or isinstance(data, IterableDataset | Tensor | np.ndarray | dict):
         raise ParameterError(
             f"{name} must be a map-style data set (with __len__ and __getitem__) of (input, "
-            f"target), or a pair of arrays, got {type(data).__name__}; pass a DataLoader's dataset "
+            f"target), or a tuple of two arrays, got {type(data).__name__}; pass a DataLoader's dataset "
             f"instead of the DataLoader, and one split of a DatasetDict"
         )
     if len(data) == 0:
@@ -163,7 +165,7 @@ def _seeds(seed: int, epoch: int, start: int, count: int) -> NDArray[np.uint64]:
 def _read(
     data: Any, index: NDArray[np.int64], seeds: NDArray[np.uint64], batch_axis: int
 ) -> LoadedBatch:
-    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+    if type(data) is TensorDataset and len(data.tensors) == 2:  # a subclass may augment
         x, target = (tensor[torch.from_numpy(index)] for tensor in data.tensors)
     else:
         with restored_generators():

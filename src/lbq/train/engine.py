@@ -138,7 +138,7 @@ def fit(
         model: maps a batch of inputs to logits ``[B, classes]`` or ``[T, B, classes]``, or to
             anything that ``loss`` accepts.
         train_data: training samples: a map-style data set of (input, target), of torch or Hugging
-            Face; a pair of arrays or tensors; or an :class:`lbq.data.dataset.Data`.
+            Face; a tuple of two arrays or tensors; or an :class:`lbq.data.dataset.Data`.
         eval_data: samples to evaluate on; None for no evaluations, and for an
             :class:`lbq.data.dataset.Data` the same object.
         config: epochs, batch, optimizer and so on.
