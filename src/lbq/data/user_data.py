@@ -129,8 +129,8 @@ def as_dataset(data: Any, name: str) -> Any:
     if not is_map or isinstance(data, IterableDataset | Tensor | np.ndarray | dict):
         raise ParameterError(
             f"{name} must be a map-style data set (with __len__ and __getitem__) of (input, "
-            f"target), or a tuple of two arrays, got {type(data).__name__}; pass a DataLoader's dataset "
-            f"instead of the DataLoader, and one split of a DatasetDict"
+            f"target), or a tuple of two arrays, got {type(data).__name__}; pass a DataLoader's "
+            f"dataset instead of the DataLoader, and one split of a DatasetDict"
         )
     if len(data) == 0:
         raise ParameterError(f"{name} must have at least one sample, got none")
