@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.operators import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 
 
 def run_oracle(network, inputs):

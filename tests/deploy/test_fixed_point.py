@@ -19,7 +19,7 @@ from lbq.deploy.fixed_point import (
     to_fixed_point,
 )
 from lbq.deploy.lower import lower
-from lbq.deploy.nodes import Synapse
+from lbq.deploy.operators import Synapse
 from lbq.deploy.run import run_network
 from lbq.errors import LoweringError, NonFiniteError, ParameterError, ShapeError
 from lbq.neurons import BurstLIF, FixedStep

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import lbq
 from lbq.deploy.lower import lower
-from lbq.deploy.nodes import NODES, Shortcut, Synapse
+from lbq.deploy.operators import NODES, Shortcut, Synapse
 from lbq.deploy.run import run_network
 from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime

@@ -10,10 +10,10 @@ from random_networks import RandomNetwork, node_outputs, to_proven_integers
 import lbq
 from lbq.deploy import native_engine
 from lbq.deploy.fixed_point import to_fixed_point
+from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.deploy.lower import lower
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.native_engine import EngineState, NativeEngine, NetworkDescription, output_shape
-from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.operators import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.deploy.run import run_network
 from lbq.errors import ImplementationError, LoweringError, ParameterError, ShapeError, TimeError
 from lbq.kernels import native_scan as kernels

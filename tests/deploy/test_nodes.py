@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from lbq.deploy.nodes import IntegerNeuron, LevelNeuron, Merge, Pool, Readout, Shortcut, Synapse
+from lbq.deploy.operators import IntegerNeuron, LevelNeuron, Merge, Pool, Readout, Shortcut, Synapse
 from lbq.errors import LevelError, ParameterError
 
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lbq
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
-from lbq.deploy.nodes import Shortcut, Synapse
+from lbq.deploy.operators import Shortcut, Synapse
 from lbq.deploy.run import (
     BACKENDS,
     by_sign,

@@ -13,8 +13,8 @@ from onnx_networks import stir
 import lbq
 from lbq import neurons
 from lbq.deploy import Pixels, lower, run_network, to_fixed_point
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
-from lbq.deploy.nodes import Merge, Pool, Readout, Synapse
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.operators import Merge, Pool, Readout, Synapse
 from lbq.errors import FormatError, LoweringError
 from lbq.formats import nir as nir_format
 from lbq.formats.metadata import network_metadata, write_metadata

@@ -17,8 +17,8 @@ from onnx_networks import (
 from torch import nn
 
 import lbq
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Readout, Synapse
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import Readout, Synapse
 from lbq.errors import LoweringError, ParameterError
 from lbq.formats.onnx import export_onnx
 from lbq.formats.onnx_graph import read_onnx_metadata

@@ -3,8 +3,8 @@ import pytest
 import torch
 from onnx_networks import ENGINES, answers, exported_answers, num_different
 
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import IntegerNeuron, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.errors import LoweringError
 from lbq.formats.onnx import export_onnx
 

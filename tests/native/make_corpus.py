@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bundles import tiny_network, with_reset
 
 import lbq
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
-from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Shortcut, Synapse
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.operators import IntegerNeuron, Merge, Pool, Readout, Shortcut, Synapse
 
 CORPUS = Path(__file__).parents[2] / "native" / "fuzz" / "corpus"
 BATCH = 3

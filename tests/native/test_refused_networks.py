@@ -9,7 +9,7 @@ from bundles import tiny_network
 import lbq
 from lbq.deploy import native_engine
 from lbq.deploy.native_engine import KINDS, EngineState, NativeEngine, NetworkDescription
-from lbq.deploy.nodes import Merge, Readout
+from lbq.deploy.operators import Merge, Readout
 from lbq.errors import ImplementationError, LBQError
 from lbq.kernels import native_scan as kernels
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.cost.op_counter import OpCounter
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import MissingExtraError
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import watch_levels

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from lbq.cost.count_table import SynapseSize
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out, num_valid_taps
 from lbq.cost.time_tracker import Timesteps, TimeTracker
-from lbq.deploy.nodes import Shortcut
+from lbq.deploy.operators import Shortcut
 from lbq.deploy.pool_args import PoolArgs, bind, global_pool, per_axis, read_pool
 from lbq.errors import CountError, ShapeError, TimeError
 from lbq.models.time import RepeatOverTime

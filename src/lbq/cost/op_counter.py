@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lbq.cost.connectivity import Connectivity, Edge, trace_connectivity
 from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, Padding
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.deploy.pool_args import PoolArgs
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Merge, Pool, Shortcut, Synapse
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import Merge, Pool, Shortcut, Synapse
 from lbq.deploy.pool_args import PoolArgs
 from lbq.errors import LoweringError
 from lbq.functional.planes import absorb_step

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from lbq.deploy.capture import Call, capture, overridden_methods
 from lbq.deploy.check_lowering import check_agreement
+from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.deploy.graph_builder import (
     Axes,
     GraphBuilder,
@@ -23,9 +24,8 @@ from lbq.deploy.graph_builder import (
     fold_batch_norm,
     unit_scale,
 )
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.neuron_thresholds import as_level_neuron
-from lbq.deploy.nodes import Merge, Readout, Repeat, Shortcut
+from lbq.deploy.operators import Merge, Readout, Repeat, Shortcut
 from lbq.deploy.pool_args import PoolArgs, global_pool, module_call, read_pool
 from lbq.errors import LoweringError
 from lbq.models import time

@@ -4,7 +4,6 @@ The structs are those of ``native/engine/c_api.h``; ``docs/engine.md`` describes
 """
 
 import ctypes
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,29 @@ from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lbq.deploy.bounds import Bound, prove
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork, NodeRef, check_bytes, check_shape
-from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.graph import (
+    INPUT,
+    BufferSnapshot,
+    LoweredNetwork,
+    NodeRef,
+    check_bytes,
+    check_shape,
+    prove,
+)
+from lbq.deploy.operators import (
+    Bound,
+    IntegerNeuron,
+    Merge,
+    Operator,
+    Pool,
+    Readout,
+    Repeat,
+    Shortcut,
+    Synapse,
+    Value,
+)
 from lbq.errors import ImplementationError, LoweringError, ParameterError, TimeError
 from lbq.kernels import native_scan as kernels
 from lbq.types import Watch
@@ -93,82 +110,31 @@ class NetworkDescription:
             )
         self._alive: list[Any] = []
         self._index = {INPUT: -1} | {ref.path: i for i, ref in enumerate(network.plan)}
-        channels, height, width = (*network.input_shape, 1, 1)[:3]
-        self.shapes: dict[str, Shape] = {INPUT: (channels, height, width)}
-        self.is_map = {INPUT: len(network.input_shape) == 3}
-        self.has_time = {INPUT: network.takes_frames}
-        self._are_currents = {INPUT: False}
         for ref, node in network.nodes():
-            first = ref.inputs[0]
-            why = self._why_not(ref, node, network)
+            why = _why_not(ref, node, network)
             if why is not None:
                 raise LoweringError(f"the native engine does not run {ref.path}: {why}")
-            self.shapes[ref.path] = output_shape(node, self.shapes[first])
-            is_synapse, sums = isinstance(node, Synapse), getattr(node, "over_time", None) == "sum"
-            self.is_map[ref.path] = not node.is_linear if is_synapse else self.is_map[first]
-            self.has_time[ref.path] = isinstance(node, Repeat | IntegerNeuron) or (
-                self.has_time[first] and not sums
-            )
-            gives_levels = isinstance(node, IntegerNeuron) or (
-                isinstance(node, Pool) and not self._are_currents[first]
-            )
-            self._are_currents[ref.path] = not gives_levels
+        self.values = network.values()
         bounds = prove(network)
-        nodes = [
-            self._describe(ref.path, ref.inputs, node, bounds.get(ref.path))
-            for ref, node in network.nodes()
-        ]
+        nodes = [self._describe(ref, node, bounds.get(ref.path)) for ref, node in network.nodes()]
         array = (_Node * len(nodes))(*nodes)
         self._alive.append(array)
         self.struct = Description(
             network.timesteps,
             network.takes_frames,
-            (ctypes.c_int64 * 3)(*self.shapes[INPUT]),
+            (ctypes.c_int64 * 3)(*_map_shape(self.values[INPUT])),
             len(nodes),
             array,
         )
 
-    def _why_not(self, ref: NodeRef, node: nn.Module, network: LoweredNetwork) -> str | None:
-        """Return why the engine does not support a node in this position; None if it does."""
-        if type(node) not in KINDS:
-            return f"a {type(node).__name__} is none of its nodes"
-        is_last = ref == network.plan[-1]
-        if isinstance(node, Readout) != is_last:
-            return "a network ends with its only readout"
-        if not is_last and not any(ref.path in other.inputs for other in network.plan):
-            return "nothing reads it"
-        shapes = {self.shapes[name] for name in ref.inputs}
-        times = {self.has_time[name] for name in ref.inputs}
-        if not ref.inputs or len(shapes) > 1 or len(times) > 1:
-            return f"it reads shapes {sorted(shapes)}, or mixes inputs with and without time"
-        (has_time,), (shape,) = times, shapes
-        if isinstance(node, Merge | Repeat | IntegerNeuron | Readout):
-            if not all(self._are_currents[name] for name in ref.inputs):
-                return "it takes currents, and reads levels or the input"
-            if not isinstance(node, Merge) and has_time == isinstance(node, Repeat):
-                return (
-                    "it repeats what has time already"
-                    if has_time
-                    else "it reads an input without time"
-                )
-        elif has_time != node.has_time:  # pyright: ignore[reportAttributeAccessIssue]
-            return "has_time contradicts what it reads"
-        if isinstance(node, Repeat) and node.timesteps != network.timesteps:
-            return f"it repeats {node.timesteps} times in a network of {network.timesteps}"
-        return _why_no_shape(node, shape)
-
-    def torch_shape(self, path: str) -> tuple[int, ...]:
-        """Return the output shape of a node as in torch: features have no height and width."""
-        return self.shapes[path] if self.is_map[path] else self.shapes[path][:1]
-
-    def _describe(
-        self, path: str, inputs: Sequence[str], node: nn.Module, bound: Bound | None
-    ) -> _Node:
+    def _describe(self, ref: NodeRef, node: Operator, bound: Bound | None) -> _Node:
+        inputs = ref.inputs
         numbers = (ctypes.c_int32 * len(inputs))(*(self._index[name] for name in inputs))
         self._alive.append(numbers)
         made = _Node(kind=KINDS.index(type(node)), num_inputs=len(inputs), inputs=numbers, groups=1)
-        made.from_[:], made.to[:] = self.shapes[inputs[0]], self.shapes[path]
-        made.has_time = self.has_time[path]
+        value = self.values[ref.path]
+        made.from_[:], made.to[:] = _map_shape(self.values[inputs[0]]), _map_shape(value)
+        made.has_time = value.has_time
         for name in _PAIRS:
             getattr(made, name)[:] = (0, 0) if name == "padding" else (1, 1)
         if bound is not None:
@@ -189,64 +155,25 @@ class NetworkDescription:
         return _Integers(array.ctypes.data, array.itemsize, array.size)
 
 
-def output_shape(node: nn.Module, shape: Shape) -> Shape:
-    """Return the output shape of a node, per sample and timestep."""
-    if isinstance(node, Synapse):
-        if node.is_linear:
-            return (node.weight.shape[0], 1, 1)
-        kernel, reach = node.weight.shape[2:], node.dilation
-        window = (kernel, node.stride, node.padding, reach)
-        return (node.weight.shape[0], *_output_size(shape, *window))
-    if isinstance(node, Pool):
-        return (shape[0], *_output_size(shape, node.kernel, node.stride, node.padding, (1, 1)))
-    return shape
+def _map_shape(value: Value) -> Shape:
+    """Return channels, height and width; axes that a value does not have are 1."""
+    channels, height, width = (*value.shape, 1, 1)[:3]
+    return channels, height, width
 
 
-def _why_no_shape(node: nn.Module, shape: Shape) -> str | None:
-    """Return why a node cannot read this shape; None if it can."""
-    channels, where = shape[0], f"it reads values of shape {shape}"
-    if isinstance(node, Synapse) and node.is_linear:
-        if node.weight.shape[1] != math.prod(shape):
-            return f"{where} with weights of {tuple(node.weight.shape)}"
-    elif isinstance(node, Synapse):
-        outputs, inputs = node.weight.shape[:2]
-        if inputs * node.groups != channels or outputs % node.groups:
-            return f"{where} with weights of {tuple(node.weight.shape)} in {node.groups} groups"
-    elif isinstance(node, Shortcut | IntegerNeuron):
-        per_channel = (
-            [node.weight] if isinstance(node, Shortcut) else [node.thresholds[0], node.reset_amount]
-        )
-        sizes = [values.numel() for values in per_channel]
-        if not set(sizes) <= {1, channels}:
-            return f"{where} with {max(sizes)} numbers for its channels"
-    elif isinstance(node, Pool) and any(
-        2 * pad > size for pad, size in zip(node.padding, node.kernel, strict=True)
-    ):
-        return f"it pads {node.padding} around windows of {node.kernel}"
-    after = output_shape(node, shape)
-    if min(after) < 1:
-        return f"{where}, which is smaller than its window"
-    bias = getattr(node, "bias", None)
-    if bias is not None and bias.numel() not in (1, after[0], math.prod(after)):
-        return f"its bias has {bias.numel()} numbers, and it gives {after}"
+def _why_not(ref: NodeRef, node: Operator, network: LoweredNetwork) -> str | None:
+    """Return why the engine does not support a node in this position; None if it does."""
+    if type(node) not in KINDS:
+        return f"a {type(node).__name__} is none of its nodes"
+    is_last = ref == network.plan[-1]
+    if isinstance(node, Readout) != is_last:
+        return "a network ends with its only readout"
+    if not is_last and not any(ref.path in other.inputs for other in network.plan):
+        return "nothing reads it"
     return None
 
 
-def _output_size(
-    shape: Shape,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> tuple[int, int]:
-    height, width = (
-        (size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
-        for i, size in enumerate(shape[1:])
-    )
-    return height, width
-
-
-def _settings(node: nn.Module) -> Iterator[tuple[str, int | tuple[int, ...]]]:
+def _settings(node: Operator) -> Iterator[tuple[str, int | tuple[int, ...]]]:
     """Yield the fields of a node other than shapes, bounds and tensors."""
     for name in _COPIED:
         if hasattr(node, name):
@@ -261,32 +188,6 @@ def _settings(node: nn.Module) -> Iterator[tuple[str, int | tuple[int, ...]]]:
         yield "reset", RESETS.index(node.reset)
     elif isinstance(node, Readout):
         yield "sums_over_time", node.over_time == "sum"
-
-
-@dataclass(frozen=True, eq=False)
-class BufferSnapshot:
-    """The buffers of a network and their version counters."""
-
-    buffers: tuple[Tensor, ...]
-    versions: tuple[int, ...]
-
-    @classmethod
-    def of(cls, network: LoweredNetwork) -> "BufferSnapshot":
-        """Take a snapshot of a network."""
-        found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
-        return cls(found, tuple(map(_version, found)))
-
-    def matches(self, network: LoweredNetwork) -> bool:
-        """Return whether no buffer was replaced or written since."""
-        now = BufferSnapshot.of(network)
-        return self.versions == now.versions and all(
-            mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
-        )
-
-
-def _version(buffer: Tensor) -> int:
-    """Return the version counter of a tensor; inference tensors have none."""
-    return 0 if buffer.is_inference() else buffer._version
 
 
 Choice = Literal["measured", "events", "dense"]
@@ -425,7 +326,8 @@ class NativeEngine:
                 f"this state is for {carries.batch} samples, or of another engine; make a new one "
                 f"with EngineState(engine, {batch})"
             )
-        shape = (batch, *self._description.torch_shape(self._paths[-1]))
+        values = self._description.values
+        shape = (batch, *values[self._paths[-1]].shape)
         answers = torch.empty(
             shape if self._sums_over_time else (timesteps, *shape), dtype=torch.int32
         )
@@ -434,7 +336,7 @@ class NativeEngine:
         if watch is not None:
             pointers = (ctypes.c_void_p * len(self._paths))()
             for path, number in self._neurons.items():
-                shape = (timesteps, batch, *self._description.torch_shape(path))
+                shape = (timesteps, batch, *values[path].shape)
                 seen[path] = torch.empty(shape, dtype=torch.uint8)
                 pointers[number] = seen[path].data_ptr()
         failed = _library().lbq_engine_run(
@@ -616,18 +518,19 @@ def products_of_steps(network: LoweredNetwork, steps: Iterable[str]) -> dict[str
 
     A synapse that is no step of its own belongs to the step of its only reader.
     """
-    description = NetworkDescription(network)
+    values = network.values()
     reader = {name: ref.path for ref in network.plan for name in ref.inputs}
     counts = dict.fromkeys(steps, 0)
     for ref, node in network.nodes():
         if not isinstance(node, Synapse):
             continue
-        _, height, width = description.shapes[ref.path]
-        instants = network.timesteps if description.has_time[ref.path] else 1
+        value = values[ref.path]
+        instants = network.timesteps if value.has_time else 1
         step = ref.path
         while step not in counts:
             step = reader[step]
-        counts[step] += instants * height * width * node.weight.numel()
+        positions = value.size // value.shape[0]
+        counts[step] += instants * positions * node.weight.numel()
     return counts
 
 

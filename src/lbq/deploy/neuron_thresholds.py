@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.capture import overridden_methods
-from lbq.deploy.nodes import LevelNeuron
+from lbq.deploy.operators import LevelNeuron
 from lbq.errors import LoweringError, StepError
 from lbq.functional.quantize import level_thresholds
 from lbq.neurons.baselines import (

@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from lbq.deploy import native_engine
 from lbq.deploy.capture import forward_hooks
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Multiply, Weighted
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import Product, Weighted
 from lbq.errors import ImplementationError, LoweringError, ParameterError
 from lbq.functional.planes import bit_sparse_product, num_planes, to_planes
 from lbq.neurons.watch import watch_levels
@@ -60,7 +60,7 @@ def planes_product(synapse: Weighted, levels: Tensor) -> Tensor:
     return by_sign(levels, add_up)
 
 
-BACKENDS: dict[Literal["dense", "unary", "planes"], Multiply] = {
+BACKENDS: dict[Literal["dense", "unary", "planes"], Product] = {
     "dense": dense_product,
     "unary": unary_product,
     "planes": planes_product,
@@ -77,8 +77,10 @@ def run_network(
     *,
     backend: Backend = "auto",
     watch: Watch | None = None,
-) -> Tensor:
+) -> Any:
     """Run a lowered network and return its logits; of an integer network, integers.
+
+    A network with several outputs returns a tuple.
 
     Args:
         network: from :func:`lbq.lower` or :func:`lbq.to_fixed_point`.

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from lbq.deploy import native_engine
-from lbq.deploy.lowered_network import LoweredNetwork, check_shape
-from lbq.deploy.nodes import Repeat
+from lbq.deploy.graph import LoweredNetwork, check_shape
+from lbq.deploy.operators import Repeat
 from lbq.deploy.run import choose_backend
 from lbq.errors import ParameterError, ShapeError, TimeError
 from lbq.models.time import FramesIn, RepeatOverTime, check_timesteps

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from lbq.config_io import DocumentError, parse_json, read_fields
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.formats.container import MAX_TIMESTEPS, MAX_VALUES
 from lbq.ranges import Range

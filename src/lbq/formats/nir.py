@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from lbq.atomic_files import atomic_write
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
-from lbq.deploy.nodes import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.operators import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError
 from lbq.formats.metadata import empty_network, read_metadata, write_metadata
 from lbq.formats.nir_neuron import neuron_graph, read_neuron

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from lbq.deploy.bounds import PIXEL_MAX, Bound, prove
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork, NodeRef
-from lbq.deploy.nodes import (
+from lbq.deploy.graph import INPUT, PIXEL_MAX, Bound, LoweredNetwork, NodeRef, prove
+from lbq.deploy.operators import (
     EXACT_FLOAT32,
     LevelNeuron,
     Merge,

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Merge, Repeat, Shortcut, Synapse
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import EXACT_FLOAT32, IntegerNeuron, Merge, Repeat, Shortcut, Synapse
 from lbq.errors import ParameterError
 from lbq.formats.onnx_graph import Graph
 from lbq.formats.onnx_real import PAIR_MAX, convolution

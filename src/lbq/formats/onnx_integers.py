@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lbq.deploy.nodes import (
+from lbq.deploy.operators import (
     EXACT_FLOAT32,
     IntegerNeuron,
     LevelNeuron,

@@ -7,7 +7,7 @@ use the engines' float convolutions, which are their best ones, and still give t
 import numpy as np
 from torch import Tensor
 
-from lbq.deploy.nodes import (
+from lbq.deploy.operators import (
     EXACT_FLOAT32,
     IntegerNeuron,
     LevelNeuron,

@@ -16,7 +16,7 @@ from torch.export import Dim
 
 from lbq.atomic_files import atomic_write
 from lbq.config_io import parse_json
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.formats.metadata import Metadata, empty_network, read_metadata, write_metadata
 

@@ -1,4 +1,9 @@
-"""``LoweredNetwork``: nodes under the paths of the trained modules, and their order."""
+"""``LoweredNetwork``: a typed graph of operators under the paths of the trained modules.
+
+What a node gives follows from the shape rules of :mod:`lbq.deploy.operators`, and how large its
+integers get from their bound rules; everything that runs, writes or counts a lowered network reads
+:meth:`LoweredNetwork.values` and :func:`prove`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,8 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.nodes import LevelNeuron, Multiply, Weighted
-from lbq.errors import LoweringError, NonFiniteError, ShapeError, TimeError
+from lbq.deploy.operators import (
+    PIXEL_MAX,
+    Bound,
+    GraphError,
+    IntegerNeuron,
+    Interval,
+    LevelNeuron,
+    Operator,
+    Product,
+    Readout,
+    Value,
+    Weighted,
+)
+from lbq.deploy.operators.level_neuron import membrane_intervals
+from lbq.errors import BoundError, LoweringError, NonFiniteError, ShapeError, TimeError
 
 INPUT = "input"
 """The path that stands for the network's input."""
@@ -35,15 +53,16 @@ class Agreement:
 
 
 class LoweredNetwork(nn.Module):
-    """A network made only of :mod:`lbq.deploy.nodes`; torch runs, compiles and exports it.
+    """A network of :mod:`lbq.deploy.operators`; torch runs, compiles and exports it.
 
     Its neurons keep the paths of the trained network.
 
     Args:
         timesteps: number of timesteps (T).
-        input_shape: shape of one sample at one instant, ``(C, H, W)`` or ``(features,)``.
+        input_shape: shape of one sample at one instant, channels first: ``(C, H, W)``, ``(C, L)``
+            or ``(features,)``.
         takes_frames: whether it takes ``[T, B, ...]`` instead of static inputs ``[B, ...]``.
-        logit_scale: value of one unit of an integer network's output; None for real outputs.
+        logit_scale: value of one unit of an integer network's outputs; None for real outputs.
         origin: provenance as JSON data: a recipe, an accuracy.
 
     Attributes:
@@ -71,13 +90,14 @@ class LoweredNetwork(nn.Module):
         self.origin = dict(origin or {})
         self.plan: list[NodeRef] = []
         self.agreement: Agreement | None = None
+        self._proof: tuple[int, BufferSnapshot, dict[str, Bound]] | None = None
 
     @property
     def is_integer(self) -> bool:
         """Whether it computes with integers only."""
         return self.logit_scale is not None
 
-    def add(self, path: str, node: nn.Module, *inputs: str) -> str:
+    def add(self, path: str, node: Operator, *inputs: str) -> str:
         """Append a node that reads these paths; return its path, made unique."""
         known = {INPUT, *(ref.path for ref in self.plan)}
         unknown = [name for name in inputs if name not in known]
@@ -93,13 +113,40 @@ class LoweredNetwork(nn.Module):
                 parent.add_module(folder, nn.Module())
             parent = parent.get_submodule(folder)
         parent.add_module(name, node)
+        self._proof = None
         self.plan.append(NodeRef(unique, inputs))
         return unique
 
-    def nodes(self) -> Iterator[tuple[NodeRef, nn.Module]]:
+    def nodes(self) -> Iterator[tuple[NodeRef, Operator]]:
         """Yield every node with its reference, in running order."""
         for ref in self.plan:
-            yield ref, self.get_submodule(ref.path)
+            node = self.get_submodule(ref.path)
+            assert isinstance(node, Operator)
+            yield ref, node
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Paths of the readouts that the network returns, in order."""
+        read = {name for ref in self.plan for name in ref.inputs}
+        return tuple(
+            ref.path
+            for ref, node in self.nodes()
+            if isinstance(node, Readout) and ref.path not in read
+        )
+
+    def values(self) -> dict[str, Value]:
+        """Return what every node gives, and the input; raise if a node cannot read its inputs."""
+        largest = PIXEL_MAX if self.is_integer else None
+        found = {
+            INPUT: Value(shape=self.input_shape, has_time=self.takes_frames, max_level=largest)
+        }
+        for ref, node in self.nodes():
+            inputs = [found[name] for name in ref.inputs]
+            try:
+                found[ref.path] = node.infer(inputs, timesteps=self.timesteps)
+            except GraphError as error:
+                raise GraphError(error.rule, f"{ref.path} cannot run: {error}") from None
+        return found
 
     def example(self, batch: int = 1) -> Tensor:
         """Return zeros of the network's input shape."""
@@ -110,8 +157,11 @@ class LoweredNetwork(nn.Module):
         real = next(floats, torch.float32)
         return torch.zeros(shape, dtype=torch.uint8 if self.is_integer else real)
 
-    def forward(self, inputs: Tensor, multiply: Multiply | None = None) -> Tensor:
-        """Return ``[B, classes]``; ``multiply`` replaces the dense product of synapses."""
+    def forward(self, inputs: Tensor, multiply: Product | None = None) -> Any:
+        """Return ``[B, classes]``; of several outputs, a tuple.
+
+        ``multiply`` replaces the dense product of synapses.
+        """
         values = {INPUT: inputs}
         last_use = {name: index for index, ref in enumerate(self.plan) for name in ref.inputs}
         for index, (ref, node) in enumerate(self.nodes()):
@@ -121,7 +171,8 @@ class LoweredNetwork(nn.Module):
             for name in ref.inputs:
                 if last_use[name] == index:
                     values.pop(name, None)
-        return values[self.plan[-1].path]
+        answers = tuple(values[path] for path in self.outputs)
+        return answers[0] if len(answers) == 1 else answers
 
     def check_input(self, inputs: Tensor) -> None:
         """Raise for inputs of another shape, length or dtype than the network takes."""
@@ -176,3 +227,84 @@ def check_bytes(inputs: Tensor) -> None:
         raise ShapeError(
             f"an integer network takes pixels or event counts as uint8, got {inputs.dtype}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class BufferSnapshot:
+    """The buffers of a network and their version counters."""
+
+    buffers: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, network: LoweredNetwork) -> "BufferSnapshot":
+        """Take a snapshot of a network."""
+        found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
+        return cls(found, tuple(map(_version, found)))
+
+    def matches(self, network: LoweredNetwork) -> bool:
+        """Return whether no buffer was replaced or written since."""
+        now = BufferSnapshot.of(network)
+        return self.versions == now.versions and all(
+            mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
+        )
+
+
+def _version(buffer: Tensor) -> int:
+    """Return the version counter of a tensor; inference tensors have none."""
+    return 0 if buffer.is_inference() else buffer._version
+
+
+def prove(network: LoweredNetwork) -> dict[str, Bound]:
+    """Bound every accumulator and membrane of an integer network; raise if one can overflow.
+
+    Levels are not negative, so the sums of a synapse lie between the largest level times its
+    negative weights and the largest level times its positive ones, in any order of additions.
+    Membranes are bounded timestep by timestep. The proof itself cannot overflow: sums are Python
+    integers. It is stored until a buffer of the network changes.
+
+    Returns:
+        For every node that computes, the range of its integers, partial sums included.
+    """
+    known = network._proof  # pyright: ignore[reportPrivateUsage]
+    if known is not None and known[0] == network.timesteps and known[1].matches(network):
+        return known[2]
+    bounds: dict[str, Bound] = {}
+    for path, (inner, _) in _intervals(network).items():
+        if inner is not None:
+            low, high = inner.extremes()
+            bounds[path] = Bound(path=path, low=low, high=high)
+    snapshot = BufferSnapshot.of(network)
+    network._proof = (network.timesteps, snapshot, bounds)  # pyright: ignore[reportPrivateUsage]
+    return bounds
+
+
+def membranes(network: LoweredNetwork) -> dict[str, list[Interval]]:
+    """Return the interval of every neuron's membranes, per timestep and channel."""
+    outer = {path: interval for path, (_, interval) in _intervals(network).items()}
+    return {
+        ref.path: membrane_intervals(node, outer[ref.inputs[0]], network.timesteps)[0]
+        for ref, node in network.nodes()
+        if isinstance(node, IntegerNeuron)
+    }
+
+
+def _intervals(network: LoweredNetwork) -> dict[str, tuple[Interval | None, Interval]]:
+    """Return, for each node, the interval of all that it computes and of its output."""
+    values = network.values()
+    found: dict[str, tuple[Interval | None, Interval]] = {INPUT: (None, Interval.of(0, PIXEL_MAX))}
+    for ref, node in network.nodes():
+        if True not in node.networks:
+            raise BoundError(f"{ref.path} ({type(node).__name__}) is no integer operator")
+        entering = [found[name][1] for name in ref.inputs]
+        inputs = [values[name] for name in ref.inputs]
+        try:
+            inner, outer = node.bound(entering, inputs, timesteps=network.timesteps)
+        except BoundError as error:
+            raise BoundError(f"{ref.path}: {error}") from None
+        if inner is not None:
+            low, high = inner.extremes()
+            _ = Bound(path=ref.path, low=low, high=high).bits  # raises here, with the path
+        found[ref.path] = inner, outer
+    del found[INPUT]
+    return found

@@ -1,0 +1,55 @@
+"""The operators of lowered networks: one file per family, one shape and one bound rule each."""
+
+from lbq.deploy.operators.arithmetic import Matmul, Merge, Multiply, Offset
+from lbq.deploy.operators.level_neuron import IntegerNeuron, LevelNeuron, NodeReset
+from lbq.deploy.operators.moves import Concat, Move, Rearrange, Slice, Upsample, ZeroPad
+from lbq.deploy.operators.operator_base import (
+    PIXEL_MAX,
+    Bound,
+    GraphError,
+    Interval,
+    Operator,
+    Role,
+    Value,
+)
+from lbq.deploy.operators.pool import Pool
+from lbq.deploy.operators.sequence import Readout, Repeat
+from lbq.deploy.operators.synapse import EXACT_FLOAT32, Product, Shortcut, Synapse, Weighted
+
+OPERATORS: tuple[type[Operator], ...] = (
+    *(Synapse, Shortcut, Merge, Pool, Repeat, LevelNeuron, IntegerNeuron, Readout),
+    *(Concat, Slice, Rearrange, Upsample, ZeroPad, Offset, Multiply, Matmul),
+)
+"""Every operator."""
+
+__all__ = [
+    "EXACT_FLOAT32",
+    "OPERATORS",
+    "PIXEL_MAX",
+    "Bound",
+    "Concat",
+    "GraphError",
+    "IntegerNeuron",
+    "Interval",
+    "LevelNeuron",
+    "Matmul",
+    "Merge",
+    "Move",
+    "Multiply",
+    "NodeReset",
+    "Offset",
+    "Operator",
+    "Pool",
+    "Product",
+    "Readout",
+    "Rearrange",
+    "Repeat",
+    "Role",
+    "Shortcut",
+    "Slice",
+    "Synapse",
+    "Upsample",
+    "Value",
+    "Weighted",
+    "ZeroPad",
+]
