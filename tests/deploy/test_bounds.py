@@ -9,7 +9,7 @@ from random_networks import RandomNetwork
 
 import lbq
 from lbq.deploy.fixed_point import to_fixed_point
-from lbq.deploy.graph import LoweredNetwork, membranes, prove
+from lbq.deploy.graph import LoweredNetwork, membrane_bounds, prove
 from lbq.deploy.lower import lower
 from lbq.deploy.operators import IntegerNeuron, Pool, Readout, Synapse
 from lbq.errors import BoundError
@@ -76,7 +76,7 @@ def extreme_frames(net):
 @pytest.mark.parametrize("seed", range(60))
 def test_no_input_leaves_the_bounds(seed):  # S7
     net = one_layer(seed, timesteps=3)
-    proven = membranes(net)["neuron"]
+    proven = membrane_bounds(net)["neuron"]
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randint(0, 256, (3, 300, 2), dtype=torch.uint8, generator=generator)
     for frames in (extreme_frames(net), noise):
@@ -118,7 +118,7 @@ def test_a_padded_window_holds_less():
 @pytest.mark.parametrize("seed", range(60))
 def test_the_first_bound_is_reached_on_both_sides_by_every_neuron(seed):
     net = one_layer(seed, timesteps=1)
-    (proven,) = membranes(net)["neuron"]
+    (proven,) = membrane_bounds(net)["neuron"]
     (membrane,) = membranes(net, extreme_frames(net))
     assert membrane.min(0).tolist() == proven.low.tolist()
     assert membrane.max(0).tolist() == proven.high.tolist()
@@ -133,9 +133,9 @@ def test_later_bounds_are_reached_where_every_current_is_possible(seed):
     neuron = net.get_submodule("neuron")
     neuron.thresholds.copy_(neuron.thresholds // dice.choice([1, 3]))
     neuron.reset_amount.copy_(torch.minimum(neuron.reset_amount, neuron.thresholds[0]))
-    low, high = (int(side[0]) for side in membranes(net)["neuron"][0])
+    low, high = (int(side[0]) for side in membrane_bounds(net)["neuron"][0])
     reached, all_currents = {0}, np.arange(low, high + 1)
-    for proven in membranes(net)["neuron"]:
+    for proven in membrane_bounds(net)["neuron"]:
         carries = torch.tensor(sorted(reached), dtype=torch.int32).reshape(-1, 1)
         seen = set()
         for current in all_currents.tolist():

@@ -279,7 +279,7 @@ def prove(network: LoweredNetwork) -> dict[str, Bound]:
     return bounds
 
 
-def membranes(network: LoweredNetwork) -> dict[str, list[Interval]]:
+def membrane_bounds(network: LoweredNetwork) -> dict[str, list[Interval]]:
     """Return the interval of every neuron's membranes, per timestep and channel."""
     outer = {path: interval for path, (_, interval) in _intervals(network).items()}
     return {
