@@ -11,8 +11,8 @@ import lbq
 from lbq.deploy.fixed_point import to_fixed_point
 from lbq.deploy.graph import LoweredNetwork, membrane_bounds, prove
 from lbq.deploy.lower import lower
-from lbq.deploy.operators import IntegerNeuron, Pool, Readout, Synapse
-from lbq.errors import BoundError
+from lbq.deploy.operators import IntegerNeuron, Pool, Readout, Shortcut, Synapse
+from lbq.errors import BoundError, LoweringError
 
 
 def int32(values):
@@ -45,11 +45,12 @@ def one_layer(seed, *, timesteps, inputs=2, outputs=3):
         multiplier=dice.randint(0, 2**shift),
         shift=shift,
         reset_amount=int32([dice.randint(0, gamma) for gamma in step]),
-        reset=dice.choice(["event", "level", "none", "zero"]),
-        resets_after_decay=num == 1 and dice.random() < 0.3,
+        reset=(reset := dice.choice(["event", "level", "none", "zero"])),
+        resets_after_decay=num == 1 and reset == "event" and dice.random() < 0.6,
     )
     synapse = Synapse(weight, bias, max_input=255, bits=8)
-    nodes = ("synapse", synapse), ("neuron", neuron), ("readout", Readout("none"))
+    last = Shortcut(torch.ones(1, dtype=torch.int16), max_input=num)
+    nodes = ("synapse", synapse), ("neuron", neuron), ("last", last), ("readout", Readout("none"))
     return network((inputs,), *nodes, timesteps=timesteps)
 
 
@@ -194,5 +195,5 @@ def test_time_belongs_into_the_bound():
 def test_a_node_that_says_less_enters_than_does_is_refused():
     net = to_fixed_point(lower(lbq.resnet19(3, width=1 / 16).eval(), torch.zeros(2, 1, 2, 16, 16)))
     net.get_submodule("stages.0.0.synapse2.0").max_input = 4
-    with pytest.raises(BoundError, match=r"stages\.0\.0\.synapse2\.0"):
+    with pytest.raises(LoweringError, match=r"stages\.0\.0\.synapse2\.0: .* to 4 enter"):
         prove(net)

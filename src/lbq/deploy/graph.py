@@ -90,7 +90,7 @@ class LoweredNetwork(nn.Module):
         self.origin = dict(origin or {})
         self.plan: list[NodeRef] = []
         self.agreement: Agreement | None = None
-        self._proof: tuple[int, BufferSnapshot, dict[str, Bound]] | None = None
+        self._proof: tuple[Snapshot, dict[str, Bound]] | None = None
 
     @property
     def is_integer(self) -> bool:
@@ -113,7 +113,6 @@ class LoweredNetwork(nn.Module):
                 parent.add_module(folder, nn.Module())
             parent = parent.get_submodule(folder)
         parent.add_module(name, node)
-        self._proof = None
         self.plan.append(NodeRef(unique, inputs))
         return unique
 
@@ -145,7 +144,7 @@ class LoweredNetwork(nn.Module):
             try:
                 found[ref.path] = node.infer(inputs, timesteps=self.timesteps)
             except GraphError as error:
-                raise GraphError(error.rule, f"{ref.path} cannot run: {error}") from None
+                raise GraphError(error.rule, f"{ref.path}: {error}") from None
         return found
 
     def example(self, batch: int = 1) -> Tensor:
@@ -230,22 +229,26 @@ def check_bytes(inputs: Tensor) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class BufferSnapshot:
-    """The buffers of a network and their version counters."""
+class Snapshot:
+    """The buffers of a network, their version counters, and the settings of its nodes."""
 
     buffers: tuple[Tensor, ...]
     versions: tuple[int, ...]
+    settings: tuple[Any, ...]
 
     @classmethod
-    def of(cls, network: LoweredNetwork) -> "BufferSnapshot":
+    def of(cls, network: LoweredNetwork) -> "Snapshot":
         """Take a snapshot of a network."""
         found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
-        return cls(found, tuple(map(_version, found)))
+        nodes = (
+            (ref, *(getattr(node, name) for name in node.settings)) for ref, node in network.nodes()
+        )
+        return cls(found, tuple(map(_version, found)), (network.timesteps, *nodes))
 
     def matches(self, network: LoweredNetwork) -> bool:
-        """Return whether no buffer was replaced or written since."""
-        now = BufferSnapshot.of(network)
-        return self.versions == now.versions and all(
+        """Return whether no node, buffer or setting was changed since."""
+        now = Snapshot.of(network)
+        return (self.settings, self.versions) == (now.settings, now.versions) and all(
             mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
         )
 
@@ -261,21 +264,20 @@ def prove(network: LoweredNetwork) -> dict[str, Bound]:
     Levels are not negative, so the sums of a synapse lie between the largest level times its
     negative weights and the largest level times its positive ones, in any order of additions.
     Membranes are bounded timestep by timestep. The proof itself cannot overflow: sums are Python
-    integers. It is stored until a buffer of the network changes.
+    integers. It is stored until the network changes.
 
     Returns:
         For every node that computes, the range of its integers, partial sums included.
     """
     known = network._proof  # pyright: ignore[reportPrivateUsage]
-    if known is not None and known[0] == network.timesteps and known[1].matches(network):
-        return known[2]
+    if known is not None and known[0].matches(network):
+        return known[1]
     bounds: dict[str, Bound] = {}
     for path, (inner, _) in _intervals(network).items():
         if inner is not None:
             low, high = inner.extremes()
             bounds[path] = Bound(path=path, low=low, high=high)
-    snapshot = BufferSnapshot.of(network)
-    network._proof = (network.timesteps, snapshot, bounds)  # pyright: ignore[reportPrivateUsage]
+    network._proof = (Snapshot.of(network), bounds)  # pyright: ignore[reportPrivateUsage]
     return bounds
 
 

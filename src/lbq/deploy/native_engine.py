@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lbq.deploy.graph import (
     INPUT,
-    BufferSnapshot,
+    Snapshot,
     LoweredNetwork,
     NodeRef,
     check_bytes,
@@ -378,19 +378,19 @@ class NativeEngine:
         return timesteps
 
 
-_Known = tuple[BufferSnapshot, NativeEngine | ImplementationError | LoweringError]
+_Known = tuple[Snapshot, NativeEngine | ImplementationError | LoweringError]
 _engines: WeakKeyDictionary[LoweredNetwork, _Known] = WeakKeyDictionary()
 
 
 def engine_of(network: LoweredNetwork) -> NativeEngine:
-    """Return the network's engine, cached until its buffers change; raise if there is none."""
+    """Return the network's engine, cached until it changes; raise if there is none."""
     known = _engines.get(network)
     if known is None or not known[0].matches(network):
         try:
             made = NativeEngine(network)
         except (ImplementationError, LoweringError) as error:
             made = error.with_traceback(None)
-        known = (BufferSnapshot.of(network), made)
+        known = (Snapshot.of(network), made)
         _engines[network] = known
     if isinstance(known[1], Exception):
         raise known[1]

@@ -19,7 +19,16 @@ from torch import Tensor, nn
 
 from lbq.atomic_files import atomic_write
 from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.operators import (
+    LevelNeuron,
+    Merge,
+    Operator,
+    Pool,
+    Readout,
+    Repeat,
+    Shortcut,
+    Synapse,
+)
 from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError
 from lbq.formats.metadata import empty_network, read_metadata, write_metadata
 from lbq.formats.nir_neuron import neuron_graph, read_neuron
@@ -289,7 +298,7 @@ class _Reading:
     def _add(
         self,
         name: str,
-        node: nn.Module,
+        node: Operator,
         *inputs: str,
         largest: int | None = None,
         has_time: bool = True,
