@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import lbq
 from lbq.deploy.lower import lower
-from lbq.deploy.operators import NODES, Shortcut, Synapse
+from lbq.deploy.operators import OPERATORS, Shortcut, Synapse
 from lbq.deploy.run import run_network
 from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
@@ -33,7 +33,7 @@ def test_a_random_network_keeps_every_level(seed):  # S5
 
 def test_a_lowered_network_has_only_nodes_and_no_parameters():
     net = lower(lbq.resnet18(10, width=1 / 16).eval(), torch.zeros(1, 3, 32, 32))
-    assert all(isinstance(node, NODES) for _, node in net.nodes())
+    assert all(isinstance(node, OPERATORS) for _, node in net.nodes())
     assert not list(net.parameters())
 
 

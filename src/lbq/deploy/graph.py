@@ -133,14 +133,21 @@ class LoweredNetwork(nn.Module):
             if isinstance(node, Readout) and ref.path not in read
         )
 
-    def values(self) -> dict[str, Value]:
-        """Return what every node gives, and the input; raise if a node cannot read its inputs."""
+    def values(self, *, max_size: int | None = None) -> dict[str, Value]:
+        """Return what every node gives, and the input; raise if a node cannot read its inputs.
+
+        Args:
+            max_size: raise for values with more numbers per sample and timestep.
+        """
         largest = PIXEL_MAX if self.is_integer else None
         found = {
             INPUT: Value(shape=self.input_shape, has_time=self.takes_frames, max_level=largest)
         }
         for ref, node in self.nodes():
             inputs = [found[name] for name in ref.inputs]
+            for name, value in zip(ref.inputs, inputs, strict=True):
+                if max_size is not None and value.size > max_size:
+                    raise GraphError("size", f"{name} gives values of shape {value.shape}")
             try:
                 found[ref.path] = node.infer(inputs, timesteps=self.timesteps)
             except GraphError as error:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from lbq.deploy.graph import (
     INPUT,
-    Snapshot,
     LoweredNetwork,
     NodeRef,
+    Snapshot,
     check_bytes,
     check_shape,
     prove,

@@ -79,7 +79,7 @@ def _parse(content: Content) -> LoweredNetwork:
     try:
         manifest = read_manifest(parse_json(content.manifest, "the manifest"))
         check_graph(manifest)
-        _check_regions(manifest, read_tensor_table(content.payload))
+        check_regions(manifest, read_tensor_table(content.payload))
         network = build(manifest, partial(view_tensor, content.payload))
     except DocumentError as error:
         raise BundleError(error.problem, str(error)) from error
@@ -90,7 +90,7 @@ def _parse(content: Content) -> LoweredNetwork:
     return network
 
 
-def _check_regions(manifest: Manifest, table: dict[str, Region]) -> None:
+def check_regions(manifest: Manifest, table: dict[str, Region]) -> None:
     """Check that manifest and table list the same tensors at the same places."""
     used = {
         f"{entry.path}.{role}": region

@@ -19,6 +19,7 @@ from lbq.deploy.operators import (
     Synapse,
     Value,
 )
+from lbq.errors import ParameterError
 from lbq.formats.container import DTYPES, MAX_PROOF, MAX_VALUES, BundleError, Region, require
 from lbq.formats.manifest import Entry, Manifest
 
@@ -31,11 +32,9 @@ def check_graph(manifest: Manifest) -> dict[str, Value]:
     """Check that nodes fit together; return what each of them gives."""
     network = build(manifest, _without_numbers)
     try:
-        values = network.values()
+        values = network.values(max_size=MAX_VALUES)
     except GraphError as error:
         raise BundleError(error.rule, str(error)) from error
-    for path, value in values.items():
-        require(value.size <= MAX_VALUES, "size", f"{path} gives values of shape {value.shape}")
     read = {name for ref in network.plan for name in ref.inputs}
     ends = [ref.path for ref, node in network.nodes() if isinstance(node, Readout)]
     unread = [ref.path for ref in network.plan if (ref.path in read) == (ref.path in ends)]
@@ -77,7 +76,11 @@ def build(manifest: Manifest, tensor_of: Callable[[Region], Tensor]) -> LoweredN
             for role, region in entry.tensors.items()
         }
         _check_free(network, entry)
-        network.add(entry.path, entry.operator(**tensors, **entry.settings), *entry.inputs)
+        try:
+            node = entry.operator(**tensors, **entry.settings)
+        except ParameterError as error:
+            raise BundleError("max-level", f"{entry.path}: {error}") from error
+        network.add(entry.path, node, *entry.inputs)
     return network
 
 
