@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
-from lbq.deploy.capture import Call, capture, strip_annotations
+from lbq.deploy.capture import Call, capture
 from lbq.errors import LoweringError
 from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime, merge_time, split_time
 from lbq.neurons.neuron import Neuron

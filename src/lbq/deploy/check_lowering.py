@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.capture import compute_weights, eval_mode
-from lbq.deploy.graph import LoweredNetwork
-from lbq.deploy.operators import LevelNeuron
+from lbq.deploy.capture import eval_mode
+from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.nodes import LevelNeuron
 from lbq.errors import LoweringError
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
@@ -84,8 +84,6 @@ def in_float64(model: nn.Module) -> Generator[None]:
                     kept.append((owned, name, value))
                     owned[name] = copies.setdefault(id(value), value.detach().double())
     try:
-        for module in model.modules():
-            compute_weights(module)
         yield
     finally:
         for owned, name, value in kept:

@@ -7,20 +7,17 @@ before them, which stays a :class:`PendingSynapse` until it is read.
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lbq.deploy.graph import LoweredNetwork
-from lbq.deploy.operators import Merge, Pool, Shortcut, Synapse
+from lbq.deploy.layout import Layout
+from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.nodes import Merge, Pool, Shortcut, Synapse
 from lbq.deploy.pool_args import PoolArgs
 from lbq.errors import LoweringError
 from lbq.functional.planes import absorb_step
-
-Axes = Literal["static", "once", "time", "merged", "mean"]
-"""``[B, ...]``, ``[1, B, ...]``, ``[T, B, ...]``, ``[T * B, ...]``, or the mean over time,
-``[B, ...]``, of terms that are ``[T, B, ...]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +33,8 @@ class ScaledInput:
     channels: int
     first_channel: int = 0
     """Offset of its channels in a concatenation."""
-    positions: int = 0
-    """Pixels per channel that a flatten turned into features while the node gives ``[C, H, W]``;
-    0 if the node itself has the shape of the value."""
+    space: tuple[int, ...] = ()
+    """Height and width of the node's output; empty for features."""
 
     @property
     def is_current(self) -> bool:
@@ -55,9 +51,24 @@ class SymbolicValue:
     """A tensor of the trained network as a sum of scaled node outputs."""
 
     terms: tuple[ScaledInput, ...]
-    axes: Axes
-    is_flat: bool = False
-    """Whether channels and space were flattened into features."""
+    layout: Layout
+    """Of the tensor, on a node with all of the terms' channels."""
+    is_mean: bool = False
+    """Whether it is the mean over time of terms that have time; its layout has none."""
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the terms have a time axis."""
+        return self.layout.has_time or self.is_mean
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it has one axis of features, of which some terms may be maps."""
+        return len(self.layout.content) == 1
+
+    def positions(self, term: ScaledInput) -> int:
+        """Return the pixels per channel that a flatten turned into features; 0 for no flatten."""
+        return math.prod(term.space) if self.is_flat and term.space else 0
 
     @property
     def channels(self) -> int:
@@ -85,8 +96,12 @@ class PendingSynapse:
     inputs: SymbolicValue
     weight: Tensor
     bias: Tensor | None
+    layout: Layout
+    """Of the tensor that it gives."""
     geometry: dict[str, Any] = field(default_factory=dict[str, Any])
     """Stride, padding, dilation and groups of a convolution; empty for a linear layer."""
+    space: tuple[int, ...] = ()
+    """Height and width of what it gives, behind the pools; empty for features."""
     entering: tuple[int, ...] = ()
     """Height and width of the input of a convolution."""
     pools: tuple[tuple[str, PoolArgs], ...] = ()
@@ -124,19 +139,16 @@ def absorb(weight: Tensor, term: ScaledInput, *, channels: int, groups: int) -> 
     return torch.cat([absorb_step(part, step) for part, step in parts])
 
 
-def batch_norm_affine(norm: nn.BatchNorm1d | nn.BatchNorm2d, *, path: str) -> tuple[Tensor, Tensor]:
+def batch_norm_affine(
+    weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     """Return the gain and the offset per channel of a batch norm in eval mode."""
-    if norm.running_mean is None or norm.running_var is None:
-        raise LoweringError(
-            f"{path} has no running statistics, so its output depends on the batch; train it with "
-            f"track_running_stats=True"
-        )
-    gain = (norm.running_var.double() + norm.eps).rsqrt()
-    if norm.weight is not None:  # pyright: ignore[reportUnnecessaryComparison] -- affine=False
-        gain = gain * norm.weight.double()
-    offset = -norm.running_mean.double() * gain
-    if norm.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
-        offset = offset + norm.bias.double()
+    gain = (variance.double() + eps).rsqrt()
+    if weight is not None:
+        gain = gain * weight.double()
+    offset = -mean.double() * gain
+    if bias is not None:
+        offset = offset + bias.double()
     return gain.detach(), offset.detach()
 
 
@@ -183,7 +195,7 @@ class GraphBuilder:
                 ),
                 bias,
                 max_input=term.max_size,
-                has_time=signal.axes != "static",
+                has_time=signal.has_time,
                 **pending.geometry,
             )
             paths.append(self._network.add(pending.path, node, term.source))
@@ -192,8 +204,8 @@ class GraphBuilder:
             path = self._network.add(f"{pending.path}_merge", Merge(), *paths)
         for pool, window in pending.pools:
             path = self.add_pool(pool, window, path, signal)
-        made = self.currents(path, like=signal, channels=len(pending.weight))
-        made = replace(made, is_flat=not pending.geometry)
+        channels = len(pending.weight)
+        made = self.currents(path, pending.layout, channels=channels, space=pending.space)
         self._built[id(pending)] = pending, made  # held, so that its id is not reused
         return made
 
@@ -204,7 +216,7 @@ class GraphBuilder:
             kernel=(window.kernel[0], window.kernel[1]),
             stride=(window.stride[0], window.stride[1]),
             padding=(window.padding[0], window.padding[1]),
-            has_time=signal.axes != "static",
+            has_time=signal.has_time,
         )
         return self._network.add(path, node, source)
 
@@ -224,9 +236,9 @@ class GraphBuilder:
         merged = self._network.add(f"{path}_merge", Merge(), *(term.source for term in terms))
         return replace(terms[0], source=merged)
 
-    def all_currents(self, signal: SymbolicValue, path: str) -> list[ScaledInput]:
+    def all_currents(self, signal: SymbolicValue, path: str, name: str) -> list[ScaledInput]:
         """Return the value as currents of several nodes, to be added."""
-        return self._currents(signal, path, f"{path}.shortcut".lstrip("."), False)
+        return self._currents(signal, path, name, False)
 
     def _currents(
         self, signal: SymbolicValue, path: str, name: str, flatten: bool
@@ -235,7 +247,7 @@ class GraphBuilder:
         where = path or "the network itself"
         if any(term.first_channel or term.channels < signal.channels for term in signal.terms):
             raise LoweringError(f"concatenated channels enter {where} without a synapse")
-        kinds = {term.positions for term in signal.terms}
+        kinds = {signal.positions(term) for term in signal.terms}
         flatten = flatten and signal.is_flat
         if (flatten or len(kinds) > 1) and kinds - {0, 1}:
             raise LoweringError(
@@ -248,23 +260,27 @@ class GraphBuilder:
     def _current(
         self, term: ScaledInput, signal: SymbolicValue, name: str, flatten: bool
     ) -> ScaledInput:
-        flatten = flatten and term.positions == 1
+        flatten = flatten and signal.positions(term) == 1
         if term.is_current and not flatten:
             return term
-        given: dict[str, Any] = {"max_input": term.max_size, "has_time": signal.axes != "static"}
+        given: dict[str, Any] = {"max_input": term.max_size, "has_time": signal.has_time}
         if flatten:  # a linear layer: one weight per channel, on its diagonal
             diagonal = torch.diag(term.scale.expand(term.channels))
             node = Synapse(self.to_dtype(diagonal), **given)
         else:
             node = Shortcut(self.to_dtype(term.scale), **given)
         source = self._network.add(name, node, term.source)
-        positions = 0 if flatten else term.positions
-        return replace(term, source=source, scale=unit_scale(), max_size=None, positions=positions)
+        space = () if flatten else term.space
+        return replace(term, source=source, scale=unit_scale(), max_size=None, space=space)
 
-    def currents(self, path: str, *, like: SymbolicValue, channels: int) -> SymbolicValue:
-        """Return the output of a node as a value with the axes of another."""
-        term = ScaledInput(source=path, scale=unit_scale(), max_size=None, channels=channels)
-        return replace(like, terms=(term,))
+    def currents(
+        self, path: str, layout: Layout, *, channels: int, space: tuple[int, ...]
+    ) -> SymbolicValue:
+        """Return the currents that a node gives as a value."""
+        term = ScaledInput(
+            source=path, scale=unit_scale(), max_size=None, channels=channels, space=space
+        )
+        return SymbolicValue(terms=(term,), layout=layout)
 
     def to_dtype(self, values: Tensor) -> Tensor:
         """Return a copy in the dtype of the network."""
