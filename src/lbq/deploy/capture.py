@@ -1,14 +1,15 @@
 """Record the operators of a network with torch.export."""
 
+import io
 import logging
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,14 +21,24 @@ from lbq.models.time import RepeatOverTime
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import named_neurons, running_uncompiled
 
-BATCH = 37
+EXPORTED_BATCH = 37
 """Batch size of the export: a prime, so that a reshape hardly confuses it with another axis."""
 
 _operators = torch.library.Library("lbq", "FRAGMENT")
 _operators.define("neuron(Tensor currents, int index) -> Tensor")
-torch.library.register_fake("lbq::neuron", lambda currents, index: torch.empty_like(currents))
 
+
+@torch.library.register_fake("lbq::neuron")
+def _fake_neuron(currents: Tensor, index: int) -> Tensor:  # pyright: ignore[reportUnusedFunction]
+    return torch.empty_like(currents)
+
+
+_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+"""Code of torch and of this library."""
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_DROPOUTS = tuple(
+    f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_")
+)
 _NOT_WRITES = ("aten.detach_.default",)
 """Operators that are declared to write, and do not."""
 
@@ -56,7 +67,7 @@ class Call:
     module: nn.Module
     """The module at this path; of "lbq.neuron" the neuron."""
     shape: tuple[int, ...]
-    """Of its result, for a batch of ``BATCH``; empty if that is no tensor."""
+    """Of its result, for a batch of ``EXPORTED_BATCH``; empty if that is no tensor."""
     line: str = ""
     """File and line of the network's code that calls the operator."""
     readers: list["Call"] = field(default_factory=list["Call"])
@@ -102,25 +113,25 @@ def capture(model: nn.Module, example: Tensor, *, batch_axis: int) -> Captured:
         example: an input that determines the shapes.
         batch_axis: axis of the samples in the example.
     """
-    _check_model(model)
-    shape = list(example.shape)
-    shape[batch_axis] = BATCH
     neurons = list(named_neurons(model))
+    _check_model(model, neurons)
+    shape = list(example.shape)
+    shape[batch_axis] = EXPORTED_BATCH
     with eval_mode(model), _recorded_neurons(model, neurons), _quiet(), torch.no_grad():
         try:
             program = torch.export.export(model, (example.new_zeros(shape),), strict=False)
             if any(_writes(node) for node in program.graph.nodes):
+                _remove_dropout(program.graph)
                 program = program.run_decompositions({})
         except LBQError:
             raise
         except Exception as error:
             raise LoweringError(_failure(model, example, error)) from error
-    written = program.graph_signature.buffers_to_mutate.values()
-    for name in written:
+    for name in program.graph_signature.buffers_to_mutate.values():
         raise LoweringError(
             f"the forward of this network writes into its buffer {name} in eval mode, so that "
-            f"calls differ from each other; write into buffers in train mode only (for "
-            f"quantisation-aware training, disable the observers)"
+            f"calls differ from each other; write into buffers in train mode only, and lower "
+            f"networks without layers of torch.ao.nn.qat"
         )
     return _Reader(program, model, neurons).read()
 
@@ -178,8 +189,8 @@ def _is_patched(module: nn.Module, name: str) -> bool:
     return callable(value) and not is_own and not isinstance(value, nn.Module | Tensor | type)
 
 
-def _check_model(model: nn.Module) -> None:
-    """Raise for wrapped networks, and for hooks of all modules."""
+def _check_model(model: nn.Module, neurons: list[tuple[str, Neuron]]) -> None:
+    """Raise for wrapped networks, and for hooks that cannot be compared."""
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise LoweringError(
             "this network was compiled by torch.compile; lower the network that was compiled, "
@@ -191,11 +202,21 @@ def _check_model(model: nn.Module) -> None:
             f"a {type(model).__name__} wraps a network; lower that one, model.module"
         )
     for hook in _global_hooks():
-        name = getattr(hook, "__qualname__", None) or type(hook).__name__
         raise LoweringError(
-            f"the forward hook {name} is registered for all modules, those of lowered networks "
-            f"included; remove it (handle.remove()), or register it on modules of this network"
+            f"the forward hook {_name_of(hook)} is registered for all modules, those of lowered "
+            f"networks included; remove it (handle.remove()), or register it on modules of this "
+            f"network"
         )
+    for path, neuron in neurons:
+        for hook in forward_hooks(neuron.receive):
+            raise LoweringError(
+                f"{path}.receive has the forward hook {_name_of(hook)}, so that its currents "
+                f"cannot be compared; remove it (handle.remove()), or register it on {path}"
+            )
+
+
+def _name_of(hook: Any) -> str:
+    return getattr(hook, "__qualname__", None) or type(hook).__name__
 
 
 @contextmanager
@@ -232,11 +253,20 @@ def _quiet() -> Generator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), running_uncompiled():
+        with warnings.catch_warnings(), running_uncompiled(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
+
+
+def _remove_dropout(graph: fx.Graph) -> None:
+    """Remove dropouts that return their input, so that writes into the result reach it too."""
+    outputs = graph.output_node().all_input_nodes
+    for node in list(graph.nodes):
+        if str(node.target) in _DROPOUTS and not node.args[2] and node not in outputs:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def _writes(node: fx.Node) -> bool:
@@ -247,19 +277,23 @@ def _writes(node: fx.Node) -> bool:
 def _failure(model: nn.Module, example: Tensor, error: Exception) -> str:
     """Say why a network cannot be exported, where, and what to do."""
     paths = {id(module): path for path, module in model.named_modules()}
-    where, trace = "", error.__traceback__
+    where, line, trace = "", "", error.__traceback__
     while trace is not None:
-        where = paths.get(id(trace.tb_frame.f_locals.get("self")), where)
+        frame = trace.tb_frame
+        where = paths.get(id(frame.f_locals.get("self")), where)
+        if not frame.f_code.co_filename.startswith((*_FOLDERS, "<")):
+            line = f", {Path(frame.f_code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    what, place = str(error).partition("\n")[0], where or "the network itself"
+    place = f"{where or 'the network itself'}{line}"
+    what = str(error).partition("\n")[0]
     if any(word in str(error).lower() for word in ("data-dependent", "data dependent", ".item()")):
         return (
-            f"this network cannot be lowered: {what} (in {place}); its forward may not decide by "
-            f"values of tensors"
+            f"this network cannot be lowered: code in {place} depends on values of tensors; a "
+            f"forward may not decide by values, or loop over them"
         )
     return (
-        f"the network cannot run the example, of shape {list(example.shape)}, exported for a "
-        f"batch of {BATCH}: {type(error).__name__}: {what} (in {place})"
+        f"the network cannot run the example, of shape {list(example.shape)}, with a batch of "
+        f"{EXPORTED_BATCH}: {what} ({type(error).__name__} in {place})"
     )
 
 
@@ -322,8 +356,7 @@ class _Reader:
 
     def _call(self, node: fx.Node) -> Call:
         operator = "input" if node.op == "placeholder" else _operator_of(node)
-        arguments = map_arg(_arguments(node), self._values.__getitem__)
-        assert isinstance(arguments, dict)
+        arguments: Any = map_arg(_arguments(node), cast(Any, self._values.__getitem__))
         stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
         path = stack[-1] if stack else ""
         module = self._modules.get(path, self._model)
@@ -393,6 +426,5 @@ def _line_of(node: fx.Node) -> str:
         for parts in lines
         if len(parts) == 3 and parts[0].strip().startswith("File ")
     ]
-    folders = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
-    own = [place for place in places if not place[0].startswith(folders)]
+    own = [place for place in places if not place[0].startswith(_FOLDERS)]
     return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""

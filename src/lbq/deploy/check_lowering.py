@@ -19,6 +19,10 @@ from lbq.neurons.watch import removing_hooks
 
 TOLERANCE = 1e-8
 """Share of the largest value by which two values may differ: float64 rounds at 1e-16."""
+_CAUSES = (
+    "computes with the size of the batch, with random numbers, or with what it keeps from other "
+    "calls; write it without them"
+)
 
 
 @torch.no_grad()
@@ -66,8 +70,7 @@ def check_agreement(
         last = list(neurons)[-1] if neurons else "its input"
         raise LoweringError(
             f"the lowered network gives another output ({_difference(answer, expected)}): code "
-            f"behind {last} depends on what a trace does not record; avoid isinstance, try, "
-            f"hasattr and the like on tensors there"
+            f"behind {last} {_CAUSES}"
         )
 
 
@@ -155,12 +158,12 @@ def _compare(
         if len(by_model[neuron]) != len(by_network[neuron]):
             continue  # the model discards one of its results; outputs are compared
         (currents, levels), (mine, my_levels) = by_model[neuron][number], by_network[neuron][number]
-        mine, my_levels = mine.reshape_as(currents), my_levels.reshape_as(levels)
-        if not _is_close(mine, currents):
+        if mine.numel() == currents.numel():
+            mine, my_levels = mine.reshape_as(currents), my_levels.reshape_as(levels)
+        if mine.shape != currents.shape or not _is_close(mine, currents):
             raise LoweringError(
                 f"the currents that reach {path} differ in the lowered network "
-                f"({_difference(mine, currents)}): code before it depends on what a trace does not "
-                f"record; avoid isinstance, try, hasattr and the like on tensors there"
+                f"({_difference(mine, currents)}): code before it {_CAUSES}"
             )
         if not torch.equal(my_levels.long(), levels.long()):
             raise LoweringError(

@@ -94,10 +94,9 @@ class Layout:
         return is_whole and len(factors) <= 1 and {factor.axis for factor in factors} <= {own}
 
     def matches(self, other: "Layout") -> bool:
-        """Whether two tensors of equal shape hold the same factors; those of size 1 do not count."""
+        """Whether two tensors of equal shape hold the same factors, but for those of size 1."""
         return len(self.axes) == len(other.axes) and all(
-            _long(mine) == _long(theirs)
-            for mine, theirs in zip(self.axes, other.axes, strict=True)
+            _long(mine) == _long(theirs) for mine, theirs in zip(self.axes, other.axes, strict=True)
         )
 
     def with_channels(self, channels: int) -> "Layout":

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lbq.deploy.capture import BATCH, Call, Captured, Constant
+from lbq.deploy.capture import EXPORTED_BATCH, Call, Captured, Constant
 from lbq.deploy.graph_builder import (
     GraphBuilder,
     PendingSynapse,
@@ -18,8 +18,7 @@ from lbq.deploy.graph_builder import (
     fold_batch_norm,
     unit_scale,
 )
-from lbq.deploy.layout import CHANNELS, TIME, Axis, Factor, Layout, LayoutError
-from lbq.deploy.layout import BATCH as BATCH_AXIS
+from lbq.deploy.layout import BATCH, CHANNELS, TIME, Axis, Factor, Layout, LayoutError
 from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.neuron_thresholds import as_level_neuron
 from lbq.deploy.nodes import Merge, Readout, Repeat, Shortcut
@@ -63,7 +62,7 @@ class Lowering:
                     space=shape[1:],
                 ),
             ),
-            layout=Layout.of_node(shape, batch=BATCH, timesteps=timesteps),
+            layout=Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps),
         )
         for call in captured.calls:
             self._values[call] = self._lower(call)
@@ -85,7 +84,8 @@ class Lowering:
             return self._input
         handler = _HANDLERS.get(call.operator)
         if handler is None:
-            return self._refuse(call, _ADVICE.get(call.operator, "integers have no such operator"))
+            none = f"no node of a lowered network computes {call.operator}"
+            return self._refuse(call, _ADVICE.get(call.name) or _ADVICE.get(call.operator, none))
         try:
             value = handler(self, call)
         except LayoutError as error:
@@ -127,7 +127,7 @@ class Lowering:
     def convolve(self, call: Call) -> PendingSynapse:
         """A convolution."""
         signal, given = self._signal(call, "input"), call.arguments
-        if call.shape is None or len(call.shape) != 4 or given.get("transposed"):
+        if len(call.shape) != 4 or given.get("transposed"):
             self._refuse(call, "only two-dimensional convolutions are lowered")
         weight = self._constant(call, "weight")
         kernel = tuple(weight.shape[2:])
@@ -301,11 +301,11 @@ class Lowering:
         source = _source(call, "self")
         rank, layout = len(source.shape), self._layout_of(source)
         axes = {axis % rank for axis in call.arguments.get("dim") or range(rank)}
-        space = {axis for axis in axes if not layout.is_node_axis(axis, TIME) or not layout.axes[axis]}
-        over_time = axes - space
+        over_time = {axis for axis in axes if layout.axes[axis] and layout.is_node_axis(axis, TIME)}
+        space = axes - over_time
         value: _Value = self._values[source]
         if space:
-            if layout.leading is None or space != set(range(layout.leading + 1, rank)) or not space:
+            if layout.leading is None or space != set(range(layout.leading + 1, rank)):
                 self._refuse(call, f"it averages over axes {tuple(sorted(axes))}")
             value = self._pool(call, source, global_pool([source.shape[n] for n in sorted(space)]))
         if over_time:
@@ -357,11 +357,11 @@ class Lowering:
         """A sum of two values, or of a value and 0."""
         left, right = (call.arguments[name] for name in ("self", "other"))
         factor = call.arguments["alpha"]
-        if factor <= 0:
-            self._refuse(call, "only positive multiples are added")
         if not (isinstance(left, Call) and isinstance(right, Call)):
             self._add_constant(call, right if isinstance(left, Call) else left)
             return self._values[left if isinstance(left, Call) else right]
+        if factor <= 0 or call.operator == "aten.sub":
+            self._refuse(call, "only positive multiples are added")
         if left.shape != right.shape:
             self._refuse(call, f"shapes {left.shape} and {right.shape} are added")
         are_means = all(self._is_mean(side) for side in (left, right))
@@ -407,7 +407,7 @@ class Lowering:
         return _scaled(signal, numbers)
 
     def _per_channel(self, call: Call, factor: Any, signal: SymbolicValue) -> Tensor:
-        """Return a number, or a tensor that broadcasts along the channels, as ``[1]`` or ``[C]``."""
+        """Return a number, or a tensor along the channels, as ``[1]`` or ``[C]``."""
         if not isinstance(factor, Constant):
             return torch.tensor([factor], dtype=torch.float64)
         numbers: Tensor = factor.compute().detach().double()
@@ -420,7 +420,7 @@ class Lowering:
     def concatenate(self, call: Call) -> SymbolicValue:
         """Concatenated channels, or a static current repeated over time."""
         parts: list[Call] = list(call.arguments["tensors"])
-        if not all(isinstance(part, Call) for part in parts):
+        if any(isinstance(part, Constant) for part in parts):
             self._refuse(call, "a tensor of its own is concatenated")
         signals = [self._signal_of(part) for part in parts]
         layouts = [signal.layout for signal in signals]
@@ -450,7 +450,7 @@ class Lowering:
         """A reshape of any kind, flatten and unsqueeze included."""
         value = self._values[_source(call, "self")]
         layout = value.layout.reshaped(call.shape)
-        merged = next((a for a in layout.axes if any(f.axis == BATCH_AXIS for f in a)), ())
+        merged = next((a for a in layout.axes if any(f.axis == BATCH for f in a)), ())
         if not layout.has_time and any(f.axis >= 0 and f.size > 1 for f in merged):
             self._refuse(call, f"what it flattens has no time. {self._never_repeated()}")
         return self._viewed(value, layout)
@@ -671,7 +671,7 @@ _HANDLERS: dict[str, _Handler] = {
     **_aten(_L.mean, "mean"),
     **_aten(_L.expand, "expand", "repeat", "expand_as"),
     **_aten(_L.stack, "stack"),
-    **_aten(_L.add, "add"),
+    **_aten(_L.add, "add", "sub"),
     **_aten(_L.scale, "mul", "div", "multiply", "divide", "true_divide"),
     **_aten(_L.concatenate, "cat", "concat", "concatenate"),
     **_aten(_L.view, "view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze"),
@@ -703,6 +703,7 @@ _ADVICE: dict[str, str] = {
         *("softmax", "_softmax", "log_softmax", "scaled_dot_product_attention"),
         *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     ),
+    "MultiheadAttention": "it contains a softmax; use products of levels without one",
     **_advice(
         "real-valued activations have no levels; use a neuron, such as lbq.BurstLIF, in its place",
         *("relu", "relu6", "leaky_relu", "prelu", "elu", "celu", "selu", "gelu", "silu", "mish"),
@@ -722,12 +723,16 @@ _ADVICE: dict[str, str] = {
         "average over time behind the classifier",
         *("select", "slice", "unbind", "index", "split", "split_with_sizes", "chunk", "narrow"),
     ),
-    **_advice("use a mean over time or an average pool", "sum", "amax", "max", "adaptive_max_pool2d"),
+    **_advice(
+        "use a mean over time or an average pool", "sum", "amax", "max", "adaptive_max_pool2d"
+    ),
     **_advice(
         "a lowered network may not depend on single values of a tensor",
         *("item", "_local_scalar_dense", "where", "nonzero", "masked_select"),
     ),
-    **_advice("only positive multiples are added", "sub", "rsub", "neg"),
-    **_advice("random numbers differ from call to call", "rand", "randn", "rand_like", "randn_like"),
+    **_advice("only positive multiples are added", "rsub", "neg"),
+    **_advice(
+        "random numbers differ from call to call", "rand", "randn", "rand_like", "randn_like"
+    ),
 }
-"""What to use instead of operators that have no exact integer form."""
+"""What to use instead of operators, and of layers by their class, that have no exact integers."""
