@@ -112,10 +112,11 @@ class PendingSynapse:
         """Return the number of currents in one sum of the pools."""
         return math.prod(math.prod(window.kernel) for _, window in self.pools)
 
-    def scaled(self, factor: float) -> "PendingSynapse":
-        """Return the pending of currents that are this many times as large."""
+    def scaled(self, factor: Tensor) -> "PendingSynapse":
+        """Return the pending of currents times a factor, ``[1]`` or ``[C]``."""
         bias = None if self.bias is None else self.bias * factor
-        return replace(self, weight=self.weight * factor, bias=bias)
+        weight = self.weight * factor.reshape(-1, *[1] * (self.weight.dim() - 1))
+        return replace(self, weight=weight, bias=bias)
 
 
 def absorb(weight: Tensor, term: ScaledInput, *, channels: int, groups: int) -> Tensor:

@@ -332,7 +332,8 @@ class Lowering:
         if pending and pending.geometry and pending.layout.is_like_node(pending.space):
             layout = self._maps(pending.layout, len(pending.weight), space)
             pools = (*pending.pools, (path, window))
-            return replace(pending.scaled(1 / size), pools=pools, layout=layout, space=space)
+            mean = pending.scaled(torch.tensor([1 / size], dtype=torch.float64))
+            return replace(mean, pools=pools, layout=layout, space=space)
         signal = self._signal_of(source)
         self._check_maps(call, signal)
         if window.is_max and len(signal.terms) != 1:
@@ -354,16 +355,15 @@ class Lowering:
     # --- sums, products with numbers, concatenations
 
     def add(self, call: Call) -> _Value:
-        """A sum of two values, or of a value and 0."""
+        """A sum or difference of two values, or of a value and constants."""
         left, right = (call.arguments[name] for name in ("self", "other"))
-        factor = call.arguments["alpha"]
+        factor = call.arguments["alpha"] * (-1 if call.operator == "aten.sub" else 1)
         if not (isinstance(left, Call) and isinstance(right, Call)):
-            self._add_constant(call, right if isinstance(left, Call) else left)
-            return self._values[left if isinstance(left, Call) else right]
-        if factor <= 0 or call.operator == "aten.sub":
-            self._refuse(call, "only positive multiples are added")
+            return self._shift(call, factor)
         if left.shape != right.shape:
             self._refuse(call, f"shapes {left.shape} and {right.shape} are added")
+        if factor <= 0:
+            self._refuse(call, "only positive multiples are added")
         are_means = all(self._is_mean(side) for side in (left, right))
         first, second = (
             self._raw(side) if are_means else self._signal_of(side) for side in (left, right)
@@ -371,7 +371,7 @@ class Lowering:
         if not first.layout.matches(second.layout):
             self._refuse(call, _difference(first.layout, second.layout))
         if factor != 1:
-            second = _scaled(second, factor)
+            second = _scaled(second, torch.tensor([factor], dtype=torch.float64))
         both = first.added(second)
         if all(term.max_size is not None for term in both.terms):
             return both  # bursts: a synapse reads each branch
@@ -382,39 +382,51 @@ class Lowering:
         path = self.network.add(self._inner(call, "merge"), Merge(), *sources)
         return replace(both, terms=(replace(currents[0], source=path),))
 
-    def _add_constant(self, call: Call, constant: Any) -> None:
-        if isinstance(constant, Constant):
-            self._refuse(call, f"it adds a tensor of its own, {constant.name}")
-        if constant != 0:
-            self._refuse(call, "a number is added")
+    def _shift(self, call: Call, factor: float) -> _Value:
+        """A constant added to a synapse, as part of its bias."""
+        source, constant = _split(call)
+        if source is call.arguments["other"] and factor != 1:
+            self._refuse(call, "a multiple of a signal is added to a constant")
+        value = self._values[source]
+        numbers = factor * self._per_channel(call, constant, value.layout)
+        if not bool(numbers.any()):
+            return value
+        pending = self._pending_of(source)
+        if not pending or any(any(window.padding) for _, window in pending.pools):
+            return self._refuse(
+                call, "constants are added right behind a convolution, linear layer or batch norm"
+            )
+        bias = numbers.expand(len(pending.weight)) / pending.num_summed
+        return replace(pending, bias=bias if pending.bias is None else pending.bias + bias)
 
-    def scale(self, call: Call) -> SymbolicValue:
-        """A product with, or a quotient by, positive numbers: one, or one per channel."""
-        left, right = (call.arguments[name] for name in ("self", "other"))
-        factor = right if isinstance(left, Call) else left
+    def scale(self, call: Call) -> _Value:
+        """A product with, or a quotient by, constants: one, or one per channel."""
+        source, constant = _split(call)
         if call.arguments.get("rounding_mode") is not None:
             self._refuse(call, "it rounds (rounding_mode)")
-        if isinstance(factor, Call):
-            self._refuse(call, "only positive numbers multiply a signal")
-        signal = self._raw(left if isinstance(left, Call) else right)
-        numbers = self._per_channel(call, factor, signal)
-        if not bool((numbers > 0).all()):
-            self._refuse(call, "only positive numbers multiply a signal")
-        if call.operator == "aten.div":
-            if not isinstance(left, Call):
-                self._refuse(call, "a number is divided by a signal")
+        if isinstance(constant, Call):
+            self._refuse(call, "two signals are multiplied")
+        numbers = self._per_channel(call, constant, self._values[source].layout)
+        if call.operator in ("aten.div", "aten.divide", "aten.true_divide"):
+            if source is not call.arguments["self"]:
+                self._refuse(call, "a constant is divided by a signal")
             numbers = 1 / numbers
-        return _scaled(signal, numbers)
+        pending = self._pending_of(source)
+        if pending:
+            return pending.scaled(numbers)
+        if not bool((numbers > 0).all()):
+            self._refuse(call, "only positive numbers multiply levels and sums")
+        return _scaled(self._raw(source), numbers)
 
-    def _per_channel(self, call: Call, factor: Any, signal: SymbolicValue) -> Tensor:
+    def _per_channel(self, call: Call, constant: Any, layout: Layout) -> Tensor:
         """Return a number, or a tensor along the channels, as ``[1]`` or ``[C]``."""
-        if not isinstance(factor, Constant):
-            return torch.tensor([factor], dtype=torch.float64)
-        numbers: Tensor = factor.compute().detach().double()
+        if not isinstance(constant, Constant):
+            return torch.tensor([constant], dtype=torch.float64)
+        numbers: Tensor = constant.compute().detach().double()
         long = [n - numbers.dim() for n, size in enumerate(numbers.shape) if size > 1]
         axis = len(call.shape) + long[0] if long else 0
-        if len(long) > 1 or (long and not signal.layout.is_node_axis(axis, CHANNELS)):
-            self._refuse(call, f"{factor.name} is neither one number nor one per channel")
+        if len(long) > 1 or (long and not layout.is_node_axis(axis, CHANNELS)):
+            self._refuse(call, f"{constant.name} is neither one number nor one per channel")
         return numbers.flatten()
 
     def concatenate(self, call: Call) -> SymbolicValue:
@@ -609,8 +621,17 @@ class Lowering:
 
 def _is_folded_further(call: Call) -> bool:
     """Whether the only reader may fold something into a pending synapse, or is a reshape."""
-    handler = _HANDLERS.get(call.readers[0].operator) if len(call.readers) == 1 else None
-    return handler in _FOLDING
+    if len(call.readers) != 1:
+        return False
+    (reader,) = call.readers
+    num_signals = sum(isinstance(value, Call) for value in reader.arguments.values())
+    return num_signals == 1 and _HANDLERS.get(reader.operator) in _FOLDING
+
+
+def _split(call: Call) -> tuple[Call, Any]:
+    """Return the signal of a sum or product, and what it is added to or multiplied by."""
+    left, right = (call.arguments[name] for name in ("self", "other"))
+    return (left, right) if isinstance(left, Call) else (right, left)
 
 
 def _source(call: Call, name: str, refuse: Callable[[Call, str], Any] | None = None) -> Call:
@@ -630,9 +651,9 @@ def _flat(signal: SymbolicValue) -> SymbolicValue:
     return replace(signal, layout=Layout((*layout.axes[: layout.leading], content)))
 
 
-def _scaled(signal: SymbolicValue, numbers: Tensor | float) -> SymbolicValue:
+def _scaled(signal: SymbolicValue, numbers: Tensor) -> SymbolicValue:
     def of_term(term: ScaledInput) -> ScaledInput:
-        if not isinstance(numbers, Tensor) or numbers.numel() == 1:
+        if numbers.numel() == 1:
             return term.scaled(float(numbers))
         part = numbers.narrow(0, term.first_channel, term.channels)
         return replace(term, scale=term.scale * part)
@@ -683,7 +704,10 @@ _HANDLERS: dict[str, _Handler] = {
     "lbq.neuron": _L.neuron,
     "getitem": _L.take,
 }
-_FOLDING = (_L.view, _L.permute, _L.pass_on, _L.drop, _L.take, _L.normalise, _L.pool, _L.mean)
+_FOLDING = (
+    *(_L.view, _L.permute, _L.pass_on, _L.drop, _L.take),
+    *(_L.normalise, _L.pool, _L.mean, _L.add, _L.scale),
+)
 """Handlers that take a pending synapse as it is."""
 
 
