@@ -294,7 +294,7 @@ class _Rewriting:
 _BIASED = (nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d)
 _WEIGHTED = ("conv1d", "conv2d", "linear", "batch_norm", "_native_batch_norm_legit_no_training")
 _PASS_THROUGH = (
-    *("add", "flatten", "unflatten", "view", "reshape", "_unsafe_view", "squeeze", "unsqueeze"),
+    *("add", "flatten", "unflatten", "view", "reshape", "squeeze", "unsqueeze"),
     *("expand", "dropout", "feature_dropout", "clone", "contiguous"),
 )
 """Operators of torch that leave an added constant unchanged."""

@@ -39,6 +39,12 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _DROPOUTS = tuple(
     f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_")
 )
+_SYNONYMS = {
+    **{"aten.multiply": "aten.mul", "aten.divide": "aten.div", "aten.true_divide": "aten.div"},
+    **{"aten.subtract": "aten.sub", "aten.concat": "aten.cat", "aten.concatenate": "aten.cat"},
+    **{"aten.moveaxis": "aten.movedim", "aten.swapaxes": "aten.transpose"},
+    **{"aten.swapdims": "aten.transpose", "aten._unsafe_view": "aten.view"},
+}
 _NOT_WRITES = ("aten.detach_.default",)
 """Operators that are declared to write, and do not."""
 
@@ -401,7 +407,8 @@ def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
 def _operator_of(node: fx.Node) -> str:
     """Return the name of an operator without its overload."""
     packet = getattr(node.target, "overloadpacket", None)
-    return str(packet or getattr(node.target, "__name__", node.target))
+    name = str(packet or getattr(node.target, "__name__", node.target))
+    return _SYNONYMS.get(name, name)
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:

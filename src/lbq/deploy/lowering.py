@@ -308,6 +308,8 @@ class Lowering:
             if layout.leading is None or space != set(range(layout.leading + 1, rank)):
                 self._refuse(call, f"it averages over axes {tuple(sorted(axes))}")
             value = self._pool(call, source, global_pool([source.shape[n] for n in sorted(space)]))
+            if not call.arguments["keepdim"]:
+                value = self._viewed(value, value.layout.reshaped(source.shape[: min(space)]))
         if over_time:
             if call.arguments["keepdim"]:
                 self._refuse(call, "it keeps the axis of time (keepdim)")
@@ -357,12 +359,14 @@ class Lowering:
     def add(self, call: Call) -> _Value:
         """A sum or difference of two values, or of a value and constants."""
         left, right = (call.arguments[name] for name in ("self", "other"))
-        factor = call.arguments["alpha"] * (-1 if call.operator == "aten.sub" else 1)
+        factors = [1, call.arguments["alpha"] * (1 if call.operator == "aten.add" else -1)]
+        if call.operator == "aten.rsub":  # other - alpha * self
+            factors.reverse()
         if not (isinstance(left, Call) and isinstance(right, Call)):
-            return self._shift(call, factor)
+            return self._shift(call, *(factors if isinstance(left, Call) else factors[::-1]))
         if left.shape != right.shape:
             self._refuse(call, f"shapes {left.shape} and {right.shape} are added")
-        if factor <= 0:
+        if min(factors) <= 0:
             self._refuse(call, "only positive multiples are added")
         are_means = all(self._is_mean(side) for side in (left, right))
         first, second = (
@@ -370,8 +374,7 @@ class Lowering:
         )
         if not first.layout.matches(second.layout):
             self._refuse(call, _difference(first.layout, second.layout))
-        if factor != 1:
-            second = _scaled(second, torch.tensor([factor], dtype=torch.float64))
+        second = _scaled(second, torch.tensor(factors[1:], dtype=torch.float64))
         both = first.added(second)
         if all(term.max_size is not None for term in both.terms):
             return both  # bursts: a synapse reads each branch
@@ -382,22 +385,21 @@ class Lowering:
         path = self.network.add(self._inner(call, "merge"), Merge(), *sources)
         return replace(both, terms=(replace(currents[0], source=path),))
 
-    def _shift(self, call: Call, factor: float) -> _Value:
-        """A constant added to a synapse, as part of its bias."""
+    def _shift(self, call: Call, factor: float, constant_factor: float) -> _Value:
+        """A multiple of a synapse and a constant, which becomes part of its bias."""
         source, constant = _split(call)
-        if source is call.arguments["other"] and factor != 1:
-            self._refuse(call, "a multiple of a signal is added to a constant")
         value = self._values[source]
-        numbers = factor * self._per_channel(call, constant, value.layout)
-        if not bool(numbers.any()):
+        numbers = constant_factor * self._per_channel(call, constant, value.layout)
+        if factor == 1 and not bool(numbers.any()):
             return value
         pending = self._pending_of(source)
         if not pending or any(any(window.padding) for _, window in pending.pools):
             return self._refuse(
                 call, "constants are added right behind a convolution, linear layer or batch norm"
             )
+        scaled = pending.scaled(torch.tensor([factor], dtype=torch.float64))
         bias = numbers.expand(len(pending.weight)) / pending.num_summed
-        return replace(pending, bias=bias if pending.bias is None else pending.bias + bias)
+        return replace(scaled, bias=bias if scaled.bias is None else scaled.bias + bias)
 
     def scale(self, call: Call) -> _Value:
         """A product with, or a quotient by, constants: one, or one per channel."""
@@ -407,7 +409,7 @@ class Lowering:
         if isinstance(constant, Call):
             self._refuse(call, "two signals are multiplied")
         numbers = self._per_channel(call, constant, self._values[source].layout)
-        if call.operator in ("aten.div", "aten.divide", "aten.true_divide"):
+        if call.operator == "aten.div":
             if source is not call.arguments["self"]:
                 self._refuse(call, "a constant is divided by a signal")
             numbers = 1 / numbers
@@ -475,10 +477,13 @@ class Lowering:
         if "dims" in given:
             order = [axis % rank for axis in given["dims"]]
         elif call.operator == "aten.movedim":
-            moved = torch.empty(rank, 0).new_empty([*range(rank)]).movedim  # sizes are axis numbers
-            order = list(moved(given["source"], given["destination"]).shape)
+            numbered = torch.empty(
+                [*range(rank)], device="meta"
+            )  # the size of an axis is its number
+            order = list(numbered.movedim(given["source"], given["destination"]).shape)
         elif rank > 1:
-            first, second = (given.get(name, n) % rank for n, name in enumerate(("dim0", "dim1")))
+            own = {"aten.mT": (-2, -1), "aten.t": (0, 1)}
+            first, second = own.get(call.operator) or [*given.values()][1:]
             order[first], order[second] = order[second], order[first]
         return self._viewed(value, value.layout.permuted(tuple(order)))
 
@@ -692,12 +697,12 @@ _HANDLERS: dict[str, _Handler] = {
     **_aten(_L.mean, "mean"),
     **_aten(_L.expand, "expand", "repeat", "expand_as"),
     **_aten(_L.stack, "stack"),
-    **_aten(_L.add, "add", "sub"),
-    **_aten(_L.scale, "mul", "div", "multiply", "divide", "true_divide"),
-    **_aten(_L.concatenate, "cat", "concat", "concatenate"),
-    **_aten(_L.view, "view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze"),
+    **_aten(_L.add, "add", "sub", "rsub"),
+    **_aten(_L.scale, "mul", "div"),
+    **_aten(_L.concatenate, "cat"),
+    **_aten(_L.view, "view", "reshape", "flatten", "unflatten", "squeeze"),
     **_aten(_L.view, "unsqueeze", "view_as", "reshape_as", "ravel"),
-    **_aten(_L.permute, "permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t"),
+    **_aten(_L.permute, "permute", "transpose", "movedim", "t", "mT"),
     **_aten(_L.pass_on, "clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy"),
     **_aten(_L.pass_on, "to", "_to_copy", "type_as"),
     **_aten(_L.drop, "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"),
@@ -754,7 +759,7 @@ _ADVICE: dict[str, str] = {
         "a lowered network may not depend on single values of a tensor",
         *("item", "_local_scalar_dense", "where", "nonzero", "masked_select"),
     ),
-    **_advice("only positive multiples are added", "rsub", "neg"),
+    **_advice("only positive multiples are added", "neg"),
     **_advice(
         "random numbers differ from call to call", "rand", "randn", "rand_like", "randn_like"
     ),
