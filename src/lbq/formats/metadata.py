@@ -13,7 +13,8 @@ from lbq.formats.container import MAX_TIMESTEPS, MAX_VALUES
 from lbq.ranges import Range
 
 Metadata = dict[str, Any]
-"""timesteps, input_shape, takes_frames, is_integer, logit_scale, outputs, origin: as JSON holds them."""
+"""As JSON holds them: timesteps, input_shape, takes_frames, is_integer, logit_scale, origin, and
+outputs, the paths of the readouts in order."""
 
 _TYPES: dict[str, Any] = {
     "timesteps": Annotated[int, Range(1, MAX_TIMESTEPS)],
@@ -62,8 +63,8 @@ def read_metadata(
     sizes = read["input_shape"]
     if not 1 <= len(sizes) <= MAX_RANK or math.prod(sizes) > MAX_VALUES:
         raise FormatError(
-            f"{source} has input_shape={str(sizes)[:80]}; expected 1 to {MAX_RANK} sizes, {MAX_VALUES:,} "
-            f"values at most"
+            f"{source} has input_shape={str(sizes)[:80]}; expected 1 to {MAX_RANK} sizes, "
+            f"{MAX_VALUES:,} values at most"
         )
     return read | {"input_shape": list(sizes), "outputs": list(read["outputs"])}
 
