@@ -2,6 +2,7 @@
 
 import math
 import random
+from copy import deepcopy
 
 import torch
 
@@ -9,6 +10,7 @@ from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.deploy.operators import (
     Concat,
     IntegerNeuron,
+    LevelNeuron,
     Matmul,
     Merge,
     Multiply,
@@ -359,3 +361,32 @@ NETWORKS = {
     )
 }
 """By name: ``NETWORKS[name](seed, batch=3)`` returns a network and uint8 inputs for it."""
+
+
+def real_network(network):
+    """Return a network of real numbers with the same operators; it takes real inputs."""
+    made = LoweredNetwork(
+        timesteps=network.timesteps,
+        input_shape=network.input_shape,
+        takes_frames=network.takes_frames,
+    )
+    for ref, node in network.nodes():
+        largest = made.values()[ref.inputs[0]].max_level
+        made.add(ref.path, _real_node(node, largest), *ref.inputs)
+    return made
+
+
+def _real_node(node, largest):
+    if isinstance(node, Synapse):
+        bias = None if node.bias is None else node.bias.float()
+        return node.with_numbers(node.weight.float(), bias, max_input=largest)
+    if isinstance(node, Shortcut):
+        return Shortcut(node.weight.float(), max_input=largest, has_time=node.has_time)
+    if isinstance(node, IntegerNeuron):
+        thresholds, reset_amount = node.thresholds.float(), node.reset_amount.float()
+        return LevelNeuron(
+            thresholds, decay=node.decay, reset_amount=reset_amount, reset=node.reset
+        )
+    if isinstance(node, Offset):
+        return Offset(node.bias.float())
+    return Readout("mean") if isinstance(node, Readout) else deepcopy(node)
