@@ -288,6 +288,11 @@ def prove(network: LoweredNetwork) -> dict[str, Bound]:
     return bounds
 
 
+def output_ranges(network: LoweredNetwork) -> dict[str, tuple[int, int]]:
+    """Return the smallest and largest integer that every node of an integer network gives."""
+    return {path: outer.extremes() for path, (_, outer) in _intervals(network).items()}
+
+
 def membrane_bounds(network: LoweredNetwork) -> dict[str, list[Interval]]:
     """Return the interval of every neuron's membranes, per timestep and channel."""
     outer = {path: interval for path, (_, interval) in _intervals(network).items()}

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -33,15 +34,20 @@ def dense_product(synapse: Weighted, levels: Tensor) -> Tensor:
 
 
 def unary_product(synapse: Weighted, levels: Tensor) -> Tensor:
-    """Add one binary product per level reached: levels >= 1, levels >= 2, and so on."""
+    """Add one binary product per level reached: levels >= 1, levels >= 2, and so on.
+
+    Levels between two that occur have equal products: these are computed once and multiplied.
+    """
     if levels.is_floating_point():
         return synapse.multiply(levels)
 
     def add_up(sizes: Tensor) -> Tensor:
-        total = synapse.multiply((sizes >= 1).to(torch.uint8))
-        for k in range(2, int(sizes.max()) + 1 if sizes.numel() else 0):
-            total = total + synapse.multiply((sizes >= k).to(torch.uint8))
-        return total
+        reached = [0, *(level for level in sizes.unique().tolist() if level)]
+        first, *products = (
+            synapse.multiply((sizes >= level).to(torch.uint8)) * (level - before)
+            for before, level in pairwise(reached if len(reached) > 1 else [0, 1])
+        )
+        return sum(products, first)
 
     return by_sign(levels, add_up)
 
@@ -87,7 +93,8 @@ def run_network(
         inputs: as the trained network takes them; uint8 pixels or counts for an integer network.
         backend: "native", the engine in C++ for integer networks on CPUs, on torch's number of
             threads; "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15) in
-            torch; or "auto": "native" where it is built and supports the network, else "dense"
+            torch, which differ in products of levels with weights and multiply levels with levels
+            as numbers; or "auto": "native" where it is built and supports the network, else "dense"
             (:func:`~lbq.deploy.run.choose_backend`). Integers have the same bits in all.
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
 

@@ -1,0 +1,193 @@
+"""Nodes that are the same ONNX operators in integers and in float32."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from lbq.deploy.operators import (
+    Concat,
+    Merge,
+    Multiply,
+    Offset,
+    Pool,
+    Readout,
+    Rearrange,
+    Repeat,
+    Shortcut,
+    Slice,
+    Synapse,
+    Upsample,
+    ZeroPad,
+)
+from lbq.formats.onnx_graph import Graph, TimedValue, stack
+
+
+class Nodes:
+    """Base of the writers; a method is named after the operator that it writes.
+
+    It takes the node, the values that enter, which are alike in time, and the value to be made,
+    whose shape and range are known; it returns the name of what it wrote.
+
+    Args:
+        graph: where to.
+        dtype: of currents.
+    """
+
+    def __init__(self, graph: Graph, dtype: type[np.generic]) -> None:
+        self.graph, self._dtype = graph, dtype
+
+    def numbers(self, value: TimedValue) -> str:
+        """Return the name of a value in the type of currents."""
+        return value.batch(self.graph)
+
+    def stored(self, name: str, made: TimedValue) -> str:
+        """Convert numbers to the type in which this value travels."""
+        return name
+
+    def stored_dtype(self, value: TimedValue) -> type[np.generic]:
+        """Return the type in which a value travels."""
+        return self._dtype
+
+    def shortcut(self, node: Shortcut, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Multiply every channel."""
+        weight = self.constant(per_channel(node.weight, made.shape))
+        product = self.graph.op("Mul", self.numbers(inputs[0]), weight)
+        return self.with_bias(product, node, made)
+
+    def with_bias(self, product: str, node: Synapse | Shortcut, made: TimedValue) -> str:
+        """Add the bias, if there is one."""
+        if node.bias is None:
+            return product
+        bias = node.bias if node.bias.dim() > 1 else per_channel(node.bias, made.shape)
+        return self.graph.op("Add", product, self.constant(bias))
+
+    def merge(self, node: Merge, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Add."""
+        return self.graph.chain("Add", [value.batch(self.graph) for value in inputs])
+
+    def offset(self, node: Offset, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Add a constant."""
+        return self.graph.op("Add", inputs[0].batch(self.graph), self.constant(node.bias))
+
+    def multiply(self, node: Multiply, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Multiply element by element."""
+        return self.stored(self.graph.op("Mul", *map(self.numbers, inputs)), made)
+
+    def repeat(self, node: Repeat, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Write nothing: one value stands for all timesteps."""
+        return inputs[0].batch(self.graph)
+
+    def readout(self, node: Readout, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Give the mean, the sum, or all timesteps."""
+        (currents,) = inputs
+        if currents.time == "still":
+            return currents.batch(self.graph)
+        instants = currents.by_instant(self.graph)
+        if node.over_time == "none":
+            return stack(self.graph, instants)
+        total = self.graph.chain("Add", instants)
+        if node.over_time == "sum":
+            return total
+        return self.graph.op("Div", total, self.constant(len(instants)))
+
+    def concat(self, node: Concat, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Join values, in one type."""
+        names = [
+            value.batch(self.graph) if value.is_byte == made.is_byte else self.numbers(value)
+            for value in inputs
+        ]
+        return self.graph.op("Concat", *names, axis=1 + node.axis)
+
+    def slice(self, node: Slice, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Take a part of an axis."""
+        return self.part(
+            inputs[0].batch(self.graph), node.axis, node.start, node.stop, step=node.step
+        )
+
+    def rearrange(self, node: Rearrange, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Split, permute and merge."""
+        name = self._reshaped(inputs[0].batch(self.graph), inputs[0].shape, node.sizes)
+        if node.order != tuple(range(len(node.order))):
+            name = self.graph.op("Transpose", name, perm=[0, *(1 + axis for axis in node.order)])
+        return self._reshaped(name, [node.sizes[axis] for axis in node.order], node.shape)
+
+    def upsample(self, node: Upsample, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Look positions up, axis by axis; zeros stand behind the last one."""
+        name, space = inputs[0].batch(self.graph), inputs[0].shape[1:]
+        if node.fill == "zeros":
+            behind = [1] * len(space)
+            name = self.padded(name, [0] * len(space), behind, self.stored_dtype(made))
+        for axis, (size, factor) in enumerate(zip(space, node.factors, strict=True)):
+            index = np.repeat(np.arange(size), factor)
+            if node.fill == "zeros":
+                index[np.arange(len(index)) % factor > 0] = size
+                index = index[: made.shape[1 + axis]]
+            name = self.graph.op("Gather", name, self.sizes(index), axis=2 + axis)
+        return name
+
+    def zero_pad(self, node: ZeroPad, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Add zeros around the spatial axes."""
+        name = inputs[0].batch(self.graph)
+        return self.padded(name, node.before, node.after, self.stored_dtype(made))
+
+    def padded(
+        self,
+        name: str,
+        before: Sequence[int],
+        after: Sequence[int],
+        dtype: type[np.generic],
+        filler: int = 0,
+    ) -> str:
+        """Put a constant around the spatial axes."""
+        pads = self.sizes([0, 0, *before, 0, 0, *after])
+        return self.graph.op("Pad", name, pads, self.graph.constant(filler, dtype))
+
+    def part(self, name: str, axis: int, start: int, stop: int, *, step: int) -> str:
+        """Take every step-th value of an axis, channels being axis 0."""
+        numbers = (start, stop, 1 + axis, step)
+        return self.graph.op("Slice", name, *(self.sizes([number]) for number in numbers))
+
+    def constant(self, values: Tensor | int) -> str:
+        """Store a constant in the type of currents."""
+        return self.graph.constant(values, self._dtype)
+
+    def sizes(self, numbers: Sequence[int] | np.ndarray) -> str:
+        """Store sizes or positions."""
+        return self.graph.constant(np.array(numbers), np.int64)
+
+    def _reshaped(self, name: str, before: Sequence[int], shape: Sequence[int]) -> str:
+        if tuple(before) == tuple(shape):
+            return name
+        return self.graph.op("Reshape", name, self.sizes([-1, *shape]))
+
+
+def per_channel(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Shape one value per channel to broadcast against ``[B, *shape]``."""
+    if values.numel() == 1:
+        return values.reshape(())
+    return values.reshape(1, -1, *[1] * (len(shape) - 1))
+
+
+def convolution(node: Synapse) -> dict[str, object]:
+    """Return the attributes of a convolution."""
+    return {
+        "strides": list(node.stride),
+        "pads": [*node.padding, *node.padding],
+        "dilations": list(node.dilation),
+        "group": node.groups,
+    }
+
+
+def window(node: Pool) -> dict[str, object]:
+    """Return the attributes of a pool."""
+    return {
+        "kernel_shape": list(node.kernel),
+        "strides": list(node.stride),
+        "pads": [*node.padding, *node.padding],
+    }
+
+
+def is_global(node: Pool, inputs: TimedValue) -> bool:
+    """Return whether one window covers the whole space."""
+    return node.kernel == inputs.shape[1:] and not any(node.padding)
