@@ -138,7 +138,8 @@ def test_comparing_two_tables_prints_their_ratio():
 
 def test_a_foreign_file_is_refused(tmp_path):
     older = '{"format": "lbq-counts-1"}'  # its MACs counted padding
-    for text in ('{"format": "something"}', "not json", "[1]", older, '{"format": "lbq-counts-2"}'):
+    previous = '{"format": "lbq-counts-3"}'  # it had no products
+    for text in ('{"format": "something"}', "not json", "[1]", older, previous):
         (tmp_path / "other.json").write_text(text)
         with pytest.raises(FormatError, match="no table of counts"):
             CountTable.load(tmp_path / "other.json")
