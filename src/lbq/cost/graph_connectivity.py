@@ -199,11 +199,11 @@ def _edge(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Edge:
     """Carry levels up to the first sum pool; the fan-out is that of everything from there on."""
     is_sum = [graph.is_pool(step.path, "sum") for step in route.steps]
     first = [*is_sum, True].index(True)
-    reach = _fan_out(node, graph.values[graph.inputs[path][0]])
+    reach = _fan_out(node, graph.values[graph.inputs[path][0]], is_behind_sum=any(is_sum))
     for step in reversed(route.steps[first:]):
         reach = _through(reach, step, path)
     carried = route.steps[:first]
-    while first == len(route.steps) and carried and _keeps_counts(carried[-1].node, node):
+    while not any(is_sum) and carried and _keeps_counts(carried[-1].node, node):
         carried = carried[:-1]
 
     def carry(levels: Mapping[str, Tensor]) -> Tensor:
@@ -233,9 +233,9 @@ def _keeps_counts(move: Operator, reader: Weighted) -> bool:
     return not is_conv and isinstance(move, Concat | Rearrange | ZeroPad)
 
 
-def _fan_out(node: Weighted, value: Value) -> FanOutMap:
+def _fan_out(node: Weighted, value: Value, *, is_behind_sum: bool = False) -> FanOutMap:
     if not isinstance(node, Synapse):
-        return identity_fan_out(value.shape[1:])
+        return identity_fan_out(value.shape[1:]) if is_behind_sum else linear_fan_out(1)
     if node.is_linear:
         return linear_fan_out(len(node.weight))
     return conv_fan_out(

@@ -330,6 +330,8 @@ def count_macs(
 ) -> dict[str, int]:
     """Count the MACs of every convolution and linear layer for one sample, all timesteps.
 
+    Of a lowered network, products of levels are listed too.
+
     By default MACs that read the zeros of a padding are left out, as in the accumulations of
     :class:`lbq.OpCounter`, so that the two can be divided by each other.
     ``padding="counted"`` includes them: the convention of the paper's ANN row and of most tools.
@@ -357,6 +359,8 @@ def count_macs(
         )
     for synapse in connectivity.synapses:
         found[synapse.name] = found.get(synapse.name, 0) + synapse.dense_macs(padding)
+    for product in connectivity.products:
+        found[product.name] = product.dense * connectivity.timesteps
     return found
 
 
