@@ -15,6 +15,9 @@ Padding = Literal["skipped", "counted"]
 """Whether dense MACs include products with the zeros of a padding: "skipped" leaves them out, as
 exact fan-out does for accumulations; "counted" is the paper's convention and that of most tools."""
 
+ProductKind = Literal["unary", "bit_pairs", "bit_serial"]
+"""How a product of two levels is executed: see :class:`ProductCounts`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
