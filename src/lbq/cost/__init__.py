@@ -1,7 +1,15 @@
 """Operation counts of a network and energy estimates from them."""
 
-from lbq.cost.connectivity import Connectivity, Edge, trace_connectivity
-from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, Padding, SynapseSize
+from lbq.cost.connectivity import Connectivity, Edge, LevelProduct, trace_connectivity
+from lbq.cost.count_table import (
+    Counts,
+    CountTable,
+    EdgeCounts,
+    LayerCounts,
+    Padding,
+    ProductCounts,
+    SynapseSize,
+)
 from lbq.cost.energy import (
     HAN_2016,
     HOROWITZ_2014,
@@ -14,6 +22,7 @@ from lbq.cost.energy import (
     burst_traffic,
 )
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out
+from lbq.cost.graph_connectivity import read_connectivity
 from lbq.cost.op_counter import OpCounter, count_macs, count_ops
 
 __all__ = [
@@ -29,8 +38,10 @@ __all__ = [
     "EnergyRow",
     "FanOutMap",
     "LayerCounts",
+    "LevelProduct",
     "OpCounter",
     "Padding",
+    "ProductCounts",
     "SynapseSize",
     "Technology",
     "Traffic",
@@ -40,5 +51,6 @@ __all__ = [
     "count_macs",
     "count_ops",
     "linear_fan_out",
+    "read_connectivity",
     "trace_connectivity",
 ]

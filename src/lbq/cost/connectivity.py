@@ -8,13 +8,15 @@ operations are listed in :attr:`Connectivity.untracked`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from lbq.cost.count_table import SynapseSize
@@ -27,6 +29,7 @@ from lbq.models.time import RepeatOverTime
 from lbq.neurons.neuron import Neuron
 from lbq.types import FanOut
 
+_MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _RESHAPES = {
     "clone", "contiguous", "detach", "detach_", "expand", "flatten", "requires_grad_", "reshape",
     "squeeze", "to", "unflatten", "unsqueeze", "view",
@@ -55,20 +58,35 @@ class Route(NamedTuple):
     pools: tuple[PoolArgs, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Edge:
     """Levels of one layer entering one synapse."""
 
     source: str
-    """Path of the neuron."""
+    """Path of the neuron, or of another node that computes integers, such as a product."""
     target: str
     """Path of the synapse; for an identity, of the block that adds it."""
     is_identity: bool
     """A shortcut that adds the burst itself: one accumulation per unit, not a synapse's."""
-    max_pools: tuple[PoolArgs, ...]
-    """Pools that the level passes before it enters the synapse."""
+    needs: tuple[str, ...]
+    """Neurons whose levels decide what enters: the source, if that is a neuron."""
+    carry: Callable[[Mapping[str, Tensor]], Tensor]
+    """Returns what enters the synapse, given the levels ``[B, *n]`` of these neurons."""
     fan_out: FanOut
-    """Outputs that each input position reaches; broadcasts against one timestep of levels."""
+    """Outputs that each input position reaches; broadcasts against what enters."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LevelProduct:
+    """A node that multiplies levels by levels."""
+
+    name: str
+    needs: tuple[str, ...]
+    """Neurons whose levels decide its operands."""
+    dense: int
+    """Pairs of levels that meet, for one sample at one timestep."""
+    count: Callable[[Mapping[str, Tensor]], tuple[int, int, int]]
+    """Counts unary, bit-pair and bit-serial products, given the levels of these neurons."""
 
 
 @dataclass(kw_only=True)
@@ -76,6 +94,7 @@ class Connectivity:
     """Edges, synapses and neurons of a network."""
 
     edges: list[Edge] = field(default_factory=list[Edge])
+    products: list[LevelProduct] = field(default_factory=list[LevelProduct])
     synapses: list[SynapseSize] = field(default_factory=list[SynapseSize])
     neurons: dict[str, int] = field(default_factory=dict[str, int])
     """Neurons in each layer, in running order."""
@@ -345,7 +364,8 @@ class _Tracer(TorchFunctionMode):
                 source=route.layer,
                 target=self._stack[-1],
                 is_identity=is_identity,
-                max_pools=max_pools,
+                needs=(route.layer,),
+                carry=partial(_pooled, route.layer, max_pools),
                 fan_out=reach.fan_out(),
             )
         )
@@ -372,6 +392,16 @@ class _Tracer(TorchFunctionMode):
     def _routes_of(self, value: Any) -> tuple[Route, ...]:
         _, routes = self._routes.get(id(value), (None, ()))
         return routes
+
+
+def _pooled(layer: str, pools: tuple[PoolArgs, ...], levels: Mapping[str, Tensor]) -> Tensor:
+    """Pass levels through max-pools; the result keeps its dtype."""
+    level = levels[layer]
+    for pool in pools:
+        reduce = _MAX_POOLS[len(pool.size) - 1]
+        pooled = reduce(level.float(), pool.kernel, pool.stride, pool.padding)
+        level = pooled.to(level.dtype)  # 0..255 are exact in float32
+    return level
 
 
 def _restore(modes: dict[nn.Module, bool]) -> None:
