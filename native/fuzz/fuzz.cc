@@ -55,6 +55,7 @@ bool is_small(const lbq::Network& network) {
     multiplications += node.kind == lbq::Kind::kPool
                            ? node.to.size() * node.window.kernel[0] * node.window.kernel[1]
                            : places * node.weight.count;
+    if (node.kind == lbq::Kind::kMatmul) multiplications += node.to.size() * node.from.width;
   }
   return (values + network.input.size()) * network.timesteps <= kRunnable &&
          multiplications * network.timesteps <= kMultiplications;
@@ -62,8 +63,8 @@ bool is_small(const lbq::Network& network) {
 
 // Run it whole and step by step, plainly and by the engine: the same integers, within the bound that was proven.
 void run_all(const lbq::Network& network, Rng& rng) {
-  const int64_t batch = 2, size = network.nodes.back().to.size(), instant = batch * network.input.size();
-  const bool gives_sum = network.nodes.back().sums_over_time;
+  const int64_t batch = 2, size = network.output_size(), instant = batch * network.input.size();
+  const bool gives_sum = network.sums_over_time();
   std::vector<uint8_t> inputs(instant * (network.takes_frames ? network.timesteps : 1));
   const bool is_extreme = rng() % 2;
   for (uint8_t& input : inputs) input = is_extreme ? (rng() % 2 ? 255 : 0) : static_cast<uint8_t>(rng());
