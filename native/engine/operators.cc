@@ -70,9 +70,8 @@ Interval hull_of(const Intervals& intervals) {
 
 namespace {
 
-constexpr int64_t kSide = 1 << 16;   // largest stride, padding, dilation, window or number of groups
-constexpr int64_t kFar = int64_t{1} << 40;  // axes stop there: such a value is refused for its size
-constexpr int64_t kPerSum = int64_t{1} << 31;
+constexpr int64_t kSide = 1 << 16;  // largest stride, padding, dilation, window or number of groups
+constexpr int64_t kPerSum = int64_t{1} << 31;  // sums of products stay below
 
 using Values = std::vector<ValueInfo>;
 using Entries = std::vector<Entering>;
@@ -99,7 +98,7 @@ bool is_shape(const Integers& tensor, const Shape& shape) {
   return is_same;
 }
 bool is_vector(const Integers& tensor, int64_t length) {
-  return tensor.num_dims == 1 && (tensor.shape[0] == length);
+  return tensor.num_dims == 1 && tensor.shape[0] == length;
 }
 
 void check_time(const Node& node, const ValueInfo& value) {
@@ -237,7 +236,7 @@ ValueInfo infer_concat(Node& node, const Values& inputs, int64_t) {
   int64_t length = 0;
   for (const ValueInfo& input : inputs) {
     Shape other = input.shape;
-    length = std::min(length + other[axis], kFar);
+    length += other[axis];
     other[axis] = value.shape[axis];
     require_rule(other == value.shape, LBQ_RULE_SHAPE, "it joins shapes that differ beside axis %d", axis);
   }
@@ -287,7 +286,7 @@ ValueInfo infer_upsample(Node& node, const Values& inputs, int64_t) {
   const int64_t less = node.fills_zeros ? 1 : 0;
   for (int axis = 0; axis < node.factors.count; ++axis) {
     int64_t& length = value.shape[1 + axis];
-    length = std::min(saturating_product(length - less, node.factors[axis]), kFar) + less;
+    length = (length - less) * node.factors[axis] + less;
   }
   return value;
 }
@@ -299,7 +298,7 @@ ValueInfo infer_zero_pad(Node& node, const Values& inputs, int64_t) {
   require_rule(node.before.count == axes && node.after.count == axes, LBQ_RULE_SHAPE,
                "zeros along %d and %d axes of a value of rank %d", node.before.count, node.after.count, axes + 1);
   for (int axis = 0; axis < axes; ++axis)
-    value.shape[1 + axis] = std::min(value.shape[1 + axis] + node.before[axis] + node.after[axis], kFar);
+    value.shape[1 + axis] += node.before[axis] + node.after[axis];
   return value;
 }
 

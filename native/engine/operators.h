@@ -96,7 +96,8 @@ struct Operator {
   const char* name;  // in a bundle
   int64_t least_inputs, most_inputs;
   bool has_bound;  // whether it computes integers; otherwise it moves, selects or pools those of others
-  // The output; fills in what follows from the inputs and the tensors' shapes. Throws GraphError.
+  // The output; fills in what follows from the inputs, none larger than kMaxValues, and the shapes of the tensors.
+  // Throws GraphError.
   ValueInfo (*infer)(Node& node, const std::vector<ValueInfo>& inputs, int64_t timesteps);
   // The hull of all integers that it computes, partial sums included, and the intervals of its output.
   Interval (*bound)(const Node& node, const std::vector<Entering>& inputs, int64_t timesteps, Intervals& gives);

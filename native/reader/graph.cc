@@ -50,10 +50,6 @@ void check_free(const std::vector<Node>& nodes) {
   }
 }
 
-void check_size(const Shape& shape, const char* path) {
-  require(saturating_size(shape) <= kMaxValues, LBQ_RULE_SIZE, "%s gives more than 2^24 values", path);
-}
-
 // Limit the work of the overflow proof, which visits every channel of every node.
 void check_proof(const Network& network) {
   int64_t work = 0;
@@ -78,13 +74,14 @@ void check_graph(Manifest& manifest) {
   find_inputs(manifest);
   check_free(network.nodes);
   require(network.input.rank <= 3, LBQ_RULE_SHAPE, "input_shape has %d dimensions", network.input.rank);
-  check_size(network.input, "the input");
   std::vector<ValueInfo> inputs;
   for (Node& node : network.nodes) {
     inputs.clear();
     for (int32_t input : node.inputs) inputs.push_back(network.value(input));
+    for (const ValueInfo& input : inputs)
+      require(saturating_size(input.shape) <= kMaxValues, LBQ_RULE_SIZE, "%s reads more than 2^24 values",
+              node.path.c_str());
     with_path(node, [&] { infer(node, inputs, network.timesteps); });
-    check_size(node.to, node.path.c_str());
   }
   with_path(network.nodes.back(), [&] { check_outputs(network); });
   check_proof(network);
