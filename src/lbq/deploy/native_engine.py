@@ -4,8 +4,8 @@ The structs are those of ``native/engine/c_api.h``; ``docs/engine.md`` describes
 """
 
 import ctypes
-import re
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import util
@@ -25,61 +25,44 @@ from lbq.deploy.graph import (
     check_shape,
     prove,
 )
-from lbq.deploy.operators import (
-    Bound,
-    IntegerNeuron,
-    Merge,
-    Operator,
-    Pool,
-    Readout,
-    Repeat,
-    Shortcut,
-    Synapse,
-    Value,
-)
+from lbq.deploy.operators import Bound, IntegerNeuron, Operator, Readout, Synapse
+from lbq.deploy.operators.operator_base import MAX_RANK
 from lbq.errors import ImplementationError, LoweringError, ParameterError, TimeError
 from lbq.kernels import native_scan as kernels
 from lbq.types import Watch
 
-Shape = tuple[int, int, int]
-"""Channels, height and width; features have one pixel."""
-
-KINDS = (Synapse, Shortcut, Merge, Pool, Repeat, IntegerNeuron, Readout)
-RESETS = ("event", "level", "zero", "none")
-_PAIRS = ("kernel", "stride", "padding", "dilation")
-_COPIED = (
-    *("max_input", "is_linear", "groups", *_PAIRS),
-    *("max_level", "multiplier", "shift", "resets_after_decay"),
-)
-"""Settings that nodes hold under the same name."""
+_MOST_NUMBERS, _MOST_AXES = 8, 4
+"""Of a setting, and of a tensor."""
 
 
-class _Integers(ctypes.Structure):
+class _Setting(ctypes.Structure):
     _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("word", ctypes.c_char_p),
+        ("count", ctypes.c_int64),
+        ("numbers", ctypes.c_int64 * _MOST_NUMBERS),
+    )
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
         ("data", ctypes.c_void_p),
         ("width", ctypes.c_int64),
-        ("count", ctypes.c_int64),
+        ("num_dims", ctypes.c_int64),
+        ("shape", ctypes.c_int64 * _MOST_AXES),
     )
 
 
 class _Node(ctypes.Structure):
     _fields_ = (
-        ("kind", ctypes.c_int64),
-        ("num_inputs", ctypes.c_int64),
+        ("path", ctypes.c_char_p),
+        ("kind", ctypes.c_char_p),
+        *((name, ctypes.c_int64) for name in ("num_inputs", "num_settings", "num_tensors")),
         ("inputs", ctypes.POINTER(ctypes.c_int32)),
-        *((name, ctypes.c_int64 * 3) for name in ("from_", "to")),
-        *((name, ctypes.c_int64) for name in ("has_time", "low", "high", "bits")),
-        *((name, ctypes.c_int64 * 2) for name in _PAIRS),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("is_linear", "groups", "weight_bits", "max_input", "pools_max")
-        ),
-        *((name, _Integers) for name in ("weight", "bias", "thresholds", "reset_amount")),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("max_level", "multiplier", "shift", "reset", "resets_after_decay")
-        ),
-        ("sums_over_time", ctypes.c_int64),
+        ("settings", ctypes.POINTER(_Setting)),
+        ("tensors", ctypes.POINTER(_Tensor)),
+        *((name, ctypes.c_int64) for name in ("low", "high", "bits")),
     )
 
 
@@ -89,7 +72,8 @@ class Description(ctypes.Structure):
     _fields_ = (
         ("timesteps", ctypes.c_int64),
         ("takes_frames", ctypes.c_int64),
-        ("input", ctypes.c_int64 * 3),
+        ("rank", ctypes.c_int64),
+        ("input", ctypes.c_int64 * MAX_RANK),
         ("num_nodes", ctypes.c_int64),
         ("nodes", ctypes.POINTER(_Node)),
     )
@@ -97,6 +81,8 @@ class Description(ctypes.Structure):
 
 class NetworkDescription:
     """The structs of an integer network, and the memory that they point at.
+
+    Operators are described as a bundle stores them: settings and tensors by their names.
 
     Args:
         network: from :func:`lbq.to_fixed_point`; its bounds are proven here.
@@ -110,84 +96,58 @@ class NetworkDescription:
             )
         self._alive: list[Any] = []
         self._index = {INPUT: -1} | {ref.path: i for i, ref in enumerate(network.plan)}
-        for ref, node in network.nodes():
-            why = _why_not(ref, node, network)
-            if why is not None:
-                raise LoweringError(f"the native engine does not run {ref.path}: {why}")
-        self.values = network.values()
-        bounds = prove(network)
+        self.values, bounds = network.values(), prove(network)
         nodes = [self._describe(ref, node, bounds.get(ref.path)) for ref, node in network.nodes()]
-        array = (_Node * len(nodes))(*nodes)
-        self._alive.append(array)
+        shape = network.input_shape
         self.struct = Description(
             network.timesteps,
             network.takes_frames,
-            (ctypes.c_int64 * 3)(*_map_shape(self.values[INPUT])),
+            len(shape),
+            (ctypes.c_int64 * MAX_RANK)(*shape, *[1] * (MAX_RANK - len(shape))),
             len(nodes),
-            array,
+            self._array(_Node, nodes),
         )
 
     def _describe(self, ref: NodeRef, node: Operator, bound: Bound | None) -> _Node:
-        inputs = ref.inputs
-        numbers = (ctypes.c_int32 * len(inputs))(*(self._index[name] for name in inputs))
-        self._alive.append(numbers)
-        made = _Node(kind=KINDS.index(type(node)), num_inputs=len(inputs), inputs=numbers, groups=1)
-        value = self.values[ref.path]
-        made.from_[:], made.to[:] = _map_shape(self.values[inputs[0]]), _map_shape(value)
-        made.has_time = value.has_time
-        for name in _PAIRS:
-            getattr(made, name)[:] = (0, 0) if name == "padding" else (1, 1)
+        inputs = [self._index[name] for name in ref.inputs]
+        settings = [_setting(name, getattr(node, name)) for name in node.settings]
+        tensors = [(name, getattr(node, name)) for name in node.tensors]
+        given = [self._tensor(name, tensor) for name, tensor in tensors if tensor is not None]
+        made = _Node(
+            path=ref.path.encode(),
+            kind=node.op.encode(),
+            num_inputs=len(inputs),
+            num_settings=len(settings),
+            num_tensors=len(given),
+            inputs=self._array(ctypes.c_int32, inputs),
+            settings=self._array(_Setting, settings),
+            tensors=self._array(_Tensor, given),
+        )
         if bound is not None:
             made.low, made.high, made.bits = bound.low, bound.high, bound.bits
-        for name, value in _settings(node):
-            if isinstance(value, int):
-                setattr(made, name, value)
-            else:
-                getattr(made, name)[:] = value
-        for name in ("weight", "bias", "thresholds", "reset_amount"):
-            if isinstance(getattr(node, name, None), Tensor):
-                setattr(made, name, self._integers(getattr(node, name)))
         return made
 
-    def _integers(self, tensor: Tensor) -> _Integers:
+    def _tensor(self, name: str, tensor: Tensor) -> _Tensor:
         array = np.ascontiguousarray(tensor.detach().cpu().numpy())
         self._alive.append(array)
-        return _Integers(array.ctypes.data, array.itemsize, array.size)
+        shape = (ctypes.c_int64 * _MOST_AXES)(*array.shape)
+        return _Tensor(name.encode(), array.ctypes.data, array.itemsize, array.ndim, shape)
+
+    def _array(self, kind: Any, items: Sequence[Any]) -> Any:
+        array = (kind * len(items))(*items)
+        self._alive.append(array)
+        return array
 
 
-def _map_shape(value: Value) -> Shape:
-    """Return channels, height and width; axes that a value does not have are 1."""
-    channels, height, width = (*value.shape, 1, 1)[:3]
-    return channels, height, width
-
-
-def _why_not(ref: NodeRef, node: Operator, network: LoweredNetwork) -> str | None:
-    """Return why the engine does not support a node in this position; None if it does."""
-    if type(node) not in KINDS:
-        return f"a {type(node).__name__} is none of its nodes"
-    is_last = ref == network.plan[-1]
-    if isinstance(node, Readout) != is_last:
-        return "a network ends with its only readout"
-    if not is_last and not any(ref.path in other.inputs for other in network.plan):
-        return "nothing reads it"
-    return None
-
-
-def _settings(node: Operator) -> Iterator[tuple[str, int | tuple[int, ...]]]:
-    """Yield the fields of a node other than shapes, bounds and tensors."""
-    for name in _COPIED:
-        if hasattr(node, name):
-            yield name, getattr(node, name)
-    if isinstance(node, Synapse):
-        yield "weight_bits", 8 * node.weight.dtype.itemsize if node.bits is None else node.bits
-        if not node.is_linear:
-            yield "kernel", tuple(node.weight.shape[2:])
-    elif isinstance(node, Pool):
-        yield "pools_max", node.kind == "max"
-    elif isinstance(node, IntegerNeuron):
-        yield "reset", RESETS.index(node.reset)
-    elif isinstance(node, Readout):
-        yield "sums_over_time", node.over_time == "sum"
+def _setting(name: str, value: int | str | tuple[int, ...] | None) -> _Setting:
+    made = _Setting(name=name.encode())
+    if isinstance(value, str):
+        made.word = value.encode()
+    elif value is not None:
+        numbers = value if isinstance(value, tuple) else (int(value),)
+        made.count = len(numbers)
+        made.numbers[: len(numbers)] = numbers
+    return made
 
 
 Choice = Literal["measured", "events", "dense"]
@@ -252,14 +212,12 @@ class NativeEngine:
         self._neurons = {path: self._paths.index(path) for path, _ in network.neurons()}
         self.timesteps, self.takes_frames = network.timesteps, network.takes_frames
         self._input_shape = network.input_shape
-        last = network.get_submodule(self._paths[-1])
-        self._sums_over_time = getattr(last, "over_time", "none") == "sum"
+        readouts = [node for _, node in network.nodes() if isinstance(node, Readout)]
+        self._sums_over_time = bool(readouts) and readouts[-1].over_time == "sum"
+        self._outputs = [description.values[path].shape for path in network.outputs]
         name = None if isa is None else isa.encode()
         self.handle = _checked(
-            _library().lbq_engine_new(
-                ctypes.byref(description.struct), name, CHOICES.index(choice)
-            ),
-            self._paths,
+            _library().lbq_engine_new(ctypes.byref(description.struct), name, CHOICES.index(choice))
         )
         finalize(self, _library().lbq_engine_free, self.handle)
 
@@ -276,8 +234,10 @@ class NativeEngine:
         timesteps: int | None = None,
         threads: int | None = None,
         watch: Watch | None = None,
-    ) -> Tensor:
+    ) -> Any:
         """Return the integer logits of uint8 inputs, as :func:`lbq.run_network` does.
+
+        A network with several outputs returns a tuple.
 
         Args:
             inputs: ``[B, ...]``, or ``[T, B, ...]`` if the network takes frames.
@@ -311,7 +271,7 @@ class NativeEngine:
         threads: int | None,
         watch: Watch | None,
         records: Any,
-    ) -> Tensor:
+    ) -> Any:
         check_shape(inputs, self._input_shape, takes_frames=self.takes_frames)
         check_bytes(inputs)
         inputs = inputs.cpu().contiguous()
@@ -327,10 +287,10 @@ class NativeEngine:
                 f"with EngineState(engine, {batch})"
             )
         values = self._description.values
-        shape = (batch, *values[self._paths[-1]].shape)
-        answers = torch.empty(
-            shape if self._sums_over_time else (timesteps, *shape), dtype=torch.int32
-        )
+        leading = (batch,) if self._sums_over_time else (timesteps, batch)
+        shapes = [(*leading, *shape) for shape in self._outputs]
+        sizes = [math.prod(shape) for shape in shapes]
+        answers = torch.empty(sum(sizes), dtype=torch.int32)
         seen: dict[str, Tensor] = {}
         pointers = None
         if watch is not None:
@@ -359,7 +319,9 @@ class NativeEngine:
             for path, levels in seen.items():
                 for t, level in enumerate(levels.unbind(0)):
                     watch(path, t, level)
-        return answers
+        parts = zip(answers.split(sizes), shapes, strict=True)
+        outputs = tuple(part.reshape(shape) for part, shape in parts)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def _timesteps(self, inputs: Tensor, requested: int | None, carries: EngineState | None) -> int:
         """Return the number of timesteps; raise if it exceeds what is proven."""
@@ -429,14 +391,10 @@ def _library() -> Any:
     return library
 
 
-def _checked(handle: int | None, paths: Sequence[str] = ()) -> int:
-    """Return a handle; raise the library's message, with node paths, if it is null."""
+def _checked(handle: int | None) -> int:
+    """Return a handle; raise the library's message if it is null."""
     if handle is None:
-        message = _library().lbq_engine_error().decode()
-        for number in sorted({int(number) for number in re.findall(r"node (\d+)", message)}):
-            if number < len(paths):
-                message = re.sub(rf"node {number}\b", f"node {number} ({paths[number]})", message)
-        raise ImplementationError(message)
+        raise ImplementationError(_library().lbq_engine_error().decode())
     return handle
 
 

@@ -15,10 +15,12 @@ from lbq.deploy.operators import (
     LevelNeuron,
     Operator,
     Readout,
+    Rearrange,
     Shortcut,
     Synapse,
     Value,
 )
+from lbq.deploy.operators.operator_base import MAX_RANK
 from lbq.errors import ParameterError
 from lbq.formats.container import DTYPES, MAX_PROOF, MAX_VALUES, BundleError, Region, require
 from lbq.formats.manifest import Entry, Manifest
@@ -31,6 +33,8 @@ _DECAYS = (0.0, 2.0)
 def check_graph(manifest: Manifest) -> dict[str, Value]:
     """Check that nodes fit together; return what each of them gives."""
     network = build(manifest, _without_numbers)
+    rank = len(manifest.input_shape)
+    require(rank <= MAX_RANK, "shape", f"input_shape has {rank} axes, at most {MAX_RANK} are read")
     try:
         values = network.values(max_size=MAX_VALUES)
     except GraphError as error:
@@ -46,6 +50,8 @@ def check_graph(manifest: Manifest) -> dict[str, Value]:
             words = ("sum" if manifest.is_integer else "mean", "none")
             is_right = node.over_time in words and values[ref.inputs[0]].has_time
             require(is_right, "signal", f"{ref.path} takes the {node.over_time} over time")
+            is_alike = not manifest.is_integer or node.over_time == last.settings["over_time"]
+            require(is_alike, "signal", f"{ref.path} and {last.path} treat time differently")
     _check_proof(network, values)
     _check_dtypes(manifest)
     return values
@@ -109,10 +115,13 @@ def _check_proof(network: LoweredNetwork, values: dict[str, Value]) -> None:
     """Limit the work of the overflow proof, which visits every channel of every node."""
     work = 0
     for ref, node in network.nodes():
-        visits = len(ref.inputs)
-        if isinstance(node, IntegerNeuron):
-            visits = node.max_level * network.timesteps
-        work += visits * values[ref.path].shape[0]
+        value = values[ref.path]
+        if isinstance(node, Rearrange):  # every value, to see which channel it comes from
+            work += value.size
+        elif isinstance(node, IntegerNeuron):
+            work += node.max_level * network.timesteps * value.shape[0]
+        else:
+            work += len(ref.inputs) * value.shape[0]
     require(work <= MAX_PROOF, "size", f"{work:,} inputs, thresholds and timesteps to prove")
 
 

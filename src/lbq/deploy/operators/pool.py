@@ -86,8 +86,6 @@ class Pool(Operator):
         """Slide the window."""
         (value,) = inputs
         check_time(value, self.has_time)
-        fits = all(2 * p <= k for p, k in zip(self.padding, self.kernel, strict=True))
-        require(fits, "shape", f"it pads {self.padding} around windows of {self.kernel}")
         space = window_positions(
             value.shape[1:],
             kernel=self.kernel,
@@ -95,6 +93,8 @@ class Pool(Operator):
             padding=self.padding,
             dilation=(1,) * len(self.kernel),
         )
+        fits = all(2 * p <= k for p, k in zip(self.padding, self.kernel, strict=True))
+        require(fits, "shape", f"it pads {self.padding} around windows of {self.kernel}")
         largest = value.max_level
         if largest is not None and self.kind == "sum":
             largest *= math.prod(self.kernel)
