@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lbq.deploy.capture import eval_mode
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import LevelNeuron
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import LevelNeuron
 from lbq.errors import LoweringError
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks

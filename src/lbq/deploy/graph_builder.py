@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lbq.deploy.graph import LoweredNetwork
 from lbq.deploy.layout import Layout
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Merge, Pool, Shortcut, Synapse
+from lbq.deploy.operators import Merge, Pool, Shortcut, Synapse
 from lbq.deploy.pool_args import PoolArgs
 from lbq.errors import LoweringError
 from lbq.functional.planes import absorb_step

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lbq.deploy.capture import capture
 from lbq.deploy.check_lowering import check_agreement
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.deploy.lowering import Lowering
 from lbq.errors import LoweringError
 from lbq.models import time

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.capture import EXPORTED_BATCH, Call, Captured, Constant
+from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.deploy.graph_builder import (
     GraphBuilder,
     PendingSynapse,
@@ -19,9 +20,8 @@ from lbq.deploy.graph_builder import (
     unit_scale,
 )
 from lbq.deploy.layout import BATCH, CHANNELS, TIME, Axis, Factor, Layout, LayoutError
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
 from lbq.deploy.neuron_thresholds import as_level_neuron
-from lbq.deploy.nodes import Merge, Readout, Repeat, Shortcut
+from lbq.deploy.operators import Merge, Readout, Repeat, Shortcut
 from lbq.deploy.pool_args import PoolArgs, global_pool, read_pool
 from lbq.errors import LoweringError
 from lbq.neurons.neuron import Neuron
