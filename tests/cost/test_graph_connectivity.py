@@ -444,6 +444,18 @@ def test_joined_levels_are_counted_for_each_neuron_that_emitted_them():
         assert table.by_edge()[name, "conv"].unary_acs == 5 * emitted
 
 
+def test_levels_that_are_split_and_joined_many_times_are_counted_once():
+    network, path = small_network((2, 3, 3)), "a"
+    for _ in range(30):  # a billion ways
+        halves = [network.add("part", Slice(axis=0, start=n, stop=n + 1), path) for n in (1, 0)]
+        path = network.add("swapped", Concat(axis=0), *halves)
+        path = network.add("turn", Rearrange(sizes=(2, 9), order=(0, 1), shape=(2, 3, 3)), path)
+    network.add("conv", Synapse(torch.randn(5, 2, 1, 1), max_input=3), path)
+    table, levels = run(read_out(network, "conv"), torch.randn(T, B, 2, 3, 3))
+    assert len(table.edges) == T
+    assert table.total().unary_acs == 5 * sum(int(levels["a", t].sum()) for t in range(T))
+
+
 def test_attention_is_counted_token_by_token_in_three_conventions():
     network = small_network((3, 4, 5))  # heads, width, tokens
     turn = Rearrange(sizes=(3, 4, 5), order=(0, 2, 1), shape=(3, 5, 4))

@@ -9,6 +9,7 @@ integer.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -51,7 +52,8 @@ def read_connectivity(network: LoweredNetwork) -> Connectivity:
             routes = _routes_into(graph, path, found)
             if isinstance(node, Synapse):
                 found.synapses.append(_size_of(graph, path, node, has_real_input=not routes))
-            found.edges += [_edge(graph, path, node, route) for route in routes]
+            for route in routes:
+                found.edges += _edges(graph, path, node, route)
         elif isinstance(node, Matmul | Multiply):
             _add_product(graph, path, node, found)
     return found
@@ -80,24 +82,49 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class _Route:
-    """A way from a node that computes integers to a reader of them."""
+    """A value that is carried by operators, and the operators from there to a synapse.
 
-    root: str
+    There are such operators only where some of them are, or are joined with, sum pools.
+    """
+
+    start: str
     steps: tuple[_Step, ...] = ()
 
 
 class _LevelGraph:
-    """The nodes of a lowered network that give levels, or integers made of levels."""
+    """The nodes of a lowered network, and of which levels and integers their values are made."""
 
     def __init__(self, network: LoweredNetwork) -> None:
         self.values = network.values()
         self.nodes: dict[str, Operator] = {ref.path: node for ref, node in network.nodes()}
         self.inputs = {ref.path: ref.inputs for ref in network.plan}
         self.timesteps = network.timesteps
+        self.behind: dict[str, frozenset[str]] = {INPUT: frozenset()}
+        """Nodes that move or pool, up to a value."""
+        self.roots: dict[str, frozenset[str]] = {INPUT: frozenset({INPUT})}
+        """Nodes that compute what a value is made of."""
+        self._sources: dict[str, frozenset[str]] = {INPUT: frozenset({INPUT})}
+        for path, node in self.nodes.items():
+            self._add(path, node)
 
-    def is_carried(self, path: str) -> bool:
-        """Return whether a node moves or pools what others compute."""
-        return isinstance(self.nodes.get(path), Move | Pool)
+    def _add(self, path: str, node: Operator) -> None:
+        def union(of: dict[str, frozenset[str]]) -> frozenset[str]:
+            return frozenset[str]().union(*(of[name] for name in self.inputs[path]))
+
+        itself, is_carried = frozenset({path}), isinstance(node, Move | Pool)
+        is_made = is_carried or isinstance(node, Matmul | Multiply)
+        self.behind[path] = itself | union(self.behind) if is_carried else frozenset()
+        self._sources[path] = union(self._sources) if is_made else itself
+        is_root = not is_carried or self._mixes(path, union(self.roots))
+        self.roots[path] = itself if is_root else union(self.roots)
+
+    def _mixes(self, path: str, roots: frozenset[str]) -> bool:
+        """Return whether a max pool may compare integers of several nodes."""
+        kinds = [self.nodes[name] for name in self.behind[path]]
+        joins = [node for node in kinds if isinstance(node, Concat)]
+        is_moved = any(isinstance(node, Rearrange) for node in kinds)
+        may_meet = any(node.axis > 0 or is_moved for node in joins)
+        return len(roots) > 1 and self.is_pool(path, "max") and may_meet
 
     def is_pool(self, path: str, kind: PoolKind) -> bool:
         """Return whether a node is a pool of this kind."""
@@ -106,96 +133,84 @@ class _LevelGraph:
 
     def has_sums(self, path: str) -> bool:
         """Return whether sum pools lie between a value and the nodes that compute it."""
-        return any(isinstance(node, Pool) and node.kind == "sum" for node in self.behind(path))
-
-    def routes(self, path: str) -> list[_Route]:
-        """List the ways on which integers come to the output of a node."""
-        node = self.nodes.get(path)
-        if not isinstance(node, Move | Pool) or self._mixes_sources(path):
-            return [_Route(path)]
-        names = self.inputs[path]
-        inputs = tuple(self.values[name] for name in names)
-        return [
-            replace(
-                route, steps=(*route.steps, _Step(path, node, index, inputs, self.values[path]))
-            )
-            for index, name in enumerate(names)
-            for route in self.routes(name)
-        ]
-
-    def sources(self, path: str) -> set[str]:
-        """Return the neurons that decide a value, and whatever else it is made of."""
-        node = self.nodes.get(path)
-        if isinstance(node, Move | Pool | Matmul | Multiply):
-            return set[str]().union(*map(self.sources, self.inputs[path]))
-        return {path}
+        return any(self.is_pool(name, "sum") for name in self.behind[path])
 
     def needs(self, path: str) -> tuple[str, ...] | None:
         """Return the neurons that decide a value, in running order; None if others do as well."""
-        sources = self.sources(path)
+        sources = self._sources[path]
         if not all(isinstance(self.nodes.get(name), LevelNeuron) for name in sources):
             return None
         return tuple(name for name in self.nodes if name in sources)
 
-    def evaluate(self, path: str, levels: Mapping[str, Tensor]) -> Tensor:
-        """Return a value ``[1, B, *shape]``, given the levels ``[B, *n]`` of its neurons."""
-        if path in levels:
-            return levels[path].unsqueeze(0)
-        return self.nodes[path].forward(
-            *(self.evaluate(name, levels) for name in self.inputs[path])
-        )
+    def routes(self, path: str, reader: Weighted | None = None) -> list[_Route]:
+        """List what enters a node; operators that keep the counts of the reader are left out."""
+        node, names = self.nodes.get(path), self.inputs.get(path, ())
+        if not isinstance(node, Move | Pool) or path in self.roots[path]:
+            return [_Route(path)]
+        if self.has_sums(path):
+            inputs = tuple(self.values[name] for name in names)
+            return [
+                replace(
+                    route, steps=(*route.steps, _Step(path, node, index, inputs, self.values[path]))
+                )
+                for index, name in enumerate(names)
+                for route in self.routes(name)
+            ]
+        if reader is not None and _keeps_counts(node, reader):
+            return [route for name in names for route in self.routes(name, reader)]
+        return [_Route(path)]
 
-    def behind(self, path: str) -> Iterator[Operator]:
-        """Yield the operators that move or pool values up to a path, the last one first."""
-        if self.is_carried(path):
-            yield self.nodes[path]
-            for name in self.inputs[path]:
-                yield from self.behind(name)
+    def evaluate(self, path: str, values: dict[str, Tensor]) -> Tensor:
+        """Return the value ``[1, B, *shape]`` of a node; those that it needs are added to others.
+
+        Args:
+            path: the node.
+            values: known values, those of neurons at least.
+        """
+        if path not in values:
+            inputs = [self.evaluate(name, values) for name in self.inputs[path]]
+            values[path] = self.nodes[path].forward(*inputs)
+        return values[path]
+
+    def evaluate_part(self, path: str, root: str, levels: Mapping[str, Tensor]) -> Tensor:
+        """Return the value of a node with zeros for all that other roots computed."""
+        known = self.evaluate(root, {name: level.unsqueeze(0) for name, level in levels.items()})
+        values = {
+            name: known.new_zeros(*known.shape[:2], *self.values[name].shape)
+            for name in self.roots[path]
+        }
+        return self.evaluate(path, {**values, root: known})
 
     def computed_mask(self, path: str) -> Tensor:
         """Return ``[*shape]``: 1 where a value is computed, 0 where a zero was put."""
-        return self._ones(path).reshape(self.values[path].shape)
+        ones = {name: self._ones(name) for name in (INPUT, *self.nodes) if not self.behind[name]}
+        carried = self.evaluate(path, ones)
+        return (carried != 0).reshape(self.values[path].shape).long()
 
     def _ones(self, path: str) -> Tensor:
         value = self.values[path]
-        if not self.is_carried(path):
-            leading = (1, 1) if value.has_time else (1,)
-            return torch.ones(*leading, *value.shape, dtype=torch.uint8)
-        carried = self.nodes[path].forward(*map(self._ones, self.inputs[path]))
-        return (carried != 0).to(torch.uint8)
-
-    def _mixes_sources(self, path: str) -> bool:
-        """Return whether a max pool may compare levels of several inputs of a concatenation."""
-        if not self.is_pool(path, "max"):
-            return False
-        was_rearranged = False
-        for before in self.behind(self.inputs[path][0]):
-            was_rearranged |= isinstance(before, Rearrange)
-            if isinstance(before, Concat) and (before.axis > 0 or was_rearranged):
-                return True
-        return False
+        leading = (1, 1) if value.has_time else (1,)
+        return torch.ones(1, dtype=torch.uint8).expand(*leading, *value.shape)
 
 
 def _routes_into(graph: _LevelGraph, path: str, found: Connectivity) -> list[_Route]:
     """List the ways of levels into a synapse; none if it reads real numbers or counts as such."""
     (entering,) = graph.inputs[path]
-    routes = graph.routes(entering)
-    if graph.values[entering].max_level is None or all(r.root == INPUT for r in routes):
+    if graph.values[entering].max_level is None or graph.roots[entering] == frozenset({INPUT}):
         return []
-    if any(graph.needs(route.root) is None for route in routes):
+    if graph.needs(entering) is None:
         found.untracked.append(f"input joined with levels into {path}")
         return []
-    for route in routes:
-        for name in (route.root, *(step.path for step in route.steps)):
-            if graph.is_pool(name, "max") and graph.has_sums(name):
-                found.untracked.append(f"maximum of sums in {name}")
-                return []
-    if isinstance(graph.nodes[path], Shortcut):  # the sums of a product are counted with it
-        return [r for r in routes if not isinstance(graph.nodes[r.root], Matmul | Multiply)]
-    return routes
+    for name in graph.nodes:
+        if name in graph.behind[entering] and graph.is_pool(name, "max") and graph.has_sums(name):
+            found.untracked.append(f"maximum of sums in {name}")
+            return []
+    node = graph.nodes[path]
+    assert isinstance(node, Weighted)
+    return graph.routes(entering, node)
 
 
-def _edge(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Edge:
+def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iterator[Edge]:
     """Carry levels up to the first sum pool; the fan-out is that of everything from there on."""
     is_sum = [graph.is_pool(step.path, "sum") for step in route.steps]
     first = [*is_sum, True].index(True)
@@ -203,26 +218,29 @@ def _edge(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Edge:
     for step in reversed(route.steps[first:]):
         reach = _through(reach, step, path)
     carried = route.steps[:first]
-    while not any(is_sum) and carried and _keeps_counts(carried[-1].node, node):
-        carried = carried[:-1]
 
-    def carry(levels: Mapping[str, Tensor]) -> Tensor:
-        if not carried and route.root in levels:
-            return levels[route.root]
-        part = graph.evaluate(route.root, levels)
+    def carry(root: str, levels: Mapping[str, Tensor]) -> Tensor:
+        if not carried and route.start in levels:
+            return levels[root]
+        part = graph.evaluate_part(route.start, root, levels)
         for step in carried:
             part = step.carry(part)
         return part.squeeze(0)  # [B, *n]
 
     is_identity = isinstance(node, Shortcut)
-    return Edge(
-        source=route.root,
-        target=path.rpartition(".")[0] if is_identity else path,
-        is_identity=is_identity,
-        needs=graph.needs(route.root) or (),
-        carry=carry,
-        fan_out=reach.fan_out(),
-    )
+    for root in graph.nodes:
+        if root not in graph.roots[route.start]:
+            continue
+        if is_identity and isinstance(graph.nodes[root], Matmul | Multiply):
+            continue  # the sums of a product are counted with it
+        yield Edge(
+            source=root,
+            target=path.rpartition(".")[0] if is_identity else path,
+            is_identity=is_identity,
+            needs=graph.needs(root) or (),
+            carry=partial(carry, root),
+            fan_out=reach.fan_out(),
+        )
 
 
 def _keeps_counts(move: Operator, reader: Weighted) -> bool:
@@ -291,9 +309,10 @@ def _moved_axes(step: _Step) -> list[Tensor] | None:
 def _size_of(graph: _LevelGraph, path: str, node: Synapse, *, has_real_input: bool) -> SynapseSize:
     (entering,) = graph.inputs[path]
     value, output = graph.values[entering], graph.values[path]
-    mask = graph.computed_mask(entering).long()
+    mask = graph.computed_mask(entering)
     macs = int((mask * _fan_out(node, value).fan_out()).sum())
-    has_gaps = any(isinstance(n, Upsample) and n.fill == "zeros" for n in graph.behind(entering))
+    moves = [graph.nodes[name] for name in graph.behind[entering]]
+    has_gaps = any(isinstance(node, Upsample) and node.fill == "zeros" for node in moves)
     padded_macs = macs if has_gaps else output.size * node.weight[0].numel()
     timesteps = graph.timesteps if value.has_time else 1
     return SynapseSize(
@@ -323,7 +342,8 @@ def _add_product(
     size = graph.values[path].size * (left.shape[2] if isinstance(node, Matmul) else 1)
 
     def count(levels: Mapping[str, Tensor]) -> tuple[int, int, int]:
-        operands = [graph.evaluate(name, levels).long().abs() for name in names]
+        values = {layer: level.unsqueeze(0) for layer, level in levels.items()}
+        operands = [graph.evaluate(name, values).long().abs() for name in names]
         bits = [_popcount(operand) for operand in operands]
         serial = [
             (operand != 0).long() if is_left == is_left_integer else bit
