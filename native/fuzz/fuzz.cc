@@ -153,7 +153,8 @@ int main(int argc, char** argv) {
   const Limits limits = read_options(argc, argv);
   std::vector<std::string> files;
   for (const char* name :
-       {"tiny-event", "tiny-level", "tiny-zero", "tiny-none", "tiny-late", "frames", "features", "real"})
+       {"tiny-event", "tiny-level", "tiny-zero", "tiny-none", "tiny-late", "frames", "features", "attention", "unet",
+        "real"})
     files.push_back(read_whole(std::string(LBQ_CORPUS) + "/" + name + ".lbq"));
   std::map<std::string, uint64_t> outcomes;
   double slowest = 0;
