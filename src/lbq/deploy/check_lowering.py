@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -117,7 +117,7 @@ def _width(network: LoweredNetwork, path: str) -> tuple[float, float]:
 def _run(
     network: nn.Module,
     inputs: Tensor,
-    neurons: dict[Any, tuple[Neuron, Layout | None]],
+    neurons: Mapping[Any, tuple[Neuron, Layout | None]],
     sizes: dict[Neuron, tuple[float, float]],
 ) -> tuple[list[Tensor], dict[Neuron, list[tuple[Tensor, Tensor]]]]:
     """Run a network with noise at its neurons; return its outputs, their currents and levels.

@@ -29,24 +29,24 @@ ADVICE: dict[str, str] = {
         *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
     ),
     **_advice(
-        "only zeros are padded, by the convolution or the pool itself; write padding=1 or so there",
-        *("pad", "constant_pad_nd", "reflection_pad2d", "replication_pad2d"),
+        "only zeros are padded; use padding_mode='zeros', or nn.ZeroPad2d",
+        *("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"),
     ),
     **_advice(
-        "it takes a part of a tensor; apply layers to all timesteps at once with lbq.OverTime, and "
-        "average over time behind the classifier",
-        *("select", "slice", "unbind", "index", "split", "split_with_sizes", "chunk", "narrow"),
+        "it weighs neighbours by real numbers; use mode='nearest', or a transposed convolution",
+        *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
+        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
     ),
     **_advice(
-        "use a mean over time or an average pool", "sum", "amax", "max", "adaptive_max_pool2d"
+        "time is no axis of a convolution; apply a Conv2d at every timestep with lbq.OverTime",
+        *("conv3d", "conv_transpose3d"),
     ),
+    **_advice("write it with @, permute and reshape", "einsum", "tensordot", "bilinear"),
     **_advice(
         "a lowered network may not depend on single values of a tensor",
-        *("item", "_local_scalar_dense", "where", "nonzero", "masked_select"),
+        *("item", "_local_scalar_dense", "where", "nonzero", "masked_select", "index"),
+        *("masked_fill", "argmax", "topk", "sort", "gather", "embedding"),
     ),
-    **_advice("only positive multiples are added", "neg"),
-    **_advice(
-        "random numbers differ from call to call", "rand", "randn", "rand_like", "randn_like"
-    ),
+    **_advice("random numbers differ between calls", "rand", "randn", "rand_like", "randn_like"),
 }
-"""What to use instead of operators, and of layers by their class, that have no exact integers."""
+"""By operator, or by the class of a layer."""

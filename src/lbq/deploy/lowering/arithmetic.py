@@ -121,7 +121,6 @@ def scale(context: Context, call: Call) -> Symbolic:
     own = _per_channel(factor, value.layout, len(call.shape))
     if own is None:
         context.refuse(call, "its constant is neither one number nor one per channel")
-    assert own is not None
     if len(source.readers) == 1 and own.numel() == 1 and isinstance(value, PendingProduct):
         return replace(value, scale=value.scale * own)
     pending = context.pending(source)
@@ -213,8 +212,7 @@ def _as_matrices(context: Context, call: Call, source: Call) -> SymbolicValue:
     if any(factor.axis < 0 for axis in (rows, columns) for factor in layout.axes[axis]):
         context.refuse(call, "it multiplies along the batch or along time")
     groups = [layout.content(*batch), layout.content(rows), layout.content(columns)]
-    made = context.whole(context.arranged(call, signal, groups), context.prefix(call))
-    return made
+    return context.whole(context.arranged(call, signal, groups), context.prefix(call))
 
 
 def _product_layout(left: SymbolicValue, right: SymbolicValue) -> Layout:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -112,7 +112,7 @@ class Context:
         """Return what paths of further nodes of a call begin with."""
         return f"{call.path}_" if call.is_layer else f"{call.path}.".lstrip(".")
 
-    def refuse(self, call: Call, why: str) -> Any:
+    def refuse(self, call: Call, why: str) -> NoReturn:
         """Raise LoweringError with the place of a call."""
         line = f" ({call.line})" if call.line else ""
         raise LoweringError(f"{call.name} in {call.place} cannot be lowered: {why}{line}")
@@ -277,10 +277,11 @@ class Context:
         """Return the value on nodes whose axes are those of the tensor from ``first`` on."""
         layout = value.layout
         if layout.content(*range(first)):
+            hint = "" if layout.has_time else "; for an example with time first, pass batch_axis=1"
             self.refuse(
                 call,
-                f"axes of the samples are merged with the batch where {list(layout.shape)} is "
-                f"read; expected are only time and batch before axis {first}",
+                f"it reads {list(layout.shape)}, where axes of the samples are merged with the "
+                f"batch{hint}",
             )
         axes = range(first, len(layout.axes))
         if any(factor.axis < 0 for axis in axes for factor in layout.axes[axis]):

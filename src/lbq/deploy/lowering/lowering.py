@@ -50,6 +50,8 @@ class Lowering(Context):
         layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
         self._input = SymbolicValue(terms=(term,), layout=layout)
         for call in captured.calls:
+            self._check_known(call)
+        for call in captured.calls:
             self._lower(call)
         if not network.timesteps:
             raise LoweringError(
@@ -60,17 +62,19 @@ class Lowering(Context):
         self._output(captured)
         network.values()  # raises for what a node cannot read
 
+    def _check_known(self, call: Call) -> None:
+        """Raise for an operator that has no handler, before others of its layer are refused."""
+        advice = ADVICE.get(call.name)
+        if advice or (call.operator != "input" and call.operator not in HANDLERS):
+            none = f"no node of a lowered network computes {call.operator}"
+            self.refuse(call, advice or ADVICE.get(call.operator, none))
+
     def _lower(self, call: Call) -> None:
         if call.operator == "input":
             self.values[call] = self._input
             return
-        handler = HANDLERS.get(call.operator)
-        if handler is None:
-            none = f"no node of a lowered network computes {call.operator}"
-            self.refuse(call, ADVICE.get(call.name) or ADVICE.get(call.operator, none))
-            return
         try:
-            value = handler(self, call)
+            value = HANDLERS[call.operator](self, call)
         except LayoutError as error:
             self.refuse(call, str(error))
             return

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.capture import Call
-from lbq.deploy.layout import BATCH, CHANNELS, Factor, Layout
+from lbq.deploy.layout import CHANNELS, Factor, Layout
 from lbq.deploy.lowering.context import REPEAT, Context, Handler
 from lbq.deploy.lowering.sequence import repeat, same_value
 from lbq.deploy.lowering.synapses import as_linear
@@ -23,11 +23,7 @@ _PARTS = (
 def view(context: Context, call: Call) -> Symbolic:
     """A reshape of any kind, flatten and unsqueeze included."""
     value = context.symbolic(context.source(call, "self"))
-    layout = value.layout.reshaped(call.shape)
-    batch = next((axis for axis in layout.axes if any(f.axis == BATCH for f in axis)), ())
-    if not layout.has_time and not context.network.timesteps and len(batch) > 1:
-        context.refuse(call, f"it merges the batch of what has no time with other axes; {REPEAT}")
-    return viewed(context, value, layout)
+    return viewed(context, value, value.layout.reshaped(call.shape))
 
 
 def viewed(context: Context, value: Symbolic, layout: Layout) -> Symbolic:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def convolve(context: Context, call: Call) -> PendingSynapse:
 
 
 def convolve_transposed(context: Context, call: Call) -> PendingSynapse:
-    """A transposed convolution: zeros between the inputs, and a convolution with flipped weights."""
+    """A transposed convolution: zeros between the inputs, then flipped weights."""
     weight, given = context.constant(call, "weight"), call.arguments
     axes, groups = _check_axes(context, call, weight), given["groups"]
     stride, padding, dilation, more = (
@@ -156,7 +157,7 @@ def normalise(context: Context, call: Call) -> Symbolic:
         node = Offset(context.to_dtype(along_channels(offset, torch.empty(signal.layout.node))))
         path = context.add(context.path(call, "norm"), node, currents.source)
         return context.given(path, signal.layout)
-    (term,) = signal.terms
+    term = signal.terms[0]
     node = Shortcut(
         context.to_dtype(term.scale * gain),
         context.to_dtype(offset),
@@ -213,7 +214,7 @@ def _convolution(
     signal: SymbolicValue,
     weight: Tensor,
     bias: Tensor | None,
-    geometry: dict[str, object],
+    geometry: dict[str, Any],
 ) -> PendingSynapse:
     return PendingSynapse(
         path=context.path(call, "conv"),
@@ -229,7 +230,7 @@ def _compose(
     before: PendingSynapse,
     weight: Tensor,
     bias: Tensor | None,
-    geometry: dict[str, object],
+    geometry: dict[str, Any],
     call: Call,
 ) -> PendingSynapse | None:
     """Return one convolution for two in a row, one of which has a window of one position."""
@@ -271,9 +272,8 @@ def _compose_pointwise(
     return made if bias is None else made.folded(torch.ones(1).double(), bias)
 
 
-def _dense(weight: Tensor, groups: object) -> Tensor:
+def _dense(weight: Tensor, groups: int) -> Tensor:
     """Return the weights of grouped channels as those of one group."""
-    assert isinstance(groups, int)
     if groups == 1:
         return weight
     inputs, outputs = weight.shape[1], len(weight) // groups
@@ -284,11 +284,9 @@ def _dense(weight: Tensor, groups: object) -> Tensor:
     return dense
 
 
-def _is_pointwise(weight: Tensor, geometry: dict[str, object]) -> bool:
-    stride, padding = geometry["stride"], geometry["padding"]
-    assert isinstance(stride, tuple)
-    assert isinstance(padding, tuple)
-    return set(weight.shape[2:]) | set(stride) == {1} and not any(padding)
+def _is_pointwise(weight: Tensor, geometry: dict[str, Any]) -> bool:
+    sizes = {*weight.shape[2:], *geometry["stride"]}
+    return sizes == {1} and not any(geometry["padding"])
 
 
 def _own_shape(layout: Layout) -> list[int]:
