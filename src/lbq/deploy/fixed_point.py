@@ -107,6 +107,7 @@ def quantize(
     *,
     preprocessing: Pixels | EllipsisType | None = ...,
     bits: Bits = 8,
+    batch_axis: int | None = None,
 ) -> LoweredNetwork:
     """Convert a trained network to integers, proven not to overflow.
 
@@ -123,6 +124,7 @@ def quantize(
             pretrained networks have; give your own network the same attribute. Required for static
             images.
         bits: of the weights.
+        batch_axis: the axis of ``x`` that is the batch, as in :func:`lbq.lower`.
 
     Example:
         >>> model = lbq.load_pretrained("pocket-cifar10")
@@ -140,7 +142,8 @@ def quantize(
             f"or None for a network that was trained on values 0..255, got "
             f"{type(preprocessing).__name__} as argument or as model.preprocessing"
         )
-    return to_fixed_point(lower(model, x), bits=bits, pixels=preprocessing, calibration=x)
+    lowered = lower(model, x, batch_axis=batch_axis)
+    return to_fixed_point(lowered, bits=bits, pixels=preprocessing, calibration=x)
 
 
 def _converted(
@@ -400,8 +403,12 @@ def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
 
 
 def _check(network: LoweredNetwork) -> None:
+    inputs = {INPUT}
+    """The input, and what only moves its values."""
     for ref, node in network.nodes():
-        why = _why_not(ref, node)
+        if isinstance(node, Move) and inputs.issuperset(ref.inputs):
+            inputs.add(ref.path)
+        why = _why_not(ref, node, inputs)
         if why is not None:
             raise LoweringError(f"{ref.path} cannot be computed in integers: {why}")
         if isinstance(node, Readout) and ref.path not in network.outputs:
@@ -417,11 +424,11 @@ def _check(network: LoweredNetwork) -> None:
         )
 
 
-def _why_not(ref: NodeRef, node: Operator) -> str | None:
+def _why_not(ref: NodeRef, node: Operator, inputs: set[str]) -> str | None:
     """Return why a node has no integer form; None if it has one."""
     if not all(bool(torch.isfinite(buffer).all()) for buffer in node.buffers()):
         return "it holds a NaN or an infinity"
-    if INPUT in ref.inputs and not isinstance(node, Synapse | Move):
+    if inputs.intersection(ref.inputs) and not isinstance(node, Synapse | Move):
         return "it reads the input without a synapse"
     if isinstance(node, LevelNeuron):
         if node.is_signed:
@@ -435,9 +442,8 @@ def _why_not(ref: NodeRef, node: Operator) -> str | None:
             f"behind a neuron only; put the factor into the weights, or behind a neuron"
         )
     is_real = isinstance(node, Synapse | Shortcut) and node.max_input is None
-    return (
-        "it reads real-valued currents, not levels" if is_real and ref.inputs != (INPUT,) else None
-    )
+    is_first = inputs.issuperset(ref.inputs)
+    return "it reads real-valued currents, not levels" if is_real and not is_first else None
 
 
 def rounded(weight: Tensor, unit: Tensor, *, bits: int) -> Tensor:

@@ -7,9 +7,9 @@ node: an axis of a tensor is a product, in order, of *factors* of the node's axe
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from lbq.errors import LoweringError
@@ -33,21 +33,37 @@ class Factor:
 
 
 Axis = tuple[Factor, ...]
+"""Factors of an axis of a tensor, outermost first; only time may have size 1."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Another order of a node's values, as :class:`lbq.deploy.operators.Rearrange` makes it."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    layout: "Layout"
+    """Of the tensor, on the node that has the new order."""
+    is_same: bool
+    """Whether neither order nor shape change."""
+
+    def moved(self, values: Tensor) -> Tensor:
+        """Return values of the old node, ``[C, *space]``, in the new order."""
+        return values.reshape(self.sizes).permute(self.order).reshape(self.layout.node)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The axes of a tensor, outermost first; ``()`` is an axis of length 1 that no node has."""
+    """The axes of a tensor, outermost first, on a node that gives ``node``, ``(C, *space)``."""
 
     axes: tuple[Axis, ...]
+    node: tuple[int, ...]
 
     @classmethod
-    def of_node(
-        cls, shape: tuple[int, ...], *, batch: int, timesteps: int | None = None
-    ) -> "Layout":
-        """Return the layout of a node's output; ``shape`` is ``(C, *space)``."""
-        sizes = {TIME: timesteps, BATCH: batch, **dict(enumerate(shape))}
-        return cls(tuple((Factor(axis, n),) for axis, n in sizes.items() if n is not None))
+    def of_node(cls, node: Sequence[int], *, batch: int, timesteps: int | None = None) -> "Layout":
+        """Return the layout of a node's output itself."""
+        time = () if timesteps is None else ((Factor(TIME, timesteps),),)
+        return cls((*time, (Factor(BATCH, batch),), *_own_axes(node)), tuple(node))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,55 +76,34 @@ class Layout:
         return any(factor.axis == TIME for axis in self.axes for factor in axis)
 
     @property
-    def leading(self) -> int | None:
-        """Return how many axes come before the channels; None unless they are T and B in order."""
-        for count in (1, 2):
-            axes = [factor.axis for axis in self.axes[:count] for factor in axis]
-            others = [f.axis for axis in self.axes[count:] for f in axis]
-            is_batch = axes == ([TIME, BATCH] if self.has_time else [BATCH])
-            if is_batch and not {TIME, BATCH} & set(others):
-                return count
-        return None
-
-    @property
     def is_sequence(self) -> bool:
         """Whether the tensor is ``[T, B, ...]``."""
-        return self.leading == 2 and self.has_time and len(self.axes[0]) == 1
+        axes = [[factor.axis for factor in axis] for axis in self.axes[:2]]
+        return axes == [[TIME], [BATCH]]
 
     @property
-    def content(self) -> tuple[Axis, ...]:
-        """Return the axes behind T and B, without factors of size 1."""
-        return tuple(_long(axis) for axis in self.axes[self.leading or 0 :])
+    def is_static(self) -> bool:
+        """Whether the tensor is ``[B, ...]``, or ``[1, B, ...]``, without time."""
+        first = 1 if self.axes and not self.axes[0] else 0
+        batch = [factor.axis for factor in self.axes[first]] if len(self.axes) > first else []
+        return not self.has_time and batch == [BATCH]
 
-    def is_like_node(self, space: tuple[int, ...]) -> bool:
-        """Whether the axes behind T and B are the channels and the space of a node, in order."""
-        if self.leading is None or len(self.axes) != self.leading + 1 + len(space):
-            return False
-        return all(self.is_node_axis(own + self.leading, own) for own in range(len(space) + 1))
+    def content(self, *axes: int) -> Axis:
+        """Return the factors of axes of the tensor, those of time and batch left out."""
+        return tuple(factor for axis in axes for factor in self.axes[axis] if factor.axis >= 0)
 
-    def is_node_axis(self, axis: int, own: int) -> bool:
-        """Whether an axis of the tensor is a whole axis of the node, up to factors of size 1."""
-        factors = _long(self.axes[axis])
-        elsewhere = [f for n, other in enumerate(self.axes) if n != axis for f in _long(other)]
-        is_whole = own not in {factor.axis for factor in elsewhere}
-        return is_whole and len(factors) <= 1 and {factor.axis for factor in factors} <= {own}
+    @property
+    def first_own(self) -> int:
+        """Return the first axis of the tensor that is not time or batch."""
+        own = [n for n, axis in enumerate(self.axes) if any(factor.axis < 0 for factor in axis)]
+        return max(own, default=-1) + 1
 
-    def matches(self, other: "Layout") -> bool:
-        """Whether two tensors of equal shape hold the same factors, but for those of size 1."""
-        return len(self.axes) == len(other.axes) and all(
-            _long(mine) == _long(theirs) for mine, theirs in zip(self.axes, other.axes, strict=True)
-        )
+    def is_whole(self, axis: int, own: int = CHANNELS) -> bool:
+        """Whether an axis of the tensor is an axis of the node, by default the channels."""
+        size = self.node[own]
+        return self.axes[axis] == ((Factor(own, size),) if size > 1 else ())
 
-    def with_channels(self, channels: int) -> "Layout":
-        """Return the layout of a node with another number of channels."""
-        return Layout(
-            tuple(
-                tuple(replace(f, size=channels) if f.axis == CHANNELS else f for f in axis)
-                for axis in self.axes
-            )
-        )
-
-    def reshaped(self, shape: tuple[int, ...]) -> "Layout":
+    def reshaped(self, shape: Sequence[int]) -> "Layout":
         """Return the layout of the tensor in another shape."""
         waiting = deque(factor for axis in self.axes for factor in axis)
         axes: list[list[Factor]] = []
@@ -131,34 +126,96 @@ class Layout:
                 axis.append(factor)
                 missing //= common
             axes.append(axis)
-        if waiting:  # of size 1
+        if waiting:  # time of one step
             axes[-1].extend(waiting)
-        return Layout(tuple(_merged(axis) for axis in axes))
+        return replace(self, axes=tuple(_merged(axis) for axis in axes))
 
-    def _mixed(self, shape: tuple[int, ...], why: str = "mixes axes") -> LayoutError:
+    def _mixed(self, shape: Sequence[int], why: str = "mixes axes") -> LayoutError:
         return LayoutError(f"a reshape of {list(self.shape)} to {list(shape)} {why}")
 
-    def permuted(self, order: tuple[int, ...]) -> "Layout":
+    def permuted(self, order: Sequence[int]) -> "Layout":
         """Return the layout with its axes in another order."""
-        return Layout(tuple(self.axes[axis] for axis in order))
+        return replace(self, axes=tuple(self.axes[axis] for axis in order))
 
     def without(self, axes: set[int]) -> "Layout":
-        """Return the layout of a mean over axes."""
-        return Layout(tuple(axis for n, axis in enumerate(self.axes) if n not in axes))
+        """Return the layout without some axes."""
+        return replace(self, axes=tuple(a for n, a in enumerate(self.axes) if n not in axes))
 
-    def feature_order(self) -> Tensor | None:
-        """Return where the node's values, flattened, are in the last axis; None for in order."""
-        factors = self.axes[-1]
-        order = sorted(range(len(factors)), key=lambda n: (factors[n].axis, -factors[n].stride))
-        if order == list(range(len(factors))):
+    def resized(self, axis: int, size: int, own: int = CHANNELS) -> "Layout":
+        """Return the layout with another size of an axis that is whole, by default the channels."""
+        new = (Factor(own, size),) if size > 1 else ()
+        node = (*self.node[:own], size, *self.node[own + 1 :])
+        return Layout(tuple(new if n == axis else a for n, a in enumerate(self.axes)), node)
+
+    def with_node(self, node: Sequence[int], *, first: int) -> "Layout":
+        """Return the layout of a tensor whose axes from ``first`` on are those of a node."""
+        return Layout((*self.axes[:first], *_own_axes(node)), tuple(node))
+
+    def arranged(self, groups: Sequence[Axis]) -> Arrangement:
+        """Return how the node's values are brought into another order.
+
+        Args:
+            groups: for each axis of the new node, factors of the old one; together all of them.
+        """
+        factors = sorted(
+            (factor for axis in self.axes for factor in axis if factor.axis >= 0),
+            key=lambda factor: (factor.axis, -factor.stride),
+        )
+        order = tuple(factors.index(factor) for group in groups for factor in group)
+        assert sorted(order) == list(range(len(factors)))
+        node = tuple(math.prod(factor.size for factor in group) for group in groups)
+        places: dict[Factor, Factor] = {}
+        for axis, group in enumerate(groups):
+            stride = node[axis]
+            for factor in group:
+                stride //= factor.size
+                places[factor] = Factor(axis, factor.size, stride)
+        axes = tuple(_merged([places.get(factor, factor) for factor in axis]) for axis in self.axes)
+        return Arrangement(
+            sizes=tuple(factor.size for factor in factors) or (1,),
+            order=order or (0,),
+            layout=Layout(axes, node),
+            is_same=order == tuple(range(len(order))) and node == self.node,
+        )
+
+    def arranged_like(self, other: "Layout") -> Arrangement | None:
+        """Return how the node gets the order and shape of the node of a tensor of equal shape.
+
+        None if the axes of that node are not products of factors of this one.
+        """
+        finest = [factor for axis in other.axes for factor in axis]
+        try:
+            fine = self.reshaped([factor.size for factor in finest])
+        except LayoutError:
             return None
-        sizes = [factor.size for factor in factors]
-        return torch.arange(math.prod(sizes)).reshape(sizes).permute(order).flatten()
+        for factor, part in zip(finest, fine.axes, strict=True):
+            if (part != (factor,)) if factor.axis < 0 else any(mine.axis < 0 for mine in part):
+                return None
+        groups: list[Axis] = []
+        for own in range(len(other.node)):
+            mine = [n for n, factor in enumerate(finest) if factor.axis == own]
+            mine.sort(key=lambda n: -finest[n].stride)
+            groups.append(tuple(factor for n in mine for factor in fine.axes[n]))
+        made = fine.arranged(groups)
+        return replace(made, layout=made.layout.reshaped(self.shape))
+
+    def to_node(self, values: Tensor) -> Tensor:
+        """Return values in the order of the tensor's axes behind T and B in that of the node.
+
+        Args:
+            values: may have any axes before those: ``[T, B, ...]`` becomes ``[T, B, *node]``.
+        """
+        axes = [axis for axis in self.axes if not axis or axis[0].axis >= 0]
+        factors = [factor for axis in axes for factor in axis]
+        order = sorted(range(len(factors)), key=lambda n: (factors[n].axis, -factors[n].stride))
+        first = values.dim() - len(axes)
+        split = values.reshape(*values.shape[:first], *(factor.size for factor in factors))
+        moved = split.permute(*range(first), *(first + n for n in order))
+        return moved.reshape(*values.shape[:first], *self.node)
 
 
-def _long(axis: Axis) -> Axis:
-    """Return an axis without its factors of size 1, except time."""
-    return tuple(factor for factor in axis if factor.size > 1 or factor.axis == TIME)
+def _own_axes(node: Sequence[int]) -> tuple[Axis, ...]:
+    return tuple((Factor(axis, size),) if size > 1 else () for axis, size in enumerate(node))
 
 
 def _merged(axis: list[Factor]) -> Axis:

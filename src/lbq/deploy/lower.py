@@ -11,10 +11,15 @@ from lbq.deploy.graph import LoweredNetwork
 from lbq.deploy.lowering import Lowering
 from lbq.errors import LoweringError
 from lbq.models import time
-from lbq.neurons.neuron import Neuron
 
 
-def lower(model: nn.Module, example: Tensor, *, check_time: bool = False) -> LoweredNetwork:
+def lower(
+    model: nn.Module,
+    example: Tensor,
+    *,
+    batch_axis: int | None = None,
+    check_time: bool = False,
+) -> LoweredNetwork:
     """Convert a trained network to an equivalent one with integer levels between its layers.
 
     Batch norms are folded and steps absorbed in float64; the result has the model's dtype. The same
@@ -26,10 +31,12 @@ def lower(model: nn.Module, example: Tensor, *, check_time: bool = False) -> Low
     The network is lowered as in eval mode; one in train mode gives a warning.
 
     Args:
-        model: a network of synapses, batch norms, pools, sums and neurons that torch.export can
-            export. It is not changed.
-        example: an input that determines the shapes: static inputs ``[B, C, H, W]`` or
-            ``[B, features]``, or frames with time first.
+        model: a network that torch.export can export, of operators that are exact in integers
+            (docs/deploy/coverage.md). It is not changed.
+        example: an input that determines the shapes: static inputs, batch first, such as
+            ``[B, C, H, W]``, or sequences, time first, such as ``[T, B, features]``.
+        batch_axis: the axis of ``example`` that is the batch: 0 for static inputs, 1 for sequences.
+            By default as in :func:`lbq.check_time`, by the number of axes.
         check_time: first check, with :func:`lbq.check_time`, that the model does not take the batch
             as time.
 
@@ -38,19 +45,18 @@ def lower(model: nn.Module, example: Tensor, *, check_time: bool = False) -> Low
         >>> net(torch.randn(4, 3, 16, 16)).shape
         torch.Size([4, 10])
     """
+    axis = _batch_axis(example, batch_axis)
     if check_time:
-        time.check_time(model, example)
+        time.check_time(model, example, batch_axis=axis)
     _check_mode(model)
-    has_time = _has_time(example)
-    example = example[:, :1] if has_time else example[:1]
-    captured = capture(model, example, batch_axis=int(has_time))
-    lowering = Lowering(captured, example, has_time, _dtype_of(model))
+    example = example.narrow(axis, 0, 1)
+    captured = capture(model, example, batch_axis=axis)
+    lowering = Lowering(captured, example, axis == 1, _dtype_of(model))
 
-    def lower_in_float64() -> tuple[LoweredNetwork, dict[str, Neuron]]:
-        exact = Lowering(captured, example, has_time, torch.float64)
-        return exact.network, exact.neurons
+    def lower_in_float64() -> Lowering:
+        return Lowering(captured, example, axis == 1, torch.float64)
 
-    check_agreement(model, example, lower_in_float64, has_time=has_time)
+    check_agreement(model, example, lower_in_float64, batch_axis=axis)
     return lowering.network
 
 
@@ -65,13 +71,13 @@ def _check_mode(model: nn.Module) -> None:
         )
 
 
-def _has_time(example: Tensor) -> bool:
-    if not 2 <= example.dim() <= 5:
+def _batch_axis(example: Tensor, batch_axis: int | None) -> int:
+    if not 2 <= example.dim() <= 5 or batch_axis not in (None, 0, 1):
         raise LoweringError(
-            f"the example has shape {list(example.shape)}; pass a batch of static inputs, "
-            f"[B, features] or [B, C, H, W], or of frames, [T, B, features] or [T, B, C, H, W]"
+            f"the example has shape {list(example.shape)} and batch_axis={batch_axis}; pass a "
+            f"batch of static inputs, [B, ...], or of sequences, [T, B, ...]"
         )
-    return example.dim() in (3, 5)
+    return time.find_batch_axis(example, batch_axis)
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:

@@ -1,0 +1,5 @@
+"""Lower captured operators to nodes: one file per family of operators."""
+
+from lbq.deploy.lowering.lowering import Lowering
+
+__all__ = ["Lowering"]
