@@ -123,11 +123,14 @@ class _Written:
         if network.takes_frames:
             folded = self.graph.constant(np.array([-1, *network.input_shape]), np.int64)
             value = self.graph.op("Reshape", value, folded)  # [T * B, ...]
+        value = self._nodes.enter(value)
+        if self.fusion_groups is not None:  # no scale moves past it, as behind int8 convolutions
+            value = self.graph.op("Abs", value)
         return TimedValue(
             "moving" if network.takes_frames else "still",
             network.input_shape,
             network.timesteps,
-            folded=self._nodes.enter(value),
+            folded=value,
             high=PIXEL_MAX,
             is_byte=True,
         )
