@@ -95,7 +95,8 @@ class _Written:
             is_wide = any(self._largest(ref.path) >= EXACT_FLOAT32 for ref in network.plan)
             self._nodes = IntegerNodes(self.graph, is_wide=is_wide)
         else:
-            self._nodes = RealNodes(self.graph, is_integer=network.is_integer)
+            is_int8 = style in ("int8", "int8-lossy")
+            self._nodes = RealNodes(self.graph, is_integer=network.is_integer, is_int8=is_int8)
         self.fusion_groups = None
         if style in ("int8", "int8-lossy"):
             self.fusion_groups = Int8FusionGroups(
@@ -123,14 +124,11 @@ class _Written:
         if network.takes_frames:
             folded = self.graph.constant(np.array([-1, *network.input_shape]), np.int64)
             value = self.graph.op("Reshape", value, folded)  # [T * B, ...]
-        value = self._nodes.enter(value)
-        if self.fusion_groups is not None:  # no scale moves past it, as behind int8 convolutions
-            value = self.graph.op("Abs", value)
         return TimedValue(
             "moving" if network.takes_frames else "still",
             network.input_shape,
             network.timesteps,
-            folded=value,
+            folded=self._nodes.enter(value),
             high=PIXEL_MAX,
             is_byte=True,
         )

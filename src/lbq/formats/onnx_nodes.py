@@ -48,8 +48,11 @@ class Nodes:
     def shortcut(self, node: Shortcut, inputs: list[TimedValue], made: TimedValue) -> str:
         """Multiply every channel."""
         weight = self.constant(per_channel(node.weight, made.shape))
-        product = self.graph.op("Mul", self.numbers(inputs[0]), weight)
-        return self.with_bias(product, node, made)
+        return self.with_bias(self.scaled(self.numbers(inputs[0]), weight), node, made)
+
+    def scaled(self, name: str, weight: str) -> str:
+        """Multiply by a constant."""
+        return self.graph.op("Mul", name, weight)
 
     def with_bias(self, product: str, node: Synapse | Shortcut, made: TimedValue) -> str:
         """Add the bias, if there is one."""
