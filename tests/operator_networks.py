@@ -265,11 +265,16 @@ def upsample(seed, batch=3):
 
 
 def zero_pad(seed, batch=3):
-    """Zeros around the spatial axes."""
+    """Zeros around the spatial axes, and the largest values of windows over them."""
     b = start(seed, batch=batch)
     path = b.source(3)
     before, after = (tuple(b.dice.randint(0, 2) for _ in b.shape(path)[1:]) for _ in range(2))
     path = b.add(ZeroPad(before=before, after=after, **b.has_time(path)), path)
+    if b.dice.random() < 0.5:
+        kernel = (2,) * len(before)
+        path = b.add(
+            Pool("max", kernel=kernel, padding=(1,) * len(before), **b.has_time(path)), path
+        )
     return b.finish(path if b.values[path].max_level is None else b.currents(path, 4))
 
 

@@ -95,7 +95,8 @@ class _Written:
             is_wide = any(self._largest(ref.path) >= EXACT_FLOAT32 for ref in network.plan)
             self._nodes = IntegerNodes(self.graph, is_wide=is_wide)
         else:
-            self._nodes = RealNodes(self.graph, is_integer=network.is_integer)
+            is_int8 = style in ("int8", "int8-lossy")
+            self._nodes = RealNodes(self.graph, is_integer=network.is_integer, is_int8=is_int8)
         self.fusion_groups = None
         if style in ("int8", "int8-lossy"):
             self.fusion_groups = Int8FusionGroups(

@@ -55,10 +55,6 @@ class IntegerNodes(Nodes):
         """Convert int32 to bytes where they hold the value."""
         return self.graph.cast(name, np.uint8) if made.is_byte else name
 
-    def stored_dtype(self, value: TimedValue) -> type[np.generic]:
-        """Return the type in which a value travels."""
-        return np.uint8 if value.is_byte else np.int32
-
     def synapse(self, node: Synapse, inputs: list[TimedValue], made: TimedValue) -> str:
         """Convolve or multiply digit by digit, and add the digits up in int32."""
         (levels,) = inputs
@@ -146,7 +142,7 @@ class IntegerNodes(Nodes):
         """Pool by slices, axis by axis: exact for every integer."""
         name = self.numbers(value)
         if any(node.padding):
-            name = self.padded(name, node.padding, node.padding, np.int32, filler)
+            name = self.padded(value, node.padding, node.padding, filler)
         for axis, (size, stride) in enumerate(zip(node.kernel, node.stride, strict=True), start=1):
             reach = (made.shape[axis] - 1) * stride + 1
             slices = [

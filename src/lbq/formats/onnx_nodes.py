@@ -45,15 +45,14 @@ class Nodes:
         """Convert numbers to the type in which this value travels."""
         return name
 
-    def stored_dtype(self, value: TimedValue) -> type[np.generic]:
-        """Return the type in which a value travels."""
-        return self._dtype
-
     def shortcut(self, node: Shortcut, inputs: list[TimedValue], made: TimedValue) -> str:
         """Multiply every channel."""
         weight = self.constant(per_channel(node.weight, made.shape))
-        product = self.graph.op("Mul", self.numbers(inputs[0]), weight)
-        return self.with_bias(product, node, made)
+        return self.with_bias(self.scaled(self.numbers(inputs[0]), weight), node, made)
+
+    def scaled(self, name: str, weight: str) -> str:
+        """Multiply by a constant."""
+        return self.graph.op("Mul", name, weight)
 
     def with_bias(self, product: str, node: Synapse | Shortcut, made: TimedValue) -> str:
         """Add the bias, if there is one."""
@@ -113,35 +112,43 @@ class Nodes:
         return self._reshaped(name, [node.sizes[axis] for axis in node.order], node.shape)
 
     def upsample(self, node: Upsample, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Look positions up, axis by axis; zeros stand behind the last one."""
-        name, space = inputs[0].batch(self.graph), inputs[0].shape[1:]
-        if node.fill == "zeros":
-            behind = [1] * len(space)
-            name = self.padded(name, [0] * len(space), behind, self.stored_dtype(made))
-        for axis, (size, factor) in enumerate(zip(space, node.factors, strict=True)):
-            index = np.repeat(np.arange(size), factor)
+        """Repeat every position, or put zeros between two."""
+        tables: list[np.ndarray] = []
+        for axis, factor in enumerate(node.factors, start=1):
+            size = inputs[0].shape[axis]
+            table = np.repeat(np.arange(size), factor)
             if node.fill == "zeros":
-                index[np.arange(len(index)) % factor > 0] = size
-                index = index[: made.shape[1 + axis]]
-            name = self.graph.op("Gather", name, self.sizes(index), axis=2 + axis)
-        return name
+                table[np.arange(len(table)) % factor > 0] = size
+            tables.append(table[: made.shape[axis]])
+        return self._looked_up(inputs[0], tables, made)
 
     def zero_pad(self, node: ZeroPad, inputs: list[TimedValue], made: TimedValue) -> str:
         """Add zeros around the spatial axes."""
-        name = inputs[0].batch(self.graph)
-        return self.padded(name, node.before, node.after, self.stored_dtype(made))
+        sides = zip(inputs[0].shape[1:], node.before, node.after, strict=True)
+        tables = [np.array([n] * before + [*range(n)] + [n] * after) for n, before, after in sides]
+        return self._looked_up(inputs[0], tables, made)
+
+    def _looked_up(self, value: TimedValue, tables: list[np.ndarray], made: TimedValue) -> str:
+        """Look positions up, axis by axis; the one behind the last is a zero.
+
+        Zeros around are no Pad: ONNX Runtime joins that with a max pool behind it, which then pads
+        with the lowest number instead.
+        """
+        name, sizes = value.batch(self.graph), value.shape[1:]
+        behind = [size in table for table, size in zip(tables, sizes, strict=True)]
+        if any(behind):
+            name = self.padded(value, [0] * len(sizes), behind)
+        for axis, (table, size) in enumerate(zip(tables, sizes, strict=True), start=2):
+            if len(table) != size:
+                name = self.graph.op("Gather", name, self.sizes(table), axis=axis)
+        return self.stored(name, made) if any(behind) else name
 
     def padded(
-        self,
-        name: str,
-        before: Sequence[int],
-        after: Sequence[int],
-        dtype: type[np.generic],
-        filler: int = 0,
+        self, value: TimedValue, before: Sequence[int], after: Sequence[int], filler: int = 0
     ) -> str:
         """Put a constant around the spatial axes."""
         pads = self.sizes([0, 0, *before, 0, 0, *after])
-        return self.graph.op("Pad", name, pads, self.graph.constant(filler, dtype))
+        return self.graph.op("Pad", self.numbers(value), pads, self.constant(filler))
 
     def part(self, name: str, axis: int, start: int, stop: int, *, step: int) -> str:
         """Take every step-th value of an axis, channels being axis 0."""

@@ -29,15 +29,25 @@ class RealNodes(Nodes):
     Args:
         graph: where to.
         is_integer: whether all numbers are integers, to be kept exact.
+        is_int8: whether the graph has int8 convolutions.
     """
 
-    def __init__(self, graph: Graph, *, is_integer: bool) -> None:
+    def __init__(self, graph: Graph, *, is_integer: bool, is_int8: bool = False) -> None:
         super().__init__(graph, _VALUE)
-        self.is_integer = is_integer
+        self.is_integer, self._is_int8 = is_integer, is_int8
 
     def enter(self, value: str) -> str:
         """Take what enters the network."""
         return self.graph.cast(value, np.float32) if self.is_integer else value
+
+    def scaled(self, name: str, weight: str) -> str:
+        """Multiply by a constant.
+
+        In a graph with int8 convolutions OpenVINO takes it for the scale of bytes, moves it past
+        sums and rounds; it does not move past Round.
+        """
+        product = super().scaled(name, weight)
+        return self.graph.op("Round", product) if self._is_int8 else product
 
     def synapse(self, node: Synapse, inputs: list[TimedValue], made: TimedValue) -> str:
         """Convolve or multiply, all timesteps in one batch."""
