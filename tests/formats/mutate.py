@@ -30,7 +30,7 @@ from lbq.errors import LBQError
 from lbq.formats import load_network, save_network
 from lbq.formats.bundle import check_regions
 from lbq.formats.container import read_file, read_tensor_table, unpack, view_tensor
-from lbq.formats.manifest import read_manifest
+from lbq.formats.manifest import KINDS, read_manifest
 from lbq.formats.validation import build, check_graph
 
 SECONDS = 1.0
@@ -41,7 +41,7 @@ RUNNABLE = 2**17
 """Values of all nodes and timesteps that are run here; larger networks are only loaded."""
 
 VALUES = [0, 1, 2, 3, -1, 7, 255, 256, 4096, 4097, 2**16, 2**31 - 1, 2**31, 2**63, 10**30]
-VALUES += [True, False, None, "", "input", "synapse", "pool", "none", "F32", "I8"]
+VALUES += [True, False, None, "", "input", "none", "F32", "I8", "zeros", *KINDS]
 VALUES += ["\ud800", "é" * 200]
 VALUES += [[], {}, [1], [1, 1], [0, 0], [65536, 65536], 0.0, -0.5, 1.5, 1e308, float("nan")]
 
