@@ -64,15 +64,15 @@ def test_a_layout_follows_reshapes_and_permutations(name):
         assert torch.equal(values_of(layout, sizes), tensor)
 
 
-def test_what_comes_back_is_like_the_node_again():
-    start = node()
-    for name in ("merge and split time", "heads and back"):
-        layout = start
-        for change, argument in CHANGES[name]:
-            layout = layout.reshaped(argument) if change == "reshape" else layout.permuted(argument)
-        assert layout == start
-        assert layout.is_sequence
-        assert layout.is_like_node((4, 5))
+def applied(layout, *changes):
+    for change, argument in changes:
+        layout = layout.reshaped(argument) if change == "reshape" else layout.permuted(argument)
+    return layout
+
+
+@pytest.mark.parametrize("name", ["merge and split time", "heads and back"])
+def test_what_comes_back_is_the_node_itself_again(name):
+    assert applied(node(), *CHANGES[name]) == node()
 
 
 @pytest.mark.parametrize(
@@ -90,51 +90,94 @@ def test_time_and_batch_are_not_cut():
         layout.reshaped((2, 2, B, 6))
 
 
-def test_leading_axes_are_time_and_batch_in_order():
-    merged = node().reshaped((T * B, *NODE))
-    static = node(timesteps=None)
-    assert (node().leading, merged.leading, static.leading) == (2, 1, 1)
+def test_time_and_batch_are_found_where_they_are():
+    merged, static = node().reshaped((T * B, *NODE)), node(timesteps=None)
     assert node().is_sequence
     assert not merged.is_sequence
-    assert not static.is_sequence
-    assert node().permuted((1, 0, 2, 3, 4)).leading is None  # batch first
-    assert node().reshaped((T, B * 6, 4, 5)).leading is None
-    once = static.reshaped((1, B, *NODE))
-    assert once.leading == 2
-    assert not once.has_time
+    assert not node().permuted((1, 0, 2, 3, 4)).is_sequence  # batch first
+    assert static.is_static
+    assert static.reshaped((1, B, *NODE)).is_static
+    assert not merged.is_static
+    assert (node().first_own, merged.first_own, static.first_own) == (2, 1, 1)
+    assert node().reshaped((T, B * 6, 4, 5)).content(1) == (Factor(CHANNELS, 6),)
 
 
 def test_one_timestep_stays_time_when_it_is_squeezed_away():
     squeezed = node(timesteps=1).reshaped((B, *NODE))
     assert squeezed.has_time
-    assert squeezed.leading == 1
+    assert squeezed.first_own == 1
     assert squeezed.reshaped((1, B, *NODE)) == node(timesteps=1)
 
 
-def test_a_permuted_node_is_not_like_the_node():
-    assert not node().permuted((0, 1, 2, 4, 3)).is_like_node((4, 5))
-    assert not node().reshaped((T, B, 6, 20)).is_like_node((4, 5))
-    swapped = node().reshaped((T, B, 2, 3, 20)).permuted((0, 1, 3, 2, 4)).reshaped((T, B, 6, 4, 5))
-    assert not swapped.is_like_node((4, 5))  # channels in another order
-    assert not swapped.is_node_axis(2, CHANNELS)
-    assert node().is_node_axis(2, CHANNELS)
+def test_an_axis_is_whole_if_it_is_an_axis_of_the_node():
+    swapped = applied(
+        node(),
+        ("reshape", (T, B, 2, 3, 20)),
+        ("permute", (0, 1, 3, 2, 4)),
+        ("reshape", (T, B, 6, 4, 5)),
+    )
+    assert node().is_whole(2)
+    assert node().is_whole(3, 1)
+    assert not swapped.is_whole(2)  # channels in another order
+    assert not node().reshaped((T, B, 6, 20)).is_whole(3, 1)
+    assert node(shape=(6, 1, 1)).reshaped((T, B, 6)).is_whole(2)
 
 
-def test_axes_of_one_pixel_do_not_count():
-    flat = node(shape=(6, 1, 1)).reshaped((T, B, 6))
-    assert flat.matches(node(shape=(6,)))
-    assert flat.is_node_axis(2, CHANNELS)
-    assert not node().reshaped((T, B, 120)).matches(node(shape=(120,)))
+GROUPINGS = {
+    "same": (CHANGES["merge time"], lambda x: [x.content(1), x.content(2), x.content(3)]),
+    "tokens first": (CHANGES["tokens"], lambda x: [x.content(2), x.content(3)]),
+    "heads": (CHANGES["heads"][:4], lambda x: [x.content(2), x.content(3), x.content(4)]),
+    "flat": (CHANGES["channels last"], lambda x: [x.content(2)]),
+}
 
 
-def test_features_are_found_where_a_flatten_put_them():
-    flat = node().permuted((0, 1, 3, 4, 2)).reshaped((T, B, 120))
+@pytest.mark.parametrize("name", GROUPINGS)
+def test_an_arranged_node_holds_the_values_of_the_tensor(name):
+    changes, grouped = GROUPINGS[name]
+    layout = applied(node(), *changes)
+    new = layout.arranged(grouped(layout))
     values = torch.randn(NODE)
-    order = flat.feature_order()
-    assert torch.equal(values.permute(1, 2, 0).flatten()[order], values.flatten())
-    assert node().reshaped((T, B, 120)).feature_order() is None
+    tensor = torch.randn(T, B, *NODE)
+    tensor[0, 0] = values
+    for change, argument in changes:
+        tensor = tensor.reshape(argument) if change == "reshape" else tensor.permute(argument)
+    first = tensor.flatten(0, layout.first_own - 1)[0]
+    assert torch.equal(new.moved(values), first.reshape(new.layout.node))
+    assert new.layout.shape == layout.shape
+    assert new.is_same == (name == "same")
 
 
-def test_channels_are_replaced_where_they_are():
-    assert node().with_channels(9).shape == (T, B, 9, 4, 5)
-    assert Factor(CHANNELS, 9) in node().with_channels(9).axes[2]
+def test_a_node_is_arranged_like_that_of_another_tensor():
+    maps = node(shape=(6, 4, 5)).reshaped((T, B, 6, 20)).permuted((0, 1, 3, 2))  # tokens of maps
+    tokens = Layout.of_node((20, 6), batch=B, timesteps=T)
+    new = tokens.arranged_like(maps)
+    assert new.layout == maps
+    values = torch.randn(20, 6)
+    assert torch.equal(new.moved(values), values.t().reshape(6, 4, 5))
+    assert maps.arranged_like(maps).is_same
+    assert (
+        Layout.of_node((8, 15), batch=B, timesteps=T).arranged_like(
+            Layout.of_node((10, 12), batch=B, timesteps=T)
+            .reshaped((T, B, 120))
+            .reshaped((T, B, 10, 12))
+        )
+        is None
+    )  # of another shape
+
+
+@pytest.mark.parametrize("name", ["tokens", "channels last", "heads and back"])
+def test_values_in_the_order_of_a_tensor_are_brought_into_that_of_the_node(name):
+    layout, tensor = applied(node(), *CHANGES[name]), torch.randn(T, 3, *NODE)
+    moved = tensor
+    for change, argument in CHANGES[name]:
+        sizes = [3 if n == B else n for n in argument]
+        moved = moved.reshape(sizes) if change == "reshape" else moved.permute(argument)
+    assert torch.equal(layout.to_node(moved), tensor)
+
+
+def test_a_whole_axis_gets_another_size():
+    layout = node().permuted((0, 1, 3, 4, 2)).resized(4, 9)
+    assert layout.shape == (T, B, 4, 5, 9)
+    assert layout.node == (9, 4, 5)
+    assert layout.is_whole(4)
+    assert node().resized(2, 1).is_whole(2)

@@ -152,12 +152,12 @@ def normalise(context: Context, call: Call) -> Symbolic:
         return pending.folded(gain, offset)
     signal = context.channels_first(call, context.signal_of(source), 1)
     signal = context.whole(signal, context.prefix(call))
-    if len(signal.terms) > 1:
+    term, *others = signal.terms
+    if others:
         currents = context.currents(signal.scaled(gain), context.prefix(call))
         node = Offset(context.to_dtype(along_channels(offset, torch.empty(signal.layout.node))))
         path = context.add(context.path(call, "norm"), node, currents.source)
         return context.given(path, signal.layout)
-    term = signal.terms[0]
     node = Shortcut(
         context.to_dtype(term.scale * gain),
         context.to_dtype(offset),
