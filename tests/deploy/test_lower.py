@@ -218,7 +218,9 @@ def test_three_matrices_are_multiplied_in_the_cheaper_order():
             self.neurons = nn.ModuleList(lbq.BurstLIF(step=0.3) for _ in range(4))
 
         def forward(self, x):
-            q, k, v = (n(f(x)) for n, f in zip(self.neurons, (self.q, self.k, self.v)))
+            q, k, v = (
+                n(f(x)) for n, f in zip(self.neurons, (self.q, self.k, self.v), strict=False)
+            )
             return self.neurons[3](0.1 * (q @ k.mT) @ v).mean(2)
 
     for tokens, inner in ((20, (1, 4, 4)), (3, (1, 3, 3))):

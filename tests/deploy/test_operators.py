@@ -144,6 +144,11 @@ def test_an_operator_gives_the_shape_and_the_levels_that_it_says(seed):
 
 @pytest.mark.parametrize("seed", range(300))
 def test_no_value_leaves_the_interval_of_its_channel(seed):
+    assert values_outside(seed) == 0
+
+
+def values_outside(seed):
+    """Count the channels of a random operator whose values leave their interval."""
     node, values = random_operator(seed)
     inputs = random_inputs(random.Random(seed + 1), values)
     entering = [
@@ -153,12 +158,12 @@ def test_no_value_leaves_the_interval_of_its_channel(seed):
     inner, outer = node.bound(entering, values, timesteps=TIMESTEPS)
     value = node.infer(values, timesteps=TIMESTEPS)
     found = _interval_of(node(*inputs), value)
-    assert (outer.low <= found.low).all()
-    assert (found.high <= outer.high).all()
     assert (inner is not None) == node.has_bound
+    outside = int(((found.low < outer.low) | (found.high > outer.high)).sum())
     if inner is not None:
-        assert inner.extremes()[0] <= min(found.low)
-        assert inner.extremes()[1] >= max(found.high)
+        low, high = inner.extremes()
+        outside += int(((found.low < low) | (found.high > high)).sum())
+    return outside
 
 
 def _interval_of(values, value):

@@ -92,11 +92,12 @@ def _load_reader():
     return module
 
 
-def integer_network(model, inputs, *, bits, calibrate=False):
+def integer_network(model, inputs, *, bits, calibrate=False, batch_axis=None):
     """Lower a random network and turn it into integers, of 8 bits if the proof refuses 16."""
-    pixels = lbq.Pixels(mean=[0.4] * model.channels, std=[0.25] * model.channels)
     images = (inputs.float() / 255 - 0.4) / 0.25
-    lowered = lbq.lower(model, images)
+    lowered = lbq.lower(model, images, batch_axis=batch_axis)
+    channels = lowered.input_shape[0]
+    pixels = lbq.Pixels(mean=[0.4] * channels, std=[0.25] * channels)
     given = images if calibrate else None
     return to_proven_integers(lowered, bits=bits, pixels=pixels, calibration=given)
 

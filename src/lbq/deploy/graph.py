@@ -133,6 +133,18 @@ class LoweredNetwork(nn.Module):
             if isinstance(node, Readout) and ref.path not in read
         )
 
+    def remove_unread(self) -> None:
+        """Remove the nodes that no output depends on."""
+        needed = set(self.outputs)
+        for ref in reversed(self.plan):
+            if ref.path in needed:
+                needed.update(ref.inputs)
+        for ref in self.plan:
+            if ref.path not in needed:
+                parent, _, name = ref.path.rpartition(".")
+                del self.get_submodule(parent)._modules[name]  # pyright: ignore[reportPrivateUsage]
+        self.plan = [ref for ref in self.plan if ref.path in needed]
+
     def values(self, *, max_size: int | None = None) -> dict[str, Value]:
         """Return what every node gives, and the input; raise if a node cannot read its inputs.
 

@@ -60,6 +60,7 @@ class Lowering(Context):
                 f"batch_axis=1 if the example has four axes)"
             )
         self._output(captured)
+        network.remove_unread()
         network.values()  # raises for what a node cannot read
 
     def _check_known(self, call: Call) -> None:
