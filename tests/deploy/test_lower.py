@@ -219,7 +219,7 @@ def test_three_matrices_are_multiplied_in_the_cheaper_order():
 
         def forward(self, x):
             q, k, v = (
-                n(f(x)) for n, f in zip(self.neurons, (self.q, self.k, self.v), strict=False)
+                n(f(x)) for n, f in zip(self.neurons[:3], (self.q, self.k, self.v), strict=True)
             )
             return self.neurons[3](0.1 * (q @ k.mT) @ v).mean(2)
 
@@ -229,6 +229,21 @@ def test_three_matrices_are_multiplied_in_the_cheaper_order():
         products = [net.values()[ref.path] for ref, node in net.nodes() if isinstance(node, Matmul)]
         assert [value.shape for value in products] == [inner, (1, tokens, 4)]
         torch.testing.assert_close(net(x), model(x), rtol=1e-12, atol=1e-12)
+
+
+def test_modules_may_be_named_as_attributes_of_lowered_networks_are():
+    class Names(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.plan, self.neurons, self.values = nn.Linear(4, 6), lbq.BurstLIF(), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.values(self.neurons(self.plan(x))).mean(0)
+
+    model, frames = Names().double().eval(), torch.randn(3, 7, 4).double()
+    net = lower(model, frames)
+    assert [path for path, _ in net.neurons()] == ["neurons_"]
+    torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
 
 
 def test_the_batch_axis_says_whether_the_first_axis_is_time():

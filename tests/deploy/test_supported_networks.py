@@ -190,12 +190,6 @@ EXACT = {
         lambda s, x: s.h(s.n2(s.c2(cat([y := s.s(x), z := s.n(s.c(y))], 2) + cat([z, y], 2)))),
         c2=over(conv(8, 4)),
     ),
-    "residual behind global pooling": lambda: net(
-        lambda s, x: s.l2(s.n(s.l(f := s.p(s.s(x))) + f)).mean(0),
-        p=over(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        l=nn.Linear(4, 4),
-        l2=nn.Linear(4, 5),
-    ),
     # what enters, and how it is repeated
     "input skip by a convolution": lambda: net(
         lambda s, x: s.h(s.n(s.c(s.s(x)) + s.r(s.p(x)))), p=conv(3, 4, 1)
@@ -348,10 +342,14 @@ MOVED = {
         lambda s, x: s.l(s.n(s.c(s.s(x)).flatten(2))).mean(0), n=per_channel(256)
     ),
     "flattened maps as the answer": lambda: net(lambda s, x: s.c(s.s(x)).flatten(2).mean(0)),
-    "one sample per token": lambda: net(
-        lambda s, x: s.l(s.n(s.t(s.s(x).flatten(3).transpose(2, 3)))).mean((0, 2)),
-        t=nn.Linear(4, 6),
-        l=nn.Linear(6, 5),
+    "residual behind global pooling": lambda: net(
+        lambda s, x: s.l2(s.n(s.l(f := s.p(s.s(x))) + f)).mean(0),
+        p=over(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        l=nn.Linear(4, 4),
+        l2=nn.Linear(4, 5),
+    ),
+    "3x3 convolution, then global pool": lambda: classify(
+        conv(4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     ),
     "half of the channels": lambda: net(
         lambda s, x: s.h(s.n(s.c(s.s(x).unflatten(2, (2, 2))[:, :, 1]))), c=over(conv(2, 4))
@@ -403,10 +401,6 @@ REAL = {
     "mean over time, then a linear layer": (
         lambda: nn.Sequential(*chain(over(conv(4, 4)), burst()), nn.Linear(5, 2)),
         "readout averages .* over time",
-    ),
-    "3x3 convolution, then global pool": (
-        lambda: classify(conv(4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        "real-valued currents",
     ),
     "an input skip to the answer": (
         lambda: net(lambda s, x: s.h(s.n(s.c(s.s(x)))) + s.l(x.flatten(1)), l=nn.Linear(192, 5)),

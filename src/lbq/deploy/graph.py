@@ -103,6 +103,9 @@ class LoweredNetwork(nn.Module):
         unknown = [name for name in inputs if name not in known]
         if unknown:
             raise LoweringError(f"{path} reads {', '.join(unknown)}, which is not before it")
+        first, dot, rest = path.partition(".")
+        if hasattr(self, first) and first not in self._modules:  # "neurons", "values" and so on
+            path = f"{first}_{dot}{rest}"
         unique, number = path, 2
         while unique in known or self._is_taken(unique):
             unique, number = f"{path}_{number}", number + 1
