@@ -1,8 +1,11 @@
 """Every operator in every format and backend: the same integers."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
+from integer_networks import integer_network, random_bytes
 from onnx_networks import ENGINES, answers, exported_answers, num_different
 from operator_networks import NETWORKS, real_network
 
@@ -35,6 +38,15 @@ def test_every_backend_and_every_onnx_engine_gives_the_same_integers(name, seed)
         if all(max(-bound.low, bound.high) < 2**22 for bound in prove(net).values()):
             fast = exported_answers(net, raw, engine=engine, style="fast")
             assert not num_different(fast, expected)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LBQ_RANDOM_GRAPHS", "10"))))
+def test_a_random_graph_gives_the_same_integers_in_every_onnx_engine(seed):
+    net = integer_network(seed)
+    raw = random_bytes(net, seed)
+    expected = answers(net, raw)
+    for engine in ENGINES:
+        assert not num_different(exported_answers(net, raw, engine=engine), expected)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

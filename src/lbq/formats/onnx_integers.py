@@ -130,8 +130,7 @@ class IntegerNodes(Nodes):
                 return graph.cast(graph.op("MaxPool", real, **window(node)), np.int32)
             return self._slide(node, inputs[0], made, "Max", filler=_LOWEST)
         if is_global(node, value) and made.largest < EXACT_FLOAT32:
-            axes = self.sizes(range(2, 1 + len(made.shape)))
-            total = graph.op("ReduceSum", self.numbers(value), axes, keepdims=1)
+            total = self.sum_over_space(value)
         else:
             total = self._slide(node, value, made, "Add", filler=0)
         return self.stored(total, made)

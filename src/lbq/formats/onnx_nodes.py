@@ -150,6 +150,20 @@ class Nodes:
         pads = self.sizes([0, 0, *before, 0, 0, *after])
         return self.graph.op("Pad", self.numbers(value), pads, self.constant(filler))
 
+    def sum_over_space(self, value: TimedValue) -> str:
+        """Add all positions of a channel up.
+
+        OpenVINO mixes up the channels of a scale behind a sum over one axis, so that one is summed
+        as a map.
+        """
+        channels, *space = value.shape
+        is_map = len(space) == 2
+        name = self.numbers(value)
+        if not is_map:
+            name = self.graph.op("Reshape", name, self.sizes([-1, channels, *space, 1]))
+        name = self.graph.op("ReduceSum", name, self.sizes([2, 3]), keepdims=1)
+        return name if is_map else self.graph.op("Reshape", name, self.sizes([-1, channels, 1]))
+
     def part(self, name: str, axis: int, start: int, stop: int, *, step: int) -> str:
         """Take every step-th value of an axis, channels being axis 0."""
         numbers = (start, stop, 1 + axis, step)
@@ -177,11 +191,15 @@ def per_channel(values: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def convolution(node: Synapse) -> dict[str, object]:
-    """Return the attributes of a convolution."""
+    """Return the attributes of a convolution.
+
+    The dilation of an axis with one tap changes nothing, but OpenVINO crashes over it.
+    """
+    taps = zip(node.weight.shape[2:], node.dilation, strict=True)
     return {
         "strides": list(node.stride),
         "pads": [*node.padding, *node.padding],
-        "dilations": list(node.dilation),
+        "dilations": [dilation if size > 1 else 1 for size, dilation in taps],
         "group": node.groups,
     }
 

@@ -74,8 +74,7 @@ class RealNodes(Nodes):
         if node.kind == "max":
             return graph.op("MaxPool", value, **window(node))
         if is_global(node, inputs[0]):
-            axes = self.sizes(range(2, 1 + len(made.shape)))
-            return graph.op("ReduceSum", value, axes, keepdims=1)
+            return self.sum_over_space(inputs[0])
         channels = made.shape[0]
         ones = graph.constant(np.ones((channels, 1, *node.kernel)), _VALUE)
         return graph.op("Conv", value, ones, group=channels, **window(node))
