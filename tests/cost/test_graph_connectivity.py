@@ -520,6 +520,17 @@ def test_sums_that_change_places_before_a_convolution_are_refused():
         lbq.OpCounter(read_out(network, "conv"))
 
 
+def test_a_shortcut_behind_overlapping_sums_adds_a_level_to_each_of_them():
+    network = small_network((2, 4))
+    network.add("sum", Pool("sum", kernel=(2,)), "a")
+    network.add("flat", Rearrange(sizes=(6,), order=(0,), shape=(6,)), "sum")
+    network.add("block.shortcut", Shortcut(torch.ones(1), max_input=6), "flat")
+    table, levels = run(read_out(network, "block.shortcut"), torch.randn(T, B, 2, 4))
+    windows = torch.tensor([1, 2, 2, 1])
+    expected = sum(int((levels["a", t].long() * windows).sum()) for t in range(T))
+    assert table.identities().unary_acs == expected
+
+
 def test_sums_that_are_multiplied_are_listed_as_uncounted():
     network = small_network((2, 4, 4))
     network.add("sum", Pool("sum", kernel=(2, 2), stride=(2, 2)), "a")
