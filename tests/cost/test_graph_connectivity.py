@@ -14,6 +14,7 @@ from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.deploy.operators import (
     Concat,
     GraphError,
+    IntegerNeuron,
     LevelNeuron,
     Matmul,
     Move,
@@ -28,6 +29,7 @@ from lbq.deploy.operators import (
     ZeroPad,
 )
 from lbq.errors import CountError
+from lbq.kernels.native_scan import isa
 
 T, B = 2, 2
 
@@ -518,6 +520,17 @@ def test_sums_that_change_places_before_a_convolution_are_refused():
         lbq.OpCounter(read_out(network, "conv"))
 
 
+def test_a_shortcut_behind_overlapping_sums_adds_a_level_to_each_of_them():
+    network = small_network((2, 4))
+    network.add("sum", Pool("sum", kernel=(2,)), "a")
+    network.add("flat", Rearrange(sizes=(6,), order=(0,), shape=(6,)), "sum")
+    network.add("block.shortcut", Shortcut(torch.ones(1), max_input=6), "flat")
+    table, levels = run(read_out(network, "block.shortcut"), torch.randn(T, B, 2, 4))
+    windows = torch.tensor([1, 2, 2, 1])
+    expected = sum(int((levels["a", t].long() * windows).sum()) for t in range(T))
+    assert table.identities().unary_acs == expected
+
+
 def test_sums_that_are_multiplied_are_listed_as_uncounted():
     network = small_network((2, 4, 4))
     network.add("sum", Pool("sum", kernel=(2, 2), stride=(2, 2)), "a")
@@ -547,3 +560,42 @@ def test_macs_of_products_are_listed_with_those_of_synapses():
     network.add("out", Shortcut(torch.ones(1), max_input=36), "scores")
     found = lbq.count_macs(read_out(network, "out"), network.example())
     assert found == {"a_synapse": T * 144, "b_synapse": T * 144, "scores": T * 3 * 4 * 4 * 4}
+
+
+def integer_attention():
+    """An integer network that multiplies the levels of two neurons."""
+    network = LoweredNetwork(timesteps=T, input_shape=(2, 4), takes_frames=True, logit_scale=1.0)
+    for name in "qk":
+        weight = torch.randint(-9, 10, (2, 2, 1), dtype=torch.int8)
+        synapse = Synapse(weight, max_input=255, bits=8)
+        current = network.add(f"{name}_synapse", synapse, INPUT)
+        thresholds = torch.tensor([[100], [400], [900]], dtype=torch.int32).expand(3, 2).clone()
+        reset_amount = torch.tensor([100, 100], dtype=torch.int32)
+        neuron = IntegerNeuron(
+            thresholds, multiplier=1, shift=1, reset_amount=reset_amount, reset="event"
+        )
+        network.add(name, neuron, current)
+    for name, shape in (("q", (2, 4, 1)), ("k", (2, 1, 4))):
+        network.add(f"{name}_heads", Rearrange(sizes=(8,), order=(0,), shape=shape), name)
+    network.add("scores", Matmul(), "q_heads", "k_heads")
+    weight = torch.randint(-9, 10, (3, 32), dtype=torch.int8)
+    network.add("out", Synapse(weight, max_input=9, bits=8), "scores")
+    network.add("readout", Readout("sum"), "out")
+    return network
+
+
+@pytest.mark.parametrize("backend", ["dense", "planes", "native"])
+def test_every_backend_counts_an_integer_network_alike(backend):
+    if backend == "native" and isa() is None:
+        pytest.skip("the native library is not built here")
+    torch.manual_seed(0)
+    network, inputs = integer_attention(), torch.randint(0, 256, (T, 7, 2, 4), dtype=torch.uint8)
+    expected, levels = run(network, inputs)
+    counter = lbq.OpCounter(network)
+    lbq.run_network(network, inputs, backend=backend, watch=counter)
+    assert counter.table() == expected
+    q, k = (torch.cat([levels[name, t] for t in range(T)]).long() for name in "qk")
+    scores = q.unsqueeze(-1) * k.unsqueeze(-2)
+    assert expected.total_products().unary == int(scores.sum()) > 0
+    assert expected.by_edge() == {("scores", "out"): expected.total()}
+    assert expected.total().unary_acs == 3 * int(scores.sum())

@@ -216,7 +216,7 @@ def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iter
     first = [*is_sum, True].index(True)
     reach = _fan_out(node, graph.values[graph.inputs[path][0]], is_behind_sum=any(is_sum))
     for step in reversed(route.steps[first:]):
-        reach = _through(reach, step, path)
+        reach = _through(reach, step, path, is_identity=isinstance(node, Shortcut))
     carried = route.steps[:first]
 
     def carry(root: str, levels: Mapping[str, Tensor]) -> Tensor:
@@ -266,15 +266,15 @@ def _fan_out(node: Weighted, value: Value, *, is_behind_sum: bool = False) -> Fa
     )
 
 
-def _through(reach: FanOutMap, step: _Step, target: str) -> FanOutMap:
+def _through(reach: FanOutMap, step: _Step, target: str, *, is_identity: bool) -> FanOutMap:
     """Take a fan-out through a sum pool, or through a move behind one."""
     node, (_, *space) = step.node, step.inputs[step.position].shape
     if isinstance(node, Pool):
         return reach.through_avg_pool(
             space, kernel=node.kernel, stride=node.stride, padding=node.padding
         )
-    if not reach.axes and isinstance(node, Rearrange):
-        return reach  # a linear layer reads every value wherever it is
+    if not reach.axes and isinstance(node, Rearrange):  # every value is read, wherever it is
+        return identity_fan_out(space) if is_identity else reach
     cells = _moved_axes(step)
     if cells is None:
         raise CountError(
