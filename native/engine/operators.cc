@@ -222,9 +222,10 @@ ValueInfo infer_neuron(Node& node, const Values& inputs, int64_t) {
 }
 
 ValueInfo infer_readout(Node& node, const Values& inputs, int64_t) {
-  const ValueInfo& value = check_currents(inputs);
-  require_rule(value.has_time || node.over_time == OverTime::kNone, LBQ_RULE_SIGNAL,
-               "it takes a sequence, and reads one instant");
+  ValueInfo value = check_currents(inputs);
+  const bool keeps = node.over_time == OverTime::kNone;
+  require_rule(value.has_time || keeps, LBQ_RULE_SIGNAL, "it takes a sequence, and reads one instant");
+  value.has_time = value.has_time && keeps;
   return value;
 }
 
@@ -892,7 +893,7 @@ void check_outputs(const Network& network) {
   }
   for (const Node& node : network.nodes) {
     if (node.kind != Kind::kReadout) continue;
-    require_rule(node.has_time && node.over_time != OverTime::kMean, LBQ_RULE_SIGNAL,
+    require_rule(node.has_time || node.sums_over_time(), LBQ_RULE_SIGNAL,
                  "%.100s takes the mean over time, or reads one instant", node.path.c_str());
     require_rule(node.over_time == network.nodes.back().over_time, LBQ_RULE_SIGNAL,
                  "%.100s is summed over time, or not, unlike the last readout", node.path.c_str());
