@@ -1,6 +1,7 @@
 #include "generic_nodes.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "operators.h"
 
@@ -44,17 +45,32 @@ void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t 
 
 namespace {
 
+// Call use(pointer to the numbers of a value in their own type).
+template <class Use>
+void with_numbers(const NodeValue& value, Use use) {
+  if (value.value.are_levels) return use(reinterpret_cast<uint8_t*>(value.data));
+  use(reinterpret_cast<int32_t*>(value.data));
+}
+
 // Between [pixels, stride] and channels first.
 void unpack(const NodeValue& from, int64_t first, int64_t* to) {
-  const int64_t pixels = from.value.shape.height * from.value.shape.width;
-  for (int64_t channel = 0; channel < from.value.shape.channels; ++channel)
-    for (int64_t pixel = 0; pixel < pixels; ++pixel) *to++ = from.at(first + pixel * from.value.stride + channel);
+  const int64_t pixels = from.value.shape.height * from.value.shape.width, stride = from.value.stride;
+  with_numbers(from, [&](const auto* numbers) {
+    for (int64_t channel = 0; channel < from.value.shape.channels; ++channel)
+      for (int64_t pixel = 0; pixel < pixels; ++pixel) *to++ = numbers[first + pixel * stride + channel];
+  });
 }
 void pack(const int64_t* from, const NodeValue& to, int64_t first) {
   const int64_t pixels = to.value.shape.height * to.value.shape.width, stride = to.value.stride;
-  for (int64_t pixel = 0; pixel < pixels; ++pixel)
-    for (int64_t channel = 0; channel < stride; ++channel)
-      to.put(first + pixel * stride + channel, channel < to.value.shape.channels ? from[channel * pixels + pixel] : 0);
+  const int64_t channels = to.value.shape.channels;
+  with_numbers(to, [&](auto* numbers) {
+    numbers += first;
+    for (int64_t pixel = 0; pixel < pixels; ++pixel, numbers += stride) {
+      for (int64_t channel = 0; channel < channels; ++channel)
+        numbers[channel] = static_cast<std::decay_t<decltype(*numbers)>>(from[channel * pixels + pixel]);
+      std::fill(numbers + channels, numbers + stride, 0);
+    }
+  });
 }
 
 }  // namespace

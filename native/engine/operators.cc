@@ -222,9 +222,10 @@ ValueInfo infer_neuron(Node& node, const Values& inputs, int64_t) {
 }
 
 ValueInfo infer_readout(Node& node, const Values& inputs, int64_t) {
-  const ValueInfo& value = check_currents(inputs);
-  require_rule(value.has_time, LBQ_RULE_SIGNAL, "it takes a sequence, and reads one instant");
-  require_rule(node.over_time != OverTime::kMean, LBQ_RULE_SIGNAL, "it takes the mean over time");
+  ValueInfo value = check_currents(inputs);
+  const bool keeps = node.over_time == OverTime::kNone;
+  require_rule(value.has_time || keeps, LBQ_RULE_SIGNAL, "it takes a sequence, and reads one instant");
+  value.has_time = value.has_time && keeps;
   return value;
 }
 
@@ -889,11 +890,14 @@ void check_outputs(const Network& network) {
     const bool is_output = node.kind == Kind::kReadout;
     require_rule(is_read[i] != is_output, LBQ_RULE_UNREAD, "%s reads %.100s, a %s", is_output ? "a node" : "no node",
                  node.path.c_str(), operator_of(node.kind).name);
-    require_rule(!is_output || node.over_time == network.nodes.back().over_time, LBQ_RULE_SIGNAL,
+  }
+  for (const Node& node : network.nodes) {
+    if (node.kind != Kind::kReadout) continue;
+    require_rule(node.has_time || node.sums_over_time(), LBQ_RULE_SIGNAL,
+                 "%.100s takes the mean over time, or reads one instant", node.path.c_str());
+    require_rule(node.over_time == network.nodes.back().over_time, LBQ_RULE_SIGNAL,
                  "%.100s is summed over time, or not, unlike the last readout", node.path.c_str());
   }
-  require_rule(network.nodes.back().kind == Kind::kReadout, LBQ_RULE_UNREAD, "the last node, %.100s, is no readout",
-               network.nodes.back().path.c_str());
 }
 
 void check_thresholds(const Node& node) {

@@ -114,7 +114,7 @@ const Operator* find_operator(std::string_view name, Kind& kind);
 // The shape rule of a node: fills in the node and returns what it gives.
 ValueInfo infer(Node& node, const std::vector<ValueInfo>& inputs, int64_t timesteps);
 
-// Throw GraphError unless every readout is an output, nothing else is unread, and all readouts treat time alike.
+// Throw GraphError unless all nodes but the readouts are read, the last node is a readout, and all treat time alike.
 void check_outputs(const Network& network);
 
 // Thresholds are positive and do not fall, and resets remove something. Throws GraphError.

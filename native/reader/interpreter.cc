@@ -29,7 +29,7 @@ class Instant {
   void advance(bool is_new_image, State& state, int64_t sample) {
     for (size_t i = 0; i < values_.size(); ++i) {
       const Node& node = network_.nodes[i];
-      if (!node.has_time && !is_new_image) continue;
+      if (!node.has_time && !is_new_image && node.kind != Kind::kReadout) continue;
       if (node.kind == Kind::kNeuron) {
         run_neuron(node, operands_[i][0].data, state.carries[i].data() + sample * node.to.size(), values_[i].data());
       } else {

@@ -275,6 +275,8 @@ void test_refusals(Report& report) {
   expect("no nodes", [](Case&, Nodes& nodes) { nodes.clear(); });
   expect("no node reads", [](Case&, Nodes& nodes) { nodes.pop_back(); });
   expect("a node reads", [](Case& c, Nodes& nodes) {
+    nodes[4].over_time = lbq::OverTime::kNone;
+    nodes[4].has_time = true;
     Node merge = c.start(Kind::kMerge, 4);
     merge.inputs = {4, 3};
     nodes.push_back(merge);
