@@ -59,10 +59,10 @@ def test_no_level_differs_in_float64(name):
     paths = {neuron: path for path, neuron in lbq.neurons.named_neurons(model)}
     calls = dict.fromkeys(paths, 0)
     assert len(lowering.neurons) == sum(map(len, expected.values()))
-    for path, (neuron, layout) in lowering.neurons.items():
-        levels = expected[paths[neuron]][calls[neuron]]
-        calls[neuron] += 1
-        assert torch.equal(found[path][0].long(), layout.to_node(levels).long()), path
+    for path, place in lowering.neurons.items():
+        levels = expected[paths[place.trained]][calls[place.trained]]
+        calls[place.trained] += 1
+        assert torch.equal(found[path][0].long(), place.layout.to_node(levels).long()), path
     for mine, answer in zip(lowered, answers, strict=True):
         torch.testing.assert_close(mine, answer, rtol=1e-9, atol=1e-9)
 
