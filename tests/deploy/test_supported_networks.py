@@ -310,6 +310,19 @@ EXACT = {
     "batch before time": lambda: net(
         lambda s, x: s.l(s.s(x).transpose(0, 1).flatten(2).transpose(0, 1)).mean(0)
     ),
+    "repetition with a forward of its own": lambda: nn.Sequential(
+        conv(3, 4), Repeated(2), burst(), head()
+    ),
+    "scaled sum of currents": lambda: net(
+        lambda s, x: s.h(s.n2(0.3 * (s.c(y := s.s(x)) + s.c2(y)) * s.g)),
+        g=nn.Parameter(torch.rand(4, 1, 1) + 0.5),
+    ),
+    "mean of a sum of currents": lambda: net(
+        lambda s, x: s.l(
+            s.n((s.c(y := s.s(x)) + s.c2(y)).mean((3, 4), keepdim=True)).flatten(2)
+        ).mean(0),
+        l=nn.Linear(4, 5),
+    ),
     "scaled currents": lambda: net(lambda s, x: s.h(s.n(0.5 * s.c(s.s(x))))),
     "hook on a container": lambda: hooked(
         layer(conv(4, 4)), "1", lambda module, args, out: 2 * out
@@ -407,10 +420,6 @@ REAL = {
         "readout averages .* over time",
     ),
     "hook on the network": (lambda: hooked(layer(conv(4, 4)), "", double), "scales"),
-    "repetition with a forward of its own": (
-        lambda: nn.Sequential(conv(3, 4), Repeated(2), burst(), head()),
-        "scales",
-    ),
     "forward of the network replaced": (lambda: patched_itself(layer(conv(4, 4))), "scales"),
     "identity written into": (lambda: net(kept_identity), "real-valued currents"),
     "written into behind dropout": (

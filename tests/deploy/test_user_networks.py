@@ -65,11 +65,11 @@ def differing_levels(name, *, samples):
     calls = dict.fromkeys(paths, 0)
     total = differ = 0
     assert len(lowering.neurons) == sum(map(len, expected.values()))
-    for path, (neuron, layout) in lowering.neurons.items():
-        levels = expected[paths[neuron]][calls[neuron]]
-        calls[neuron] += 1
+    for path, place in lowering.neurons.items():
+        levels = expected[paths[place.trained]][calls[place.trained]]
+        calls[place.trained] += 1
         total += levels.numel()
-        differ += int((found[path][0].long() != layout.to_node(levels).long()).sum())
+        differ += int((found[path][0].long() != place.layout.to_node(levels).long()).sum())
     for mine, answer in zip(lowered, answers, strict=True):
         torch.testing.assert_close(mine, answer, rtol=1e-9, atol=1e-9)
     return total, differ

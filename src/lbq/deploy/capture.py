@@ -104,8 +104,7 @@ class Captured:
 
     calls: list[Call]
     outputs: list[Call | Constant]
-    returned: str
-    """What forward returns: "tensor", or the type of a structure, such as "tuple"."""
+    """The tensors that forward returns; those of tuples, lists and dictionaries in order."""
 
 
 def capture(model: nn.Module, example: Tensor, *, batch_axis: int) -> Captured:
@@ -334,10 +333,8 @@ class _Reader:
             else:
                 self._values[node] = call = self._call(node)
                 calls.append(call)
-        spec = self._program.call_spec.out_spec
-        returned = "tensor" if spec is None or spec.is_leaf() else spec.type.__name__
         outputs = [self._values[nodes[name]] for name in names if name is not None]
-        return Captured(calls=calls, outputs=outputs, returned=returned)
+        return Captured(calls=calls, outputs=outputs)
 
     def _stored(self, node: fx.Node, name: str) -> Constant:
         *path, attribute = name.split(".")

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.deploy.capture import eval_mode
-from lbq.deploy.graph import LoweredNetwork
-from lbq.deploy.layout import Layout
-from lbq.deploy.lowering import Lowering
+from lbq.deploy.lowering import LoweredNeuron, Lowering
 from lbq.deploy.operators import LevelNeuron
 from lbq.errors import LoweringError
 from lbq.models.time import tensors_in
@@ -56,10 +54,10 @@ def check_agreement(
         try:
             lowering = lower()
             network, neurons = lowering.network, lowering.neurons
-            sizes = {neuron: _width(network, path) for path, (neuron, _) in neurons.items()}
-            expected, by_model = _run(model, inputs.clone(), {n: (n, None) for n in sizes}, sizes)
-            lowered = {network.get_submodule(path): pair for path, pair in neurons.items()}
-            answers, by_network = _run(network, inputs.clone(), lowered, sizes)
+            nodes = {network.get_submodule(path): place for path, place in neurons.items()}
+            sizes = {place.trained: _width(node, place) for node, place in nodes.items()}
+            expected, by_model = _run(model, inputs.clone(), {n: n for n in sizes}, sizes)
+            answers, by_network = _run(network, inputs.clone(), nodes, sizes)
         except (RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, LoweringError):
                 raise
@@ -106,18 +104,17 @@ def _two_samples(example: Tensor, batch_axis: int) -> Tensor:
     return torch.cat([given, other], dim=batch_axis)
 
 
-def _width(network: LoweredNetwork, path: str) -> tuple[float, float]:
-    """Return the range of the noise for a neuron: it covers all of its levels."""
-    node = network.get_submodule(path)
+def _width(node: nn.Module, place: LoweredNeuron) -> tuple[float, float]:
+    """Return the range of the noise for a trained neuron: it covers all of its levels."""
     assert isinstance(node, LevelNeuron)
-    top = 1.2 * float(node.thresholds.max())
+    top = 1.2 * float((node.thresholds * place.scale).max())
     return (-top, top) if node.is_signed else (-0.2 * top, top)
 
 
 def _run(
     network: nn.Module,
     inputs: Tensor,
-    neurons: Mapping[Any, tuple[Neuron, Layout | None]],
+    neurons: Mapping[Any, Neuron | LoweredNeuron],
     sizes: dict[Neuron, tuple[float, float]],
 ) -> tuple[list[Tensor], dict[Neuron, list[tuple[Tensor, Tensor]]]]:
     """Run a network with noise at its neurons; return its outputs, their currents and levels.
@@ -125,8 +122,7 @@ def _run(
     Args:
         network: trained or lowered.
         inputs: of the network.
-        neurons: for each of its neurons, the trained one; of a lowered one, the layout of its
-            currents too.
+        neurons: the trained neurons themselves, or what each neuron of a lowered network was.
         sizes: range of the noise of each trained neuron.
     """
     seeds = {neuron: number for number, neuron in enumerate(sizes)}
@@ -134,25 +130,33 @@ def _run(
     levels: dict[Neuron, list[Tensor]] = defaultdict(list)
 
     def add_noise(
-        neuron: Neuron, layout: Layout | None, receive: nn.Module, args: tuple[Tensor]
+        place: Neuron | LoweredNeuron, receive: nn.Module, args: tuple[Tensor]
     ) -> tuple[Tensor]:
-        currents[neuron].append(args[0])
+        (received,) = args
+        neuron = place if isinstance(place, Neuron) else place.trained
+        currents[neuron].append(received)
         low, high = sizes[neuron]
         generator = torch.Generator().manual_seed(seeds[neuron])
-        shape = args[0].shape if layout is None else (*args[0].shape[:2], *layout.shape[2:])
-        noise = torch.rand(shape, generator=generator, dtype=torch.float64).to(args[0])
-        noise = noise if layout is None else layout.to_node(noise)
-        return (args[0] + low + (high - low) * noise,)
+        shape = received.shape
+        if isinstance(place, LoweredNeuron):
+            shape = (*shape[:2], *place.layout.shape[2:])
+        noise = torch.rand(shape, generator=generator, dtype=torch.float64).to(received)
+        noise = low + (high - low) * noise
+        return (
+            received + (place.as_lowered(noise) if isinstance(place, LoweredNeuron) else noise),
+        )
 
     def keep(neuron: Neuron, emit: nn.Module, args: tuple[Tensor], result: Tensor) -> None:
         levels[neuron].append(args[0])
 
     hooks = [
         hook
-        for node, (neuron, layout) in neurons.items()
+        for node, place in neurons.items()
         for hook in (
-            node.receive.register_forward_pre_hook(partial(add_noise, neuron, layout)),
-            node.emit.register_forward_hook(partial(keep, neuron)),
+            node.receive.register_forward_pre_hook(partial(add_noise, place)),
+            node.emit.register_forward_hook(
+                partial(keep, place if isinstance(place, Neuron) else place.trained)
+            ),
         )
     ]
     with removing_hooks(hooks):
@@ -161,20 +165,21 @@ def _run(
 
 
 def _compare(
-    neurons: dict[str, tuple[Neuron, Layout]],
+    neurons: dict[str, LoweredNeuron],
     by_model: dict[Neuron, list[tuple[Tensor, Tensor]]],
     by_network: dict[Neuron, list[tuple[Tensor, Tensor]]],
 ) -> None:
     """Raise for the first neuron whose currents or levels differ."""
     calls: dict[Neuron, int] = defaultdict(int)
-    for path, (neuron, layout) in neurons.items():
+    for path, place in neurons.items():
+        neuron = place.trained
         number = calls[neuron]
         calls[neuron] += 1
         if len(by_model[neuron]) != len(by_network[neuron]):
             continue  # the model discards one of its results; outputs are compared
         (currents, levels), (mine, my_levels) = by_model[neuron][number], by_network[neuron][number]
-        if currents.shape[2:] == layout.shape[2:]:
-            currents, levels = layout.to_node(currents), layout.to_node(levels)
+        if currents.shape[2:] == place.layout.shape[2:]:
+            currents, levels = place.as_lowered(currents), place.layout.to_node(levels)
         if mine.shape != currents.shape or not _is_close(mine, currents):
             raise LoweringError(
                 f"the currents that reach {path} differ in the lowered network "

@@ -1,7 +1,7 @@
 """``Context``: the values of a network while it is lowered, and nodes for them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -16,6 +16,7 @@ from lbq.deploy.lowering.values import (
     ScaledInput,
     Symbolic,
     SymbolicValue,
+    along_channels,
     numbers,
 )
 from lbq.deploy.operators import (
@@ -40,6 +41,22 @@ Handler = Callable[["Context", Call], Any]
 REPEAT = "repeat a static current over time with lbq.RepeatOverTime(timesteps)"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoweredNeuron:
+    """The trained neuron of a neuron in a lowered network."""
+
+    trained: Neuron
+    layout: Layout
+    """Of the trained neuron's currents, on the node that the lowered one reads."""
+    scale: Tensor
+    """The trained neuron's currents are this many times the lowered one's, ``[1]`` or ``[C]``."""
+
+    def as_lowered(self, currents: Tensor) -> Tensor:
+        """Return currents of the trained neuron as the lowered one receives them."""
+        moved = self.layout.to_node(currents)
+        return moved / along_channels(self.scale, moved[0, 0])
+
+
 class Context:
     """Values by call, and what handlers of operators need to make new ones.
 
@@ -51,8 +68,8 @@ class Context:
     def __init__(self, network: LoweredNetwork, dtype: torch.dtype) -> None:
         self.network, self.dtype = network, dtype
         self.values: dict[Call, Any] = {}
-        self.neurons: dict[str, tuple[Neuron, Layout]] = {}
-        """The trained neuron of each neuron of the lowered network, and its currents' layout."""
+        self.neurons: dict[str, LoweredNeuron] = {}
+        """By path in the lowered network."""
         self._built: dict[int, tuple[Symbolic, SymbolicValue]] = {}
 
     # --- arguments

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from lbq.deploy.capture import Call
 from lbq.deploy.layout import TIME, Factor
-from lbq.deploy.lowering.context import REPEAT, Context, Handler
-from lbq.deploy.lowering.values import SymbolicValue
+from lbq.deploy.lowering.context import REPEAT, Context, Handler, LoweredNeuron
+from lbq.deploy.lowering.values import SymbolicValue, numbers
 from lbq.deploy.neuron_thresholds import as_level_neuron
-from lbq.deploy.operators import Repeat
+from lbq.deploy.operators import LevelNeuron, Repeat
 from lbq.neurons.neuron import Neuron
 
 
@@ -27,11 +30,30 @@ def neuron(context: Context, call: Call) -> SymbolicValue:
     node, step = as_level_neuron(call.module, path=call.path, dtype=context.dtype)
     if node.thresholds.shape[1] > 1 or node.reset_amount.numel() > 1:
         signal = context.channels_first(call, signal, 2)
+    signal, scale = _scaled_thresholds(signal, node)
     currents = context.currents(signal, f"{call.path}_")
     path = context.add(call.path, node, currents.source)
-    context.neurons[path] = call.module, signal.layout
+    context.neurons[path] = LoweredNeuron(trained=call.module, layout=signal.layout, scale=scale)
     term = replace(currents, source=path, scale=step, max_size=node.max_level)
     return replace(signal, terms=(term,))
+
+
+def _scaled_thresholds(signal: SymbolicValue, node: LevelNeuron) -> tuple[SymbolicValue, Tensor]:
+    """Move one positive scale of all currents into the thresholds.
+
+    Membranes are linear in the currents, so all thresholds and resets are divided by the scale.
+    Returns the value without the scale, and the scale.
+    """
+    scale = signal.terms[0].scale
+    are_currents = all(term.max_size is None for term in signal.terms)
+    are_equal = all(torch.equal(term.scale, scale) for term in signal.terms)
+    if signal.is_concatenated or not are_currents or not are_equal or not bool((scale > 0).all()):
+        return signal, numbers(1)
+    if bool((scale != 1).any()):
+        node.thresholds = (node.thresholds.double() / scale).to(node.thresholds.dtype)
+        node.reset_amount = (node.reset_amount.double() / scale).to(node.reset_amount.dtype)
+    terms = tuple(replace(term, scale=numbers(1)) for term in signal.terms)
+    return replace(signal, terms=terms), scale
 
 
 def expand(context: Context, call: Call) -> SymbolicValue:
