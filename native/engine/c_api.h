@@ -65,8 +65,9 @@ LBQ_API const char* lbq_engine_isa(const lbq_engine* engine);
 LBQ_API lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch);
 LBQ_API void lbq_engine_state_free(lbq_engine_state* state);
 
-/* Returns a lbq_engine_status. `answers` gets all outputs, one behind the other. `state` may be NULL (start at zero), `levels` too (per node: NULL or [T, B, C, H, W]), and
- * `records` (one thread and at most 4 images: the first `num_records` steps). */
+/* Returns a lbq_engine_status. `answers` gets all outputs, one behind the other. `state` may be NULL (start at zero),
+ * `levels` too (per node: NULL or [T, B, C, H, W]), and `records` (one thread and at most 4 images: the first
+ * `num_records` steps). */
 LBQ_API int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
                                 int64_t threads, lbq_engine_state* state, uint8_t* const* levels,
                                 lbq_step_record* records, int64_t num_records, int32_t* answers);

@@ -20,8 +20,8 @@ void check_tensors(const Node& node) {
     require_rule(tensor.num_dims >= 1 && count == tensor.count && tensor.data != nullptr, LBQ_RULE_SHAPE,
                  "its %s has %lld integers, its shape more or less", role.name, static_cast<long long>(tensor.count));
     const bool is_width = tensor.width == 1 || tensor.width == 2 || tensor.width == 4;
-    require_rule(is_width && (tensor.width & role.widths) != 0, LBQ_RULE_DTYPE, "its %s has integers of %d bytes", role.name,
-                 tensor.width);
+    require_rule(is_width && (tensor.width & role.widths) != 0, LBQ_RULE_DTYPE, "its %s has integers of %d bytes",
+                 role.name, tensor.width);
   }
 }
 

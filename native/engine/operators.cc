@@ -156,7 +156,7 @@ ValueInfo infer_synapse(Node& node, const Values& inputs, int64_t) {
     require_rule(weight.num_dims > 2 && weight.num_dims == value.shape.rank + 1, LBQ_RULE_SHAPE,
                  "its weights do not fit what it reads");
     require_rule(weight.shape[1] * node.groups == value.shape.channels && weight.shape[0] % node.groups == 0,
-                 LBQ_RULE_SHAPE, "%" PRId64 " outputs and %" PRId64 " channels in %" PRId64 " groups, it reads %" PRId64,
+                 LBQ_RULE_SHAPE, "%" PRId64 " outputs, %" PRId64 " channels in %" PRId64 " groups, it reads %" PRId64,
                  weight.shape[0], weight.shape[1], node.groups, value.shape.channels);
     node.window.kernel.count = weight.num_dims - 2;
     for (int axis = 0; axis < weight.num_dims - 2; ++axis) node.window.kernel[axis] = weight.shape[2 + axis];

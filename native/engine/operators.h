@@ -1,5 +1,5 @@
-// The operators of an integer network: one table with their names, settings, tensors, shape rules, bound rules and exact
-// kernels. The reader, the proof, the interpreter and the engine read it; src/lbq/deploy/operators has the same rules.
+// The operators of an integer network: one table with their names, settings, tensors, shape rules, bound rules and
+// exact kernels. Reader, proof, interpreter and engine read it; src/lbq/deploy/operators has the same rules.
 #pragma once
 
 #include <string_view>

@@ -21,7 +21,8 @@ const std::vector<std::string> kTokens = {
     "9223372036854775807", "9223372036854775808", "1e30", "-0.5", "1.5", "0.0", "1e308", "1e999", "1e-999",
     "true", "false", "null", "NaN", "\"\"", "\"input\"", "\"synapse\"", "\"pool\"", "\"merge\"",
     "\"concat\"", "\"slice\"", "\"rearrange\"", "\"upsample\"", "\"zero_pad\"", "\"offset\"", "\"multiply\"",
-    "\"matmul\"", "\"nearest\"", "\"zeros\"", "\"repeat\"", "\"shortcut\"", "\"integer_neuron\"", "\"readout\"", "\"none\"", "\"sum\"", "\"max\"",
+    "\"matmul\"", "\"nearest\"", "\"zeros\"", "\"repeat\"", "\"shortcut\"", "\"integer_neuron\"", "\"readout\"",
+    "\"none\"", "\"sum\"", "\"max\"",
     "\"event\"", "\"level\"", "\"zero\"", "\"F32\"", "\"I8\"", "\"I16\"", "\"I32\"", "\"\\ud800\"",
     "\"\\u0000\"", "\"a.b\"", "[]", "{}", "[1]", "[1, 1]", "[0, 0]", "[2, 2]", "[65536, 65536]", "[1, 1, 1]",
     "[[[[[[]]]]]]"};

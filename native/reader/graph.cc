@@ -62,9 +62,11 @@ void check_proof(const Network& network) {
 }
 
 void check_types(const Network& network) {
-  for (const Node& node : network.nodes)
-    require(node.kind != Kind::kSynapse || (node.weight_bits != 0 && (node.weight.width == 2) == (node.weight_bits == 16)),
-            LBQ_RULE_DTYPE, "the type of %s's weights does not hold %d bits", node.path.c_str(), node.weight_bits);
+  for (const Node& node : network.nodes) {
+    const int32_t bits = node.weight_bits;
+    require(node.kind != Kind::kSynapse || (bits != 0 && (node.weight.width == 2) == (bits == 16)), LBQ_RULE_DTYPE,
+            "the type of %s's weights does not hold %d bits", node.path.c_str(), bits);
+  }
 }
 
 }  // namespace

@@ -243,9 +243,11 @@ int32_t Case::add_move(int32_t input) {
   } else if (node.kind == Kind::kSlice) {
     return add_slice(input, axis);
   } else if (node.kind == Kind::kRearrange) {
-    for (int i = 0; i < shape.rank; ++i)  // split an axis in two where that is possible
-      for (const int64_t part : {shape[i] % 2 == 0 ? int64_t{2} : int64_t{1}, shape[i] % 2 == 0 ? shape[i] / 2 : shape[i]})
-        node.sizes[node.sizes.count++] = part;
+    for (int i = 0; i < shape.rank; ++i) {  // split an axis in two where that is possible
+      const int64_t part = shape[i] % 2 == 0 ? 2 : 1;
+      node.sizes[node.sizes.count++] = part;
+      node.sizes[node.sizes.count++] = shape[i] / part;
+    }
     for (int i = 0; i < node.sizes.count; ++i) node.order[node.order.count++] = i;
     std::shuffle(node.order.values, node.order.values + node.order.count, rng());
     const int rank = static_cast<int>(between(1, 3));
