@@ -22,7 +22,15 @@ HANDLERS: dict[str, Handler] = {
 }
 """By the name of the operator."""
 _FOLDING = (
-    *(moves.view, moves.permute, moves.pass_on, moves.drop, moves.take, moves.shuffle_pixels),
+    *(
+        moves.view,
+        moves.permute,
+        moves.pass_on,
+        moves.convert,
+        moves.drop,
+        moves.take,
+        moves.shuffle_pixels,
+    ),
     *(synapses.normalise, synapses.convolve, synapses.multiply, synapses.multiply_matrix),
     *(pools.pool, pools.reduce, arithmetic.add, arithmetic.scale, arithmetic.negate),
 )

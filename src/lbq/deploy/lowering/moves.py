@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.capture import Call
-from lbq.deploy.layout import CHANNELS, Factor, Layout
+from lbq.deploy.layout import CHANNELS, Factor, Layout, LayoutError
 from lbq.deploy.lowering.context import REPEAT, Context, Handler
 from lbq.deploy.lowering.sequence import repeat, same_value
 from lbq.deploy.lowering.synapses import as_linear
@@ -22,8 +22,15 @@ _PARTS = (
 
 def view(context: Context, call: Call) -> Symbolic:
     """A reshape of any kind, flatten and unsqueeze included."""
-    value = context.symbolic(context.source(call, "self"))
-    return viewed(context, value, value.layout.reshaped(call.shape))
+    source = context.source(call, "self")
+    value = context.symbolic(source)
+    try:
+        return viewed(context, value, value.layout.reshaped(call.shape))
+    except LayoutError:  # an axis is cut where factors of a node's axes meet
+        signal = context.signal_of(source)
+        everything = signal.layout.content(*range(len(source.shape)))
+        flat = context.arranged(call, signal, [everything])
+        return replace(flat, layout=flat.layout.reshaped(call.shape))
 
 
 def viewed(context: Context, value: Symbolic, layout: Layout) -> Symbolic:
@@ -238,6 +245,14 @@ def pass_on(context: Context, call: Call) -> Symbolic:
     return context.symbolic(context.source(call, name))
 
 
+def convert(context: Context, call: Call) -> Symbolic:
+    """A conversion to float32 or float64, or to another device."""
+    kind = call.arguments.get("dtype")
+    if kind not in (None, torch.float32, torch.float64):
+        context.refuse(call, f"it rounds to {kind}; leave the tensors in float32")
+    return pass_on(context, call)
+
+
 def drop(context: Context, call: Call) -> Symbolic:
     """A dropout, which drops in train mode only unless forward says otherwise."""
     if call.arguments["train"] and call.arguments["p"]:
@@ -273,7 +288,7 @@ HANDLERS: dict[str, Handler] = {
     **_named(upsample, "upsample_nearest1d", "upsample_nearest2d"),
     **_named(upsample, "_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
     **_named(pass_on, "clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy"),
-    **_named(pass_on, "to", "_to_copy", "type_as"),
+    **_named(convert, "to", "_to_copy", "type_as"),
     **_named(drop, "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"),
     "getitem": take,
 }
