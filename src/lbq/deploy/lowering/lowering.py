@@ -98,7 +98,7 @@ class Lowering(Context):
                 "the network itself cannot be lowered: it returns values that do not depend on "
                 "its input; return tensors only"
             )
-        signals = [self.materialize(self.symbolic(call)) for call in calls]
+        signals = [self.repeated(self.materialize(self.symbolic(call))) for call in calls]
         if len(signals) == 1 and self._is_read_out(signals[0]):
             return
         for call, signal in zip(calls, signals, strict=True):

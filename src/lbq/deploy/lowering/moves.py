@@ -140,7 +140,7 @@ def _part(context: Context, call: Call, source: Call, axis: int, part: range) ->
         return context.symbolic(source)
     if not part:
         context.refuse(call, "it takes an empty part")
-    value = context.signal_of(source)
+    value = context.signal_of(source, repeat=False)
     if any(factor.axis < 0 for factor in value.layout.axes[axis]):
         context.refuse(call, _PARTS)
     factors = value.layout.axes[axis]
@@ -172,7 +172,9 @@ def concatenate(context: Context, call: Call) -> Symbolic:
     parts = call.arguments["tensors"]
     if not all(isinstance(part, Call) for part in parts):
         context.refuse(call, "a tensor that does not depend on the input is concatenated")
-    signals = [context.signal_of(part) for part in parts]
+    signals = [context.signal_of(part, repeat=False) for part in parts]
+    if len({signal.repeat for signal in signals}) > 1:
+        signals = [context.repeated(signal) for signal in signals]
     axis = call.arguments["dim"] % len(call.shape)
     first = signals[0].layout
     is_once = first.is_static and not first.axes[0]
@@ -203,7 +205,7 @@ def pad(context: Context, call: Call) -> Symbolic:
     pairs = list(zip(given["pad"][::2], given["pad"][1::2], strict=True))
     if not any(map(any, pairs)):
         return context.symbolic(source)
-    signal = context.signal_of(source)
+    signal = context.signal_of(source, repeat=False)
     first, rank = signal.layout.first_own, len(source.shape)
     signal = context.as_axes(call, signal, first)
     before, after = [0] * (rank - first), [0] * (rank - first)
@@ -230,7 +232,7 @@ def upsample(context: Context, call: Call) -> Symbolic:
             call, f"it makes {source.shape[2:]} into {call.shape[2:]}; use whole factors"
         )
     factors = tuple(new // old for new, old in sizes)
-    signal = context.as_axes(call, context.signal_of(source), 1)
+    signal = context.as_axes(call, context.signal_of(source, repeat=False), 1)
     layout = signal.layout.with_node((signal.layout.node[0], *call.shape[2:]), first=1)
 
     def make() -> Upsample:
