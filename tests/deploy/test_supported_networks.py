@@ -200,6 +200,13 @@ EXACT = {
     "unsqueeze and expand": lambda: net(
         lambda s, x: s.h(s.n(s.f(x).unsqueeze(0).expand(2, -1, -1, -1, -1)))
     ),
+    "input repeated": lambda: net(
+        lambda s, x: s.h(s.n(s.c(x.unsqueeze(0).repeat(2, 1, 1, 1, 1)))),
+        c=over(conv(3, 4), nn.BatchNorm2d(4)),
+    ),
+    "input repeated and read twice": lambda: net(
+        lambda s, x: s.h(s.n(s.c(y := s.r(x)) + s.c2(s.n2(s.c(y))))), c=over(conv(3, 4))
+    ),
     "one current stacked": lambda: net(lambda s, x: s.h(s.n(torch.stack([s.f(x)] * 2)))),
     "one current concatenated over time": lambda: net(
         lambda s, x: s.h(s.n(cat([y := s.f(x)[None], y])))

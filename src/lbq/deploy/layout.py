@@ -209,9 +209,9 @@ class Layout:
         factors = [factor for axis in axes for factor in axis]
         order = sorted(range(len(factors)), key=lambda n: (factors[n].axis, -factors[n].stride))
         first = values.dim() - len(axes)
-        split = values.reshape(*values.shape[:first], *(factor.size for factor in factors))
-        moved = split.permute(*range(first), *(first + n for n in order))
-        return moved.reshape(*values.shape[:first], *self.node)
+        split = values.reshape([*values.shape[:first], *(factor.size for factor in factors)])
+        moved = split.permute([*range(first), *(first + n for n in order)])
+        return moved.reshape([*values.shape[:first], *self.node])
 
 
 def _own_axes(node: Sequence[int]) -> tuple[Axis, ...]:

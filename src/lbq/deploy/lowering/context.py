@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.capture import Call, Constant
-from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.deploy.layout import Arrangement, Axis, Layout
 from lbq.deploy.lowering.values import (
     PendingProduct,
@@ -27,6 +27,7 @@ from lbq.deploy.operators import (
     Pool,
     Readout,
     Rearrange,
+    Repeat,
     Shortcut,
     Synapse,
 )
@@ -70,7 +71,10 @@ class Context:
         self.values: dict[Call, Any] = {}
         self.neurons: dict[str, LoweredNeuron] = {}
         """By path in the lowered network."""
+        self.inputs = {INPUT}
+        """Paths of the input, and of nodes that only move its values."""
         self._built: dict[int, tuple[Symbolic, SymbolicValue]] = {}
+        self._repeated: dict[str, str] = {}
 
     # --- arguments
 
@@ -92,9 +96,16 @@ class Context:
         """Return the value of an argument; a mean over time is computed here."""
         return self.signal_of(self.source(call, name))
 
-    def signal_of(self, source: Call) -> SymbolicValue:
-        """Return the value of a call; a mean over time is computed here."""
+    def signal_of(self, source: Call, *, repeat: bool = True) -> SymbolicValue:
+        """Return the value of a call; a mean over time is computed here, and repetitions.
+
+        Args:
+            source: the call.
+            repeat: whether what will be repeated over time is repeated here already.
+        """
         value = self.materialize(self.symbolic(source))
+        if repeat:
+            value = self.repeated(value)
         if value.is_mean:
             currents = self.currents(value, f"{source.path}_".lstrip("_"))
             path = self.add("readout", Readout("mean"), currents.source)
@@ -102,6 +113,18 @@ class Context:
             value = replace(value, terms=(term,), is_mean=False)
             self.values[source] = value
         return value
+
+    def repeated(self, value: SymbolicValue) -> SymbolicValue:
+        """Return the value with terms that are repeated over time, if they shall be."""
+        if not value.repeat:
+            return value
+        terms: list[ScaledInput] = []
+        for term in value.terms:
+            if term.source not in self._repeated:
+                node = Repeat(self.network.timesteps)
+                self._repeated[term.source] = self.add(value.repeat, node, term.source)
+            terms.append(replace(term, source=self._repeated[term.source]))
+        return replace(value, terms=tuple(terms), repeat="")
 
     def pending(self, source: Call) -> PendingSynapse | None:
         """Return the pending synapse of a call that has one reader, else None."""
@@ -176,7 +199,7 @@ class Context:
             path = self.add(f"{pending.path}_merge", Merge(), *paths)
         for pool, window in pending.pools:
             path = self.add_pool(pool, window, path, signal)
-        return self.given(path, pending.layout)
+        return replace(self.given(path, pending.layout), repeat=signal.repeat)
 
     def _product(self, pending: PendingProduct) -> SymbolicValue:
         """Add a product for each pair of terms."""
@@ -226,15 +249,13 @@ class Context:
             scale: what becomes of a scale per channel.
         """
         value = self.whole(value, f"{path}_")
-        terms = [
-            replace(
-                term,
-                source=self.add(path, make(), term.source),
-                shape=layout.node,
-                scale=term.scale if term.scale.numel() == 1 else scale(term.scale),
-            )
-            for term in value.terms
-        ]
+        terms: list[ScaledInput] = []
+        for term in value.terms:
+            new = term.scale if term.scale.numel() == 1 else scale(term.scale)
+            source = self.add(path, make(), term.source)
+            if term.source in self.inputs:
+                self.inputs.add(source)
+            terms.append(replace(term, source=source, shape=layout.node, scale=new))
         return replace(value, terms=tuple(terms), layout=layout)
 
     def arranged(self, call: Call, value: SymbolicValue, groups: Sequence[Axis]) -> SymbolicValue:

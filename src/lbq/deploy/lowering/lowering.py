@@ -22,7 +22,15 @@ HANDLERS: dict[str, Handler] = {
 }
 """By the name of the operator."""
 _FOLDING = (
-    *(moves.view, moves.permute, moves.pass_on, moves.drop, moves.take, moves.shuffle_pixels),
+    *(
+        moves.view,
+        moves.permute,
+        moves.pass_on,
+        moves.convert,
+        moves.drop,
+        moves.take,
+        moves.shuffle_pixels,
+    ),
     *(synapses.normalise, synapses.convolve, synapses.multiply, synapses.multiply_matrix),
     *(pools.pool, pools.reduce, arithmetic.add, arithmetic.scale, arithmetic.negate),
 )
@@ -91,7 +99,7 @@ class Lowering(Context):
                 "the network itself cannot be lowered: it returns values that do not depend on "
                 "its input; return tensors only"
             )
-        signals = [self.materialize(self.symbolic(call)) for call in calls]
+        signals = [self.repeated(self.materialize(self.symbolic(call))) for call in calls]
         if len(signals) == 1 and self._is_read_out(signals[0]):
             return
         for call, signal in zip(calls, signals, strict=True):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.capture import Call
-from lbq.deploy.layout import CHANNELS, Factor, Layout
+from lbq.deploy.layout import CHANNELS, Factor, Layout, LayoutError
 from lbq.deploy.lowering.context import REPEAT, Context, Handler
 from lbq.deploy.lowering.sequence import repeat, same_value
 from lbq.deploy.lowering.synapses import as_linear
@@ -22,8 +22,15 @@ _PARTS = (
 
 def view(context: Context, call: Call) -> Symbolic:
     """A reshape of any kind, flatten and unsqueeze included."""
-    value = context.symbolic(context.source(call, "self"))
-    return viewed(context, value, value.layout.reshaped(call.shape))
+    source = context.source(call, "self")
+    value = context.symbolic(source)
+    try:
+        return viewed(context, value, value.layout.reshaped(call.shape))
+    except LayoutError:  # an axis is cut where factors of a node's axes meet
+        signal = context.signal_of(source)
+        everything = signal.layout.content(*range(len(source.shape)))
+        flat = context.arranged(call, signal, [everything])
+        return replace(flat, layout=flat.layout.reshaped(call.shape))
 
 
 def viewed(context: Context, value: Symbolic, layout: Layout) -> Symbolic:
@@ -133,7 +140,7 @@ def _part(context: Context, call: Call, source: Call, axis: int, part: range) ->
         return context.symbolic(source)
     if not part:
         context.refuse(call, "it takes an empty part")
-    value = context.signal_of(source)
+    value = context.signal_of(source, repeat=False)
     if any(factor.axis < 0 for factor in value.layout.axes[axis]):
         context.refuse(call, _PARTS)
     factors = value.layout.axes[axis]
@@ -165,7 +172,9 @@ def concatenate(context: Context, call: Call) -> Symbolic:
     parts = call.arguments["tensors"]
     if not all(isinstance(part, Call) for part in parts):
         context.refuse(call, "a tensor that does not depend on the input is concatenated")
-    signals = [context.signal_of(part) for part in parts]
+    signals = [context.signal_of(part, repeat=False) for part in parts]
+    if len({signal.repeat for signal in signals}) > 1:
+        signals = [context.repeated(signal) for signal in signals]
     axis = call.arguments["dim"] % len(call.shape)
     first = signals[0].layout
     is_once = first.is_static and not first.axes[0]
@@ -196,7 +205,7 @@ def pad(context: Context, call: Call) -> Symbolic:
     pairs = list(zip(given["pad"][::2], given["pad"][1::2], strict=True))
     if not any(map(any, pairs)):
         return context.symbolic(source)
-    signal = context.signal_of(source)
+    signal = context.signal_of(source, repeat=False)
     first, rank = signal.layout.first_own, len(source.shape)
     signal = context.as_axes(call, signal, first)
     before, after = [0] * (rank - first), [0] * (rank - first)
@@ -223,7 +232,7 @@ def upsample(context: Context, call: Call) -> Symbolic:
             call, f"it makes {source.shape[2:]} into {call.shape[2:]}; use whole factors"
         )
     factors = tuple(new // old for new, old in sizes)
-    signal = context.as_axes(call, context.signal_of(source), 1)
+    signal = context.as_axes(call, context.signal_of(source, repeat=False), 1)
     layout = signal.layout.with_node((signal.layout.node[0], *call.shape[2:]), first=1)
 
     def make() -> Upsample:
@@ -236,6 +245,14 @@ def pass_on(context: Context, call: Call) -> Symbolic:
     """The identity in eval mode."""
     name = "self" if "self" in call.arguments else "input"
     return context.symbolic(context.source(call, name))
+
+
+def convert(context: Context, call: Call) -> Symbolic:
+    """A conversion to float32 or float64, or to another device."""
+    kind = call.arguments.get("dtype")
+    if kind not in (None, torch.float32, torch.float64):
+        context.refuse(call, f"it rounds to {kind}; leave the tensors in float32")
+    return pass_on(context, call)
 
 
 def drop(context: Context, call: Call) -> Symbolic:
@@ -273,7 +290,7 @@ HANDLERS: dict[str, Handler] = {
     **_named(upsample, "upsample_nearest1d", "upsample_nearest2d"),
     **_named(upsample, "_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
     **_named(pass_on, "clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy"),
-    **_named(pass_on, "to", "_to_copy", "type_as"),
+    **_named(convert, "to", "_to_copy", "type_as"),
     **_named(drop, "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"),
     "getitem": take,
 }

@@ -56,7 +56,7 @@ def reduce(context: Context, call: Call) -> Symbolic:
     value = viewed(context, value, value.layout.without(set() if keeps else axes - times))
     if not times:
         return value
-    signal = context.materialize(value)
+    signal = context.repeated(context.materialize(value))
     if any(term.max_size is not None for term in signal.terms):
         context.refuse(call, "levels are averaged over time; average behind the classifier")
     own = {n for n, axis in enumerate(signal.layout.axes) if [f.axis for f in axis] == [TIME]}

@@ -93,10 +93,12 @@ def repeat(context: Context, call: Call, signal: SymbolicValue, timesteps: int) 
     if network.timesteps not in (0, timesteps):
         context.refuse(call, f"it repeats {timesteps} times in a network of {network.timesteps}")
     network.timesteps = timesteps
-    currents = context.currents(signal, f"{call.path}_".lstrip("_"))
-    path = context.add(path, Repeat(timesteps), currents.source)
     axes = signal.layout.axes if signal.layout.axes[0] else signal.layout.axes[1:]
     layout = replace(signal.layout, axes=((Factor(TIME, timesteps),), *axes))
+    if all(term.source in context.inputs for term in signal.terms):
+        return replace(signal, layout=layout, repeat=path)  # synapses run once
+    currents = context.currents(signal, f"{call.path}_".lstrip("_"))
+    path = context.add(path, Repeat(timesteps), currents.source)
     return SymbolicValue(terms=(replace(currents, source=path),), layout=layout)
 
 

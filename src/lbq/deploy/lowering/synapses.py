@@ -33,7 +33,8 @@ def convolve(context: Context, call: Call) -> PendingSynapse:
         composed = _compose(before, weight, bias, made, call)
         if composed is not None:
             return replace(composed, path=context.path(call, "conv"))
-    signal = context.as_axes(call, context.signal(call, "input"), 1)
+    source = context.signal_of(context.source(call, "input"), repeat=False)
+    signal = context.as_axes(call, source, 1)
     return _convolution(context, call, signal, weight, bias, made)
 
 
@@ -108,7 +109,7 @@ def linear(
     if before is not None and before.layout.is_whole(last) and (bias is None or before.takes_bias):
         layout = before.layout.resized(last, len(weight))
         return replace(_compose_pointwise(before, weight, bias), path=path, layout=layout)
-    signal = context.signal_of(source)
+    signal = context.signal_of(source, repeat=False)
     layout = signal.layout
     if any(factor.axis < 0 for factor in layout.axes[last]):
         context.refuse(call, "it multiplies along the batch or along time")

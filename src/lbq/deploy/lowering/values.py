@@ -41,11 +41,13 @@ class SymbolicValue:
     layout: Layout
     is_mean: bool = False
     """Whether it is the mean over time of terms that have time; its layout has none."""
+    repeat: str = ""
+    """Path of a node that will repeat the terms, which have no time, behind the first synapse."""
 
     @property
     def has_time(self) -> bool:
         """Whether the terms have a time axis."""
-        return self.layout.has_time or self.is_mean
+        return (self.layout.has_time and not self.repeat) or self.is_mean
 
     @property
     def are_levels(self) -> bool:
