@@ -89,6 +89,10 @@ def dropped(net, x):
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
+        (
+            lambda n, x: n.neuron(torch.cat([y := n.a(x), x], 2) + torch.cat([x, y], 2)),
+            "the network itself .*concatenate the same channels on both sides",
+        ),
         (lambda n, x: n.c(n.neuron(n.a(x)) * 0).mean(0), "it multiplies by 0"),
         (lambda n, x: n.c(1 / n.neuron(n.a(x))).mean(0), "reciprocal"),
         (

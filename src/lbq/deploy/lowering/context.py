@@ -330,7 +330,7 @@ class Context:
         """Return the value with terms that have all channels; concatenations are joined."""
         if not value.is_concatenated:
             return value
-        if not value.are_levels or len(_ranges(value)) != len(value.terms):
+        if not value.are_levels or len(_ranges(value, prefix)) != len(value.terms):
             return replace(value, terms=(self.currents(value, prefix),))
         parts = sorted(value.terms, key=lambda term: term.first_channel)
         node = Concat(axis=0, has_time=value.has_time)
@@ -345,7 +345,7 @@ class Context:
     def currents(self, value: SymbolicValue, prefix: str) -> ScaledInput:
         """Return the value as the currents of one node: scaled, added and concatenated."""
         parts: list[ScaledInput] = []
-        for terms in _ranges(value).values():
+        for terms in _ranges(value, prefix).values():
             made = [self._current(term, value, f"{prefix}shortcut") for term in terms]
             part = made[0]
             if len(made) > 1:
@@ -367,7 +367,7 @@ class Context:
         )
 
 
-def _ranges(value: SymbolicValue) -> dict[int, list[ScaledInput]]:
+def _ranges(value: SymbolicValue, prefix: str) -> dict[int, list[ScaledInput]]:
     """Return terms by their first channel, in order; raise if channels of two overlap in part."""
     found: dict[int, list[ScaledInput]] = {}
     for term in sorted(value.terms, key=lambda term: term.first_channel):
@@ -376,8 +376,9 @@ def _ranges(value: SymbolicValue) -> dict[int, list[ScaledInput]]:
     for first, terms in found.items():
         if first != end or len({term.shape[0] for term in terms}) > 1:
             raise LoweringError(
-                "concatenations of different channels are added without a synapse between; "
-                "concatenate the same channels on both sides"
+                f"{prefix.rstrip('._') or 'the network itself'} cannot be lowered: concatenations "
+                f"of different channels are added without a synapse between; concatenate the same "
+                f"channels on both sides"
             )
         end += terms[0].shape[0]
     return found
