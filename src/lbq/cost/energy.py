@@ -159,7 +159,7 @@ class EnergyModel:
     padding: Padding = "skipped"
     """Whether MACs that read padding are counted."""
     product_kind: ProductKind = "bit_serial"
-    """How products of levels are executed, see :class:`lbq.cost.ProductCounts`."""
+    """How products of levels are executed, see :class:`lbq.cost.count_table.ProductCounts`."""
     product_pj: float | None = None
     """Energy of one such product. By default products of levels have no price: they are left out of
     both sides, and the report says so."""
