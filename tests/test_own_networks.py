@@ -143,10 +143,12 @@ def test_operations_are_counted(network):
     assert counts.total().bit_sparse_acs > 0
 
 
-def test_products_of_attention_are_listed_as_not_counted():
+def test_products_of_attention_are_counted():
     torch.manual_seed(0)
-    counts = lbq.count_ops(Tokens(), torch.rand(T, B, 7, 6), batch_axis=1)
-    assert counts.uncounted == ("matmul in the model", "matmul in the model")
+    counts = lbq.count_ops(Tokens(), 20 * torch.rand(T, B, 7, 6), batch_axis=1)
+    assert not counts.uncounted
+    assert {product.name for product in counts.products} == {"matmul", "matmul_2"}
+    assert counts.total_products().unary > 0
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])

@@ -48,7 +48,7 @@ class BurstModel(NeuroBenchModel):
         self.takes_frames = takes_frames
         if isinstance(network, LoweredNetwork):
             self.takes_frames = network.takes_frames
-        self.counter = OpCounter(network, example)
+        self.counter = OpCounter(network, example, batch_axis=int(self.takes_frames))
         self.counted_before = _counts(self.counter)
         """Counts before the last batch."""
         self.add_activation_module(Neuron)

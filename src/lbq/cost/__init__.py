@@ -1,6 +1,6 @@
 """Operation counts of a network and energy estimates from them."""
 
-from lbq.cost.connectivity import Connectivity, Edge, LevelProduct, trace_connectivity
+from lbq.cost.connectivity import Connectivity, Edge, LevelProduct, read_connectivity
 from lbq.cost.count_table import (
     Counts,
     CountTable,
@@ -22,7 +22,6 @@ from lbq.cost.energy import (
     burst_traffic,
 )
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out
-from lbq.cost.graph_connectivity import read_connectivity
 from lbq.cost.op_counter import OpCounter, count_macs, count_ops
 
 __all__ = [
@@ -52,5 +51,4 @@ __all__ = [
     "count_ops",
     "linear_fan_out",
     "read_connectivity",
-    "trace_connectivity",
 ]

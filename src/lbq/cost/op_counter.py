@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.cost.connectivity import Connectivity, Edge, LevelProduct, trace_connectivity
+from lbq.cost.connectivity import Edge, LevelProduct, read_connectivity
 from lbq.cost.count_table import (
     Counts,
     CountTable,
@@ -18,7 +18,6 @@ from lbq.cost.count_table import (
     Padding,
     ProductCounts,
 )
-from lbq.cost.graph_connectivity import read_connectivity
 from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
@@ -52,12 +51,12 @@ class OpCounter:
         model: the network whose neurons will be watched.
         example: input of the model for a batch of one, to trace which neuron feeds which
             synapse; optional for a lowered network.
-        check_time: first test, with :func:`lbq.check_time`, that the model does not take the batch
-            as time.
+        batch_axis: the axis of the example that is the batch. By default that of length 1; if both
+            the first and the second are, the first of vectors and images (2 or 4 axes).
     """
 
     def __init__(
-        self, model: nn.Module, example: Tensor | None = None, *, check_time: bool = False
+        self, model: nn.Module, example: Tensor | None = None, *, batch_axis: int | None = None
     ) -> None:
         if example is None:
             if not isinstance(model, LoweredNetwork):
@@ -65,10 +64,7 @@ class OpCounter:
                     "OpCounter needs an example input, a batch of one, to trace the model"
                 )
             example = model.example()
-        if check_time:
-            is_sequence = example.dim() > 2 and len(example) != 1 == example.shape[1]
-            time.check_time(model, example, batch_axis=1 if is_sequence else None)
-        self._connectivity: Connectivity = _connectivity(model, example)
+        self._connectivity = read_connectivity(model, example, batch_axis=batch_axis)
         if not self._connectivity.neurons:
             raise CountError(
                 "no neuron of this model answered the example, so there are no levels to count (an "
@@ -218,14 +214,6 @@ class OpCounter:
         )
 
 
-def _connectivity(model: nn.Module, example: Tensor) -> Connectivity:
-    """Read the graph of a lowered network; trace any other model."""
-    if not isinstance(model, LoweredNetwork):
-        return trace_connectivity(model, example)
-    model.check_input(example)
-    return read_connectivity(model)
-
-
 def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> CountTable:
     """Count the operations that the levels of a model cause for these inputs.
 
@@ -249,15 +237,10 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
     axis = time.find_batch_axis(x, batch_axis)
     modes = {module: module.training for module in model.modules()}
     try:
-        counter = OpCounter(model, x.narrow(axis, 0, 1))
+        counter = OpCounter(model, x.narrow(axis, 0, 1), batch_axis=axis)
         model.eval()
         with torch.no_grad(), watch_levels(model, counter):
             model(x)
-    except CountError:
-        raise
-    except (RuntimeError, ShapeError, TimeError) as error:
-        error.add_note(time.explain_batch_axis(x, axis))
-        raise
     finally:
         for module, training in modes.items():
             module.training = training
@@ -326,11 +309,15 @@ def _add_bits(words: Tensor, lanes: Tensor) -> None:
 
 
 def count_macs(
-    model: nn.Module, example: Tensor, *, padding: Padding = "skipped"
+    model: nn.Module,
+    example: Tensor,
+    *,
+    padding: Padding = "skipped",
+    batch_axis: int | None = None,
 ) -> dict[str, int]:
     """Count the MACs of every convolution and linear layer for one sample, all timesteps.
 
-    Of a lowered network, products of levels are listed too.
+    Products of levels are listed too.
 
     By default MACs that read the zeros of a padding are left out, as in the accumulations of
     :class:`lbq.OpCounter`, so that the two can be divided by each other.
@@ -340,31 +327,21 @@ def count_macs(
         model: any network.
         example: input of the model for a batch of one.
         padding: "skipped" or "counted".
+        batch_axis: as that of :class:`lbq.OpCounter`.
 
     Example:
         >>> lbq.count_macs(torch.nn.Sequential(torch.nn.Linear(784, 10)), torch.ones(1, 784))
         {'0': 7840}
     """
     found: dict[str, int] = {}
-    connectivity = _connectivity(model, example)
+    connectivity = read_connectivity(model, example, batch_axis=batch_axis)
     if connectivity.uncounted:
         raise CountError(
             f"only convolutions and linear layers are counted, but the model also does "
             f"{', '.join(connectivity.uncounted)}"
-        )
-    if not connectivity.neurons and not _is_one_sample(example):
-        raise ShapeError(
-            f"the example must be one sample, but it has shape {list(example.shape)}; pass a batch "
-            f"of one, time first if the model takes frames"
         )
     for synapse in connectivity.synapses:
         found[synapse.name] = found.get(synapse.name, 0) + synapse.dense_macs(padding)
     for product in connectivity.products:
         found[product.name] = product.dense * connectivity.timesteps
     return found
-
-
-def _is_one_sample(example: Tensor) -> bool:
-    """Vectors and images begin with their batch; three or five axes may begin with time."""
-    leading = 1 if example.dim() % 2 == 0 else 2
-    return 1 in example.shape[:leading]

@@ -5,7 +5,7 @@ integers get from their bound rules; everything that runs, writes or counts a lo
 :meth:`LoweredNetwork.values` and :func:`prove`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,9 +136,9 @@ class LoweredNetwork(nn.Module):
             if isinstance(node, Readout) and ref.path not in read
         )
 
-    def remove_unread(self) -> None:
-        """Remove the nodes that no output depends on."""
-        needed = set(self.outputs)
+    def remove_unread(self, kept: Iterable[str] | None = None) -> None:
+        """Remove the nodes that these paths, by default the outputs, do not depend on."""
+        needed = set(self.outputs if kept is None else kept)
         for ref in reversed(self.plan):
             if ref.path in needed:
                 needed.update(ref.inputs)

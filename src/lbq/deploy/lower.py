@@ -18,7 +18,6 @@ def lower(
     example: Tensor,
     *,
     batch_axis: int | None = None,
-    check_time: bool = False,
 ) -> LoweredNetwork:
     """Convert a trained network to an equivalent one with integer levels between its layers.
 
@@ -37,8 +36,6 @@ def lower(
             ``[B, C, H, W]``, or sequences, time first, such as ``[T, B, features]``.
         batch_axis: the axis of ``example`` that is the batch: 0 for static inputs, 1 for sequences.
             By default as in :func:`lbq.check_time`, by the number of axes.
-        check_time: first check, with :func:`lbq.check_time`, that the model does not take the batch
-            as time.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -46,8 +43,6 @@ def lower(
         torch.Size([4, 10])
     """
     axis = _batch_axis(example, batch_axis)
-    if check_time:
-        time.check_time(model, example, batch_axis=axis)
     _check_mode(model)
     example = example.narrow(axis, 0, 1)
     captured = capture(model, example, batch_axis=axis)

@@ -104,7 +104,7 @@ def select(context: Context, call: Call) -> Symbolic:
     source, given = context.source(call, "self"), call.arguments
     axis = given["dim"] % len(source.shape)
     index = given["index"] % source.shape[axis]
-    part = _part(context, call, source, axis, range(index, index + 1))
+    part = _part(context, call, source, axis, range(index, index + 1), removes=True)
     return replace(part, layout=part.layout.without({axis}))
 
 
@@ -123,26 +123,29 @@ def split(context: Context, call: Call) -> tuple[Symbolic, ...]:
     if sizes is None:
         return context.refuse(call, "it is split in another way than torch.split does")
     parts: list[Symbolic] = []
-    first = 0
+    first, removes = 0, call.operator == "aten.unbind"
     for size in sizes:
-        part = _part(context, call, source, axis, range(first, first + size))
-        if call.operator == "aten.unbind":
+        part = _part(context, call, source, axis, range(first, first + size), removes=removes)
+        if removes:
             part = replace(part, layout=part.layout.without({axis}))
         parts.append(part)
         first += size
     return tuple(parts)
 
 
-def _part(context: Context, call: Call, source: Call, axis: int, part: range) -> Symbolic:
-    """Return the values at some indices of an axis."""
-    size = source.shape[axis]
-    if part == range(size):
-        return context.symbolic(source)
+def _part(
+    context: Context, call: Call, source: Call, axis: int, part: range, *, removes: bool = False
+) -> Symbolic:
+    """Return the values at some indices of an axis, which may be removed afterwards."""
+    size, whole = source.shape[axis], context.symbolic(source)
+    is_own = not any(factor.axis < 0 for factor in whole.layout.axes[axis])
+    if part == range(size) and (is_own or not removes):
+        return whole
     if not part:
         context.refuse(call, "it takes an empty part")
-    value = context.signal_of(source, repeat=False)
-    if any(factor.axis < 0 for factor in value.layout.axes[axis]):
+    if not is_own:
         context.refuse(call, _PARTS)
+    value = context.signal_of(source, repeat=False)
     factors = value.layout.axes[axis]
     is_single = len(factors) == 1
     own = factors[0].axis if is_single else CHANNELS
