@@ -6,7 +6,13 @@ from torch import Tensor
 from lbq.deploy.capture import EXPORTED_BATCH, Call, Captured
 from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.deploy.layout import BATCH, TIME, Layout, LayoutError
-from lbq.deploy.lowering import arithmetic, moves, pools, sequence, synapses
+from lbq.deploy.lowering import (
+    lower_arithmetic,
+    lower_moves,
+    lower_pools,
+    lower_sequence,
+    lower_synapses,
+)
 from lbq.deploy.lowering.advice import ADVICE
 from lbq.deploy.lowering.context import REPEAT, Context, Handler
 from lbq.deploy.lowering.values import Pending, ScaledInput, SymbolicValue, numbers
@@ -14,25 +20,36 @@ from lbq.deploy.operators import Readout
 from lbq.errors import LoweringError
 
 HANDLERS: dict[str, Handler] = {
-    **synapses.HANDLERS,
-    **pools.HANDLERS,
-    **moves.HANDLERS,
-    **sequence.HANDLERS,
-    **arithmetic.HANDLERS,
+    **lower_synapses.HANDLERS,
+    **lower_pools.HANDLERS,
+    **lower_moves.HANDLERS,
+    **lower_sequence.HANDLERS,
+    **lower_arithmetic.HANDLERS,
 }
 """By the name of the operator."""
 _FOLDING = (
     *(
-        moves.view,
-        moves.permute,
-        moves.pass_on,
-        moves.convert,
-        moves.drop,
-        moves.take,
-        moves.shuffle_pixels,
+        lower_moves.view,
+        lower_moves.permute,
+        lower_moves.pass_on,
+        lower_moves.convert,
+        lower_moves.drop,
+        lower_moves.take,
+        lower_moves.shuffle_pixels,
     ),
-    *(synapses.normalise, synapses.convolve, synapses.multiply, synapses.multiply_matrix),
-    *(pools.pool, pools.reduce, arithmetic.add, arithmetic.scale, arithmetic.negate),
+    *(
+        lower_synapses.normalise,
+        lower_synapses.convolve,
+        lower_synapses.multiply,
+        lower_synapses.multiply_matrix,
+    ),
+    *(
+        lower_pools.pool,
+        lower_pools.reduce,
+        lower_arithmetic.add,
+        lower_arithmetic.scale,
+        lower_arithmetic.negate,
+    ),
 )
 """Handlers that take a pending synapse as it is, if it is the only signal that they read."""
 
@@ -132,4 +149,4 @@ def _is_folded_further(call: Call) -> bool:
     (reader,) = call.readers
     handler = HANDLERS.get(reader.operator)
     num_signals = sum(isinstance(value, Call) for value in reader.arguments.values())
-    return (num_signals == 1 and handler in _FOLDING) or handler is arithmetic.matmul
+    return (num_signals == 1 and handler in _FOLDING) or handler is lower_arithmetic.matmul

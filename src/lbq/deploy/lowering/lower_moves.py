@@ -9,8 +9,8 @@ from torch import Tensor
 from lbq.deploy.capture import Call
 from lbq.deploy.layout import CHANNELS, Factor, Layout, LayoutError
 from lbq.deploy.lowering.context import REPEAT, Context, Handler
-from lbq.deploy.lowering.sequence import repeat, same_value
-from lbq.deploy.lowering.synapses import as_linear
+from lbq.deploy.lowering.lower_sequence import repeat, same_value
+from lbq.deploy.lowering.lower_synapses import as_linear
 from lbq.deploy.lowering.values import PendingSynapse, ScaledInput, Symbolic
 from lbq.deploy.operators import Slice, Upsample, ZeroPad
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from lbq.deploy.capture import Call
 from lbq.deploy.layout import TIME, Layout
 from lbq.deploy.lowering.context import Context, Handler
-from lbq.deploy.lowering.moves import viewed
+from lbq.deploy.lowering.lower_moves import viewed
 from lbq.deploy.lowering.values import ScaledInput, Symbolic, SymbolicValue, numbers
 from lbq.deploy.pool_args import PoolArgs, global_pool, read_pool
 

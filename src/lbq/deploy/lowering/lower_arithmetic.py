@@ -10,7 +10,7 @@ from torch import Tensor
 from lbq.deploy.capture import Call, Constant
 from lbq.deploy.layout import Layout
 from lbq.deploy.lowering.context import REPEAT, Context, Handler
-from lbq.deploy.lowering.synapses import linear
+from lbq.deploy.lowering.lower_synapses import linear
 from lbq.deploy.lowering.values import (
     PendingProduct,
     ScaledInput,
