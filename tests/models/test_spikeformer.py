@@ -67,11 +67,10 @@ def test_a_forward_equals_the_reference(form, side, strides):
         answers = model(images.double())
     expected = reference(images)
     assert torch.allclose(answers, expected, rtol=1e-9, atol=1e-9)
-    found = list(levels.values())
-    assert len(found) == len(reference.levels)
-    for (mine,), theirs in zip(found, reference.levels, strict=True):
-        assert torch.equal(mine[0].double(), theirs)
-        assert mine.any()
+    assert levels.keys() == reference.levels.keys()
+    for name, (found,) in levels.items():
+        assert torch.equal(found[0].double(), reference.levels[name])
+        assert found.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

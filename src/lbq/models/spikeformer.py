@@ -73,25 +73,26 @@ class SpikeFormer(nn.Module):
         conv = nn.Conv2d(3, first, kernel, stride=strides[0], padding=kernel // 2)
         norm = nn.BatchNorm2d(first)
         self.stem = nn.Sequential(ImagesIn(), conv, norm, RepeatOverTime(timesteps))
-        self.stages = nn.Sequential()
-        before = first
+        self.stages = nn.ModuleList()
+        self.between = nn.ModuleList()
+        """Synapses between stages."""
         for stage, (channels, count) in enumerate(zip(shape.channels, shape.blocks, strict=True)):
-            layers = nn.Sequential()
-            if stage:
-                stride = strides[stage]
-                down = synapse(before, channels, kernel=3, stride=stride, bias=True)
-                layers.extend((neuron(before), down))
-            for _ in range(count):
-                layers.append(
-                    ConvBlock(channels, neuron=neuron)
-                    if stage < 3
-                    else SpikeFormerBlock(channels, neuron=neuron, heads=shape.heads)
-                )
-            self.stages.append(layers)
-            before = channels
+            blocks = (
+                ConvBlock(channels, neuron=neuron)
+                if stage < 3
+                else SpikeFormerBlock(channels, neuron=neuron, heads=shape.heads)
+                for _ in range(count)
+            )
+            self.stages.append(nn.Sequential(*blocks))
+        for inputs, outputs, stride in zip(
+            shape.channels[:-1], shape.channels[1:], strides[1:], strict=True
+        ):
+            down = synapse(inputs, outputs, kernel=3, stride=stride, bias=True)
+            self.between.append(nn.Sequential(neuron(inputs), down))
+        last = shape.channels[-1]
         self.pool = OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.neuron = neuron(before)
-        self.classifier = nn.Linear(before, num_classes)
+        self.neuron = neuron(last)
+        self.classifier = nn.Linear(last, num_classes)
         self.mean = MeanOverTime()
         _initialise(self)
 
@@ -101,7 +102,11 @@ class SpikeFormer(nn.Module):
 
     def logits_over_time(self, images: Tensor) -> Sequence:
         """Return the classifier's output at every timestep."""
-        return self.classifier(self.neuron(self.pool(self.stages(self.stem(images)))))
+        first, *later = self.stages
+        currents = first(self.stem(images))
+        for between, stage in zip(self.between, later, strict=True):
+            currents = stage(between(currents))
+        return self.classifier(self.neuron(self.pool(currents)))
 
 
 def _initialise(model: nn.Module) -> None:
