@@ -1,6 +1,6 @@
 """The operators of lowered networks: one file per family, one shape and one bound rule each."""
 
-from lbq.deploy.operators.arithmetic import Matmul, Merge, Multiply, Offset
+from lbq.deploy.operators.arithmetic import LevelsProduct, Matmul, Merge, Multiply, Offset
 from lbq.deploy.operators.level_neuron import IntegerNeuron, LevelNeuron, NodeReset
 from lbq.deploy.operators.moves import Concat, Move, Rearrange, Slice, Upsample, ZeroPad
 from lbq.deploy.operators.operator_base import (
@@ -16,6 +16,8 @@ from lbq.deploy.operators.pool import Pool
 from lbq.deploy.operators.sequence import Readout, Repeat
 from lbq.deploy.operators.synapse import EXACT_FLOAT32, Product, Shortcut, Synapse, Weighted
 
+Multiplying = Weighted | LevelsProduct
+"""Operators that multiply levels, by weights or by levels."""
 OPERATORS: tuple[type[Operator], ...] = (
     *(Synapse, Shortcut, Merge, Pool, Repeat, LevelNeuron, IntegerNeuron, Readout),
     *(Concat, Slice, Rearrange, Upsample, ZeroPad, Offset, Multiply, Matmul),
@@ -32,10 +34,12 @@ __all__ = [
     "IntegerNeuron",
     "Interval",
     "LevelNeuron",
+    "LevelsProduct",
     "Matmul",
     "Merge",
     "Move",
     "Multiply",
+    "Multiplying",
     "NodeReset",
     "Offset",
     "Operator",
