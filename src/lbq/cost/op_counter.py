@@ -97,7 +97,7 @@ class OpCounter:
                 f"such neuron (it has {known}); create the counter from the model that is watched"
             )
         self._check(layer, t, level)
-        whole = _BitCounts(level)
+        whole = BitCounts(level)
         self._count_layer(layer, t, level, whole)
         for index in self._leaving[layer]:
             reader, levels = self._readers[index], self._arrived(index, layer, t, level)
@@ -107,7 +107,7 @@ class OpCounter:
                 self._count_product(index, reader, t, levels)
                 continue
             entering = reader.carry(levels)
-            bits = whole if entering is level else _BitCounts(entering)
+            bits = whole if entering is level else BitCounts(entering)
             counts, seen = self._edges.get((index, t), (Counts(), Activity()))
             self._edges[index, t] = counts + bits.weighted(reader.fan_out), seen + bits.activity
 
@@ -199,7 +199,7 @@ class OpCounter:
         before = self._products.get((index, t))
         self._products[index, t] = counted if before is None else before + counted
 
-    def _count_layer(self, layer: str, t: int, level: Tensor, bits: "_BitCounts") -> None:
+    def _count_layer(self, layer: str, t: int, level: Tensor, bits: "BitCounts") -> None:
         before = self._layers.get((layer, t))
         self._images[layer, t] = self._images.get((layer, t), 0) + len(level)
         self._layers[layer, t] = LayerCounts(
@@ -245,7 +245,7 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
     return counter.table()
 
 
-class _BitCounts:
+class BitCounts:
     """How often each bit is set at each spatial position in a batch of levels; signs are ignored.
 
     Channels are added up, since fan-out is the same for all of them.

@@ -1,0 +1,280 @@
+"""Does the answer to a sample depend on anything but this sample?
+
+The network runs in float64, as a copy in eval mode, on samples alone, in pairs and again. The
+outputs of all its modules are compared in the order in which they were computed, so the first one
+that differs names the module that is responsible.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lbq.audit.finding import Finding
+from lbq.models.time import tensors_in
+from lbq.neurons.watch import removing_hooks
+
+_TOLERANCE = 1e-6
+"""Largest difference between equal outputs, relative to the largest value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """What a module returned in one call."""
+
+    path: str
+    value: Tensor
+    input: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first output that differs between two runs."""
+
+    path: str
+    share: float
+    """Share of its values that differ."""
+    largest: float
+    """Largest difference, relative to the largest value."""
+
+    @property
+    def place(self) -> str:
+        """Return the path for a sentence."""
+        return self.path or "the network itself"
+
+    def evidence(self) -> dict[str, Any]:
+        """Return the numbers."""
+        return {"module": self.path, "values": self.share, "largest": self.largest}
+
+
+class Behaviour:
+    """Runs copies of a network and compares what their modules return.
+
+    Args:
+        model: any network with one input. It is not changed.
+        samples: at least two different ones.
+        batch_axis: axis of the samples, 0 or 1.
+    """
+
+    def __init__(self, model: nn.Module, samples: Tensor, *, batch_axis: int) -> None:
+        self._model, self._axis = model, batch_axis
+        samples = samples.double() if samples.is_floating_point() else samples
+        self._one, self._other = (samples.narrow(batch_axis, i, 1) for i in (0, 1))
+        self._both = samples.narrow(batch_axis, 0, 2)
+
+    def copy(self) -> nn.Module:
+        """Return the network in float64, in eval mode, with the state that it has now."""
+        return deepcopy(self._model).double().eval()
+
+    def check_determinism(self) -> Finding:
+        """Run two copies on the same samples."""
+        found = first_difference(record(self.copy(), self._both), record(self.copy(), self._both))
+        if found is None:
+            return Finding(
+                key="determinism", verdict="holds", sentence="The same samples give the same bits."
+            )
+        return Finding(
+            key="determinism",
+            verdict="fails",
+            sentence=f"Two runs on the same samples differ, first in {found.place}.",
+            module=found.path,
+            advice="random numbers in eval mode? dropout with training=True, or a random layer",
+            evidence=found.evidence(),
+        )
+
+    def check_state(self) -> Finding:
+        """Run one copy twice: nothing may survive a call."""
+        model = self.copy()
+        before = _stored(model)
+        first = record(model, self._both)
+        changed = [name for name, value in _stored(model).items() if _is_new(before.get(name), value)]
+        found = first_difference(first, record(model, self._both))
+        if found is None:
+            return Finding(
+                key="state",
+                verdict="holds",
+                sentence="A second call gives the same answers: no state survives a call.",
+                evidence={"stored": changed},
+            )
+        return Finding(
+            key="state",
+            verdict="fails",
+            sentence=f"A second call on the same samples differs, first in {found.place}: state "
+            f"survives the call.",
+            module=found.path,
+            advice="reset the neurons before every call (functional.reset_net in SpikingJelly)",
+            evidence={**found.evidence(), "stored": changed},
+        )
+
+    def check_batch(self) -> Finding:
+        """Run samples alone, side by side and in the other order."""
+        alone = [record(self.copy(), sample) for sample in (self._one, self._other)]
+        both = record(self.copy(), self._both)
+        swapped = record(self.copy(), self._both.flip(self._axis))
+        for pair, order in ((both, (0, 1)), (swapped, (1, 0))):
+            for place, sample in enumerate(order):
+                found = first_difference(alone[sample], pair, part_of_pair(place))
+                if found is not None:
+                    return Finding(
+                        key="leak",
+                        verdict="fails",
+                        sentence=f"The answer to a sample depends on the other samples of its "
+                        f"batch, first in {found.place}.",
+                        module=found.path,
+                        advice="does a neuron take the batch as time, or a norm the statistics of "
+                        "the batch? Time and batch must not be merged before a neuron",
+                        evidence=found.evidence(),
+                    )
+        return Finding(
+            key="leak",
+            verdict="holds",
+            sentence="The answer to a sample does not depend on its batch.",
+        )
+
+    def check_causality(self) -> Finding:
+        """Replay every module that reads a sequence with other values at the later timesteps."""
+        pairs = zip(record(self.copy(), self._one), record(self.copy(), self._both), strict=False)
+        model, replayed = self.copy(), 0
+        for alone, both in pairs:
+            if not _is_sequence(alone, both):
+                continue
+            assert alone.input is not None
+            changed, half = alone.input.clone(), len(alone.input) // 2
+            changed[half:] = changed[half:].flip(0) * 1.5 + 0.25
+            try:
+                before, after = (
+                    _first(deepcopy(model.get_submodule(alone.path))(x))
+                    for x in (alone.input, changed)
+                )
+            except Exception:  # a module that cannot be called alone
+                continue
+            replayed += 1
+            early = first_difference(
+                [Output(alone.path, before[:half])], [Output(alone.path, after[:half])]
+            )
+            if early is not None:
+                return Finding(
+                    key="causality",
+                    verdict="fails",
+                    sentence=f"Later timesteps change earlier outputs of {early.place}.",
+                    module=early.path,
+                    advice="a norm, mean or mixture over time needs the whole sequence: such a "
+                    "network cannot be streamed",
+                    evidence=early.evidence(),
+                )
+        if not replayed:
+            return Finding(
+                key="causality",
+                verdict="unknown",
+                sentence="No module reads a sequence, time first, of two or more timesteps.",
+            )
+        return Finding(
+            key="causality",
+            verdict="holds",
+            sentence="Later timesteps do not change earlier outputs.",
+            evidence={"modules": replayed},
+        )
+
+
+@torch.no_grad()
+def record(model: nn.Module, inputs: Tensor) -> list[Output]:
+    """Run a network; return what every module returned, in the order of the ends of their calls."""
+    outputs: list[Output] = []
+
+    def hook(path: str) -> Callable[..., None]:
+        def keep(module: nn.Module, args: Any, output: Any) -> None:
+            given = args[0] if args and isinstance(args[0], Tensor) else None
+            for value in tensors_in(output):
+                if value.is_floating_point():
+                    outputs.append(Output(path, value.detach().clone(), given))
+                    break
+
+        return keep
+
+    hooks = [m.register_forward_hook(hook(path)) for path, m in model.named_modules()]
+    with removing_hooks(hooks):
+        model(inputs)
+    return outputs
+
+
+def first_difference(
+    expected: list[Output],
+    found: list[Output],
+    part: Callable[[Tensor, Tensor], list[Tensor]] = lambda mine, theirs: [theirs],
+) -> Difference | None:
+    """Return the first output that differs; None if all are equal.
+
+    Args:
+        expected: outputs of one run.
+        found: outputs of another.
+        part: which parts of an output of the other run may be compared; one must be equal.
+    """
+    for mine, theirs in zip(expected, found, strict=False):
+        if mine.path != theirs.path:
+            return Difference(mine.path, 1.0, float("inf"))
+        differences = [_difference(mine, some) for some in part(mine.value, theirs.value)]
+        if differences and None not in differences:
+            return min((d for d in differences if d is not None), key=lambda d: d.share)
+    return None
+
+
+def part_of_pair(place: int) -> Callable[[Tensor, Tensor], list[Tensor]]:
+    """Return how the output for one of two samples is taken from that for both.
+
+    The axis of the batch is the one that is twice as long. It may be merged with others, samples
+    inside (``[T * B, ...]``) or outside.
+    """
+
+    def part(alone: Tensor, both: Tensor) -> list[Tensor]:
+        if alone.dim() != both.dim():
+            return []
+        axes = [n for n in range(alone.dim()) if both.shape[n] == 2 * alone.shape[n]]
+        if len(axes) != 1:
+            return [both] if both.shape == alone.shape else []  # no batch: the same for both
+        (axis,) = axes
+        size = alone.shape[axis]
+        inside = both.unflatten(axis, (size, 2)).select(axis + 1, place)
+        return [inside, both.unflatten(axis, (2, size)).select(axis, place)]
+
+    return part
+
+
+def _difference(mine: Output, theirs: Tensor) -> Difference | None:
+    if mine.value.shape != theirs.shape:
+        return Difference(mine.path, 1.0, float("inf"))
+    scale = max(1e-30, float(mine.value.abs().max()) if mine.value.numel() else 0.0)
+    gap = (mine.value - theirs).abs() / scale
+    wrong = ~(gap <= _TOLERANCE) & ~(mine.value.isnan() & theirs.isnan())
+    if not bool(wrong.any()):
+        return None
+    return Difference(mine.path, float(wrong.double().mean()), float(gap.max()))
+
+
+def _is_sequence(alone: Output, both: Output) -> bool:
+    """Whether a module maps ``[T, B, ...]`` to ``[T, B, ...]``."""
+    if alone.input is None or both.input is None or alone.path != both.path or not alone.path:
+        return False
+    one, two = alone.input, both.input
+    is_long = one.dim() > 2 and len(one) > 1 and len(alone.value) == len(one)
+    return is_long and len(two) == len(one) and two.shape[1] == 2 * one.shape[1]
+
+
+def _stored(model: nn.Module) -> dict[str, Any]:
+    """Return tensors that modules hold, buffers and plain attributes."""
+    found = dict(model.named_buffers())
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                found[f"{path}.{name}".lstrip(".")] = value
+    return {name: value.detach().clone() for name, value in found.items()}
+
+
+def _is_new(before: Tensor | None, after: Tensor) -> bool:
+    return before is None or before.shape != after.shape or not torch.equal(before, after)
+
+
+def _first(value: Any) -> Tensor:
+    return next(iter(tensors_in(value)))
