@@ -6,7 +6,7 @@ integers 0..255, or signed ones, times one step, or one step per channel. This n
 the neurons, so it works for the networks of any library.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -23,7 +23,9 @@ from lbq.functional.planes import popcount
 from lbq.neurons.watch import removing_hooks
 
 MAX_LEVEL = 255
-_SAMPLE = 4096
+_MOST_PRODUCT = 2**20
+"""Largest integer of an operand that may itself be the result of a product."""
+_SAMPLE, _DISTINCT = 4096, 512
 """Values that are looked at first: real numbers are found out by few."""
 _TOLERANCE = 1e-3
 """How far a value may be from a multiple of the step, in steps."""
@@ -64,15 +66,16 @@ class ProductRow:
     """Dense products, padding included, of all samples and timesteps."""
     real_macs: int = 0
     """Those with an operand that is not levels."""
-    counts: Counts = Counts()
+    counts: Counts = field(default_factory=Counts)
     """Accumulations of weights by levels."""
     pairs: int = 0
     """Products of levels, unary."""
     bit_pairs: int = 0
     """The same, bits times bits."""
-    entering: Activity = Activity()
+    entering: Activity = field(default_factory=Activity)
     max_level: int = 0
     step: float | None = None
+    num_weights: int = 0
 
     def __add__(self, other: "ProductRow") -> "ProductRow":
         return replace(
@@ -117,60 +120,94 @@ class Products:
 
 
 @contextmanager
-def watch_products(model: nn.Module) -> Generator[Products]:
-    """Intercept the products of a network inside the ``with`` block."""
-    watch = _Watch(model)
+def watch_products(
+    model: nn.Module, is_neuron: Callable[[str, nn.Module], bool] = lambda path, module: False
+) -> Generator[Products]:
+    """Intercept the products of a network inside the ``with`` block.
+
+    Args:
+        model: any network.
+        is_neuron: whether a module is a neuron; what it computes inside is not looked at.
+    """
+    watch = _Watch(model, is_neuron)
     hooks = [h for path, m in model.named_modules() for h in watch.hooks(path, m)]
     with removing_hooks(hooks), watch:
         yield watch.found
 
 
-def find_levels(values: Tensor, *, channel_axis: int | None = None) -> Levels | None:
+def find_levels(
+    values: Tensor, *, channel_axis: int | None = None, most: int = MAX_LEVEL
+) -> Levels | None:
     """Return values as integers times a step; None if they are real numbers.
 
     Args:
         values: any tensor.
         channel_axis: axis along which steps may differ.
+        most: the largest integer.
     """
     if not values.is_floating_point():
-        return _as_levels(values.double(), torch.ones(1, dtype=torch.float64))
+        return _as_levels(values.double(), torch.ones(1, dtype=torch.float64), most)
     some = values.flatten()
     some = some[:: max(1, len(some) // _SAMPLE)].double()
-    sizes = some[some != 0].abs()
-    if channel_axis is None and len(sizes) and not _are_multiples(sizes, sizes.min()):
-        return None
     exact = values.double()
-    size = exact.abs()
-    largest = torch.full_like(size, torch.inf)
-    smallest = torch.where(size > 0, size, largest)
-    found = _as_levels(exact, smallest.min())
+    step = _common_step(some[some != 0].abs(), most)
+    found = None if step is None else _as_levels(exact, step, most)
     if found is None and channel_axis is not None:
+        size = exact.abs()
+        smallest = torch.where(size > 0, size, torch.full_like(size, torch.inf))
         axes = [n for n in range(values.dim()) if n != channel_axis % values.dim()]
-        found = _as_levels(exact, smallest.amin(axes, keepdim=True))
+        found = _as_levels(exact, smallest.amin(axes, keepdim=True), most)
     return found
 
 
-def _are_multiples(sizes: Tensor, step: Tensor) -> bool:
+def _common_step(sizes: Tensor, most: int) -> Tensor | None:
+    """Return the largest number that all sizes are multiples of; None if it is too small.
+
+    Euclid's algorithm on real numbers: of integers times a step it finds the step, or a multiple
+    of it if the integers have a common factor.
+    """
+    if not len(sizes):
+        return torch.ones(1, dtype=torch.float64)
+    step, least = float(sizes.min()), float(sizes.max()) / (most + 0.5)
+    for size in sizes.unique()[:_DISTINCT].tolist():
+        step = _common_divisor(step, size)
+        if step < least:
+            return None
+    return torch.tensor([step], dtype=torch.float64)
+
+
+def _common_divisor(one: float, other: float) -> float:
+    """Return the largest number that both are multiples of, but for rounding."""
+    while other > 0:
+        one, other = other, one % other
+        if min(other, one - other) < _TOLERANCE * one:
+            other = 0.0
+    return one
+
+
+def _are_multiples(sizes: Tensor, step: Tensor, most: int) -> bool:
     ratio = sizes / step
-    return bool(((ratio - ratio.round()).abs() <= _TOLERANCE).all()) and bool(
-        (ratio <= MAX_LEVEL + 0.5).all()
+    gap = (ratio - ratio.round()).abs()
+    return bool((gap <= _TOLERANCE).all()) and bool((ratio <= most + 0.5).all())
+
+
+def _as_levels(values: Tensor, step: Tensor, most: int) -> Levels | None:
+    finite = torch.where(step.isfinite(), step, torch.ones_like(step))  # a channel of zeros
+    if not _are_multiples(values.abs(), finite, most):
+        return None
+    integers = (values / finite).round()
+    largest = int(integers.abs().max()) if integers.numel() else 0
+    is_byte = largest <= MAX_LEVEL and not bool((integers < 0).any())
+    return Levels(
+        integers.to(torch.uint8 if is_byte else torch.int32), float(finite.min()), largest
     )
 
 
-def _as_levels(values: Tensor, step: Tensor) -> Levels | None:
-    finite = torch.where(step.isfinite(), step, torch.ones_like(step))  # a channel of zeros
-    if not _are_multiples(values.abs(), finite):
-        return None
-    integers = (values / finite).round()
-    most = int(integers.abs().max()) if integers.numel() else 0
-    kind = torch.uint8 if not bool((integers < 0).any()) else torch.int16
-    return Levels(integers.to(kind), float(finite.min()), most)
-
-
 class _Watch(TorchFunctionMode):
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, is_neuron: Callable[[str, nn.Module], bool]) -> None:
         super().__init__()
         self.found = Products()
+        self._is_neuron, self._in_neuron = is_neuron, 0
         self._stack: list[str] = [""]
         self._stored = {id(t) for t in (*model.parameters(), *model.buffers())}
         self._inside = False
@@ -178,9 +215,11 @@ class _Watch(TorchFunctionMode):
     def hooks(self, path: str, module: nn.Module) -> tuple[Any, Any]:
         def enter(module: nn.Module, args: Any) -> None:
             self._stack.append(path)
+            self._in_neuron += self._is_neuron(path, module)
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             self._stack.pop()
+            self._in_neuron -= self._is_neuron(path, module)
 
         return (
             module.register_forward_pre_hook(enter),
@@ -191,7 +230,7 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if self._inside or not isinstance(output, Tensor):
+        if self._inside or self._in_neuron or not isinstance(output, Tensor):
             return output
         self._inside = True
         try:
@@ -204,12 +243,14 @@ class _Watch(TorchFunctionMode):
         if name in _CONVOLUTIONS:
             call = bind(_CONV, args, kwargs)
             if self._is_stored(call["weight"]):
-                self._add(_convolution(call, output), name, "weights")
+                row = replace(_convolution(call, output), num_weights=call["weight"].numel())
+                self._add(row, name, "weights")
                 return
         elif name == "linear":
             call = bind(("input", "weight", "bias"), args, kwargs)
             if self._is_stored(call["weight"]):
-                self._add(_linear(call["input"], call["weight"].shape), name, "weights")
+                row = _linear(call["input"], call["weight"].shape)
+                self._add(replace(row, num_weights=call["weight"].numel()), name, "weights")
                 return
         elif name in _MATRICES:
             left, right = bind(("input", "other"), args, kwargs).values()
@@ -232,7 +273,9 @@ class _Watch(TorchFunctionMode):
         if not output.is_floating_point() or not moving:
             return
         if len(moving) < 2:
-            self._add(ProductRow(path="", operator="", kind="scale", macs=output.numel()), name, "scale")
+            self._add(
+                ProductRow(path="", operator="", kind="scale", macs=output.numel()), name, "scale"
+            )
             return
         operands = [find_levels(v) for v in moving]
         are_levels = all(operand is not None for operand in operands)
@@ -310,7 +353,7 @@ def _weighted(inputs: Tensor, reach: FanOutMap, macs: int, *, channel_axis: int)
 def _matmul(left: Tensor, right: Tensor, output: Tensor) -> ProductRow:
     macs = output.numel() * left.shape[-1]
     row = ProductRow(path="", operator="", kind="levels", macs=macs)
-    one, other = find_levels(left), find_levels(right)
+    one, other = (find_levels(side, most=_MOST_PRODUCT) for side in (left, right))
     if one is None or other is None:
         return replace(row, real_macs=macs)
 
@@ -321,11 +364,10 @@ def _matmul(left: Tensor, right: Tensor, output: Tensor) -> ProductRow:
     size = Activity(size=a.numel(), active=int((a != 0).sum()), levels=int(a.sum()))
     return replace(
         row, pairs=pairs(a, b), bit_pairs=pairs(_bits(a), _bits(b)), entering=size,
-        max_level=max(one.max_level, other.max_level),
+        max_level=min(MAX_LEVEL, max(one.max_level, other.max_level)),
     )  # fmt: skip
 
 
 def _bits(levels: Tensor) -> Tensor:
-    return popcount(levels.to(torch.uint8)).long()
-
-
+    """Count the non-zero bits of integers of up to 31 bits."""
+    return popcount(levels.to(torch.int32).unsqueeze(-1).view(torch.uint8)).sum(-1)
