@@ -19,6 +19,8 @@ from lbq.neurons.watch import removing_hooks
 
 _TOLERANCE = 1e-6
 """Largest difference between equal outputs, relative to the largest value."""
+_SAMPLES = 8
+"""Samples that are compared with each other."""
 _SHARE = 1e-3
 """Share of values that may differ in float32, where rounding moves levels at thresholds."""
 
@@ -64,8 +66,8 @@ class Behaviour:
     def __init__(self, model: nn.Module, samples: Tensor, *, batch_axis: int) -> None:
         self._model, self._axis = model, batch_axis
         self.is_float64, samples = self._runs_in_float64(samples)
-        self._one, self._other = (samples.narrow(batch_axis, i, 1) for i in (0, 1))
-        self._both = samples.narrow(batch_axis, 0, 2)
+        self._batch = samples.narrow(batch_axis, 0, min(_SAMPLES, samples.shape[batch_axis]))
+        self._alone = self._batch.split(1, batch_axis)
 
     def _runs_in_float64(self, samples: Tensor) -> tuple[bool, Tensor]:
         if not samples.is_floating_point():
@@ -88,7 +90,7 @@ class Behaviour:
 
     def check_determinism(self) -> Finding:
         """Run two copies on the same samples."""
-        found = self._compare(*(record(self.copy(), self._both) for _ in range(2)))
+        found = self._compare(*(record(self.copy(), self._batch) for _ in range(2)))
         if found is None:
             return Finding(
                 key="determinism", verdict="holds", sentence="The same samples give the same bits."
@@ -106,11 +108,11 @@ class Behaviour:
         """Run one copy twice: nothing may survive a call."""
         model = self.copy()
         before = _stored(model)
-        first = record(model, self._both)
+        first = record(model, self._batch)
         changed = [
             name for name, value in _stored(model).items() if _is_new(before.get(name), value)
         ]
-        found = self._compare(first, record(model, self._both))
+        found = self._compare(first, record(model, self._batch))
         if found is None:
             return Finding(
                 key="state",
@@ -130,12 +132,13 @@ class Behaviour:
 
     def check_batch(self) -> Finding:
         """Run samples alone, side by side and in the other order."""
-        alone = [record(self.copy(), sample) for sample in (self._one, self._other)]
-        both = record(self.copy(), self._both)
-        swapped = record(self.copy(), self._both.flip(self._axis))
-        for pair, order in ((both, (0, 1)), (swapped, (1, 0))):
-            for place, sample in enumerate(order):
-                found = self._compare(alone[sample], pair, part_of_pair(place))
+        batch = record(self.copy(), self._batch)
+        swapped = record(self.copy(), self._batch.flip(self._axis))
+        count = len(self._alone)
+        for place, sample in enumerate(self._alone):
+            alone = record(self.copy(), sample)
+            for run, at in ((batch, place), (swapped, count - 1 - place)):
+                found = self._compare(alone, run, part_of_batch(at, count))
                 if found is not None:
                     return Finding(
                         key="leak",
@@ -156,10 +159,10 @@ class Behaviour:
     @torch.no_grad()
     def check_causality(self) -> Finding:
         """Replay every module that reads a sequence with other values at the later timesteps."""
-        pairs = zip(record(self.copy(), self._one), record(self.copy(), self._both), strict=False)
+        pairs = zip(*(record(self.copy(), x) for x in (self._alone[0], self._batch)), strict=False)
         model, replayed = self.copy(), 0
         for alone, both in pairs:
-            if not _is_sequence(alone, both):
+            if not _is_sequence(alone, both, len(self._alone)):
                 continue
             assert alone.input is not None
             changed, half = alone.input.clone(), len(alone.input) // 2
@@ -241,23 +244,27 @@ def first_difference(
     return None
 
 
-def part_of_pair(place: int) -> Callable[[Tensor, Tensor], list[Tensor]]:
-    """Return how the output for one of two samples is taken from that for both.
+def part_of_batch(place: int, count: int) -> Callable[[Tensor, Tensor], list[Tensor]]:
+    """Return how the output for one sample is taken from that for a batch.
 
-    The axis of the batch is the one that is twice as long. It may be merged with others, samples
-    inside (``[T * B, ...]``) or outside.
+    The axis of the batch is the one that is as many times as long. It may be merged with others,
+    samples inside (``[T * B, ...]``) or outside.
+
+    Args:
+        place: of the sample in the batch.
+        count: samples of the batch.
     """
 
-    def part(alone: Tensor, both: Tensor) -> list[Tensor]:
-        if alone.dim() != both.dim():
+    def part(alone: Tensor, batch: Tensor) -> list[Tensor]:
+        if alone.dim() != batch.dim():
             return []
-        axes = [n for n in range(alone.dim()) if both.shape[n] == 2 * alone.shape[n]]
+        axes = [n for n in range(alone.dim()) if batch.shape[n] == count * alone.shape[n]]
         if len(axes) != 1:
-            return [both] if both.shape == alone.shape else []  # no batch: the same for both
+            return [batch] if batch.shape == alone.shape else []  # no batch: the same for all
         (axis,) = axes
         size = alone.shape[axis]
-        inside = both.unflatten(axis, (size, 2)).select(axis + 1, place)
-        return [inside, both.unflatten(axis, (2, size)).select(axis, place)]
+        inside = batch.unflatten(axis, (size, count)).select(axis + 1, place)
+        return [inside, batch.unflatten(axis, (count, size)).select(axis, place)]
 
     return part
 
@@ -273,13 +280,13 @@ def _difference(mine: Output, theirs: Tensor) -> Difference | None:
     return Difference(mine.path, float(wrong.double().mean()), float(gap.max()))
 
 
-def _is_sequence(alone: Output, both: Output) -> bool:
+def _is_sequence(alone: Output, both: Output, count: int) -> bool:
     """Whether a module maps ``[T, B, ...]`` to ``[T, B, ...]``."""
     if alone.input is None or both.input is None or alone.path != both.path or not alone.path:
         return False
     one, two = alone.input, both.input
     is_long = one.dim() > 2 and len(one) > 1 and len(alone.value) == len(one)
-    return is_long and len(two) == len(one) and two.shape[1] == 2 * one.shape[1]
+    return is_long and len(two) == len(one) and two.shape[1] == count * one.shape[1]
 
 
 def _stored(model: nn.Module) -> dict[str, Any]:
