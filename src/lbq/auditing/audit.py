@@ -277,11 +277,10 @@ def _counts(products: Products, count: int) -> Finding:
     total = products.total()
     estimate = sum(row.rate_estimate for row in products.rows.values() if row.kind == "weights")
     pairs = sum(row.pairs for row in products.rows.values())
-    per = 1e6 * count
     ratio = total.unary_acs / estimate if estimate else None
     words = (
-        f"{total.unary_acs / per:.3f} M unary, {total.bit_sparse_acs / per:.3f} M bit-sparse "
-        f"accumulations per sample; rate times FLOPs says {estimate / per:.3f} M"
+        f"{total.unary_acs / count:,.0f} unary, {total.bit_sparse_acs / count:,.0f} bit-sparse "
+        f"accumulations per sample; rate times FLOPs says {estimate / count:,.0f}"
     )
     return Finding(
         key="counts",
@@ -348,6 +347,12 @@ def _notes(products: Products, emitters: dict[str, Emitter]) -> Iterator[str]:
     guessed = [e.path for e in emitters.values() if not e.is_certain]
     if guessed:
         yield f"Taken for neurons by their values (confirm with spikes=): {', '.join(guessed)}."
+    silent = [e.path for e in emitters.values() if not e.active and not e.real_calls]
+    if silent:
+        yield (
+            f"These layers never emitted, so a leak or a state in them cannot be seen: "
+            f"{', '.join(silent)}."
+        )
     for what, size in products.others.items():
         yield f"Real-valued and not counted: {what} ({size:,} values)."
 

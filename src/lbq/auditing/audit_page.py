@@ -50,24 +50,24 @@ def _verdict(finding: Finding) -> str:
 
 
 def _products(found: Audit) -> list[str]:
-    per = 1e6 * found.num_samples
+    per = found.num_samples
     rows: list[list[Cell]] = [
         [
             row.path or "the network itself",
             row.operator,
             "levels" if not row.real_macs else "real numbers",
-            number(row.macs / per),
-            number(row.counts.unary_acs / per),
-            number(row.counts.bit_sparse_acs / per),
-            number(row.rate_estimate / per),
-            number(row.pairs / per),
+            number(row.macs / per, ",.0f"),
+            number(row.counts.unary_acs / per, ",.0f"),
+            number(row.counts.bit_sparse_acs / per, ",.0f"),
+            number(row.rate_estimate / per, ",.0f"),
+            number(row.pairs / per, ",.0f"),
         ]
         for row in found.products.rows.values()
         if row.kind != "scale"
     ]
     headings = ["module", "operator", "operand", "MACs", "unary", "bit-sparse", "rate x FLOPs",
                 "level products"]  # fmt: skip
-    caption = "Millions per sample, all timesteps; exact counts beside the usual estimate"
+    caption = "Per sample, all timesteps; exact counts beside the usual estimate"
     return [section("products", "Products", table(caption, headings, rows))] if rows else []
 
 
@@ -93,7 +93,7 @@ def _energy(found: Audit) -> list[str]:
     if found.energy is None:
         return []
     rows: list[list[Cell]] = [
-        [row.name, number(row.ann_mj, ".4f"), number(row.burst_mj, ".4f"), row.convention]
+        [row.name, number(row.ann_mj, ".3g"), number(row.burst_mj, ".3g"), row.convention]
         for row in (*found.energy.arithmetic, *found.energy.memory)
     ]
     headings = ["convention", "ANN", "this", "what is priced"]
