@@ -808,7 +808,7 @@ constexpr Role kWeight{"weight", &Node::weight, 1 | 2, false}, kShortcutWeight{"
     kBias{"bias", &Node::bias, 4, true};
 constexpr int64_t kManyInputs = 1 << 16;
 
-// In the order of Kind.
+// In the order of Kind; behind them, operators that nothing here asks for by name.
 const Operator kOperators[] = {
     {"synapse", 1, 1, true, infer_synapse, bound_weighted, run_synapse,
      {kMaxInput, kHasTime, kStride, kPadding, list("dilation", store_window<&Window::dilation>, 1, kSide, 2),
@@ -856,7 +856,7 @@ const Operator kOperators[] = {
     {"multiply", 2, 2, true, infer_multiply, bound_products, run_multiply, {}, {}},
     {"matmul", 2, 2, true, infer_matmul, bound_products, run_matmul, {}, {}},
 };
-static_assert(sizeof kOperators / sizeof *kOperators == static_cast<int>(Kind::kMatmul) + 1, "every kind has a row");
+static_assert(sizeof kOperators / sizeof *kOperators > static_cast<int>(Kind::kMatmul), "every kind has a row");
 
 }  // namespace
 
