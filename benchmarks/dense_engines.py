@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lbq.deploy import LoweredNetwork
-from lbq.deploy.nodes import Synapse
+from lbq.deploy.operators import Synapse
 
 Run = Callable[[], object]
 STAGES = (128, 256, 512)

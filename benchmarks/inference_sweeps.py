@@ -16,7 +16,7 @@ from sparse_networks import LEVEL_LAW, UNIFORM, build, by_stage, make_sparse
 
 from lbq.deploy import LoweredNetwork
 from lbq.deploy.native_engine import NativeEngine
-from lbq.deploy.nodes import IntegerNeuron, Readout, Shortcut, Synapse
+from lbq.deploy.operators import IntegerNeuron, Readout, Shortcut, Synapse
 
 LAYERS = {"128 at 32x32": (128, 32), "256 at 16x16": (256, 16), "512 at 8x8": (512, 8)}
 ACTIVITIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
+Node = dict[str, Any]
 DTYPES = {"I8": "<i1", "I16": "<i2", "I32": "<i4"}
 
 
@@ -43,53 +44,59 @@ def read_bundle(path: str) -> dict[str, Any]:
 
 
 def per_channel(values: Array, instant: Array) -> Array:
-    """Shape ``[C]`` or ``[1]`` to broadcast against ``[B, C, H, W]`` or ``[B, C]``."""
+    """Shape ``[C]`` or ``[1]`` to broadcast against ``[B, C, ...]``."""
     return values.reshape(-1, *[1] * (instant.ndim - 2))
 
 
-def check_bound(integers: Array, node: dict[str, Any]) -> None:
+def check_bound(integers: Array, node: Node) -> None:
     """Raise if the proof in the file does not hold."""
     bound = node["bound"]
     if bound and not (bound["low"] <= integers.min() and integers.max() <= bound["high"]):
         raise ValueError(f"{node['path']} leaves its bound")
 
 
-def windows(values: Array, kernel: Any, node: dict[str, Any], fill: int) -> Iterator[Any]:
-    """Yield, for every tap of the window, its place and the values under it: ``[n, C, H', W']``."""
-    (sh, sw), (ph, pw) = node["settings"]["stride"], node["settings"]["padding"]
-    (kh, kw), (dh, dw) = kernel, node["settings"].get("dilation", (1, 1))
-    padded = np.pad(values, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=fill)
-    height = (padded.shape[2] - dh * (kh - 1) - 1) // sh + 1
-    width = (padded.shape[3] - dw * (kw - 1) - 1) // sw + 1
-    for i in range(kh):
-        for j in range(kw):
-            rows = slice(i * dh, i * dh + (height - 1) * sh + 1, sh)
-            columns = slice(j * dw, j * dw + (width - 1) * sw + 1, sw)
-            yield (i, j), padded[:, :, rows, columns]
+def windows(values: Array, kernel: Any, node: Node, fill: int) -> Iterator[Any]:
+    """Yield, for every tap of the window, its place and the values under it: ``[n, C, ...]``."""
+    settings = node["settings"]
+    stride, padding = settings["stride"], settings["padding"]
+    dilation = settings.get("dilation", [1] * len(stride))
+    sides = [(0, 0), (0, 0), *((p, p) for p in padding)]
+    padded = np.pad(values, sides, constant_values=fill)
+    axes = list(zip(padded.shape[2:], kernel, stride, dilation, strict=True))
+    counts = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes]
+    for tap in np.ndindex(*kernel):
+        places = zip(tap, counts, stride, dilation, strict=True)
+        yield (
+            tap,
+            padded[(..., *(slice(i * d, i * d + (n - 1) * s + 1, s) for i, n, s, d in places))],
+        )
 
 
-def synapse(values: Array, node: dict[str, Any]) -> Array:
+def synapse(values: Array, node: Node) -> Array:
     """A convolution or a linear layer of every instant: ``[n, ...]``."""
     weight, bias, settings = node["tensors"]["weight"], node["tensors"]["bias"], node["settings"]
+    currents: Any = 0
     if weight.ndim == 2:
         currents = values.reshape(len(values), -1) @ weight.T
-        return currents if bias is None else currents + bias
-    groups, currents = settings["groups"], 0
-    for (i, j), seen in windows(values, weight.shape[2:], node, 0):
-        parts = zip(np.split(weight[:, :, i, j], groups), np.split(seen, groups, 1), strict=True)
-        currents += np.concatenate([np.einsum("oc,nchw->nohw", w, x) for w, x in parts], 1)
-    bias = np.zeros(1, int) if bias is None else bias
-    return currents + (bias if bias.ndim == 3 else bias[:, None, None])
+    else:
+        groups = settings["groups"]
+        for tap, seen in windows(values, weight.shape[2:], node, 0):
+            taps = np.split(weight[(..., *tap)], groups)
+            parts = zip(taps, np.split(seen, groups, 1), strict=True)
+            currents += np.concatenate([np.einsum("oc,nc...->no...", w, x) for w, x in parts], 1)
+    if bias is None:
+        return currents
+    return currents + (bias if bias.ndim > 1 else per_channel(bias, currents))
 
 
-def shortcut(values: Array, node: dict[str, Any]) -> Array:
+def shortcut(values: Array, node: Node) -> Array:
     """One weight per channel, of every instant."""
     weight, bias = node["tensors"]["weight"], node["tensors"]["bias"]
     currents = values * per_channel(weight, values)
     return currents if bias is None else currents + per_channel(bias, values)
 
 
-def pool(values: Array, node: dict[str, Any]) -> Array:
+def pool(values: Array, node: Node) -> Array:
     """The largest or the sum of every window, of every instant."""
     is_max = node["settings"]["kind"] == "max"
     fill = np.iinfo(np.int64).min if is_max else 0  # a maximum never sees the border
@@ -97,7 +104,7 @@ def pool(values: Array, node: dict[str, Any]) -> Array:
     return seen.max(0) if is_max else seen.sum(0)
 
 
-def neuron(currents: Array, node: dict[str, Any]) -> Array:
+def neuron(currents: Array, node: Node) -> Array:
     """Levels of a sequence ``[T, B, ...]``: decay, integrate, count thresholds, reset."""
     settings, tensors = node["settings"], node["tensors"]
     reset_amount = per_channel(tensors["reset_amount"], currents[0])
@@ -118,33 +125,76 @@ def neuron(currents: Array, node: dict[str, Any]) -> Array:
     return np.stack(levels)
 
 
-def run(manifest: dict[str, Any], inputs: Array) -> Array:
-    """Answer ``[B, classes]`` in units of ``logit_scale``."""
+def move(values: Array, node: Node) -> Array:
+    """Slice, roll, rearrange, upsample or pad every instant: ``[n, C, ...]``."""
+    kind, settings = node["kind"], node["settings"]
+    axis = 1 + settings.get("axis", 0)
+    if kind == "slice":
+        return np.take(values, range(settings["start"], settings["stop"], settings["step"]), axis)
+    if kind == "roll":
+        around = settings["start"] + settings["step"] * np.arange(values.shape[axis])
+        return np.take(values, around, axis, mode="wrap")
+    if kind == "rearrange":
+        order, shape = (0, *(1 + i for i in settings["order"])), settings["shape"]
+        return values.reshape(-1, *settings["sizes"]).transpose(order).reshape(-1, *shape)
+    if kind == "zero_pad":
+        sides = zip(settings["before"], settings["after"], strict=True)
+        return np.pad(values, [(0, 0), (0, 0), *sides])
+    for axis, factor in enumerate(settings["factors"], 2):  # upsample
+        values = np.repeat(values, factor, axis)
+        if settings["fill"] == "zeros":
+            length = values.shape[axis]
+            keeps = np.arange(length) % factor == 0
+            values = values * keeps.reshape(-1, *[1] * (values.ndim - axis - 1))
+            values = np.take(values, range(length - factor + 1), axis)
+    return values
+
+
+def join(inputs: list[Array], node: Node) -> Array:
+    """Compute a node that takes values with or without time, or several of them."""
+    kind, settings, first = node["kind"], node["settings"], inputs[0]
+    if kind == "merge":
+        return sum(inputs[1:], first)
+    if kind == "concat":
+        return np.concatenate(inputs, settings["axis"] + (2 if settings["has_time"] else 1))
+    if kind == "offset":
+        return first + node["tensors"]["bias"]
+    if kind in ("multiply", "matmul"):
+        return inputs[0] * inputs[1] if kind == "multiply" else inputs[0] @ inputs[1]
+    if kind == "repeat":
+        return np.repeat(first[None], settings["timesteps"], axis=0)
+    if kind == "integer_neuron":
+        return neuron(first, node)
+    return first.sum(0) if settings["over_time"] == "sum" else first  # readout
+
+
+def run(manifest: dict[str, Any], inputs: Array) -> list[Array]:
+    """Return every output as rows, ``[B, n]`` or ``[T * B, n]``, in units of ``logit_scale``."""
     if inputs.dtype != np.uint8:
         raise ValueError(f"pixels and counts are uint8, not {inputs.dtype}")
     values = {"input": inputs.astype(np.int64)}
     of_instants = {"synapse": synapse, "shortcut": shortcut, "pool": pool}
+    of_instants |= dict.fromkeys(("slice", "roll", "rearrange", "upsample", "zero_pad"), move)
     for node in manifest["nodes"]:
-        first, settings = values[node["inputs"][0]], node["settings"]
+        entering = [values[name] for name in node["inputs"]]
         if node["kind"] in of_instants:
-            leading = 2 if settings["has_time"] else 1  # [T, B, ...] or [B, ...]
-            flat = first.reshape(-1, *first.shape[leading:])
+            leading = entering[0].shape[: 2 if node["settings"]["has_time"] else 1]
+            flat = entering[0].reshape(-1, *entering[0].shape[len(leading) :])
             made = of_instants[node["kind"]](flat, node)
+            made = made.reshape(*leading, *made.shape[1:])
+        else:
+            made = join(entering, node)
+        if node["kind"] != "integer_neuron":  # there the bound is of the membranes
             check_bound(made, node)
-            made = made.reshape(*first.shape[:leading], *made.shape[1:])
-        elif node["kind"] == "merge":
-            made = sum(values[name] for name in node["inputs"])
-        elif node["kind"] == "repeat":
-            made = np.repeat(first[None], settings["timesteps"], axis=0)
-        elif node["kind"] == "integer_neuron":
-            made = neuron(first, node)
-        else:  # readout
-            made = first.sum(0) if settings["over_time"] == "sum" else first
         values[node["path"]] = made
-    return values[manifest["nodes"][-1]["path"]]
+    batch = inputs.shape[1 if manifest["takes_frames"] else 0]
+    ends = [node for node in manifest["nodes"] if node["kind"] == "readout"]
+    has_time = ends[-1]["settings"]["over_time"] == "none"
+    rows = batch * (manifest["timesteps"] if has_time else 1)
+    return [values[node["path"]].reshape(rows, -1) for node in ends]
 
 
 if __name__ == "__main__":
-    logits = run(read_bundle(sys.argv[1]), np.load(sys.argv[2]))
-    for row in logits.reshape(-1, logits.shape[-1]):
-        print(int(row.argmax()), *row)
+    for output in run(read_bundle(sys.argv[1]), np.load(sys.argv[2])):
+        for row in output:
+            print(int(row.argmax()), *row)

@@ -6,8 +6,8 @@ import json
 import torch
 
 import lbq
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
-from lbq.deploy.nodes import (
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.operators import (
     IntegerNeuron,
     LevelNeuron,
     Merge,

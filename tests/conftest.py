@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when a Hugging Face l
 import pytest
 import torch
 from hypothesis import settings
+from native_build import lbq_run, native_build  # noqa: F401 -- fixtures
 
 from lbq import neurons
 

@@ -75,6 +75,8 @@ class Literal:
             return x * node.scale
         if isinstance(node, nir.Conv2d):
             return conv2d(x, node)
+        if isinstance(node, nir.Conv1d):
+            return conv1d(x, node)
         if isinstance(node, nir.SumPool2d):
             return windows(x, node.kernel_size, node.stride, node.padding).sum((-2, -1))
         if isinstance(node, nir.Flatten):
@@ -93,6 +95,18 @@ def conv2d(x, node):
     assert node.groups == 1
     seen = windows(x, node.weight.shape[2:], node.stride, node.padding)
     return np.einsum("bchwij,ocij->bohw", seen, node.weight) + node.bias[:, None, None]
+
+
+def conv1d(x, node):
+    assert node.groups == 1
+    padded = np.pad(x, ((0, 0), (0, 0), (node.padding,) * 2))
+    taps = range(0, node.dilation * node.weight.shape[2], node.dilation)
+    last = padded.shape[2] - taps[-1]
+    parts = [
+        np.einsum("bcl,oc->bol", padded[:, :, tap : tap + last : node.stride], node.weight[:, :, k])
+        for k, tap in enumerate(taps)
+    ]
+    return sum(parts) + node.bias[:, None]
 
 
 def windows(x, kernel, stride, padding):

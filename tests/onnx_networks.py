@@ -11,8 +11,8 @@ import lbq
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
 from lbq.deploy.run import run_network
-from lbq.formats.onnx import ANSWER, export_onnx
-from lbq.formats.onnx_run import OnnxRunner
+from lbq.formats.onnx import export_onnx
+from lbq.formats.onnx_run import OnnxRunner, answer_name, is_answer
 
 ENGINES = ("onnxruntime", "openvino")
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
@@ -69,7 +69,8 @@ def answers(net, inputs):
         net, inputs, backend="dense", watch=lambda layer, t, x: seen.setdefault(layer, []).append(x)
     )
     levels = {path: torch.stack(found).numpy() for path, found in seen.items()}
-    return {ANSWER: logits.numpy(), **levels}
+    logits = logits if isinstance(logits, tuple) else (logits,)
+    return {answer_name(k): found.numpy() for k, found in enumerate(logits)} | levels
 
 
 def exported_answers(net, inputs, *, engine, style="exact"):
@@ -90,7 +91,9 @@ def num_different(got, expected):
 
 def is_lively(expected):
     """Tell whether levels vary, so that agreement means something."""
-    varied = [len(np.unique(levels)) > 1 for path, levels in expected.items() if path != ANSWER]
+    varied = [
+        len(np.unique(levels)) > 1 for path, levels in expected.items() if not is_answer(path)
+    ]
     return sum(varied) > len(varied) / 2
 
 

@@ -38,6 +38,7 @@ class Blocker:  # as if none of them were installed
             raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
         return None
 
+import torch._dynamo  # asks which packages there are by find_spec, and expects None
 sys.meta_path.insert(0, Blocker())
 import torch
 import lbq

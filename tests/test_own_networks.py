@@ -143,10 +143,12 @@ def test_operations_are_counted(network):
     assert counts.total().bit_sparse_acs > 0
 
 
-def test_products_of_attention_are_listed_as_not_counted():
+def test_products_of_attention_are_counted():
     torch.manual_seed(0)
-    counts = lbq.count_ops(Tokens(), torch.rand(T, B, 7, 6), batch_axis=1)
-    assert counts.uncounted == ("matmul in the model", "matmul in the model")
+    counts = lbq.count_ops(Tokens(), 20 * torch.rand(T, B, 7, 6), batch_axis=1)
+    assert not counts.uncounted
+    assert {product.name for product in counts.products} == {"matmul", "matmul_2"}
+    assert counts.total_products().unary > 0
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
@@ -166,14 +168,19 @@ def test_vectors_and_images_become_integers(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("conv1d", "cannot run the example, of shape"),  # three axes are read as [T, B, features]
-        ("conv1d over time", "one-dimensional signals over time are not lowered"),
-        ("tokens", "tokens are not lowered"),
-    ],
+    ("name", "batch_axis"), [("conv1d", 0), ("conv1d over time", 1), ("tokens", 1)]
 )
-def test_signals_and_tokens_are_not_lowered_yet(name, message):
+def test_signals_and_tokens_become_integers(name, batch_axis):
+    torch.manual_seed(0)
     build, shape, _ = NETWORKS[name]
-    with pytest.raises(LoweringError, match=message):
-        lbq.quantize(build().eval(), torch.rand(shape))
+    model, raw = build().eval(), torch.randint(0, 256, shape, dtype=torch.uint8)
+    net = lbq.quantize(model, raw.float(), preprocessing=None, batch_axis=batch_axis)
+    dense = lbq.run_network(net, raw, backend="dense")
+    for backend in ("native", "unary", "planes"):
+        assert torch.equal(lbq.run_network(net, raw, backend=backend), dense)
+
+
+def test_four_axes_are_read_as_images_unless_the_batch_axis_is_given():
+    build, shape, _ = NETWORKS["conv1d over time"]
+    with pytest.raises(LoweringError, match="pass batch_axis=1"):
+        lbq.quantize(build().eval(), torch.rand(shape), preprocessing=None)

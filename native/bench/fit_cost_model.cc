@@ -44,7 +44,8 @@ struct OneLayer : NetworkBuilder {
     network.takes_frames = true;
     network.input = {layer.channels, layer.side, layer.side};
     const int32_t levels = add_neuron(add_shortcut(lbq::kInput, 1, 255), 1, 0, 0, lbq::Reset::kNone);
-    add_readout(add_neuron(add_synapse(levels, layer.outputs, layer.kernel, layer.stride, kMaxLevel, 60), 3000));
+    const int32_t currents = add_synapse(levels, layer.outputs, layer.kernel, layer.stride, kMaxLevel, 60);
+    add_readout(add_shortcut(add_neuron(currents, 3000), 1, kMaxLevel));
   }
 };
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "network.h"
+#include "operators.h"
 
 inline uint32_t draw() {
   static uint32_t state = 1;
@@ -19,24 +19,28 @@ struct NetworkBuilder {
   std::vector<std::shared_ptr<void>> memory;
 
   lbq::Node start(lbq::Kind kind, int32_t input) const {
-    const bool is_input = input == lbq::kInput;
     lbq::Node node;
     node.kind = kind;
     node.inputs = {input};
-    node.from = node.to = is_input ? network.input : network.nodes[input].to;
+    node.from = network.value(input).shape;
     node.bound = {INT32_MIN, INT32_MAX, 32};
-    node.has_time = kind == lbq::Kind::kNeuron || (is_input ? network.takes_frames : network.nodes[input].has_time);
+    node.has_time = network.value(input).has_time;
     return node;
   }
-  int32_t add(const lbq::Node& node) {
+  int32_t add(lbq::Node node) {
+    std::vector<lbq::ValueInfo> inputs;
+    for (int32_t input : node.inputs) inputs.push_back(network.value(input));
+    lbq::infer(node, inputs, network.timesteps);
     network.nodes.push_back(node);
     return static_cast<int32_t>(network.nodes.size()) - 1;
   }
   template <class Number>
-  lbq::Integers keep(std::vector<Number> numbers) {
+  lbq::Integers keep(std::vector<Number> numbers, const std::vector<int64_t>& shape) {
     const auto kept = std::make_shared<std::vector<Number>>(std::move(numbers));
     memory.push_back(kept);
-    return {kept->data(), sizeof(Number), static_cast<int64_t>(kept->size())};
+    lbq::Integers integers{kept->data(), sizeof(Number), static_cast<int64_t>(kept->size()), 0, {}};
+    for (const int64_t size : shape) integers.shape[integers.num_dims++] = size;
+    return integers;
   }
 
   // A convolution with "same" padding and weights in -max_weight..max_weight.
@@ -45,40 +49,35 @@ struct NetworkBuilder {
     lbq::Node node = start(lbq::Kind::kSynapse, input);
     node.max_input = max_input;
     for (int axis : {0, 1}) {
-      node.window.kernel[axis] = kernel;
       node.window.stride[axis] = stride;
       node.window.padding[axis] = kernel / 2;
     }
-    node.to = {outputs, (node.from.height - 1) / stride + 1, (node.from.width - 1) / stride + 1};
     std::vector<int8_t> weights(outputs * node.from.channels * kernel * kernel);
     for (int8_t& weight : weights)
       weight = static_cast<int8_t>(static_cast<int>(draw() % (2 * max_weight + 1)) - max_weight);
-    node.weight = keep(std::move(weights));
+    node.weight = keep(std::move(weights), {outputs, node.from.channels, kernel, kernel});
     return add(node);
   }
   // Thresholds at multiples of `step`, decay multiplier / 2^shift.
   int32_t add_neuron(int32_t input, int32_t step, int32_t multiplier = 1, int32_t shift = 1,
                      lbq::Reset reset = lbq::Reset::kEvent) {
     lbq::Node node = start(lbq::Kind::kNeuron, input);
-    node.max_level = kMaxLevel;
     node.multiplier = multiplier;
     node.shift = shift;
     node.reset = reset;
     std::vector<int32_t> thresholds;
     for (int32_t level = 1; level <= kMaxLevel; ++level) thresholds.push_back(level * step);
-    node.thresholds = keep(std::move(thresholds));
-    node.reset_amount = keep(std::vector<int32_t>{step});
+    node.thresholds = keep(std::move(thresholds), {kMaxLevel, 1});
+    node.reset_amount = keep(std::vector<int32_t>{step}, {1});
     return add(node);
   }
   int32_t add_shortcut(int32_t input, int16_t weight, int64_t max_input) {
     lbq::Node node = start(lbq::Kind::kShortcut, input);
     node.max_input = max_input;
-    node.weight = keep(std::vector<int16_t>{weight});
+    node.weight = keep(std::vector<int16_t>{weight}, {1});
     return add(node);
   }
   void add_readout(int32_t input) {
-    lbq::Node readout = start(lbq::Kind::kReadout, input);
-    readout.sums_over_time = true;
-    add(readout);
+    add(start(lbq::Kind::kReadout, input));
   }
 };

@@ -14,7 +14,7 @@ lbq::Network& build(NetworkBuilder& builder) {
     return builder.add_synapse(input, outputs, kernel, stride, max_input, 10);
   };
   lbq::Node repeat = builder.start(lbq::Kind::kRepeat, add_synapse(lbq::kInput, 32, 3, 1, 255));
-  repeat.has_time = true;
+  repeat.repeats = builder.network.timesteps;
   const int32_t first = builder.add_neuron(builder.add(repeat), 6000);
   int32_t last = builder.add_neuron(add_synapse(first, 32, 3, 1), 60);
   lbq::Node merge = builder.start(lbq::Kind::kMerge, add_synapse(last, 32, 3, 1));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -11,6 +12,7 @@
 
 #include "check_network.h"
 #include "engine.h"
+#include "operators.h"
 
 namespace {
 
@@ -34,15 +36,7 @@ struct lbq_engine {
   std::vector<std::vector<char>> memory;
   std::unique_ptr<lbq::Engine> engine;
 
-  lbq::Integers keep(const lbq_integers& integers) {
-    if (integers.count == 0) return {};
-    const int64_t count = checked_cast<int64_t>(integers.count, 0, int64_t{1} << 40, "a number of integers");
-    const int32_t width = checked_cast<int32_t>(integers.width, 1, 4, "the width of integers");
-    if (integers.data == nullptr) throw lbq::BadNetwork("lbq: integers without data");
-    const char* bytes = static_cast<const char*>(integers.data);
-    memory.emplace_back(bytes, bytes + count * width);
-    return {memory.back().data(), width, count};
-  }
+  lbq::Integers keep(const lbq_tensor& tensor);
   lbq::Node copy(const lbq_node& from);
 };
 
@@ -73,40 +67,55 @@ lbq_engine_status guarded(Run run) {
   }
 }
 
-lbq::Shape shape_of(const int64_t (&sizes)[3]) { return {sizes[0], sizes[1], sizes[2]}; }
+template <class Named, size_t kCount>
+const Named& find(const Named (&table)[kCount], const char* name, const char* kind) {
+  for (const Named& found : table)
+    if (found.name != nullptr && !std::strcmp(found.name, name)) return found;
+  throw lbq::BadNetwork("lbq: a " + std::string(kind) + " has no " + name);
+}
 
 }  // namespace
 
+lbq::Integers lbq_engine::keep(const lbq_tensor& tensor) {
+  lbq::Integers kept;
+  kept.width = checked_cast<int32_t>(tensor.width, 1, 4, "the width of integers");
+  kept.num_dims = checked_cast<int32_t>(tensor.num_dims, 1, 4, "a number of axes");
+  kept.count = 1;
+  for (int i = 0; i < kept.num_dims; ++i) {
+    kept.shape[i] = checked_cast<int64_t>(tensor.shape[i], 1, int64_t{1} << 40, "the length of an axis");
+    kept.count = lbq::saturating_product(kept.count, kept.shape[i]);
+  }
+  checked_cast<int64_t>(kept.count, 1, int64_t{1} << 40, "a number of integers");
+  if (tensor.data == nullptr) throw lbq::BadNetwork("lbq: integers without data");
+  const char* bytes = static_cast<const char*>(tensor.data);
+  memory.emplace_back(bytes, bytes + kept.count * kept.width);
+  kept.data = memory.back().data();
+  return kept;
+}
+
 lbq::Node lbq_engine::copy(const lbq_node& from) {
   lbq::Node node;
-  node.kind = checked_cast<lbq::Kind>(from.kind, 0, static_cast<int64_t>(lbq::Kind::kReadout), "the kind of a node");
+  node.path = from.path;
+  const lbq::Operator* op = lbq::find_operator(from.kind, node.kind);
+  if (op == nullptr) throw lbq::BadNetwork("lbq: " + node.path + " is a " + from.kind + ", which is no operator");
   const int64_t num_inputs = checked_cast<int64_t>(from.num_inputs, 0, int64_t{1} << 20, "a number of inputs");
   node.inputs.assign(from.inputs, from.inputs + num_inputs);
-  node.from = shape_of(from.from);
-  node.to = shape_of(from.to);
-  node.has_time = from.has_time != 0;
   node.bound = {from.low, from.high, to_int32(from.bits, "a number of bits")};
-  for (int axis : {0, 1}) {
-    node.window.kernel[axis] = from.kernel[axis];
-    node.window.stride[axis] = from.stride[axis];
-    node.window.padding[axis] = from.padding[axis];
-    node.window.dilation[axis] = from.dilation[axis];
+  for (int64_t i = 0; i < from.num_settings; ++i) {
+    const lbq_setting& setting = from.settings[i];
+    lbq::SettingValue value;
+    value.is_null = setting.word == nullptr && setting.count == 0;
+    if (setting.word != nullptr) value.word = setting.word;
+    value.numbers.count = checked_cast<int32_t>(setting.count, 0, 8, "a number of integers");
+    std::copy(setting.numbers, setting.numbers + setting.count, value.numbers.values);
+    try {
+      lbq::store_setting(node, find(op->settings, setting.name, op->name), value);
+    } catch (const lbq::GraphError& error) {
+      throw lbq::BadNetwork("lbq: " + node.path + ": " + error.text);
+    }
   }
-  node.is_linear = from.is_linear != 0;
-  node.groups = from.groups;
-  node.weight_bits = to_int32(from.weight_bits, "a number of bits");
-  node.max_input = from.max_input;
-  node.weight = keep(from.weight);
-  node.bias = keep(from.bias);
-  node.pools_max = from.pools_max != 0;
-  node.thresholds = keep(from.thresholds);
-  node.reset_amount = keep(from.reset_amount);
-  node.max_level = to_int32(from.max_level, "max_level");
-  node.multiplier = to_int32(from.multiplier, "a multiplier");
-  node.shift = to_int32(from.shift, "a shift");
-  node.reset = checked_cast<lbq::Reset>(from.reset, 0, static_cast<int64_t>(lbq::Reset::kNone), "a reset");
-  node.resets_after_decay = from.resets_after_decay != 0;
-  node.sums_over_time = from.sums_over_time != 0;
+  for (int64_t i = 0; i < from.num_tensors; ++i)
+    node.*find(op->roles, from.tensors[i].name, op->name).tensor = keep(from.tensors[i]);
   return node;
 }
 
@@ -118,9 +127,11 @@ lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, 
     made = std::make_unique<lbq_engine>();
     made->network.timesteps = description->timesteps;
     made->network.takes_frames = description->takes_frames != 0;
-    made->network.input = shape_of(description->input);
+    const int64_t(&input)[3] = description->input;
+    made->network.input = {input[0], input[1], input[2], checked_cast<int32_t>(description->rank, 1, 3, "the rank")};
     for (int64_t i = 0; i < description->num_nodes; ++i)
       made->network.nodes.push_back(made->copy(description->nodes[i]));
+    lbq::check_network(made->network);
     const lbq::EngineOptions options{isa, checked_cast<lbq::Choice>(choice, 0, 2, "the choice")};
     made->engine = std::make_unique<lbq::Engine>(made->network, options);
   });

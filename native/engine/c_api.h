@@ -11,28 +11,34 @@ extern "C" {
 
 #define LBQ_API __attribute__((visibility("default")))
 
-/* `kind` and `reset` are the values of lbq::Kind and lbq::Reset in network.h. */
+/* A setting of a node: integers, or a word; `count` 0 without a word is null. */
 typedef struct {
-  const void* data;
-  int64_t width, count;
-} lbq_integers;
+  const char* name;
+  const char* word; /* NULL: integers */
+  int64_t count;
+  int64_t numbers[8];
+} lbq_setting;
 
 typedef struct {
-  int64_t kind, num_inputs;
-  const int32_t* inputs;
-  int64_t from[3], to[3]; /* channels, height, width */
-  int64_t has_time;
+  const char* name;
+  const void* data;
+  int64_t width, num_dims; /* bytes per integer */
+  int64_t shape[4];
+} lbq_tensor;
+
+/* Names of kinds, settings and tensors are those of a bundle (docs/deploy/bundle-format.md). */
+typedef struct {
+  const char *path, *kind;
+  int64_t num_inputs, num_settings, num_tensors;
+  const int32_t* inputs; /* numbers of nodes before it, or -1 for the network's input */
+  const lbq_setting* settings;
+  const lbq_tensor* tensors;
   int64_t low, high, bits; /* the bound */
-  int64_t kernel[2], stride[2], padding[2], dilation[2];
-  int64_t is_linear, groups, weight_bits, max_input, pools_max;
-  lbq_integers weight, bias, thresholds, reset_amount;
-  int64_t max_level, multiplier, shift, reset, resets_after_decay;
-  int64_t sums_over_time;
 } lbq_node;
 
 typedef struct {
   int64_t timesteps, takes_frames;
-  int64_t input[3];
+  int64_t rank, input[3]; /* axes of one sample at one instant; those that it lacks are 1 */
   int64_t num_nodes;
   const lbq_node* nodes;
 } lbq_description;
@@ -59,8 +65,9 @@ LBQ_API const char* lbq_engine_isa(const lbq_engine* engine);
 LBQ_API lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch);
 LBQ_API void lbq_engine_state_free(lbq_engine_state* state);
 
-/* Returns a lbq_engine_status. `state` may be NULL (start at zero), `levels` too (per node: NULL or [T, B, C, H, W]), and
- * `records` (one thread and at most 4 images: the first `num_records` steps). */
+/* Returns a lbq_engine_status. `answers` gets all outputs, one behind the other. `state` may be NULL (start at zero),
+ * `levels` too (per node: NULL or [T, B, C, H, W]), and `records` (one thread and at most 4 images: the first
+ * `num_records` steps). */
 LBQ_API int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
                                 int64_t threads, lbq_engine_state* state, uint8_t* const* levels,
                                 lbq_step_record* records, int64_t num_records, int32_t* answers);

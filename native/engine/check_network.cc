@@ -1,226 +1,50 @@
 #include "check_network.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
 #include <string>
 
+#include "operators.h"
 #include "plan.h"
 
 namespace lbq {
 namespace {
 
-constexpr int64_t kMaxValues = int64_t{1} << 24;  // of one sample at one instant
-constexpr int64_t kMaxWindow = int64_t{1} << 24;  // size, stride, padding or dilation of a window
-constexpr int64_t kMaxTimesteps = 4096;
-constexpr int32_t kMaxLevel = 255, kMaxShift = 30;
-constexpr const char* kKindNames[] = {"synapse", "shortcut", "merge", "pool", "repeat", "neuron", "readout"};
-
-bool has_size(const Shape& shape) {
-  const int64_t sizes[] = {shape.channels, shape.height, shape.width};
-  int64_t product = 1;
-  for (int64_t size : sizes) {
-    if (size < 1 || size > kMaxValues) return false;
-    product *= size;
-    if (product > kMaxValues) return false;
+void check_tensors(const Node& node) {
+  for (const Role& role : operator_of(node.kind).roles) {
+    if (role.name == nullptr) break;
+    const Integers& tensor = node.*role.tensor;
+    require_rule(tensor.count > 0 || role.is_optional, LBQ_RULE_TENSORS, "its %s is missing", role.name);
+    if (tensor.count == 0) continue;
+    int64_t count = 1;
+    for (int i = 0; i < tensor.num_dims; ++i) count = saturating_product(count, tensor.shape[i]);
+    require_rule(tensor.num_dims >= 1 && count == tensor.count && tensor.data != nullptr, LBQ_RULE_SHAPE,
+                 "its %s has %lld integers, its shape more or less", role.name, static_cast<long long>(tensor.count));
+    const bool is_width = tensor.width == 1 || tensor.width == 2 || tensor.width == 4;
+    require_rule(is_width && (tensor.width & role.widths) != 0, LBQ_RULE_DTYPE, "its %s has integers of %d bytes",
+                 role.name, tensor.width);
   }
-  return true;
 }
 
-class Checker {
- public:
-  explicit Checker(const Network& network) : network_(network) {}
-
-  void check() {
-    require(network_.timesteps >= 1 && network_.timesteps <= kMaxTimesteps,
-            "the network has %" PRId64 " timesteps, expected 1..%" PRId64, network_.timesteps, kMaxTimesteps);
-    require(has_size(network_.input), "the input has no size, or more than 2^24 values");
-    require(!network_.nodes.empty(), "the network has no nodes");
-    for (index_ = 0; index_ < static_cast<int32_t>(network_.nodes.size()); ++index_) check_node();
+void check_node(Network& network, size_t index, std::vector<ValueInfo>& inputs) {
+  Node& node = network.nodes[index];
+  const Operator& op = operator_of(node.kind);
+  const int64_t count = static_cast<int64_t>(node.inputs.size());
+  require_rule(count >= op.least_inputs && count <= op.most_inputs, LBQ_RULE_VALUE, "a %s reads %d inputs", op.name,
+               static_cast<int>(count));
+  inputs.clear();
+  for (int32_t input : node.inputs) {
+    require_rule(input >= kInput && input < static_cast<int32_t>(index), LBQ_RULE_ORDER,
+                 "it reads node %d, which is not before it", input);
+    inputs.push_back(network.value(input));
   }
-
- private:
-  // The output of a node.
-  struct OutputInfo {
-    Shape shape;
-    bool has_time;
-    int64_t largest;  // of levels and their sums; -1: unknown (currents, inputs)
-  };
-
-  [[gnu::format(printf, 3, 4)]] void require(bool is_right, const char* format, ...) const {
-    if (is_right) return;
-    char text[384];
-    va_list arguments;
-    va_start(arguments, format);
-    std::vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    std::string where = "lbq: ";
-    if (index_ >= 0) {
-      const Node& node = network_.nodes[index_];
-      where += "node " + std::to_string(index_) + (node.path.empty() ? "" : " (" + node.path + ")") + ": ";
-    }
-    throw BadNetwork(where + text);
-  }
-
-  const Node& node() const { return network_.nodes[index_]; }
-  OutputInfo output_of(int32_t from) const {
-    if (from == kInput) return {network_.input, network_.takes_frames, -1};
-    return outputs_[from];
-  }
-
-  void check_node() {
-    require(node().kind <= Kind::kReadout, "no such kind, %d", static_cast<int>(node().kind));
-    check_inputs();
-    const OutputInfo first = output_of(node().inputs[0]);
-    require(node().from == first.shape, "it says that it reads another shape than its input has");
-    OutputInfo gives = first;
-    switch (node().kind) {
-      case Kind::kSynapse: gives = synapse(first); break;
-      case Kind::kShortcut: gives = shortcut(first); break;
-      case Kind::kMerge: gives.largest = -1; break;
-      case Kind::kPool: gives = pool(first); break;
-      case Kind::kRepeat: gives.has_time = true; break;
-      case Kind::kNeuron: gives = neuron(first); break;
-      case Kind::kReadout: break;
-    }
-    check_time(first);
-    require(node().to == gives.shape, "it says that it gives %" PRId64 " x %" PRId64 " x %" PRId64
-            " values, expected %" PRId64 " x %" PRId64 " x %" PRId64, node().to.channels, node().to.height,
-            node().to.width, gives.shape.channels, gives.shape.height, gives.shape.width);
-    require(has_size(gives.shape), "it gives more than 2^24 values");
-    require(node().kind == Kind::kReadout || node().has_time == gives.has_time,
-            "it says that it gives %s, expected %s", node().has_time ? "a sequence" : "one instant",
-            gives.has_time ? "a sequence" : "one instant");
-    const Bound& bound = node().bound;
-    require((bound.bits == 0 || bound.bits == 16 || bound.bits == 32) && bound.low <= bound.high,
-            "a bound of %d bits from %" PRId64 " to %" PRId64, bound.bits, bound.low, bound.high);
-    outputs_.push_back(gives);
-  }
-
-  void check_inputs() const {
-    const size_t count = node().inputs.size();
-    const char* kind = kKindNames[static_cast<int>(node().kind)];
-    require(node().kind == Kind::kMerge ? count >= 1 : count == 1, "a %s reads %zu inputs", kind, count);
-    for (int32_t input : node().inputs) {
-      require(input >= kInput && input < index_, "it reads node %d, which is not before it", input);
-      const OutputInfo other = output_of(input), first = output_of(node().inputs[0]);
-      require(other.shape == first.shape && other.has_time == first.has_time,
-              "it adds values of different shapes, or one instant to a sequence");
-    }
-    const bool is_last = index_ + 1 == static_cast<int32_t>(network_.nodes.size());
-    require((node().kind == Kind::kReadout) == is_last,
-            is_last ? "the last node is a %s, expected the readout"
-                    : "a %s that is not the last node; the answer is written once",
-            kind);
-  }
-
-  void check_time(const OutputInfo& first) const {
-    const Kind kind = node().kind;
-    const bool needs_time = kind == Kind::kNeuron || kind == Kind::kReadout;
-    require(!needs_time || first.has_time, "a %s reads a sequence, this is one instant",
-            kKindNames[static_cast<int>(kind)]);
-    require(kind != Kind::kRepeat || !first.has_time, "a repeat reads one instant, this is a sequence");
-  }
-
-  void check_integers(const Integers& integers, std::initializer_list<int64_t> counts, const char* what) const {
-    const bool fits = std::find(counts.begin(), counts.end(), integers.count) != counts.end();
-    require(fits, "%s has %" PRId64 " integers, expected %" PRId64, what, integers.count, *counts.begin());
-    require(integers.count == 0 || integers.data != nullptr, "%s has no integers", what);
-    const int32_t width = integers.width;
-    require(integers.count == 0 || width == 1 || width == 2 || width == 4, "%s has integers of %d bytes", what, width);
-  }
-
-  // Positions of the window along an axis.
-  int64_t slide(int axis, int64_t size, const int64_t (&kernel)[2]) const {
-    const Window& window = node().window;
-    const auto is_in = [](int64_t value, int64_t least) { return value >= least && value <= kMaxWindow; };
-    require(is_in(kernel[axis], 1) && is_in(window.stride[axis], 1) && is_in(window.dilation[axis], 1) &&
-                is_in(window.padding[axis], 0),
-            "a window of size %" PRId64 ", stride %" PRId64 ", dilation %" PRId64 " and padding %" PRId64, kernel[axis],
-            window.stride[axis], window.dilation[axis], window.padding[axis]);
-    const int64_t rest = size + 2 * window.padding[axis] - window.dilation[axis] * (kernel[axis] - 1) - 1;
-    require(rest >= 0, "its window is wider than what it reads");
-    return rest / window.stride[axis] + 1;
-  }
-
-  void check_max_input(const OutputInfo& first) const {
-    require(first.largest <= node().max_input, "it says that 0..%" PRId64 " enters, but levels reach %" PRId64, node().max_input, first.largest);
-  }
-
-  OutputInfo synapse(const OutputInfo& first) const {
-    check_max_input(first);
-    const Shape& from = first.shape;
-    const int64_t outputs = node().to.channels, groups = node().groups;
-    require(outputs >= 1 && outputs <= kMaxValues, "%" PRId64 " outputs", outputs);
-    require(groups >= 1 && from.channels % groups == 0 && outputs % groups == 0,
-            "%" PRId64 " channels and %" PRId64 " outputs in %" PRId64 " groups", from.channels, outputs, groups);
-    Shape to{outputs, 1, 1};
-    int64_t taps = from.height * from.width;
-    if (node().is_linear) {
-      require(groups == 1, "a linear layer in %" PRId64 " groups", groups);
-    } else {
-      to.height = slide(0, from.height, node().window.kernel);
-      to.width = slide(1, from.width, node().window.kernel);
-      taps = node().window.kernel[0] * node().window.kernel[1];  // at most 2^48
-      require(taps <= kMaxWindow, "a window of %" PRId64 " values", taps);
-    }
-    const int64_t inputs = from.channels / groups;  // of one output and tap
-    require(node().weight.count / outputs / inputs == taps && node().weight.count % (outputs * inputs) == 0,
-            "%" PRId64 " weights, expected %" PRId64 " for each of %" PRId64 " x %" PRId64, node().weight.count, taps,
-            outputs, inputs);
-    check_integers(node().weight, {node().weight.count}, "the weight");
-    require(node().weight.width <= 2, "weights of %d bytes, expected 1 or 2", node().weight.width);
-    check_integers(node().bias, {outputs, 0, outputs * to.height * to.width}, "the bias");
-    return {to, first.has_time, -1};
-  }
-
-  OutputInfo shortcut(const OutputInfo& first) const {
-    check_max_input(first);
-    const int64_t channels = first.shape.channels;
-    check_integers(node().weight, {channels, 1}, "the weight");
-    check_integers(node().bias, {channels, 1, 0}, "the bias");
-    return {first.shape, first.has_time, -1};
-  }
-
-  OutputInfo pool(const OutputInfo& first) const {
-    OutputInfo gives = first;
-    const Window& window = node().window;
-    gives.shape.height = slide(0, first.shape.height, window.kernel);
-    gives.shape.width = slide(1, first.shape.width, window.kernel);
-    for (int axis : {0, 1})
-      require(window.dilation[axis] == 1 && 2 * window.padding[axis] <= window.kernel[axis],
-              "a pool with a dilation, or with padding of more than half of its window");
-    const int64_t area = window.kernel[0] * window.kernel[1];
-    require(area <= kMaxWindow, "a window of %" PRId64 " values", area);
-    if (first.largest >= 0 && !node().pools_max) gives.largest = std::min(first.largest, kMaxValues) * area;
-    return gives;
-  }
-
-  OutputInfo neuron(const OutputInfo& first) const {
-    const int64_t channels = first.shape.channels;
-    const int32_t levels = node().max_level, shift = node().shift;
-    require(levels >= 1 && levels <= kMaxLevel, "%d levels, expected 1..%d", levels, kMaxLevel);
-    require(shift >= 0 && shift <= kMaxShift && node().multiplier >= 0 && node().multiplier <= int32_t{1} << shift,
-            "a carry times %d / 2^%d, expected 0..1", node().multiplier, shift);
-    require(node().reset <= Reset::kNone, "no such reset, %d", static_cast<int>(node().reset));
-    require(!node().resets_after_decay || (levels == 1 && node().reset == Reset::kEvent),
-            "a reset after the decay needs one level and an event");
-    check_integers(node().thresholds, {levels * channels, levels}, "the thresholds");
-    check_integers(node().reset_amount, {channels, 1}, "what a reset removes");
-    const int64_t columns = node().thresholds.count / levels;
-    for (int64_t i = 0; i < node().thresholds.count; ++i)
-      require(integer_at(node().thresholds, i) >= (i < columns ? 1 : integer_at(node().thresholds, i - columns)),
-              "its thresholds are not above zero, or fall");
-    for (int64_t i = 0; i < node().reset_amount.count; ++i)
-      require(integer_at(node().reset_amount, i) >= 0, "a reset removes %" PRId64, integer_at(node().reset_amount, i));
-    return {first.shape, true, levels};
-  }
-
-  const Network& network_;
-  std::vector<OutputInfo> outputs_;
-  int32_t index_ = -1;  // the node being checked
-};
+  check_tensors(node);
+  require_rule(saturating_size(infer(node, inputs, network.timesteps).shape) <= kMaxValues, LBQ_RULE_SIZE,
+               "it gives more than 2^24 values");
+  if (node.kind == Kind::kNeuron) check_thresholds(node);
+  const Bound& bound = node.bound;
+  require_rule((bound.bits == 0 || bound.bits == 16 || bound.bits == 32) && bound.low <= bound.high, LBQ_RULE_VALUE,
+               "a bound of %d bits", bound.bits);
+}
 
 // ---- fits_packed ----
 
@@ -255,7 +79,27 @@ bool is_huge(const Window& window) {
 
 }  // namespace
 
-void check_network(const Network& network) { Checker(network).check(); }
+void check_network(Network& network) {
+  std::string where = "lbq: ";
+  try {
+    require_rule(network.timesteps >= 1 && network.timesteps <= kMaxTimesteps, LBQ_RULE_TIMESTEPS,
+                 "the network has %lld timesteps", static_cast<long long>(network.timesteps));
+    const Shape& input = network.input;
+    require_rule(std::min({input.channels, input.height, input.width}) >= 1 && saturating_size(input) <= kMaxValues,
+                 LBQ_RULE_SIZE, "the input has no size, or more than 2^24 values");
+    require_rule(!network.nodes.empty(), LBQ_RULE_COUNT, "the network has no nodes");
+    std::vector<ValueInfo> inputs;
+    for (size_t i = 0; i < network.nodes.size(); ++i) {
+      const std::string& path = network.nodes[i].path;
+      where = "lbq: node " + std::to_string(i) + (path.empty() ? "" : " (" + path + ")") + ": ";
+      check_node(network, i, inputs);
+    }
+    where = "lbq: ";
+    check_outputs(network);
+  } catch (const GraphError& error) {
+    throw BadNetwork(where + error.text);
+  }
+}
 
 bool fits_packed(const Network& network) {
   double packed = 0, tables = 0, values = padded(network.input);

@@ -12,9 +12,9 @@ struct BadNetwork : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// Every node reads nodes before it whose shapes and time fit, its integers have the sizes that its kind and shapes
-// say, and the last node is the only readout. Throws BadNetwork. That sums fit 32 bits is proven by the caller.
-void check_network(const Network& network);
+// Fill in what every node gives, and check that it reads nodes before it whose values fit, that its tensors are there,
+// and that every readout is an output. Throws BadNetwork. That sums fit 32 bits is proven by the caller.
+void check_network(Network& network);
 
 // Whether the packed network takes about as much memory as its file. Packing pads channels and builds tables, which
 // costs little for real networks; a contrived one could make gigabytes of a small file, and runs in the interpreter.

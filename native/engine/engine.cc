@@ -5,7 +5,6 @@
 #include <ctime>
 #include <stdexcept>
 
-#include "check_network.h"
 #include "generic_nodes.h"
 #include "sum_step.h"
 
@@ -31,7 +30,7 @@ struct ChunkCarries {
 struct Answers {
   int32_t* to;
   int64_t batch, first_image;  // of the whole run, and of this chunk in it
-  int64_t first_timestep;
+  int64_t first_timestep, timesteps;  // of this chunk, and of the whole run
   uint8_t* const* levels;      // see RunOptions
 };
 
@@ -64,19 +63,21 @@ void write_levels(const Answers& answers, const Chunk& chunk, const NodeValue& h
     }
 }
 
-// The readout adds to the answers of earlier chunks.
-void write_answers(const Node& node, const NodeValue& held, const Chunk& chunk, const Answers& answers) {
+// The readout adds to the answers of earlier chunks. `first`: of its answers, for one sample at one instant.
+void write_answers(const Node& node, int64_t first, const NodeValue& held, const Chunk& chunk, const Answers& answers) {
   const int64_t pixels = node.to.height * node.to.width, size = node.to.size();
+  const bool adds = node.sums_over_time();
+  int32_t* const output = answers.to + first * answers.batch * (adds ? 1 : answers.timesteps);
   for (int64_t t = 0; t < chunk.timesteps; ++t)
     for (int64_t image = 0; image < chunk.batch; ++image) {
       const int64_t row = answers.first_image + image;
-      int32_t* to = answers.to + (node.sums_over_time ? row : (answers.first_timestep + t) * answers.batch + row) * size;
+      int32_t* to = output + (adds ? row : (answers.first_timestep + t) * answers.batch + row) * size;
       const int64_t from = ((held.value.has_time ? t * chunk.batch : 0) + image) * pixels * held.value.stride;
       for (int64_t channel = 0; channel < node.to.channels; ++channel)
         for (int64_t pixel = 0; pixel < pixels; ++pixel) {
           const int32_t current = static_cast<int32_t>(held.at(from + pixel * held.value.stride + channel));
           int32_t& answer = to[channel * pixels + pixel];
-          answer = node.sums_over_time ? answer + current : current;
+          answer = adds ? answer + current : current;
         }
     }
 }
@@ -168,13 +169,15 @@ void Engine::Impl::run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspac
     StepRecord record;
     record.node = step.node;
     const double begin = records ? thread_cpu_seconds() : 0;
+    const auto input_of = [&](int32_t input) {
+      const int32_t from = origin_of(network, input);
+      return NodeValue{plan.value(from), space.of(from)};
+    };
     if (step.op == Step::Op::kReadout) {
-      const int32_t from = origin_of(network, node.inputs[0]);
-      write_answers(node, {plan.value(from), space.of(from)}, chunk, answers);
+      write_answers(node, step.first_answer, input_of(node.inputs[0]), chunk, answers);
       continue;
     }
     const NodeValue made{value, space.take(step.node, bytes_of(value))};
-    const int32_t from = origin_of(network, node.inputs[0]);
     if (step.op == Step::Op::kFire) {
       fire(step, context, state, &record);
       write_levels(answers, chunk, made, step.node);
@@ -188,9 +191,11 @@ void Engine::Impl::run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspac
               },
               &record);
     } else if (step.op == Step::Op::kPool) {
-      pool(node, {plan.value(from), space.of(from)}, made, chunk.instants(value.has_time));
+      pool(node, input_of(node.inputs[0]), made, chunk.instants(value.has_time));
     } else {
-      generic_conv(node, {plan.value(from), space.of(from)}, made, chunk.instants(value.has_time));
+      std::vector<NodeValue> inputs;
+      for (int32_t input : node.inputs) inputs.push_back(input_of(input));
+      run_plain(node, inputs, made, chunk, space);
     }
     record.seconds = records ? thread_cpu_seconds() - begin : 0;
     if (records) records->push_back(record);
@@ -203,7 +208,6 @@ void Engine::Impl::run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspac
 Engine::Engine(const Network& network, const EngineOptions& options) {
   const EngineKernels* kernels = engine_kernels(options.isa);
   if (kernels == nullptr) throw std::invalid_argument("lbq: no such instruction set here");
-  check_network(network);
   impl_ = std::make_unique<Impl>(network, *kernels, options.choice);
 }
 
@@ -230,12 +234,11 @@ void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const R
   if (options.timesteps < 0 || timesteps > network.timesteps)
     throw std::invalid_argument("lbq: more timesteps than the network has");
   if (options.records && options.threads > 1) throw std::invalid_argument("lbq: steps are timed on one thread");
-  const Node& readout = network.nodes.back();
   const int64_t instants_per_chunk = std::max<int64_t>(1, kChunkValues / impl_->largest);
   const int64_t images = std::clamp<int64_t>(instants_per_chunk / timesteps, 1, kImages);
   const int64_t steps = std::min(timesteps, instants_per_chunk);
   const int64_t chunks = (batch + images - 1) / images;
-  if (readout.sums_over_time) std::memset(answers, 0, batch * readout.to.size() * 4);
+  if (network.sums_over_time()) std::memset(answers, 0, batch * network.output_size() * 4);
   const int threads = static_cast<int>(std::min<int64_t>(chunks, std::max(options.threads, 1)));
   const bool share_chunks = threads > 1 && chunks >= options.threads;
 
@@ -247,7 +250,7 @@ void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const R
     for (int64_t t = 0; t < timesteps; t += steps) {
       const int64_t skipped = network.takes_frames ? t * batch * network.input.size() : 0;
       impl_->run_chunk(inputs + skipped, {count, std::min(steps, timesteps - t)}, space,
-                   {answers, batch, first, t, options.levels}, state, options.records);
+                   {answers, batch, first, t, timesteps, options.levels}, state, options.records);
     }
   };
   if (!share_chunks) {

@@ -1,12 +1,14 @@
 #include "generic_nodes.h"
 
 #include <algorithm>
-#include <cstring>
+#include <type_traits>
+
+#include "operators.h"
 
 namespace lbq {
 namespace {
 
-// Call seen(tap, pixel) for every tap of an output's window inside the image.
+// Call seen(pixel) for every pixel of the image in an output's window.
 template <class Seen>
 void look(const Window& window, const Shape& from, int64_t row, int64_t column, Seen seen) {
   for (int64_t i = 0; i < window.kernel[0]; ++i) {
@@ -14,35 +16,12 @@ void look(const Window& window, const Shape& from, int64_t row, int64_t column, 
     if (y < 0 || y >= from.height) continue;
     for (int64_t j = 0; j < window.kernel[1]; ++j) {
       const int64_t x = column * window.stride[1] - window.padding[1] + j * window.dilation[1];
-      if (x >= 0 && x < from.width) seen(i * window.kernel[1] + j, y * from.width + x);
+      if (x >= 0 && x < from.width) seen(y * from.width + x);
     }
   }
 }
 
 }  // namespace
-
-void generic_conv(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants) {
-  const Window window = window_of(node);
-  const int64_t inputs = node.from.channels / node.groups, outputs = node.to.channels / node.groups;
-  const int64_t taps = window.kernel[0] * window.kernel[1], made = node.to.height * node.to.width;
-  const int64_t pixels = node.from.height * node.from.width;
-  int32_t* currents = reinterpret_cast<int32_t*>(to.data);
-  std::memset(currents, 0, instants * made * to.value.stride * 4);
-  for (int64_t instant = 0; instant < instants; ++instant)
-    for (int64_t place = 0; place < made; ++place)
-      for (int64_t output = 0; output < node.to.channels; ++output) {
-        int64_t sum = 0;
-        if (node.bias.count > 0)
-          sum = integer_at(node.bias, node.bias.count == node.to.channels ? output : output * made + place);
-        const int64_t first = output / outputs * inputs;
-        look(window, node.from, place / node.to.width, place % node.to.width, [&](int64_t tap, int64_t pixel) {
-          const int64_t at = (instant * pixels + pixel) * from.value.stride + first;
-          for (int64_t channel = 0; channel < inputs; ++channel)
-            sum += from.at(at + channel) * integer_at(node.weight, (output * inputs + channel) * taps + tap);
-        });
-        currents[(instant * made + place) * to.value.stride + output] = static_cast<int32_t>(sum);
-      }
-}
 
 void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants) {
   const int64_t made = node.to.height * node.to.width, pixels = node.from.height * node.from.width;
@@ -52,7 +31,7 @@ void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t 
     for (int64_t place = 0; place < made; ++place) {
       std::fill(found.begin(), found.end(), 0);
       std::fill(found.begin(), found.begin() + node.to.channels, node.pools_max ? INT64_MIN : 0);
-      look(node.window, node.from, place / node.to.width, place % node.to.width, [&](int64_t, int64_t pixel) {
+      look(node.window, node.from, place / node.to.width, place % node.to.width, [&](int64_t pixel) {
         const int64_t at = (instant * pixels + pixel) * from.value.stride;
         for (int64_t channel = 0; channel < node.to.channels; ++channel) {
           const int64_t value = from.at(at + channel);
@@ -60,14 +39,60 @@ void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t 
         }
       });
       const int64_t at = (instant * made + place) * stride;
-      for (int64_t channel = 0; channel < stride; ++channel) {
-        if (to.value.are_levels) {
-          reinterpret_cast<uint8_t*>(to.data)[at + channel] = static_cast<uint8_t>(found[channel]);
-        } else {
-          reinterpret_cast<int32_t*>(to.data)[at + channel] = static_cast<int32_t>(found[channel]);
-        }
-      }
+      for (int64_t channel = 0; channel < stride; ++channel) to.put(at + channel, found[channel]);
     }
+}
+
+namespace {
+
+// Call use(pointer to the numbers of a value in their own type).
+template <class Use>
+void with_numbers(const NodeValue& value, Use use) {
+  if (value.value.are_levels) return use(reinterpret_cast<uint8_t*>(value.data));
+  use(reinterpret_cast<int32_t*>(value.data));
+}
+
+// Between [pixels, stride] and channels first.
+void unpack(const NodeValue& from, int64_t first, int64_t* to) {
+  const int64_t pixels = from.value.shape.height * from.value.shape.width, stride = from.value.stride;
+  with_numbers(from, [&](const auto* numbers) {
+    for (int64_t channel = 0; channel < from.value.shape.channels; ++channel)
+      for (int64_t pixel = 0; pixel < pixels; ++pixel) *to++ = numbers[first + pixel * stride + channel];
+  });
+}
+void pack(const int64_t* from, const NodeValue& to, int64_t first) {
+  const int64_t pixels = to.value.shape.height * to.value.shape.width, stride = to.value.stride;
+  const int64_t channels = to.value.shape.channels;
+  with_numbers(to, [&](auto* numbers) {
+    numbers += first;
+    for (int64_t pixel = 0; pixel < pixels; ++pixel, numbers += stride) {
+      for (int64_t channel = 0; channel < channels; ++channel)
+        numbers[channel] = static_cast<std::decay_t<decltype(*numbers)>>(from[channel * pixels + pixel]);
+      std::fill(numbers + channels, numbers + stride, 0);
+    }
+  });
+}
+
+}  // namespace
+
+void run_plain(const Node& node, const std::vector<NodeValue>& inputs, const NodeValue& to, const Chunk& chunk,
+               Workspace& space) {
+  int64_t total = node.to.size();
+  for (const NodeValue& input : inputs) total += input.value.shape.size();
+  space.pool.parallel_for(chunk.instants(to.value.has_time), [&](int64_t instant, int worker) {
+    std::vector<int64_t>& numbers = space.scratches[worker].numbers;
+    if (static_cast<int64_t>(numbers.size()) < total) numbers.resize(total);
+    std::vector<Operand> operands;
+    int64_t* free = numbers.data() + node.to.size();
+    for (const NodeValue& input : inputs) {
+      const int64_t seen = input.value.has_time ? instant : instant % chunk.batch;
+      unpack(input, seen * input.instant_size(), free);
+      operands.push_back({free, input.value.shape});
+      free += input.value.shape.size();
+    }
+    operator_of(node.kind).run(node, operands, numbers.data());
+    pack(numbers.data(), to, instant * to.instant_size());
+  });
 }
 
 }  // namespace lbq

@@ -8,16 +8,34 @@
 
 namespace lbq {
 
-enum class Kind : uint8_t { kSynapse, kShortcut, kMerge, kPool, kRepeat, kNeuron, kReadout };
+// In the order of the table in operators.cc.
+enum class Kind : uint8_t {
+  kSynapse, kShortcut, kMerge, kPool, kRepeat, kNeuron, kReadout, kConcat, kSlice, kRearrange, kUpsample, kZeroPad,
+  kOffset, kMultiply, kMatmul
+};
 enum class Reset : uint8_t { kEvent, kLevel, kZero, kNone };
 
-// One sample at one instant; features have height = width = 1.
+// One sample at one instant, channels first: features have rank 1, sequences of them rank 2. Axes beyond the rank have
+// length 1.
 struct Shape {
   int64_t channels = 0, height = 1, width = 1;
+  int32_t rank = 3;
   int64_t size() const { return channels * height * width; }
+  int64_t& operator[](int axis) { return axis == 0 ? channels : axis == 1 ? height : width; }
+  int64_t operator[](int axis) const { return const_cast<Shape&>(*this)[axis]; }
   bool operator==(const Shape& other) const {
-    return channels == other.channels && height == other.height && width == other.width;
+    return channels == other.channels && height == other.height && width == other.width && rank == other.rank;
   }
+  bool operator!=(const Shape& other) const { return !(*this == other); }
+};
+
+constexpr int64_t kCurrents = -1;  // instead of a largest level
+
+// What a node gives, or the input.
+struct ValueInfo {
+  Shape shape;
+  bool has_time = false;          // [T, B, ...]; otherwise [B, ...]
+  int64_t max_level = kCurrents;  // of levels, or of their sums and products
 };
 
 // All sums, carries and outputs of the node lie in low..high.
@@ -31,6 +49,8 @@ struct Integers {
   const void* data = nullptr;
   int32_t width = 0;  // bytes per integer
   int64_t count = 0;  // 0: absent
+  int32_t num_dims = 0;
+  int64_t shape[4] = {};
 };
 
 // Call use(pointer to the integers in their own type).
@@ -48,20 +68,37 @@ inline int64_t of_channel(const Integers& integers, int64_t channel) {
   return integer_at(integers, integers.count == 1 ? 0 : channel);
 }
 
-// Rows, then columns.
+// A setting that is a list of integers.
+template <int kMost>
+struct List {
+  int32_t count = 0;
+  int64_t values[kMost] = {};
+  int64_t& operator[](int64_t index) { return values[index]; }
+  int64_t operator[](int64_t index) const { return values[index]; }
+};
+// One number for every spatial axis: rows, then columns. A value of rank 2 has one axis.
+using PerAxis = List<2>;
+using Factors = List<8>;
+
 struct Window {
-  int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+  PerAxis kernel{2, {1, 1}}, stride{2, {1, 1}}, padding{2, {0, 0}}, dilation{2, {1, 1}};
 };
 
 constexpr int32_t kInput = -1;  // as an input of a node: the network's input
 
+enum class OverTime : uint8_t { kMean, kSum, kNone };
+
+// An operator (operators.h) with its settings and tensors.
 struct Node {
   Kind kind = Kind::kMerge;
   std::string path;
   std::vector<int32_t> inputs;  // numbers of earlier nodes, or kInput
-  Shape from, to;               // of its first input and of its output
-  bool has_time = true;         // of its output: [T, B, ...]; otherwise [B, ...]
   Bound bound;
+
+  // Filled in by infer() of operators.h, as are the kernel and `is_linear` of a synapse and the levels of a neuron.
+  Shape from, to;        // of its first input and of its output
+  bool has_time = true;  // of its output; a setting of most operators, which says what they read
+  int64_t largest = kCurrents;  // level of its output
 
   // synapse, pool: the window; a linear layer has is_linear and reads the flattened input in C order
   Window window;
@@ -69,8 +106,8 @@ struct Node {
   int64_t groups = 1;
   int32_t weight_bits = 8;  // 4, 8 or 16; 4-bit weights use one byte each
   int64_t max_input = 0;    // synapse, shortcut: the largest input value
-  Integers weight;          // synapse [O, I / groups, kh, kw] or [O, I]; shortcut [C] or [1]
-  Integers bias;            // none, [O], or of the output's shape (C, H, W)
+  Integers weight;          // synapse [O, I / groups, *kernel] or [O, I]; shortcut [C] or [1]
+  Integers bias;            // none, [O], or of the output's shape; offset: of its rank, each axis as long or 1
   bool pools_max = false;   // otherwise a sum
 
   // neuron: thresholds [levels, C] or [levels, 1]; reset_amount [C] or [1]
@@ -80,7 +117,16 @@ struct Node {
   Reset reset = Reset::kEvent;
   bool resets_after_decay = false;
 
-  bool sums_over_time = false;  // readout; otherwise its output is the sequence
+  int64_t repeats = 0;                   // repeat: the number of timesteps
+  OverTime over_time = OverTime::kSum;   // readout
+
+  int64_t axis = 0, start = 0, stop = 0, step = 1;  // concat, slice
+  Factors sizes, order, shape;                      // rearrange
+  PerAxis factors;                                  // upsample
+  bool fills_zeros = false;
+  PerAxis before, after;  // zero_pad
+
+  bool sums_over_time() const { return over_time == OverTime::kSum; }
 };
 
 // The threshold of level `index` + 1.
@@ -103,7 +149,20 @@ struct Network {
   Shape input;
   bool takes_frames = false;  // input uint8 [T, B, ...]; otherwise [B, ...]
   double logit_scale = 1;
-  std::vector<Node> nodes;  // in execution order; the last one is the only readout
+  std::vector<Node> nodes;  // in execution order; every readout is an output, and the last node is one
+
+  bool sums_over_time() const { return nodes.back().sums_over_time(); }  // as all readouts do
+  ValueInfo value(int32_t node) const {
+    if (node == kInput) return {input, takes_frames, 255};
+    return {nodes[node].to, nodes[node].has_time, nodes[node].largest};
+  }
+  // Values of all outputs, of one sample at one instant.
+  int64_t output_size() const {
+    int64_t size = 0;
+    for (const Node& node : nodes)
+      if (node.kind == Kind::kReadout) size += node.to.size();
+    return size;
+  }
 };
 
 }  // namespace lbq

@@ -37,25 +37,15 @@ class Planner {
 
   void describe_values() {
     plan_.values.resize(count() + 1);
-    plan_.values.back() = {true, network_.takes_frames, network_.input, channel_stride(network_.input.channels), 0, kByte};
+    plan_.values.back() = {true, network_.takes_frames, network_.input, channel_stride(network_.input.channels), 0};
     for (int32_t i = 0; i < count(); ++i) {
       const Node& node = at(i);
-      const Value& first = value(node.inputs[0]);
       Value made;
       made.shape = node.to;
       made.stride = channel_stride(node.to.channels);
-      made.has_time = node.kind == Kind::kNeuron;
+      made.has_time = node.kind == Kind::kNeuron;  // what repeats give is computed once
       for (int32_t input : node.inputs) made.has_time = made.has_time || value(input).has_time;
-      if (node.kind == Kind::kNeuron) {
-        made.are_levels = true;
-        made.largest = node.max_level;
-      } else if (node.kind == Kind::kPool) {
-        const int64_t area = node.pools_max ? 1 : node.window.kernel[0] * node.window.kernel[1];
-        made.are_levels = first.are_levels && first.largest * area <= kByte;
-        made.largest = first.are_levels ? first.largest * area : 0;
-      } else if (node.kind == Kind::kRepeat) {
-        made = first;
-      }
+      made.are_levels = node.largest != kCurrents && node.largest <= kByte;
       plan_.values[i] = made;
     }
   }
@@ -71,15 +61,16 @@ class Planner {
           is_materialized_[origin(input)] = true;
     for (int32_t i = count() - 1; i >= 0; --i) {
       const Kind kind = at(i).kind;
-      if (kind == Kind::kPool || kind == Kind::kReadout) materialize(at(i).inputs[0]);
+      if (!is_current(kind) && kind != Kind::kNeuron && kind != Kind::kRepeat)
+        for (int32_t input : at(i).inputs) materialize(input);
       if (kind == Kind::kNeuron) mark_terms(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
       if (is_materialized_[i] && is_current(kind)) mark_terms(i, value(i).has_time, true);
     }
   }
 
-  static bool is_current(Kind kind) {
-    return kind == Kind::kSynapse || kind == Kind::kShortcut || kind == Kind::kMerge;
-  }
+  // Whether it is a term of a sum, or a sum.
+  static bool is_current(Kind kind) { return is_weighted(kind) || kind == Kind::kMerge || kind == Kind::kOffset; }
+  static bool is_weighted(Kind kind) { return kind == Kind::kSynapse || kind == Kind::kShortcut; }
   void materialize(int32_t node) {
     if (origin(node) != kInput) is_materialized_[origin(node)] = true;
   }
@@ -87,14 +78,21 @@ class Planner {
     return node == kInput || !is_current(at(node).kind) || is_materialized_[node] || plan_.value(node).has_time != has_time;
   }
 
+  // Whether it reads what no fast kernel takes.
+  bool is_plain(const Node& node) const {
+    return node.kind == Kind::kSynapse && !plan_.value(node.inputs[0]).are_levels;
+  }
+
   void mark_terms(int32_t node, bool has_time, bool is_root) {
     node = origin(node);
     if (!is_root && is_separate(node, has_time)) return materialize(node);
     const Node& here = at(node);
-    if (here.kind != Kind::kMerge) materialize(here.inputs[0]);
-    if (here.kind == Kind::kSynapse && !plan_.value(here.inputs[0]).are_levels && !is_root) materialize(node);
-    if (here.kind == Kind::kMerge)
-      for (int32_t input : here.inputs) mark_terms(input, has_time, false);
+    if (is_weighted(here.kind)) {
+      materialize(here.inputs[0]);
+      if (is_plain(here) && !is_root) materialize(node);
+      return;
+    }
+    for (int32_t input : here.inputs) mark_terms(input, has_time, false);
   }
 
   void add_step(int32_t i) {
@@ -110,10 +108,12 @@ class Planner {
       step.op = Step::Op::kPool;
     } else if (node.kind == Kind::kReadout) {
       step.op = Step::Op::kReadout;
+      step.first_answer = num_answers_;
+      num_answers_ += node.to.size();
     } else if (node.kind == Kind::kRepeat || !is_materialized_[i]) {
       return;
-    } else if (node.kind == Kind::kSynapse && !value(node.inputs[0]).are_levels) {
-      step.op = Step::Op::kGenericConv;
+    } else if (!is_current(node.kind) || is_plain(node)) {
+      step.op = Step::Op::kPlain;
     } else {
       step.op = Step::Op::kStore;
       start(step.sum, node.to, value(i).has_time);
@@ -138,11 +138,15 @@ class Planner {
       return;
     }
     const Node& here = at(node);
-    if (here.kind == Kind::kMerge) {
+    if (here.kind == Kind::kOffset) {
+      add_offset(sum, here.bias);
+    } else {
+      add_bias(sum, here.bias);
+    }
+    if (!is_weighted(here.kind)) {
       for (int32_t input : here.inputs) gather(sum, input, false);
       return;
     }
-    add_bias(sum, here.bias);
     if (here.kind == Kind::kShortcut) {
       ExtraTerm extra{origin(here.inputs[0]), std::vector<int32_t>(sum.stride)};
       for (int64_t channel = 0; channel < sum.shape.channels; ++channel)
@@ -155,6 +159,21 @@ class Planner {
     const bool is_bounded = here.bound.bits != 0;
     low_ += is_bounded ? here.bound.low : INT32_MIN;
     high_ += is_bounded ? here.bound.high : INT32_MAX;
+  }
+
+  // A constant whose axes are as long as those of the sum, or 1.
+  void add_offset(Sum& sum, const Integers& bias) {
+    const Shape& to = sum.shape;
+    std::vector<int32_t> map;
+    map.reserve(to.size());
+    const auto axis = [&](int i) { return i < bias.num_dims ? bias.shape[i] : 1; };
+    for (int64_t c = 0; c < to.channels; ++c)
+      for (int64_t y = 0; y < to.height; ++y)
+        for (int64_t x = 0; x < to.width; ++x) {
+          const int64_t row = (axis(0) == 1 ? 0 : c) * axis(1) + (axis(1) == 1 ? 0 : y);
+          map.push_back(static_cast<int32_t>(integer_at(bias, row * axis(2) + (axis(2) == 1 ? 0 : x))));
+        }
+    add_bias(sum, {map.data(), 4, to.size(), 0, {}});
   }
 
   void add_bias(Sum& sum, const Integers& bias) {
@@ -195,8 +214,8 @@ class Planner {
   // Call read(node) for every value that a step reads.
   template <class Read>
   void for_reads(const Step& step, Read read) const {
-    if (step.op == Step::Op::kPool || step.op == Step::Op::kReadout || step.op == Step::Op::kGenericConv)
-      read(origin(at(step.node).inputs[0]));
+    if (step.op == Step::Op::kPool || step.op == Step::Op::kReadout || step.op == Step::Op::kPlain)
+      for (int32_t input : at(step.node).inputs) read(origin(input));
     for (const auto& synapse : step.sum.synapses) read(synapse->node_input);
     for (const ExtraTerm& extra : step.sum.extras) read(extra.value);
   }
@@ -206,10 +225,9 @@ class Planner {
     for_reads(plan_.steps[step], [&](int32_t node) { value(node).last_use = step; });
   }
 
-  // Every value is written before it is read, and the answer is written once.
+  // Every value is written before it is read.
   void check() const {
     std::vector<bool> is_written(count(), false);
-    int answers = 0;
     for (const Step& step : plan_.steps) {
       for_reads(step, [&](int32_t node) {
         if (node != kInput && !is_written[node])
@@ -217,16 +235,14 @@ class Planner {
                                  ", which no step before it writes");
       });
       is_written[step.node] = step.op != Step::Op::kReadout;
-      answers += step.op == Step::Op::kReadout;
     }
-    if (answers != 1) throw std::logic_error("lbq: the answer is written " + std::to_string(answers) + " times");
   }
 
   const Network& network_;
   const EngineKernels& kernels_;
   Plan& plan_;
   std::vector<bool> is_materialized_;
-  int64_t low_ = 0, high_ = 0;
+  int64_t low_ = 0, high_ = 0, num_answers_ = 0;
 };
 
 }  // namespace

@@ -70,7 +70,6 @@ struct Value {
   bool has_time = true;
   Shape shape;
   int64_t stride = 0, last_use = 0;
-  int64_t largest = 0;  // of levels and counts
 };
 
 struct ExtraTerm {
@@ -94,8 +93,9 @@ struct PackedNeuron {
 };
 
 struct Step {
-  enum class Op : uint8_t { kFire, kStore, kGenericConv, kPool, kReadout } op;
+  enum class Op : uint8_t { kFire, kStore, kPlain, kPool, kReadout } op;
   int32_t node;
+  int64_t first_answer;  // kReadout: values of earlier outputs, of one sample at one instant
   Sum sum;              // kFire, kStore
   PackedNeuron neuron;  // kFire
 };

@@ -36,6 +36,7 @@ struct ThreadScratch {
   std::vector<Run> runs;
   std::vector<const uint8_t*> pixels;
   std::vector<uint8_t> nothing;
+  std::vector<int64_t> numbers;  // operands and result of an exact kernel
 };
 
 struct Workspace {

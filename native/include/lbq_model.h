@@ -82,10 +82,12 @@ void lbq_model_free(lbq_model* model);
 
 typedef struct {
   int64_t timesteps;               /* T */
-  int64_t channels, height, width; /* of one sample at one instant; features have height = width = 1 */
+  int64_t channels, height, width; /* of one sample at one instant; axes that it lacks have length 1 */
+  int32_t rank;                    /* axes of a sample: [channels], [channels, height] or all three */
   int32_t takes_frames;            /* 1: uint8 [T, B, ...]; 0: still uint8 [B, ...] */
-  int32_t gives_sequence;          /* 1: int64 [T, B, num_logits]; 0: their sum, [B, num_logits] */
-  int64_t num_logits;
+  int32_t gives_sequence;          /* 1: every output is int64 [T, B, n]; 0: its sum over time, [B, n] */
+  int64_t num_outputs;             /* n of each: lbq_model_output_size */
+  int64_t num_logits;              /* of all outputs */
   double logit_scale; /* a logit times this is in real units */
   int64_t num_nodes;
   int64_t num_values; /* that all nodes hold for one sample at one instant */
@@ -93,6 +95,8 @@ typedef struct {
 } lbq_model_info;
 
 void lbq_model_get_info(const lbq_model* model, lbq_model_info* info);
+/* Logits of one output, 0 <= output < num_outputs; 0 for any other number. */
+int64_t lbq_model_output_size(const lbq_model* model, int64_t output);
 
 /* Pack the network for an instruction set ("avx2", "neon", "scalar", ...; NULL for the best that the variable
  * LBQ_ISA allows), and let a run use so many threads. "interpreter" is slow, the reference that the others
@@ -103,7 +107,8 @@ lbq_model_status lbq_model_prepare(lbq_model* model, const char* isa, int32_t th
 const char* lbq_model_isa(const lbq_model* model);
 
 /* Answer a batch from rest. `num_inputs` bytes enter (batch * channels * height * width, times T for frames)
- * and `num_logits` integers leave (batch * info.num_logits, times T for a sequence); others are refused. */
+ * and `num_logits` integers leave (batch * info.num_logits, times T for a sequence), the
+ * outputs one behind the other; other numbers are refused. */
 lbq_model_status lbq_model_run(const lbq_model* model, int64_t batch, const uint8_t* inputs,
                                size_t num_inputs, int64_t* logits, size_t num_logits,
                                lbq_error_message* message);
@@ -113,8 +118,8 @@ typedef struct lbq_stream lbq_stream;
 
 lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_stream** stream,
                                 lbq_error_message* message);
-/* One instant [B, ...] in (a still network sees its image again at every timestep), [B, num_logits] out: the
- * sum of all timesteps so far, or this timestep's own if the model gives a sequence. */
+/* One instant [B, ...] in (a still network sees its image again at every timestep), [B, n] of every output
+ * out: the sum of all timesteps so far, or this timestep's own if the model gives a sequence. */
 lbq_model_status lbq_stream_step(lbq_stream* stream, const uint8_t* inputs, size_t num_inputs,
                                  int64_t* logits, size_t num_logits, lbq_error_message* message);
 /* Begin again, from rest. */

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/network.h"
+#include "engine/operators.h"
 #include "json.h"
 
 namespace lbq {
@@ -19,43 +19,38 @@ struct Region {
   int64_t offset = 0;
 
   bool exists() const { return num_dims > 0; }
-  bool is(std::initializer_list<int64_t> sizes) const;
   int64_t num_values() const;  // saturates
   int64_t num_bytes() const;   // saturates
 };
 bool operator==(const Region& one, const Region& other);
 
-// A product that stays at the largest integer where it would pass it; for sizes, which are not negative.
-int64_t saturating_product(int64_t one, int64_t other);
-
-// Words of the settings, by their place in the reader's lists.
-enum OverTime { kMean, kSum, kSequence };
-
 struct Entry {
-  Node node;  // kind, path, settings and the claimed bound; the graph fills in the rest
   std::vector<std::string_view> reads;
-  Region tensors[2];  // weight, bias; or thresholds, reset_amount
-  int64_t repeats = 0;
-  int over_time = 0;
+  Region tensors[kMaxRoles];
 };
 
+// A network without its numbers: paths, kinds, settings, shapes of tensors and the claimed bounds; and of every node,
+// what it reads and where its tensors lie.
 struct Manifest {
-  int64_t timesteps = 0;
-  int num_input_dims = 0;
-  int64_t input_shape[4] = {};
-  bool takes_frames = false;
-  double logit_scale = 0;
+  Network network;
   std::vector<Entry> entries;
 };
 
-// The names of a kind's tensors, as many as it has; nullptr behind them.
-const char* const* roles(Kind kind);
+// Do something to a node; a GraphError becomes a ReadError with its path.
+template <class Do>
+void with_path(const Node& node, Do act) {
+  try {
+    act();
+  } catch (const GraphError& error) {
+    throw_error(error.rule, "%.200s: %s", node.path.c_str(), error.text);
+  }
+}
 
 Type read_type(Value value, std::string_view owner);
 // Each node for itself.
 Manifest read_manifest(Value document);
-// What flows from node to node (graph.cc): order, shapes, time, levels and currents. Fills in every node's inputs,
-// shapes, window and levels; no tensor is read.
+// Whether nodes fit together (graph.cc): names, order, and the shape rules of operators.h, which fill in the nodes; no
+// tensor is read.
 void check_graph(Manifest& manifest);
 
 }  // namespace lbq

@@ -68,13 +68,12 @@ void check_batch(const Network& network, int64_t batch, const uint8_t* inputs, s
                  const int64_t* logits, size_t num_logits, bool is_whole) {
   require(batch >= 1 && inputs != nullptr && logits != nullptr, LBQ_MODEL_BAD_ARGUMENT,
           "a batch has at least one sample, and inputs and logits are not NULL");
-  const Node& readout = network.nodes.back();
-  const bool gives_sequence = is_whole && !readout.sums_over_time,
+  const bool gives_sequence = is_whole && !network.sums_over_time(),
              takes_sequence = is_whole && network.takes_frames;
   check_size(static_cast<int64_t>(num_inputs), batch,
              network.input.size() * (takes_sequence ? network.timesteps : 1), "bytes");
   check_size(static_cast<int64_t>(num_logits), batch,
-             readout.to.size() * (gives_sequence ? network.timesteps : 1), "logits");
+             network.output_size() * (gives_sequence ? network.timesteps : 1), "logits");
 }
 
 template <class Open>
@@ -111,20 +110,29 @@ void lbq_model_free(lbq_model* model) { delete model; }
 
 void lbq_model_get_info(const lbq_model* model, lbq_model_info* info) {
   const lbq::Network& network = model->model.network;
-  const lbq::Node& readout = network.nodes.back();
   *info = {};
   info->timesteps = network.timesteps;
   info->channels = network.input.channels;
   info->height = network.input.height;
   info->width = network.input.width;
+  info->rank = network.input.rank;
   info->takes_frames = network.takes_frames;
-  info->gives_sequence = !readout.sums_over_time;
-  info->num_logits = readout.to.size();
+  info->gives_sequence = !network.sums_over_time();
+  info->num_logits = network.output_size();
   info->logit_scale = network.logit_scale;
   info->num_nodes = static_cast<int64_t>(network.nodes.size());
   info->num_values = network.input.size();
-  for (const lbq::Node& node : network.nodes) info->num_values += node.to.size();
+  for (const lbq::Node& node : network.nodes) {
+    info->num_values += node.to.size();
+    info->num_outputs += node.kind == lbq::Kind::kReadout;
+  }
   lbq::to_hex(model->model.bundle.digest, info->digest);
+}
+
+int64_t lbq_model_output_size(const lbq_model* model, int64_t output) {
+  for (const lbq::Node& node : model->model.network.nodes)
+    if (node.kind == lbq::Kind::kReadout && output-- == 0) return node.to.size();
+  return 0;
 }
 
 lbq_model_status lbq_model_prepare(lbq_model* model, const char* isa, int32_t threads,

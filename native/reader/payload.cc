@@ -65,11 +65,6 @@ std::vector<Named> read_table(Value document, int64_t start, int64_t size) {
   return table;
 }
 
-Integers view(const Region& region, const uint8_t* payload) {
-  if (!region.exists()) return {};
-  return {payload + region.offset, static_cast<int32_t>(num_bytes(region.type)), region.num_values()};
-}
-
 }  // namespace
 
 void attach_tensors(Manifest& manifest, const Bundle& bundle) {
@@ -84,19 +79,19 @@ void attach_tensors(Manifest& manifest, const Bundle& bundle) {
                                               static_cast<int64_t>(bundle.num_payload));
   size_t used = 0;
   std::string full;
-  for (Entry& entry : manifest.entries) {
-    Integers* const views[2] = {entry.node.kind == Kind::kNeuron ? &entry.node.thresholds : &entry.node.weight,
-                                entry.node.kind == Kind::kNeuron ? &entry.node.reset_amount : &entry.node.bias};
-    for (int role = 0; role < 2; ++role) {
-      const Region& region = entry.tensors[role];
+  for (size_t i = 0; i < manifest.entries.size(); ++i) {
+    Node& node = manifest.network.nodes[i];
+    for (int role = 0; role < kMaxRoles; ++role) {
+      const Region& region = manifest.entries[i].tensors[role];
       if (!region.exists()) continue;
-      full.assign(entry.node.path).append(".").append(roles(entry.node.kind)[role]);
+      const Role& known = operator_of(node.kind).roles[role];
+      full.assign(node.path).append(".").append(known.name);
       const auto found = std::lower_bound(table.begin(), table.end(), full,
                                           [](const Named& a, const std::string& b) { return a.name < b; });
       const bool is_there = found != table.end() && found->name == full && found->region == region;
       require(is_there, LBQ_RULE_TENSORS, "%.300s is not where the manifest says", full.c_str());
       ++used;
-      *views[role] = view(region, payload);
+      (node.*known.tensor).data = payload + region.offset;
     }
   }
   require(used == table.size(), LBQ_RULE_TENSORS, "no node uses %zu tensors", table.size() - used);
@@ -105,34 +100,20 @@ void attach_tensors(Manifest& manifest, const Bundle& bundle) {
 namespace {
 
 void check_bits(const Node& node) {
-  const int64_t largest = (int64_t{1} << (node.weight_bits - 1)) - 1;
+  const int32_t bits = node.kind == Kind::kShortcut ? 16 : node.weight_bits;
+  const int64_t largest = (int64_t{1} << (bits - 1)) - 1;
   const bool fits = with_type(node.weight, [&](const auto* weights) {
     const auto [low, high] = std::minmax_element(weights, weights + node.weight.count);
     return *low >= -largest && *high <= largest;
   });
-  require(fits, LBQ_RULE_BITS, "weights of %s do not lie in their %d bits", node.path.c_str(),
-          node.weight_bits);
-}
-
-void check_neuron(const Node& node) {
-  const int32_t* thresholds = static_cast<const int32_t*>(node.thresholds.data);
-  const int32_t* reset_amount = static_cast<const int32_t*>(node.reset_amount.data);
-  const int64_t columns = node.thresholds.count / node.max_level;
-  for (int64_t i = 0; i < node.thresholds.count; ++i) {
-    require(thresholds[i] > 0 || i >= columns, LBQ_RULE_THRESHOLDS, "%s has a threshold at or below zero",
-            node.path.c_str());
-    require(i < columns || thresholds[i] >= thresholds[i - columns], LBQ_RULE_THRESHOLDS, "the thresholds of %s fall",
-            node.path.c_str());
-  }
-  const bool removes = std::all_of(reset_amount, reset_amount + node.reset_amount.count, [](int32_t r) { return r >= 0; });
-  require(removes, LBQ_RULE_RESET, "%s adds where it should remove", node.path.c_str());
+  require(fits, LBQ_RULE_BITS, "weights of %s do not lie in their %d bits", node.path.c_str(), bits);
 }
 
 }  // namespace
 
 void check_values(const Node& node) {
   if (node.weight.count > 0) check_bits(node);
-  if (node.kind == Kind::kNeuron) check_neuron(node);
+  if (node.kind == Kind::kNeuron) with_path(node, [&] { check_thresholds(node); });
 }
 
 }  // namespace lbq

@@ -12,9 +12,6 @@ constexpr int64_t kMaxManifest = 1 << 20;  // bytes of the manifest, and of the 
 constexpr int64_t kMaxNodes = 4096;
 constexpr int64_t kMaxTensors = 4 * kMaxNodes;
 constexpr int64_t kMaxName = 256;  // bytes
-constexpr int64_t kMaxTimesteps = 4096;
-constexpr int64_t kMaxLevel = 255;
-constexpr int64_t kMaxValues = 1 << 24;  // output values of a node for one sample and timestep
 constexpr int64_t kMaxProof =
     1 << 25;  // timesteps times thresholds that the overflow proof may have to visit
 

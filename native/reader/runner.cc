@@ -29,8 +29,8 @@ Runner::Runner(const Network& network, const char* isa, int threads) : network_(
 
 void Runner::run(const uint8_t* inputs, int64_t batch, int64_t* logits) const {
   if (!engine_) return lbq::run(network_, inputs, batch, logits);
-  const Node& readout = network_.nodes.back();
-  std::vector<int32_t> answers(batch * readout.to.size() * (readout.sums_over_time ? 1 : network_.timesteps));
+  const int64_t rows = batch * (network_.sums_over_time() ? 1 : network_.timesteps);
+  std::vector<int32_t> answers(rows * network_.output_size());
   RunOptions options;
   options.threads = threads_;
   engine_->run(inputs, batch, answers.data(), options);
@@ -49,7 +49,7 @@ void Runner::step(const uint8_t* inputs, int64_t batch, int64_t* logits, Progres
     options.threads = threads_;
     options.state = &progress.carries;
     engine_->run(inputs, batch, answers.data(), options);
-    const bool adds = network_.nodes.back().sums_over_time;
+    const bool adds = network_.sums_over_time();
     for (size_t i = 0; i < answers.size(); ++i)
       logits[i] = progress.sums[i] = adds ? progress.sums[i] + answers[i] : answers[i];
   }
@@ -60,7 +60,7 @@ Progress Runner::at_rest(int64_t batch) const {
   Progress progress;
   if (engine_) {
     progress.carries = engine_->at_rest(batch);
-    progress.sums.resize(batch * network_.nodes.back().to.size());
+    progress.sums.resize(batch * network_.output_size());
   } else {
     progress.state = std::make_unique<State>(network_, batch);
   }

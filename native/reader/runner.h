@@ -14,7 +14,7 @@ constexpr char kInterpreter[] = "interpreter";
 // The state of a batch of sequences between timesteps, of the engine or of the interpreter.
 struct Progress {
   int64_t timestep = 0;       // how many are over
-  std::vector<int32_t> sums;  // of the engine's readout over time, [B, C * H * W]
+  std::vector<int32_t> sums;  // of the engine's readouts over time, each [B, C * H * W]
   Carries carries;
   std::unique_ptr<State> state;
 

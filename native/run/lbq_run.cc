@@ -34,6 +34,7 @@ const char kUsage[] =
     "  --threads N     that share a batch (1)\n"
     "  --isa NAME      avx2, avx2vnni, avx512, avx512vnni, amx, neon, scalar or interpreter; else the best one\n"
     "\n"
+    "A row holds the class and the logits of every output of the network, one output behind the other.\n"
     "What is answered already is skipped: start it again after a kill, and it goes on.\n";
 
 enum Exit { kDone = 0, kMistake = 1, kUsageError = 2, kBusy = 75 };
@@ -178,7 +179,7 @@ OutputFile::Claim answer_shard(const std::string& path, const std::string& name,
   const OutputFile::Claim claim = file.claim();
   if (claim != OutputFile::Claim::kOurs) return claim;
   SampleFile shard(path, info);
-  const OutputRows rows(options.format, info);
+  const OutputRows rows(options.format, model, info);
   std::vector<uint8_t> batch;
   file.write(rows.header(shard.num_samples()));
   for (int64_t first = 0; first < shard.num_samples(); first += options.batch) {
@@ -221,7 +222,7 @@ int run_folder(const Options& options, const lbq_model* model, const lbq_model_i
 int run_stream(const Options& options, const lbq_model* model, const lbq_model_info& info) {
   if (options.format != Format::kCsv) throw UsageError{"a stream is answered as csv"};
   const SampleSize size(info);
-  const OutputRows rows(Format::kCsv, info);
+  const OutputRows rows(Format::kCsv, model, info);
   std::vector<uint8_t> batch;
   write_all(STDOUT_FILENO, rows.header(0), "standard output");
   int64_t first = 0;
@@ -254,10 +255,11 @@ int check(const Options& options) {
     }
     lbq_model_info info;
     lbq_model_get_info(model, &info);
+    const std::string outputs = info.num_outputs == 1 ? "" : " of " + std::to_string(info.num_outputs) + " outputs";
     std::printf("%s: ok: %s uint8 of %" PRId64 " x %" PRId64 " x %" PRId64 ", T = %" PRId64 ", %" PRId64
-                " logits in units of %.9g\n",
+                " logits%s in units of %.9g\n",
                 path.c_str(), info.takes_frames ? "frames" : "still", info.channels, info.height, info.width,
-                info.timesteps, info.num_logits, info.logit_scale);
+                info.timesteps, info.num_logits, outputs.c_str(), info.logit_scale);
   }
   return is_sound ? kDone : kMistake;
 }

@@ -63,16 +63,25 @@ void write_all(int descriptor, const std::string& bytes, const std::string& path
   }
 }
 
+OutputRows::OutputRows(Format format, const lbq_model* model, const lbq_model_info& info)
+    : format_(format), info_(info) {
+  for (int64_t i = 0; i < info.num_outputs; ++i) sizes_.push_back(lbq_model_output_size(model, i));
+}
+
 std::string OutputRows::header(int64_t num_samples) const {
   std::string text;
   if (format_ == Format::kCsv) {
-    text = info_.gives_sequence ? "sample,timestep,class" : "sample,class";
-    for (int64_t i = 0; i < info_.num_logits; ++i) text += ",logit_" + std::to_string(i);
+    text = info_.gives_sequence ? "sample,timestep" : "sample";
+    for (size_t k = 0; k < sizes_.size(); ++k) {
+      const std::string output = sizes_.size() == 1 ? "" : "_" + std::to_string(k);
+      text += ",class" + output;
+      for (int64_t i = 0; i < sizes_[k]; ++i) text += ",logit" + output + "_" + std::to_string(i);
+    }
     return text + "\n";
   }
   std::string shape = std::to_string(num_samples) + ", ";
   if (info_.gives_sequence) shape += std::to_string(info_.timesteps) + ", ";
-  shape += std::to_string(1 + info_.num_logits);
+  shape += std::to_string(info_.num_outputs + info_.num_logits);
   text = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + shape + "), }";
   text.append(63 - (10 + text.size()) % 64, ' ').push_back('\n');
   std::string start("\x93NUMPY\x01\x00", 8);
@@ -81,26 +90,31 @@ std::string OutputRows::header(int64_t num_samples) const {
   return start + text;
 }
 
-void OutputRows::append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const {
-  const int64_t largest =
-      std::max_element(logits, logits + info_.num_logits) - logits;  // the first of equals
+void OutputRows::append(std::string& bytes, const int64_t* logits, int64_t count) const {
+  const int64_t largest = std::max_element(logits, logits + count) - logits;  // the first of equals
   if (format_ == Format::kNpy) {
     bytes.append(reinterpret_cast<const char*>(&largest), sizeof largest);
-    bytes.append(reinterpret_cast<const char*>(logits), info_.num_logits * sizeof *logits);
+    bytes.append(reinterpret_cast<const char*>(logits), count * sizeof *logits);
     return;
   }
-  bytes += std::to_string(sample);
-  if (info_.gives_sequence) bytes += "," + std::to_string(timestep);
   bytes += "," + std::to_string(largest);
-  for (int64_t i = 0; i < info_.num_logits; ++i) bytes += "," + std::to_string(logits[i]);
-  bytes += "\n";
+  for (int64_t i = 0; i < count; ++i) bytes += "," + std::to_string(logits[i]);
 }
 
 std::string OutputRows::of_batch(int64_t first, int64_t count, const int64_t* logits) const {
   std::string bytes;
+  const int64_t timesteps = info_.gives_sequence ? info_.timesteps : 1;
   for (int64_t b = 0; b < count; ++b)
-    for (int64_t t = 0; t < (info_.gives_sequence ? info_.timesteps : 1); ++t)
-      append(bytes, first + b, t, logits + (t * count + b) * info_.num_logits);
+    for (int64_t t = 0; t < timesteps; ++t) {
+      if (format_ == Format::kCsv) bytes += std::to_string(first + b);
+      if (format_ == Format::kCsv && info_.gives_sequence) bytes += "," + std::to_string(t);
+      const int64_t* output = logits;
+      for (const int64_t size : sizes_) {
+        append(bytes, output + (t * count + b) * size, size);
+        output += timesteps * count * size;
+      }
+      if (format_ == Format::kCsv) bytes += "\n";
+    }
   return bytes;
 }
 

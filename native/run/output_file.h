@@ -2,26 +2,28 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lbq_model.h"
 
 enum class Format { kCsv, kNpy };
 
-// The rows of one batch after another, as bytes. A row is: sample, timestep (of a sequence only), class,
-// logits; an .npy file has no column for sample and timestep, it has axes.
+// The rows of one batch after another, as bytes. A row is: sample, timestep (of a sequence only), class and logits of
+// every output; an .npy file has no column for sample and timestep, it has axes.
 class OutputRows {
  public:
-  OutputRows(Format format, const lbq_model_info& info) : format_(format), info_(info) {}
+  OutputRows(Format format, const lbq_model* model, const lbq_model_info& info);
 
   std::string header(int64_t num_samples) const;
-  // `logits` is [B, n] or [T, B, n].
+  // `logits` is [B, n] or [T, B, n] of every output, one behind the other.
   std::string of_batch(int64_t first, int64_t count, const int64_t* logits) const;
 
  private:
-  void append(std::string& bytes, int64_t sample, int64_t timestep, const int64_t* logits) const;
+  void append(std::string& bytes, const int64_t* logits, int64_t count) const;
 
   Format format_;
   const lbq_model_info& info_;
+  std::vector<int64_t> sizes_;  // of the outputs
 };
 
 // Write all of these bytes, or throw InputError.

@@ -101,9 +101,8 @@ void SampleFile::read_header(const lbq_model_info& info, int64_t size) {
   read_at(start_ - length, reinterpret_cast<uint8_t*>(&header[0]), length);
 
   const std::vector<int64_t> shape = npy_shape(path_, header);
-  std::vector<int64_t> sample = {info.channels};
-  if (info.height * info.width != 1 || shape.size() > 2u + info.takes_frames)
-    sample = {info.channels, info.height, info.width};
+  std::vector<int64_t> sample = {info.channels, info.height, info.width};
+  sample.resize(info.rank);
   std::vector<int64_t> expected = sample;
   const size_t batch_axis = info.takes_frames ? 1 : 0;
   num_samples_ = shape.size() > batch_axis ? shape[batch_axis] : 0;

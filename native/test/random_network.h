@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "network.h"
+#include "check_network.h"
+#include "operators.h"
 #include "tester.h"
 
 namespace {
@@ -24,25 +25,31 @@ struct Case {
   lbq::Network net;
   std::vector<std::unique_ptr<std::vector<char>>> memory;
   std::vector<uint8_t> inputs;
-  std::vector<int64_t> largest;  // value that a node gives, if it gives levels or counts
-  int64_t batch = 1, max_input = 1;
+  int64_t batch = 1;
 
   Case();
   // Two frames that need two chunks: padded to 32 channels, together they have too many values for one.
   static Case longer_than_one_chunk(int64_t batch);
-  lbq::Integers keep(const Longs& values, int32_t width) {
+  // Integers of a shape; without one, a vector.
+  lbq::Integers keep(const Longs& values, int32_t width, const Longs& shape = {}) {
     memory.push_back(std::make_unique<std::vector<char>>(values.size() * width));
     for (size_t i = 0; i < values.size(); ++i) std::memcpy(&(*memory.back())[i * width], &values[i], width);
-    return {memory.back()->data(), width, static_cast<int64_t>(values.size())};
+    lbq::Integers kept{memory.back()->data(), width, static_cast<int64_t>(values.size()), 1, {}};
+    kept.num_dims = std::max<int32_t>(1, static_cast<int32_t>(shape.size()));
+    kept.shape[0] = kept.count;
+    std::copy(shape.begin(), shape.end(), kept.shape);
+    return kept;
   }
-  int32_t add(Node node, int64_t most) {
+  int32_t add(Node node) {
+    std::vector<lbq::ValueInfo> inputs;
+    for (int32_t input : node.inputs) inputs.push_back(net.value(input));
+    lbq::infer(node, inputs, net.timesteps);
     net.nodes.push_back(std::move(node));
-    largest.push_back(most);
     return static_cast<int32_t>(net.nodes.size()) - 1;
   }
-  lbq::Shape shape_of(int32_t node) const { return node == lbq::kInput ? net.input : net.nodes[node].to; }
-  int64_t most_of(int32_t node) const { return node == lbq::kInput ? max_input : largest[node]; }
-  bool still(int32_t node) const { return node == lbq::kInput ? !net.takes_frames : !net.nodes[node].has_time; }
+  lbq::Shape shape_of(int32_t node) const { return net.value(node).shape; }
+  int64_t most_of(int32_t node) const { return net.value(node).max_level; }
+  bool still(int32_t node) const { return !net.value(node).has_time; }
 
   Node start(Kind kind, int32_t input) const {
     Node node;
@@ -57,11 +64,17 @@ struct Case {
   int32_t add_pool(int32_t input);
   int32_t add_neuron(int32_t input);
   int32_t add_repeat(int32_t input);
+  int32_t add_move(int32_t input);
+  int32_t add_slice(int32_t input, int axis);
+  int32_t add_offset(int32_t input);
+  int32_t add_product(int32_t input);
   int32_t merge(std::vector<int32_t> inputs);
   int64_t products() const {
     int64_t sum = 0;
     for (const Node& node : net.nodes)
-      if (node.kind == Kind::kSynapse)
+      if (node.kind == Kind::kMatmul) {
+        sum += node.to.size() * node.from.width * batch * (node.has_time ? net.timesteps : 1);
+      } else if (node.kind == Kind::kSynapse)
         sum += node.to.height * node.to.width * node.weight.count * batch * (node.has_time ? net.timesteps : 1);
     return sum;
   }
@@ -88,11 +101,15 @@ int32_t Case::add_synapse(int32_t input, const lbq::Shape* wanted) {
   const lbq::Shape from = node.from;
   if (wanted != nullptr) {  // a window with this output shape: 1x1, or linear
     node.to = *wanted;
-    node.is_linear = wanted->height != from.height || wanted->width != from.width;
+    node.is_linear = wanted->rank == 1;
+    node.window.kernel.count = node.window.stride.count = node.window.padding.count = node.window.dilation.count =
+        from.rank - 1;
   } else {
     node.to.channels = pick<int64_t>({1, 3, 8, 17, 32, 40, 64, 96, 130});
-    node.is_linear = chance(6);
-    for (int axis : {0, 1}) {
+    node.is_linear = chance(6) || from.rank == 1;
+    node.window.kernel.count = node.window.stride.count = node.window.padding.count = node.window.dilation.count =
+        from.rank - 1;
+    for (int axis = 0; axis < from.rank - 1; ++axis) {
       node.window.kernel[axis] = pick<int64_t>({1, 2, 3, 3, 5});
       node.window.stride[axis] = pick<int64_t>({1, 1, 2, 3});
       node.window.padding[axis] = between(0, node.window.kernel[axis] / 2 + 1);
@@ -109,7 +126,7 @@ int32_t Case::add_synapse(int32_t input, const lbq::Shape* wanted) {
   }
   if (node.is_linear) {
     node.window = lbq::Window{};
-    node.to.height = node.to.width = 1;
+    node.to = {node.to.channels, 1, 1, 1};
     node.groups = 1;
   }
   const int64_t taps = node.is_linear ? from.height * from.width : node.window.kernel[0] * node.window.kernel[1];
@@ -133,14 +150,18 @@ int32_t Case::add_synapse(int32_t input, const lbq::Shape* wanted) {
     node.weight_bits = node.weight_bits == 16 ? 8 : 4;
     if (node.max_input * inputs * 8 > kLargest / 8) std::fill(weights.begin(), weights.end(), 0);
   }
-  node.weight = keep(weights, node.weight_bits == 16 ? 2 : 1);
+  Longs shape = {node.to.channels, node.is_linear ? inputs : from.channels / node.groups};
+  for (int axis = 0; axis < from.rank - 1 && !node.is_linear; ++axis) shape.push_back(node.window.kernel[axis]);
+  node.weight = keep(weights, node.weight_bits == 16 ? 2 : 1, shape);
   const bool is_map = !node.is_linear && chance(3);
   if (chance(2)) {
     bias.resize(node.to.channels * (is_map ? node.to.height * node.to.width : 1));
     for (int64_t& value : bias) value = between(-1000, 1000);
     node.bias = keep(bias, 4);
+    const Longs sizes = {node.to.channels, node.to.height, node.to.width};
+    if (is_map) node.bias = keep(bias, 4, Longs(sizes.begin(), sizes.begin() + from.rank));
   }
-  return add(node, 0);
+  return add(node);
 }
 
 int32_t Case::add_shortcut(int32_t input) {
@@ -151,20 +172,20 @@ int32_t Case::add_shortcut(int32_t input) {
   node.weight = keep(weight, 2);
   node.bound = {-500 * node.max_input - 9, 500 * node.max_input + 9, 32};
   if (chance(3)) node.bias = keep(Longs(node.to.channels, 9), 4);
-  return add(node, 0);
+  return add(node);
 }
 
 int32_t Case::add_pool(int32_t input) {
   Node node = start(Kind::kPool, input);
   node.pools_max = chance(2);
-  for (int axis : {0, 1}) {
+  node.window.kernel.count = node.window.stride.count = node.window.padding.count = node.from.rank - 1;
+  for (int axis = 0; axis < node.from.rank - 1; ++axis) {
     const int64_t size = axis == 0 ? node.from.height : node.from.width;
     node.window.kernel[axis] = std::min<int64_t>(size, between(1, 3));
     node.window.stride[axis] = between(1, 2);
     node.window.padding[axis] = node.window.kernel[axis] > 1 ? between(0, 1) : 0;
-    set_size(node, axis);
   }
-  return add(node, most_of(input) * (node.pools_max ? 1 : node.window.kernel[0] * node.window.kernel[1]));
+  return add(node);
 }
 
 int32_t Case::add_neuron(int32_t input) {
@@ -188,16 +209,16 @@ int32_t Case::add_neuron(int32_t input) {
     for (int32_t n = 0; n < node.max_level; ++n, threshold += between(0, step)) thresholds[n * channels + channel] = threshold;
     reset_amount[channel] = between(0, step);
   }
-  node.thresholds = keep(thresholds, 4);
+  node.thresholds = keep(thresholds, 4, {node.max_level, channels});
   node.reset_amount = keep(reset_amount, 4);
   node.bound = {-kLargest, kLargest, 32};
-  return add(node, node.max_level);
+  return add(node);
 }
 
 int32_t Case::add_repeat(int32_t input) {
   Node node = start(Kind::kRepeat, input);
-  node.has_time = true;
-  return add(node, most_of(input));
+  node.repeats = net.timesteps;
+  return add(node);
 }
 
 int32_t Case::merge(std::vector<int32_t> inputs) {
@@ -205,47 +226,144 @@ int32_t Case::merge(std::vector<int32_t> inputs) {
   Node node = start(Kind::kMerge, inputs[0]);
   node.inputs = inputs;
   node.bound = {-kLargest, kLargest, 32};
-  return add(node, 0);
+  return add(node);
+}
+
+// Any operator that moves values, or two.
+int32_t Case::add_move(int32_t input) {
+  const lbq::Shape shape = shape_of(input);
+  const int axes = shape.rank - 1;
+  Node node = start(pick({Kind::kConcat, Kind::kSlice, Kind::kRearrange, Kind::kUpsample, Kind::kZeroPad}), input);
+  if (axes == 0 && (node.kind == Kind::kUpsample || node.kind == Kind::kZeroPad)) node.kind = Kind::kSlice;
+  node.axis = between(0, axes);
+  const int axis = static_cast<int>(node.axis);
+  if (node.kind == Kind::kConcat) {
+    const int copies = shape.channels > 100 ? 2 : pick({2, 3});
+    for (int i = 1; i < copies; ++i) node.inputs.push_back(chance(2) ? input : add_slice(input, axis));
+  } else if (node.kind == Kind::kSlice) {
+    return add_slice(input, axis);
+  } else if (node.kind == Kind::kRearrange) {
+    for (int i = 0; i < shape.rank; ++i) {  // split an axis in two where that is possible
+      const int64_t part = shape[i] % 2 == 0 ? 2 : 1;
+      node.sizes[node.sizes.count++] = part;
+      node.sizes[node.sizes.count++] = shape[i] / part;
+    }
+    for (int i = 0; i < node.sizes.count; ++i) node.order[node.order.count++] = i;
+    std::shuffle(node.order.values, node.order.values + node.order.count, rng());
+    const int rank = static_cast<int>(between(1, 3));
+    node.shape = {rank, {1, 1, 1}};
+    for (int i = 0; i < node.order.count; ++i) node.shape[i * rank / node.order.count] *= node.sizes[node.order[i]];
+  } else {
+    node.fills_zeros = chance(2);
+    node.factors.count = node.before.count = node.after.count = axes;
+    for (int i = 0; i < axes; ++i) {
+      node.factors[i] = between(1, 3);
+      node.before[i] = between(0, 2);
+      node.after[i] = between(0, 2);
+    }
+  }
+  return add(node);
+}
+
+int32_t Case::add_slice(int32_t input, int axis) {
+  Node node = start(Kind::kSlice, input);
+  node.axis = axis;
+  node.start = between(0, node.from[axis] - 1);
+  node.stop = between(node.start + 1, node.from[axis]);
+  node.step = between(1, 3);
+  return add(node);
+}
+
+int32_t Case::add_offset(int32_t input) {
+  Node node = start(Kind::kOffset, input);
+  Longs shape, bias(1);
+  for (int axis = 0; axis < node.from.rank; ++axis) {
+    shape.push_back(chance(2) ? 1 : node.from[axis]);
+    bias.resize(bias.size() * shape.back());
+  }
+  for (int64_t& value : bias) value = between(-1000, 1000);
+  node.bias = keep(bias, 4, shape);
+  node.bound = {-kLargest, kLargest, 32};
+  return add(node);
+}
+
+// Products with itself: element by element, with a broadcast part, or as matrices.
+int32_t Case::add_product(int32_t input) {
+  const lbq::Shape shape = shape_of(input);
+  if (most_of(input) * most_of(input) * shape.width > 1 << 20) return input;
+  Node node = start(chance(2) ? Kind::kMultiply : Kind::kMatmul, input);
+  int32_t other = input;
+  if (node.kind == Kind::kMatmul) {
+    Node turn = start(Kind::kRearrange, input);
+    turn.sizes = turn.shape = {3, {shape.channels, shape.height, shape.width}};
+    turn.order = {3, {0, 2, 1}};
+    std::swap(turn.shape[1], turn.shape[2]);
+    if (shape.rank < 3) {
+      Node widen = start(Kind::kRearrange, input);
+      widen.sizes = {1, {shape.size()}};
+      widen.order = {1, {0}};
+      widen.shape = {3, {shape.channels, shape.height, shape.width}};
+      node.inputs[0] = turn.inputs[0] = add(widen);
+    }
+    other = add(turn);
+  } else if (chance(2)) {
+    Node part = start(Kind::kSlice, input);
+    part.axis = between(0, shape.rank - 1);
+    part.stop = 1;
+    other = add(part);
+  }
+  node.inputs.push_back(other);
+  node.bound = {0, kLargest, 32};
+  return add(node);
 }
 
 Case::Case() {
   net.timesteps = pick<int64_t>({1, 2, 3});
   net.takes_frames = chance(2);
   net.input = {pick<int64_t>({1, 2, 3, 7, 32, 33, 64, 100, 300}), between(1, 9), between(1, 9)};
+  if (chance(5)) net.input = {net.input.channels, between(1, 30), 1, 2};
   batch = pick<int64_t>({1, 1, 2, 3, 9});
-  max_input = pick<int64_t>({1, 3, 5, 5, 60, 127, 128, 255});
+  const int64_t largest = pick<int64_t>({1, 3, 5, 5, 60, 127, 128, 255});
   const int sparsity = pick({1, 2, 4, 7, 30});
   inputs.resize((net.takes_frames ? net.timesteps : 1) * batch * net.input.size());
   for (uint8_t& level : inputs)
-    level = chance(sparsity) ? static_cast<uint8_t>(chance(3) ? max_input : between(0, max_input)) : 0;
-  const bool pools_first = chance(4);
-  int32_t first = pools_first ? add_pool(lbq::kInput) : lbq::kInput;
-  if (still(first) && chance(6)) first = add_repeat(first);
+    level = chance(sparsity) ? static_cast<uint8_t>(chance(3) ? largest : between(0, largest)) : 0;
+  int32_t first = chance(4) ? add_pool(lbq::kInput) : lbq::kInput;
+  if (chance(4)) first = add_move(first);
   std::vector<int32_t> terms = {add_synapse(first, nullptr)};
   if (still(terms[0]) && chance(2)) terms[0] = add_repeat(terms[0]);
-  const lbq::Shape made = shape_of(terms[0]);
-  const bool is_same = made.height == shape_of(first).height && made.width == shape_of(first).width;
-  const bool is_one = made.height == 1 && made.width == 1;
-  if ((is_same || is_one) && chance(2)) terms.push_back(add_synapse(first, &made));
-  if (is_same && made.channels == shape_of(first).channels) terms.push_back(add_shortcut(first));
+  const lbq::Shape made = shape_of(terms[0]), before = shape_of(first);
+  const bool is_same = made.rank == before.rank && made.height == before.height && made.width == before.width;
+  if ((is_same || made.rank == 1) && chance(2)) terms.push_back(add_synapse(first, &made));
+  if (made == before) terms.push_back(add_shortcut(first));
   for (int32_t& term : terms)
     if (still(term) && !still(terms[0])) term = add_repeat(term);
   int32_t sum = merge(terms);
-  if (chance(5)) sum = add_pool(sum);  // of currents
+  if (chance(4)) sum = add_offset(sum);
+  if (chance(5) && made.rank > 1) sum = add_pool(sum);  // of currents
+  if (chance(4)) sum = add_move(sum);
   if (still(sum)) sum = add_repeat(sum);
   int32_t last = sum;
   if (!chance(4)) {
-    const int32_t levels = add_neuron(sum);
-    const int32_t pooled = chance(3) ? add_pool(levels) : levels;
-    last = chance(5) ? pooled : add_synapse(pooled, nullptr);
+    int32_t levels = add_neuron(sum);
+    if (chance(3)) levels = add_move(levels);
+    if (chance(3)) levels = add_product(levels);
+    if (chance(3) && shape_of(levels).rank > 1) levels = add_pool(levels);
+    last = chance(5) ? add_shortcut(levels) : add_synapse(levels, nullptr);
     if (chance(4)) {  // currents with two readers
       const int32_t more = add_neuron(last);
       last = merge({last, add_shortcut(more)});
     }
   }
   Node readout = start(Kind::kReadout, last);
-  readout.sums_over_time = chance(2);
-  add(readout, 0);
+  readout.over_time = chance(2) ? lbq::OverTime::kSum : lbq::OverTime::kNone;
+  if (chance(3)) {
+    Node more = readout;
+    more.inputs = {sum};
+    add(more);
+  }
+  add(readout);
+  lbq::check_network(net);
 }
 
 Case Case::longer_than_one_chunk(int64_t batch) {
@@ -261,14 +379,13 @@ Case Case::longer_than_one_chunk(int64_t batch) {
   shortcut.max_input = 255;
   shortcut.weight = c.keep({1}, 2);
   shortcut.bound = {0, 255, 16};
-  Node neuron = c.start(Kind::kNeuron, c.add(shortcut, 0));
-  neuron.max_level = 1;
+  Node neuron = c.start(Kind::kNeuron, c.add(shortcut));
   neuron.multiplier = 1;
-  neuron.thresholds = neuron.reset_amount = c.keep({300}, 4);  // one frame never reaches it
+  neuron.thresholds = c.keep({300}, 4, {1, 1});  // one frame never reaches it
+  neuron.reset_amount = c.keep({300}, 4);
   neuron.bound = {0, 1000, 16};
-  Node readout = c.start(Kind::kReadout, c.add(neuron, 1));
-  readout.sums_over_time = true;
-  c.add(readout, 0);
+  shortcut.inputs = {c.add(neuron)};
+  c.add(c.start(Kind::kReadout, c.add(shortcut)));
   return c;
 }
 

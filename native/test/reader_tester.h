@@ -16,7 +16,7 @@ void test_runner(Report& report);
 inline std::string corpus(const std::string& name) { return std::string(LBQ_CORPUS) + "/" + name; }
 
 const char* const kSound[] = {"tiny-event", "tiny-level", "tiny-zero", "tiny-none",
-                              "tiny-late",  "frames",     "features"};
+                              "tiny-late",  "frames",     "features",  "attention", "unet"};
 
 inline lbq_model_status status_of(const std::string& file, std::string* message = nullptr) {
   lbq_model* model = nullptr;

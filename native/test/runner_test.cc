@@ -27,15 +27,14 @@ bool becomes_sound(Case& c) {
 }
 
 Longs whole(const lbq::Runner& runner, const Case& c) {
-  const Node& readout = c.net.nodes.back();
-  Longs logits(c.batch * readout.to.size() * (readout.sums_over_time ? 1 : c.net.timesteps));
+  Longs logits(c.batch * c.net.output_size() * (c.net.sums_over_time() ? 1 : c.net.timesteps));
   runner.run(c.inputs.data(), c.batch, logits.data());
   return logits;
 }
 
 // What every timestep answers, one behind the other, in the second life of a stream.
 Longs streamed(const lbq::Runner& runner, const Case& c) {
-  Longs all, logits(c.batch * c.net.nodes.back().to.size());
+  Longs all, logits(c.batch * c.net.output_size());
   lbq::Progress progress = runner.at_rest(c.batch);
   for (int life = 0; life < 2; ++life, all.clear(), progress.reset())
     for (int64_t t = 0; t < c.net.timesteps; ++t) {
@@ -57,11 +56,9 @@ void test_room(Report& report) {
   Node node = c.start(Kind::kSynapse, lbq::kInput);
   node.groups = channels;
   node.max_input = 255;
-  node.weight = c.keep(Longs(channels, 1), 1);
+  node.weight = c.keep(Longs(channels, 1), 1, {channels, 1, 1, 1});
   node.bound = {0, 255, 16};
-  Node readout = c.start(Kind::kReadout, c.add(node, 0));
-  readout.sums_over_time = true;
-  c.add(readout, 0);
+  c.add(c.start(Kind::kReadout, c.add(node)));
   report(!lbq::fits_packed(c.net), "too large to be packed");
   const lbq::Runner runner(c.net, nullptr, 1);
   report(std::string(runner.isa()) == lbq::kInterpreter, "it is left to the interpreter");

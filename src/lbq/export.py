@@ -3,7 +3,7 @@
 from os import PathLike
 from pathlib import Path
 
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import ParameterError
 from lbq.formats.bundle import save_network
 from lbq.formats.nir import export_nir

@@ -6,7 +6,8 @@ import pytest
 from lbq.analysis import report
 from lbq.analysis.layer_stats import LayerLevels, LevelProfile, StepProfile
 from lbq.config_io import to_document
-from lbq.cost.energy import EnergyRow
+from lbq.cost.count_table import ProductCounts
+from lbq.cost.energy import EnergyModel, EnergyRow
 
 
 def values(html):
@@ -74,6 +75,19 @@ def test_costs_and_energy_are_those_of_the_run(invented):
     _, energy = report.energy_section(run)
     assert values(energy) == [4000, 500, 8, 1000, 250, 4]
     assert "a book &amp; a half" in energy
+
+
+def test_products_of_levels_are_shown_apart_and_their_missing_price_is_noted(invented):
+    product = ProductCounts(
+        name="kv", t=0, unary=8 * 10**7, bit_pairs=6 * 10**7, bit_serial=4 * 10**7, dense=10**8
+    )
+    counts = invented.counts(products=(product,))  # of 40 images
+    run = invented.run(counts=counts, energy=EnergyModel().estimate(counts))
+    _, _, edges, others = report.costs_section(run)
+    assert values(edges)[-3:-1] == [12.000003, 4.5]
+    assert values(others)[-4:] == [2.0, 1.5, 1.0, 2.5]
+    assert "products of levels with levels are apart: 1.00 M, bit-serial" in report.outcome(run)
+    assert "left out: kv" in report.energy_section(run)[0]
 
 
 def test_the_headline_says_when_a_better_epoch_was_seen_on_the_test_set(invented):

@@ -1,9 +1,11 @@
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
+from operator_networks import NETWORKS
 from PIL import Image
 
 import lbq
@@ -182,3 +184,11 @@ def test_inputs_that_are_no_rgb_images_are_refused_with_what_python_does(tmp_pat
     lbq.save_network(lbq.lower(model.eval(), example), path)
     assert main(["eval", str(path), "--data", "synthetic"]) == 1
     assert f"lbq.run_network(lbq.load_network('{path}'), inputs)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".lbq", ".onnx"])
+def test_a_file_with_several_outputs_is_refused(suffix, tmp_path, capsys):
+    network, _ = NETWORKS["outputs"](0)
+    lbq.export(network, tmp_path / f"net{suffix}")
+    assert main(["eval", str(tmp_path / f"net{suffix}")]) != 0
+    assert re.search(r"has \d outputs", capsys.readouterr().err)

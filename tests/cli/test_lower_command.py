@@ -7,7 +7,7 @@ from lbq.cli.lower_command import LoweringOptions, lower_run
 from lbq.cli.main import main
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.deploy import prove, run_network
-from lbq.deploy.nodes import Synapse
+from lbq.deploy.operators import Synapse
 from lbq.formats.bundle import digest, load_network
 from lbq.train.run_folder import load_run
 

@@ -8,6 +8,7 @@ from lbq.cost import (
     EdgeCounts,
     EnergyModel,
     LayerCounts,
+    ProductCounts,
     SynapseSize,
 )
 from lbq.errors import CountError, FormatError, ParameterError
@@ -138,7 +139,32 @@ def test_comparing_two_tables_prints_their_ratio():
 
 def test_a_foreign_file_is_refused(tmp_path):
     older = '{"format": "lbq-counts-1"}'  # its MACs counted padding
-    for text in ('{"format": "something"}', "not json", "[1]", older, '{"format": "lbq-counts-2"}'):
+    previous = '{"format": "lbq-counts-3"}'  # it had no products
+    for text in ('{"format": "something"}', "not json", "[1]", older, previous):
         (tmp_path / "other.json").write_text(text)
         with pytest.raises(FormatError, match="no table of counts"):
             CountTable.load(tmp_path / "other.json")
+
+
+def test_products_are_summed_printed_and_compared_apart_from_accumulations(tmp_path):
+    product = ProductCounts(
+        name="kv", t=0, unary=4 * 10**6, bit_pairs=3 * 10**6, bit_serial=2 * 10**6, dense=10**7
+    )
+    edge = replace(table().edges[0], source="kv")
+    counted = replace(table(), products=(product, replace(product, t=1)), edges=(edge,))
+    assert counted.total() == table().edges[0].counts
+    assert counted.total_products() == ProductCounts(
+        name="total",
+        t=0,
+        unary=8 * 10**6,
+        bit_pairs=6 * 10**6,
+        bit_serial=4 * 10**6,
+        dense=2 * 10**7,
+    )
+    rows = [row.split() for row in str(counted).splitlines()]
+    assert ["level", "products,", "unary", "4.000"] in rows  # of two images
+    assert rows[1][:3] == ["kv", "conv", "0.000"]  # no share of active neurons
+    assert "level products" not in str(table())
+    assert "level products, dense" in table().compare(counted)
+    counted.save(tmp_path / "counts.json")
+    assert CountTable.load(tmp_path / "counts.json") == counted

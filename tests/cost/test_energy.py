@@ -13,6 +13,7 @@ from lbq.cost import (
     EdgeCounts,
     EnergyModel,
     LayerCounts,
+    ProductCounts,
     SynapseSize,
 )
 from lbq.functional.op_costs import AC_PJ, FORMATION_PJ, MAC_PJ
@@ -156,3 +157,36 @@ def test_a_price_says_what_its_counts_leave_out():
     text = str(EnergyModel().estimate(counted))
     assert "count as MACs: relu in 1." in text
     assert "Not counted at all: lstm in 2." in text
+
+
+def with_products(images=1):
+    counted = tuple(
+        ProductCounts(
+            name="kv",
+            t=t,
+            unary=40 * images,
+            bit_pairs=30 * images,
+            bit_serial=20 * images,
+            dense=10**6 * images,
+        )
+        for t in range(2)
+    )
+    return replace(table(1000 * images, 10 * images), num_images=images, products=counted)
+
+
+def test_products_of_levels_without_a_price_are_left_out_and_named():
+    plain, report = (EnergyModel().estimate(t) for t in (table(1000, 10), with_products()))
+    assert report.arithmetic == plain.arithmetic
+    assert "Products of levels have no price (EnergyModel.product_pj), left out: kv." in str(report)
+    assert not plain.notes
+
+
+@pytest.mark.parametrize(("kind", "count"), [("unary", 80), ("bit_pairs", 60), ("bit_serial", 40)])
+@pytest.mark.parametrize("images", [1, 7])
+def test_products_of_levels_are_priced_on_request(kind, count, images):
+    plain = EnergyModel().estimate(table(1000, 10))["paper"]
+    report = EnergyModel(product_pj=5.0, product_kind=kind).estimate(with_products(images))
+    assert report["paper"].burst_mj - plain.burst_mj == pytest.approx(5 * count / 1e9)
+    assert report["paper"].ann_mj - plain.ann_mj == pytest.approx(4.6 * 10**6 / 1e9)  # once
+    assert f"5.0 pJ per product of levels ({kind})" in report["paper"].convention
+    assert "left out" not in str(report)

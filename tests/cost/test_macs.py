@@ -105,7 +105,7 @@ def test_the_stem_of_a_still_image_is_counted_once_whatever_the_timesteps():
 
 
 def test_exact_synapses_of_the_papers_network():  # docs/decisions/0006 and 0010
-    connectivity = lbq.cost.trace_connectivity(lbq.resnet20(10), IMAGE_32)
+    connectivity = lbq.cost.read_connectivity(lbq.resnet20(10), IMAGE_32)
     exact = {
         e.target: int(e.fan_out.sum()) * connectivity.neurons[e.source] // e.fan_out.numel()
         for e in connectivity.edges
@@ -115,7 +115,7 @@ def test_exact_synapses_of_the_papers_network():  # docs/decisions/0006 and 0010
     assert exact["classifier.0.2"] == 512 * 8 * 8 * 10  # one linear map with the pool before it
 
 
-@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (4, 1, 8, 8), (3, 4, 3, 8, 8), (2, 5)])
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (3, 4, 3, 8, 8), (2, 5)])
 def test_a_batch_is_no_example_of_an_ann_either(shape):
     class Fold(nn.Module):
         def forward(self, x):
@@ -124,6 +124,12 @@ def test_a_batch_is_no_example_of_an_ann_either(shape):
     synapse = nn.Linear(5, 2) if len(shape) == 2 else nn.Conv2d(shape[-3], 4, 3)
     with pytest.raises(lbq.errors.ShapeError, match="must be one sample"):
         lbq.count_macs(nn.Sequential(Fold(), synapse), torch.zeros(shape))
+
+
+def test_a_batch_of_grey_images_is_refused_with_the_axis_that_was_taken_for_the_batch():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3))
+    with pytest.raises(lbq.errors.CountError, match=r"assumed to be axis 1 .*pass batch_axis"):
+        lbq.count_macs(model, torch.zeros(4, 1, 8, 8))
 
 
 def test_an_ann_may_read_frames():

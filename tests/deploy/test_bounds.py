@@ -8,12 +8,11 @@ from integer_oracle import run_oracle
 from random_networks import RandomNetwork
 
 import lbq
-from lbq.deploy.bounds import membrane_intervals, prove
 from lbq.deploy.fixed_point import to_fixed_point
+from lbq.deploy.graph import LoweredNetwork, membrane_bounds, prove
 from lbq.deploy.lower import lower
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Synapse
-from lbq.errors import BoundError
+from lbq.deploy.operators import IntegerNeuron, Pool, Readout, Shortcut, Synapse
+from lbq.errors import BoundError, LoweringError
 
 
 def int32(values):
@@ -46,11 +45,12 @@ def one_layer(seed, *, timesteps, inputs=2, outputs=3):
         multiplier=dice.randint(0, 2**shift),
         shift=shift,
         reset_amount=int32([dice.randint(0, gamma) for gamma in step]),
-        reset=dice.choice(["event", "level", "none", "zero"]),
-        resets_after_decay=num == 1 and dice.random() < 0.3,
+        reset=(reset := dice.choice(["event", "level", "none", "zero"])),
+        resets_after_decay=num == 1 and reset == "event" and dice.random() < 0.6,
     )
     synapse = Synapse(weight, bias, max_input=255, bits=8)
-    nodes = ("synapse", synapse), ("neuron", neuron), ("readout", Readout("none"))
+    last = Shortcut(torch.ones(1, dtype=torch.int16), max_input=num)
+    nodes = ("synapse", synapse), ("neuron", neuron), ("last", last), ("readout", Readout("none"))
     return network((inputs,), *nodes, timesteps=timesteps)
 
 
@@ -77,7 +77,7 @@ def extreme_frames(net):
 @pytest.mark.parametrize("seed", range(60))
 def test_no_input_leaves_the_bounds(seed):  # S7
     net = one_layer(seed, timesteps=3)
-    proven = membrane_intervals(net)["neuron"]
+    proven = membrane_bounds(net)["neuron"]
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randint(0, 256, (3, 300, 2), dtype=torch.uint8, generator=generator)
     for frames in (extreme_frames(net), noise):
@@ -119,7 +119,7 @@ def test_a_padded_window_holds_less():
 @pytest.mark.parametrize("seed", range(60))
 def test_the_first_bound_is_reached_on_both_sides_by_every_neuron(seed):
     net = one_layer(seed, timesteps=1)
-    (proven,) = membrane_intervals(net)["neuron"]
+    (proven,) = membrane_bounds(net)["neuron"]
     (membrane,) = membranes(net, extreme_frames(net))
     assert membrane.min(0).tolist() == proven.low.tolist()
     assert membrane.max(0).tolist() == proven.high.tolist()
@@ -134,9 +134,9 @@ def test_later_bounds_are_reached_where_every_current_is_possible(seed):
     neuron = net.get_submodule("neuron")
     neuron.thresholds.copy_(neuron.thresholds // dice.choice([1, 3]))
     neuron.reset_amount.copy_(torch.minimum(neuron.reset_amount, neuron.thresholds[0]))
-    low, high = (int(side[0]) for side in membrane_intervals(net)["neuron"][0])
+    low, high = (int(side[0]) for side in membrane_bounds(net)["neuron"][0])
     reached, all_currents = {0}, np.arange(low, high + 1)
-    for proven in membrane_intervals(net)["neuron"]:
+    for proven in membrane_bounds(net)["neuron"]:
         carries = torch.tensor(sorted(reached), dtype=torch.int32).reshape(-1, 1)
         seen = set()
         for current in all_currents.tolist():
@@ -195,5 +195,5 @@ def test_time_belongs_into_the_bound():
 def test_a_node_that_says_less_enters_than_does_is_refused():
     net = to_fixed_point(lower(lbq.resnet19(3, width=1 / 16).eval(), torch.zeros(2, 1, 2, 16, 16)))
     net.get_submodule("stages.0.0.synapse2.0").max_input = 4
-    with pytest.raises(BoundError, match=r"stages\.0\.0\.synapse2\.0"):
+    with pytest.raises(LoweringError, match=r"stages\.0\.0\.synapse2\.0: .* to 4 enter"):
         prove(net)

@@ -8,19 +8,17 @@ from torch import nn
 
 import lbq
 from lbq.deploy.fixed_point import (
-    SHORTCUT_MAX,
     Pixels,
     best_unit,
-    choose_units,
     decay_as_fraction,
-    group_currents,
     mean_inputs,
     rounded,
     to_fixed_point,
 )
 from lbq.deploy.lower import lower
-from lbq.deploy.nodes import Synapse
+from lbq.deploy.operators import Synapse
 from lbq.deploy.run import run_network
+from lbq.deploy.units import SHORTCUT_MAX, Units
 from lbq.errors import LoweringError, NonFiniteError, ParameterError, ShapeError
 from lbq.neurons import BurstLIF, FixedStep
 
@@ -260,33 +258,39 @@ def test_neither_the_default_device_nor_autocast_changes_a_conversion(images):
 
 @pytest.fixture(scope="module")
 def units():
-    """A network, the groups of its currents, and the unit that suits each synapse."""
+    """A network, the units of its currents, and the unit that suits each synapse."""
     net = lower(lbq.resnet20(10, width=1 / 8).eval(), torch.zeros(1, 3, 16, 16))
-    groups = group_currents(net)
     best = {
         place.path: node.weight.double().flatten(1).abs().amax(1) / 127
         for place, node in net.nodes()
         if isinstance(node, Synapse)
     }
-    choose_units(net, groups, best)
-    return net, groups, best
+    nodes = {place.path: node for place, node in net.nodes()}
+    nodes = {
+        path: node.with_numbers(node.weight, node.bias, max_input=255)
+        if isinstance(node, Synapse) and node.max_input is None
+        else node
+        for path, node in nodes.items()
+    }
+    return net, Units(net, nodes, best), best
 
 
 def test_what_is_added_has_one_unit(units):
-    _, groups, _ = units
-    block = groups["stages.1.0.merge"]
-    for part in ("synapse2.0", "shortcut.0", "neuron2:currents"):
-        assert groups[f"stages.1.0.{part}"] is block
-    assert groups["stages.1.0.synapse1.0"] is not block
-    assert groups["readout"].unit.numel() == 1  # all classes
+    _, units, _ = units
+    block = units.given_by("stages.1.0.merge")
+    for part in ("synapse2.0", "shortcut.0"):
+        assert torch.equal(units.given_by(f"stages.1.0.{part}"), block)
+    assert torch.equal(units.read_by("stages.1.0.neuron2"), block)
+    assert not torch.equal(units.given_by("stages.1.0.synapse1.0"), block)
+    assert units.given_by("readout").numel() == 1  # all classes
 
 
-def test_a_unit_fits_every_weight_of_its_group(units):
-    net, groups, best = units
+def test_a_unit_fits_every_weight_that_it_is_for(units):
+    net, units, best = units
     for path, unit in best.items():
-        assert bool((groups[path].unit >= unit).all())
+        assert bool((units.given_by(path) >= unit).all())
     shortcut = net.get_submodule("stages.0.0.shortcut").weight.double()
-    integers = shortcut / groups["stages.0.0.shortcut"].unit
+    integers = shortcut / units.given_by("stages.0.0.shortcut")
     assert bool((integers.abs() <= SHORTCUT_MAX).all())
 
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import lbq
 from lbq.deploy.lower import lower
-from lbq.deploy.nodes import NODES, Shortcut, Synapse
+from lbq.deploy.operators import OPERATORS, Matmul, Shortcut, Synapse
 from lbq.deploy.run import run_network
 from lbq.errors import LoweringError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
@@ -33,7 +33,7 @@ def test_a_random_network_keeps_every_level(seed):  # S5
 
 def test_a_lowered_network_has_only_nodes_and_no_parameters():
     net = lower(lbq.resnet18(10, width=1 / 16).eval(), torch.zeros(1, 3, 32, 32))
-    assert all(isinstance(node, NODES) for _, node in net.nodes())
+    assert all(isinstance(node, OPERATORS) for _, node in net.nodes())
     assert not list(net.parameters())
 
 
@@ -89,19 +89,19 @@ def dropped(net, x):
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
-        (lambda n, x: n.c(n.neuron(torch.add(n.a(x), n.b(x), alpha=0.5))).mean(0), "alpha"),
+        (
+            lambda n, x: n.neuron(torch.cat([y := n.a(x), x], 2) + torch.cat([x, y], 2)),
+            "the network itself .*concatenate the same channels on both sides",
+        ),
+        (lambda n, x: n.c(n.neuron(n.a(x)) * 0).mean(0), "it multiplies by 0"),
+        (lambda n, x: n.c(1 / n.neuron(n.a(x))).mean(0), "reciprocal"),
         (
             lambda n, x: n.c(torch.div(n.neuron(n.a(x)), 0.5, rounding_mode="floor")).mean(0),
             "rounding_mode",
         ),
         (lambda n, x: n.c(n.neuron(n.a(x))).mean(0, keepdim=True), "keepdim"),
         (lambda n, x: n.c(F.dropout(n.neuron(n.a(x)))).mean(0), "drops in eval mode"),
-        (lambda n, x: torch.cat([n.c(n.neuron(n.a(x)))] * 2, 2).mean(0), "concatenated"),
-        (lambda n, x: n.c((y := n.neuron(n.a(x))) * y).mean(0), "only positive numbers multiply"),
-        (lambda n, x: n.c(n.neuron(n.a(x)) + 1).mean(0), "a number is added"),
-        (in_place, "add_ .*writes into"),
-        (under_its_old_name, "add .*writes into"),
-        (dropped, "mul_ .*writes into"),
+        (lambda n, x: n.c((y := n.a(x)) * n.neuron(y)).mean(0), "exact for levels only"),
         (lambda n, x: n.wide(n.a(x)), "cannot run the example, of shape"),
     ],
 )
@@ -119,6 +119,14 @@ def test_unsupported_functions_and_arguments_are_refused(forward, why):
         lambda n, x: n.wide(torch.cat(tensors=[n.neuron(n.a(x)), n.neuron(n.b(x))], dim=2)).mean(0),
         lambda n, x: n.c(n.neuron(n.a(x).flatten(0, 1).unflatten(dim=0, sizes=x.shape[:2]))),
         lambda n, x: n.c(n.neuron(n.a(x).add_(n.b(x)))).mean(0),
+        lambda n, x: n.c(n.neuron(torch.add(n.a(x), n.b(x), alpha=0.5))).mean(0),
+        lambda n, x: n.c(n.neuron(torch.add(n.a(x), n.b(x), alpha=-0.5))).mean(0),
+        lambda n, x: n.c(-n.neuron(n.a(x)) + 1).mean(0),
+        lambda n, x: n.c((y := n.neuron(n.a(x))) * y).mean(0),
+        lambda n, x: torch.cat([n.c(n.neuron(n.a(x)))] * 2, 2).mean(0),
+        in_place,
+        under_its_old_name,
+        dropped,
     ],
 )
 def test_other_spellings_of_supported_functions_are_exact(forward):
@@ -173,7 +181,7 @@ def test_time_merged_by_hand_is_lowered_exactly():
     torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
 
 
-def test_flattened_channels_are_neither_concatenated_nor_added_to_features():
+def test_flattened_channels_are_concatenated_and_added_to_features():
     class Both(nn.Module):
         def __init__(self, join, features):
             super().__init__()
@@ -186,12 +194,75 @@ def test_flattened_channels_are_neither_concatenated_nor_added_to_features():
             maps = self.one(self.conv(x.flatten(0, 1)).unflatten(0, (t, b))).flatten(2)
             return self.head(self.join(maps, self.two(self.fc(x.flatten(2))))).mean(0)
 
-    for join, features, why in (
-        (lambda a, b: torch.cat([a, b], 2), 24, "flattened channels are concatenated"),
-        (lambda a, b: a + b, 12, "flattened from channels"),
-    ):
-        with pytest.raises(LoweringError, match=why):
-            lower(Both(join, features).eval(), torch.randn(2, 1, 2, 2, 2))
+    for join, features in ((lambda a, b: torch.cat([a, b], 2), 24), (lambda a, b: a + b, 12)):
+        model, frames = Both(join, features).double().eval(), torch.randn(2, 5, 2, 2, 2).double()
+        net = lower(model, frames)
+        torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
+
+
+def test_several_outputs_are_a_tuple_in_order():
+    def forward(n, x):
+        bursts = n.neuron(n.a(x))
+        return {
+            "first": n.c(bursts).mean(0),
+            "second": [n.wide(torch.cat([bursts] * 2, 2)).mean(0)],
+        }
+
+    model, frames = Forward(forward).double().eval(), torch.randn(3, 7, 4).double()
+    first, second = lower(model, frames)(frames)
+    torch.testing.assert_close(first, model(frames)["first"], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(second, model(frames)["second"][0], rtol=1e-12, atol=1e-12)
+
+
+def test_three_matrices_are_multiplied_in_the_cheaper_order():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+            self.neurons = nn.ModuleList(lbq.BurstLIF(step=0.3) for _ in range(4))
+
+        def forward(self, x):
+            q, k, v = (
+                n(f(x)) for n, f in zip(self.neurons[:3], (self.q, self.k, self.v), strict=True)
+            )
+            return self.neurons[3](0.1 * (q @ k.mT) @ v).mean(2)
+
+    for tokens, inner in ((20, (1, 4, 4)), (3, (1, 3, 3))):
+        model, x = Attention().double().eval(), torch.randn(2, 5, tokens, 4).double()
+        net = lower(model, x, batch_axis=1)
+        products = [net.values()[ref.path] for ref, node in net.nodes() if isinstance(node, Matmul)]
+        assert [value.shape for value in products] == [inner, (1, tokens, 4)]
+        torch.testing.assert_close(net(x), model(x), rtol=1e-12, atol=1e-12)
+
+
+def test_modules_may_be_named_as_attributes_of_lowered_networks_are():
+    class Names(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.plan, self.neurons, self.values = nn.Linear(4, 6), lbq.BurstLIF(), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.values(self.neurons(self.plan(x))).mean(0)
+
+    model, frames = Names().double().eval(), torch.randn(3, 7, 4).double()
+    net = lower(model, frames)
+    assert [path for path, _ in net.neurons()] == ["neurons_"]
+    torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
+
+
+def test_the_batch_axis_says_whether_the_first_axis_is_time():
+    frames = nn.Sequential(OverTime(nn.Conv1d(3, 4, 3)), lbq.BurstLIF(), OverTime(nn.Flatten()))
+    model, x = (
+        nn.Sequential(*frames, nn.Linear(24, 5), MeanOverTime()).eval(),
+        torch.randn(2, 6, 3, 8),
+    )
+    net = lower(model, x, batch_axis=1)
+    assert (net.takes_frames, net.timesteps, net.input_shape) == (True, 2, (3, 8))
+    torch.testing.assert_close(net(x), model(x))
+    with pytest.raises(LoweringError, match="pass batch_axis=1"):
+        lower(model, x)
+    with pytest.raises(LoweringError, match="batch_axis=2"):
+        lower(model, x, batch_axis=2)
 
 
 def test_float32_flips_few_levels_and_keeps_the_answer():  # S9

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Merge, Readout, Shortcut
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import Merge, Readout, Shortcut
 from lbq.errors import LoweringError, NonFiniteError, ShapeError, TimeError
 
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lbq
 from lbq.deploy.fixed_point import Pixels, to_fixed_point
 from lbq.deploy.lower import lower
-from lbq.deploy.nodes import Shortcut, Synapse
+from lbq.deploy.operators import Shortcut, Synapse
 from lbq.deploy.run import (
     BACKENDS,
     by_sign,
@@ -242,7 +242,7 @@ def test_whoever_hooks_a_node_sees_the_default_run(wide_sums):
     ("product", "levels", "planes"),
     [
         (dense_product, [[0], [5]], [[0, 5]]),
-        (unary_product, [[1], [3]], [[1, 1], [0, 1], [0, 1]]),
+        (unary_product, [[1], [3]], [[1, 1], [0, 1]]),  # levels 2 and 3 share a product
         (planes_product, [[1], [5]], [[1, 1], [0, 1]]),  # 001 and 101: the middle plane is empty
     ],
 )

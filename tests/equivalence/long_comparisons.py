@@ -1,13 +1,15 @@
 """The long form of the equivalence tests; its records belong into results/equivalence.
 
-    python tests/equivalence/long_comparisons.py lowering graphs images bounds \\
-        --out results/equivalence
+    LBQ_RUN=lbq-run python tests/equivalence/long_comparisons.py \\
+        lowering graphs networks images bounds --out results/equivalence
 
 lowering  float64: trained against lowered, every shape, block and neuron, 1,000 CIFAR-10 images
           each                                                         0 levels differ
-graphs    200 random networks on every engine                          0 integers differ
+graphs    500 random networks over all operators, on every engine      0 integers differ
+networks  those of tests/user_networks.py: 1,000 inputs each in float64, trained against lowered,
+          and in integers on every engine                              0 levels, 0 integers differ
 images    the trained pocket network in 8 bits on every engine, 1,000 CIFAR-10 images    0 differ
-bounds    10,000 random layers and inputs                              0 integers outside the proof
+bounds    10,000 random layers and 10,000 random operators             0 integers outside the proof
 
 ``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
 """
@@ -25,9 +27,11 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from deploy import test_bounds  # noqa: E402
+import user_networks  # noqa: E402
+from deploy import test_bounds, test_operators, test_user_networks  # noqa: E402
 from equivalence import engines  # noqa: E402
-from random_networks import RandomNetwork  # noqa: E402
+from random_graphs import RandomGraph  # noqa: E402
+from random_networks import to_proven_integers  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
@@ -109,12 +113,19 @@ def lowering(scale):
 
 
 def graphs(scale):
-    count, wrong, engines_seen, refused = max(1, round(200 * scale)), {}, {}, 0
+    count, wrong, engines_seen, steps = max(1, round(500 * scale)), {}, {}, {}
     for seed in range(count):
-        model = RandomNetwork(1000 + seed)
+        model = RandomGraph(1000 + seed)
         inputs = model.inputs()
-        net, is_refused = _integers(model, inputs, bits=(4, 8, 16)[seed % 3], calibrate=seed % 2)
-        refused += is_refused
+        net = engines.integer_network(
+            model,
+            inputs,
+            bits=(4, 8, 16)[seed % 3],
+            calibrate=seed % 2,
+            batch_axis=model.batch_axis,
+        )
+        for name in model.names:
+            steps[name] = steps.get(name, 0) + 1
         with tempfile.TemporaryDirectory() as folder:
             found = engines.disagreements(engines.answers(net, inputs, Path(folder)))
         for name, differ in found.items():
@@ -124,19 +135,39 @@ def graphs(scale):
             sys.stderr.write(f"seed {1000 + seed}: {differ_now} differ, {found}\n")
     return {
         "graphs": count,
-        "in_8_bits_because_16_need_wider_integers": refused,
         "integers_differing": wrong,
         "graphs_per_engine": engines_seen,
+        "steps": steps,
     }
 
 
-def _integers(model, inputs, *, bits, calibrate):
-    """Return a network of integers, with 8 bits if 16 are refused, and whether they were."""
-    net = engines.integer_network(model, inputs, bits=bits, calibrate=calibrate)
-    is_wide = any(
-        buffer.dtype == torch.int16 for buffer in net.get_submodule("layers.stem.0").buffers()
-    )
-    return net, bits == 16 and not is_wide
+def networks(scale):
+    count, rows = max(4, round(1000 * scale)), []
+    for name in sorted(user_networks.NETWORKS):
+        if name in test_user_networks.REFUSED:
+            continue
+        row = {"network": name, "levels": 0, "differ": 0}
+        for _ in range(max(1, count // 50)):
+            levels, differ = test_user_networks.differing_levels(name, samples=min(50, count))
+            row["levels"], row["differ"] = row["levels"] + levels, row["differ"] + differ
+        if name not in test_user_networks.REAL:
+            model, axis = test_user_networks.build(name)
+            raw = torch.randint(
+                0, 256, test_user_networks.batch_of(name, axis, count), dtype=torch.uint8
+            )
+            net = to_proven_integers(lbq.lower(model, raw.float(), batch_axis=axis), bits=8)
+            with tempfile.TemporaryDirectory() as folder:
+                found = engines.answers(net, raw, Path(folder))
+            row["integers"] = len(found["dense"])
+            row["integers_differing"] = engines.disagreements(found)
+        rows.append(row)
+        sys.stderr.write(f"{row}\n")
+    return {
+        "inputs_each": count,
+        "levels_differing": sum(row["differ"] for row in rows),
+        "integers_differing": sum(sum(row.get("integers_differing", {}).values()) for row in rows),
+        "networks": rows,
+    }
 
 
 def images(scale):
@@ -160,7 +191,7 @@ def bounds(scale):
     count, outside = round(10_000 * scale), 0
     for seed in range(count):
         net = test_bounds.one_layer(seed, timesteps=1 + seed % 4)
-        proven = test_bounds.membrane_intervals(net)["neuron"]
+        proven = test_bounds.membrane_bounds(net)["neuron"]
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randint(
             0, 256, (net.timesteps, 64, 2), dtype=torch.uint8, generator=generator
@@ -170,10 +201,17 @@ def bounds(scale):
             for t, membrane in enumerate(test_bounds.membranes(net, frames)):
                 low, high = (side.astype(int) for side in proven[t])
                 outside += int(((membrane < low) | (membrane > high)).sum())
-    return {"layers": count, "inputs_each": 128, "integers_outside": outside}
+        outside += test_operators.values_outside(seed)
+    return {"layers": count, "inputs_each": 128, "operators": count, "integers_outside": outside}
 
 
-PARTS = {"lowering": lowering, "graphs": graphs, "images": images, "bounds": bounds}
+PARTS = {
+    "lowering": lowering,
+    "graphs": graphs,
+    "networks": networks,
+    "images": images,
+    "bounds": bounds,
+}
 
 
 def main():

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from equivalence import engines
+from random_graphs import RandomGraph
 from random_networks import RandomNetwork
 
 import lbq
@@ -17,6 +18,15 @@ def test_every_engine_gives_the_same_integers(seed, tmp_path):
     found = engines.answers(net, inputs, tmp_path)
     assert set(engines.disagreements(found).values()) == {0}, engines.disagreements(found)
     assert "openvino, exact" in found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_engine_gives_the_same_integers_for_every_operator(seed, tmp_path):
+    model = RandomGraph(seed)
+    inputs, bits = model.inputs(), (4, 8, 16)[seed % 3]
+    net = engines.integer_network(model, inputs, bits=bits, batch_axis=model.batch_axis)
+    found = engines.answers(net, inputs, tmp_path)
+    assert set(engines.disagreements(found).values()) == {0}, (model.names, found)
 
 
 @pytest.mark.skipif("LBQ_DATA" not in os.environ, reason="real images: set LBQ_DATA")

@@ -15,6 +15,7 @@ import resource
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,10 +28,10 @@ from lbq.config_io import parse_json
 from lbq.deploy import prove, run_network
 from lbq.errors import LBQError
 from lbq.formats import load_network, save_network
-from lbq.formats.bundle import build
-from lbq.formats.container import read_file, unpack
-from lbq.formats.manifest import read_manifest
-from lbq.formats.validation import check_graph
+from lbq.formats.bundle import check_regions
+from lbq.formats.container import read_file, read_tensor_table, unpack, view_tensor
+from lbq.formats.manifest import KINDS, read_manifest
+from lbq.formats.validation import build, check_graph
 
 SECONDS = 1.0
 """No mutant may take longer."""
@@ -40,7 +41,7 @@ RUNNABLE = 2**17
 """Values of all nodes and timesteps that are run here; larger networks are only loaded."""
 
 VALUES = [0, 1, 2, 3, -1, 7, 255, 256, 4096, 4097, 2**16, 2**31 - 1, 2**31, 2**63, 10**30]
-VALUES += [True, False, None, "", "input", "synapse", "pool", "none", "F32", "I8"]
+VALUES += [True, False, None, "", "input", "none", "F32", "I8", "zeros", *KINDS]
 VALUES += ["\ud800", "é" * 200]
 VALUES += [[], {}, [1], [1, 1], [0, 0], [65536, 65536], 0.0, -0.5, 1.5, 1e308, float("nan")]
 
@@ -117,7 +118,9 @@ def write_true_bounds(draft):
     """Write the bounds that hold into a draft, so that a change of its numbers can be accepted."""
     content = unpack(bytearray(draft.pack()))
     try:
-        network = build(read_manifest(parse_json(content.manifest, "it")), content.payload)
+        manifest = read_manifest(parse_json(content.manifest, "it"))
+        check_regions(manifest, read_tensor_table(content.payload))
+        network = build(manifest, partial(view_tensor, content.payload))
         bounds = prove(network)
     except LBQError:
         return

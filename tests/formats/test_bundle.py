@@ -17,8 +17,8 @@ from onnx_networks import MEAN, RESNETS, STD, lowered_resnet
 import lbq
 from lbq import neurons
 from lbq.deploy import Pixels, lower, run_network, to_fixed_point
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Readout, Synapse
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import Readout, Synapse
 from lbq.errors import LBQError
 from lbq.formats import BundleError, digest, load_network, save_network
 

@@ -7,7 +7,7 @@ import torch
 from bundles import manifest_of, tiny_network
 
 from lbq.deploy import prove
-from lbq.deploy.nodes import NODES
+from lbq.deploy.operators import OPERATORS
 from lbq.errors import BoundError
 from lbq.formats.manifest import KINDS, named_tensors, read_manifest
 
@@ -22,7 +22,7 @@ def test_a_manifest_says_what_the_network_is(is_integer):
         assert getattr(found, name) == getattr(network, name)
     assert [(e.path, e.inputs) for e in found.nodes] == [(p.path, p.inputs) for p in network.plan]
     for entry, (_, node) in zip(found.nodes, network.nodes(), strict=True):
-        assert entry.spec.node is type(node)
+        assert entry.operator is type(node)
         assert all(getattr(node, key) == value for key, value in entry.settings.items())
         for role, region in entry.tensors.items():
             assert region == regions.get(f"{entry.path}.{role}")
@@ -52,10 +52,10 @@ def test_the_decay_of_integers_is_not_a_tensor():
 
 
 def test_every_node_has_a_kind():
-    assert {kind.node for kind in KINDS.values()} == set(NODES)
+    assert set(KINDS.values()) == set(OPERATORS)
 
 
 def test_settings_and_tensors_are_the_arguments_of_the_class():
     for name, kind in KINDS.items():
-        arguments = set(inspect.signature(kind.node).parameters) - {"args", "kwargs"}
+        arguments = set(inspect.signature(kind).parameters) - {"args", "kwargs"}
         assert {*kind.settings, *kind.tensors} == arguments, name

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.formats.metadata import empty_network, network_metadata, read_metadata, write_metadata
 

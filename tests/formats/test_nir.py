@@ -13,8 +13,19 @@ from onnx_networks import stir
 import lbq
 from lbq import neurons
 from lbq.deploy import Pixels, lower, run_network, to_fixed_point
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
-from lbq.deploy.nodes import Merge, Pool, Readout, Synapse
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.operators import (
+    LevelNeuron,
+    Merge,
+    Offset,
+    Pool,
+    Readout,
+    Rearrange,
+    Repeat,
+    Slice,
+    Synapse,
+    Upsample,
+)
 from lbq.errors import FormatError, LoweringError
 from lbq.formats import nir as nir_format
 from lbq.formats.metadata import network_metadata, write_metadata
@@ -114,10 +125,60 @@ def synapse(*shape, **options):
     return Synapse(torch.randn(shape, dtype=torch.float64), max_input=None, **options)
 
 
+def level_neuron(channels):
+    thresholds = torch.linspace(0.5, 2, 3, dtype=torch.float64).reshape(-1, 1).repeat(1, channels)
+    half = torch.full((1,), 0.5, dtype=torch.float64)
+    return LevelNeuron(thresholds, decay=half, reset_amount=half, reset="event")
+
+
+def two_headed_network(*, takes_frames):
+    """One axis, a constant per channel, a flattening before neurons, two outputs."""
+    network = LoweredNetwork(timesteps=2, input_shape=(3, 9), takes_frames=takes_frames)
+    times = {"has_time": takes_frames}
+    settings = {"stride": (2,), "padding": (1,), "dilation": (2,)}
+    current = network.add("conv", synapse(4, 3, 3, **settings, **times), INPUT)
+    bias = torch.randn(4, 1, dtype=torch.float64)
+    current = network.add("offset", Offset(bias), current)
+    flat = Rearrange(sizes=(4, 4), order=(0, 1), shape=(16,), **times)
+    flat = network.add("flat", flat, current)
+    for name, path, channels in (("first", current, 4), ("second", flat, 16)):
+        timed = path if takes_frames else network.add(f"{name}_repeat", Repeat(2), path)
+        levels = network.add(f"{name}_neuron", level_neuron(channels), timed)
+        head = Synapse(torch.randn(5, 16, dtype=torch.float64), max_input=3)
+        network.add(f"{name}_readout", Readout("mean"), network.add(f"{name}_head", head, levels))
+    return network
+
+
+@pytest.mark.parametrize("takes_frames", [False, True])
+def test_one_axis_and_two_outputs_there_and_back(takes_frames, tmp_path):
+    torch.manual_seed(0)
+    network = two_headed_network(takes_frames=takes_frames)
+    shape = (2, 3, 3, 9) if takes_frames else (3, 3, 9)
+    inputs = torch.randn(shape, dtype=torch.float64)
+    export_nir(network, tmp_path / "net.nir")
+    again = import_nir(tmp_path / "net.nir")
+    assert network_metadata(again) == network_metadata(network)
+    expected, literal = run_network(network, inputs), Literal(nir.read(tmp_path / "net.nir"))
+    steps = [literal.step(frame.numpy()) for frame in (inputs if takes_frames else [inputs] * 2)]
+    for path, found, logits in zip(
+        network.outputs, run_network(again, inputs), expected, strict=True
+    ):
+        torch.testing.assert_close(found, logits, rtol=0, atol=1e-12)
+        mean = np.mean([values[path] for values in steps], axis=0)
+        np.testing.assert_allclose(mean, logits.numpy(), rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("node", "why"),
     [
-        (Pool("max", kernel=(2, 2)), "layer0 .* no max pools"),
+        (Pool("max", kernel=(2, 2)), r"layer0 .* no max pools; .*\.onnx"),
+        (Upsample(factors=(2, 2)), r"layer0 .* no operator for upsample; .*\.onnx"),
+        (Slice(axis=0, start=0, stop=1), r"layer0 .* no operator for slice; .*\.onnx"),
+        (
+            Rearrange(sizes=(2, 16), order=(1, 0), shape=(32,)),
+            r"layer0 .* no operator for rearrange; .*\.onnx",
+        ),
+        (Offset(torch.zeros(2, 4, 1)), "layer0 .* from place to place"),
         (synapse(2, 1, 3, 3, groups=2), "layer0 .* grouped"),
         (synapse(2, 2, 1, 3), "layer0 .* not square"),
     ],

@@ -4,7 +4,7 @@ import pytest
 import torch
 from nir_reference import Literal
 
-from lbq.deploy.nodes import LevelNeuron
+from lbq.deploy.operators import LevelNeuron
 from lbq.errors import FormatError, LoweringError
 from lbq.formats.nir_neuron import neuron_graph, read_neuron
 

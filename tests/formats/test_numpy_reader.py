@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import with_reset
+from integer_networks import integer_network, random_bytes
 from onnx_networks import RESNETS, lowered_resnet
 
 from lbq.deploy import run_network
@@ -34,7 +35,7 @@ def answers(network, inputs, folder, *, code=ALONE):
     command = [sys.executable, "-I", "-c", code, READER, folder / "net.lbq", folder / "images.npy"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return torch.tensor([[int(word) for word in line.split()] for line in done.stdout.splitlines()])
+    return [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -44,7 +45,7 @@ def answers(network, inputs, folder, *, code=ALONE):
 def test_the_reader_agrees_with_torch_bit_for_bit(name, block, bits, tmp_path):
     network, inputs = lowered_resnet(RESNETS[name], timesteps=2, bits=bits, block=block)
     expected = run_network(network, inputs, backend="dense")
-    found = answers(network, inputs, tmp_path)
+    found = torch.tensor(answers(network, inputs, tmp_path))
     assert torch.equal(found[:, 1:], expected.long())
     assert torch.equal(found[:, 0], expected.argmax(1))
 
@@ -53,12 +54,25 @@ def test_the_reader_agrees_with_torch_bit_for_bit(name, block, bits, tmp_path):
 def test_the_reader_knows_every_reset(reset, tmp_path):
     network = with_reset(reset)
     inputs = torch.randint(0, 256, (8, 2, 5, 5), dtype=torch.uint8)
-    found = answers(network, inputs, tmp_path)
+    found = torch.tensor(answers(network, inputs, tmp_path))
     assert torch.equal(found[:, 1:], run_network(network, inputs, backend="dense").long())
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_the_reader_knows_every_operator(seed, tmp_path):
+    network = integer_network(seed, steps=25)
+    inputs = random_bytes(network, seed)
+    found = answers(network, inputs, tmp_path)
+    over_time = network.get_submodule(network.outputs[-1]).over_time
+    leading = 1 if over_time == "sum" else 2
+    expected = run_network(network, inputs, backend="dense")
+    outputs = expected if isinstance(expected, tuple) else (expected,)
+    rows = [row for output in outputs for row in output.flatten(leading).flatten(0, leading - 1)]
+    assert [row[1:] for row in found] == [row.tolist() for row in rows]
+
+
 def test_the_reader_is_short_and_alone():
-    assert len(READER.read_text().splitlines()) <= 150
+    assert len(READER.read_text().splitlines()) <= 200
     done = subprocess.run(
         [sys.executable, "-c", ALONE.replace("runpy.run_path", "import torch #")],
         capture_output=True,

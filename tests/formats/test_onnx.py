@@ -17,8 +17,6 @@ from onnx_networks import (
 from torch import nn
 
 import lbq
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Readout, Synapse
 from lbq.errors import LoweringError, ParameterError
 from lbq.formats.onnx import export_onnx
 from lbq.formats.onnx_graph import read_onnx_metadata
@@ -114,15 +112,6 @@ def test_a_fast_file_whose_integers_float32_would_round_is_refused(tmp_path):
     net, _ = lowered_resnet(lbq.resnet19, timesteps=2, bits=16)
     with pytest.raises(LoweringError, match=r'stem\.1\.0 .*2\*\*24.*style="exact"'):
         export_onnx(net, tmp_path / "net.onnx", style="fast")
-
-
-def test_an_unknown_node_is_refused_by_its_path(tmp_path):
-    net = LoweredNetwork(timesteps=1, input_shape=(4,), takes_frames=True)
-    net.add("first", Synapse(torch.eye(4), max_input=None), "input")
-    net.add("strange", torch.nn.Tanh(), "first")
-    net.add("readout", Readout("none"), "strange")
-    with pytest.raises(LoweringError, match="strange cannot be exported: a Tanh"):
-        export_onnx(net, tmp_path / "net.onnx")
 
 
 def test_a_style_that_does_not_exist_is_refused(tmp_path):

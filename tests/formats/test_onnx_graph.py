@@ -23,7 +23,7 @@ def doubled(path, metadata):
     value = graph.input("input", np.float32, ("B", 2))
     with graph.at("somewhere"):
         total = graph.op("Add", value, value)
-    graph.output(total, "output", np.float32, ("B", 2))
+    graph.output(total, "logits", np.float32, ("B", 2))
     graph.op("Neg", graph.op("Mul", value, graph.constant(7, np.float32)))  # unused
     graph.save(path, metadata)
 
@@ -34,6 +34,7 @@ WHOLE = {
     "takes_frames": False,
     "is_integer": True,
     "logit_scale": 0.5,
+    "outputs": ["readout"],
     "origin": {},
     "style": "exact",
     "levels": [],
@@ -92,7 +93,7 @@ def test_instants_and_batches_are_two_forms_of_one_signal(tmp_path, timesteps):
     again = TimedValue("moving", (2,), timesteps, instants=folded.by_instant(graph))
     assert folded.by_instant(graph) is folded.by_instant(graph)  # made once
     assert again.batch(graph) == again.batch(graph)
-    graph.output(stack(graph, again.by_instant(graph)), "output", np.float32, (timesteps, "B", 2))
+    graph.output(stack(graph, again.by_instant(graph)), "logits", np.float32, (timesteps, "B", 2))
     graph.save(tmp_path / "net.onnx", {})
     values = np.arange(12, dtype=np.float32).reshape(6, 2)
     got = run_onnx(tmp_path / "net.onnx", values)
@@ -105,7 +106,10 @@ def test_a_shown_signal_is_one_value_until_all_instants_are_asked_for():
     shown = TimedValue("shown", (2,), 3, folded=value)
     assert shown.by_instant(graph) == [value] * 3
     assert shown.batch(graph) == value
-    assert shown.all_instants(graph) != value
+    moving = shown.with_all_instants(graph)
+    assert moving.time == "moving"
+    assert moving.batch(graph) != value
+    assert moving.with_all_instants(graph) is moving
 
 
 @pytest.fixture(scope="module", params=[255, 100])

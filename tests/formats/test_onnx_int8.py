@@ -8,7 +8,7 @@ import torch
 from onnx_networks import ENGINES, answers, exported_answers, lowered_resnet, num_different
 
 import lbq
-from lbq.deploy.nodes import Shortcut, Synapse
+from lbq.deploy.operators import Shortcut, Synapse
 from lbq.errors import ParameterError
 from lbq.formats.onnx import export_onnx
 from lbq.formats.onnx_graph import read_onnx_metadata

@@ -3,8 +3,19 @@ import pytest
 import torch
 from onnx_networks import ENGINES, answers, exported_answers, num_different
 
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import IntegerNeuron, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import (
+    IntegerNeuron,
+    Matmul,
+    Pool,
+    Readout,
+    Rearrange,
+    Repeat,
+    Shortcut,
+    Slice,
+    Synapse,
+    ZeroPad,
+)
 from lbq.errors import LoweringError
 from lbq.formats.onnx import export_onnx
 
@@ -36,6 +47,8 @@ def neuron(**changes):
         "reset": "event",
     }
     thresholds = torch.tensor([[1_000_003], [18_000_001], [22_000_007]], dtype=torch.int32)
+    if changes.get("resets_after_decay"):
+        thresholds = thresholds[1:2]  # such neurons have one
     return IntegerNeuron(thresholds, **(fields | changes))
 
 
@@ -75,7 +88,7 @@ def test_wide_membranes_of_both_signs_are_exact(changes):
         wide(255), Repeat(3), node, head(max_input=node.max_level), Readout("sum"), timesteps=3
     )
     expected = check(net, raw())
-    assert len(np.unique(expected["integerneuron2"])) == 4
+    assert len(np.unique(expected["integerneuron2"])) == 1 + node.max_level
 
 
 @pytest.mark.parametrize(
@@ -124,3 +137,47 @@ def test_a_sum_whose_digits_could_overflow_is_refused_by_its_path(tmp_path):
     net = integers(pool, node, Repeat(1), Readout("sum"), shape=(2, 17, 17))
     with pytest.raises(LoweringError, match="synapse1 cannot be exported: its sums"):
         export_onnx(net, tmp_path / "net.onnx")
+
+
+def test_zeros_around_negative_currents_are_pooled():
+    """ONNX Runtime takes a Pad before a max pool for padding with the lowest number."""
+    negative = Shortcut(torch.tensor([-3], dtype=torch.int16), max_input=255, has_time=False)
+    pad = ZeroPad(before=(1, 0), after=(2, 3), has_time=False)
+    pool = Pool("max", kernel=(2, 2), has_time=False)
+    expected = check(integers(negative, pad, pool, Repeat(1), Readout("sum")), raw())["logits"]
+    assert set(expected[..., -1, -1].flat) == {0}
+    assert expected.min() < 0
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 4, 3)])
+def test_a_scale_behind_a_sum_over_all_positions_is_that_of_its_channel(shape):
+    """OpenVINO mixes up the channels behind a sum over one axis."""
+    weight = torch.tensor([1, -2, 30, -400, 5000], dtype=torch.int16)
+    pool = Pool("sum", kernel=shape[1:], has_time=False)
+    scale = Shortcut(weight, -weight.int(), max_input=255 * 12, has_time=False)
+    check(integers(pool, scale, Repeat(1), Readout("sum"), shape=shape), raw(shape))
+
+
+def test_the_dilation_of_one_tap_changes_nothing():
+    """OpenVINO crashes over it."""
+    weight = torch.randint(-127, 128, (4, 2, 2, 1), dtype=torch.int8)
+    settings = {"stride": (2, 2), "padding": (2, 1), "dilation": (1, 2), "has_time": False}
+    node = Synapse(weight, max_input=255, bits=8, **settings)
+    check(integers(node, Repeat(1), Readout("sum"), shape=(2, 2, 1)), raw((2, 2, 1)))
+
+
+def test_matrices_of_levels_beyond_a_byte_are_exact():
+    """Sums of products beyond 2**24, and products of these with levels."""
+    net = LoweredNetwork(timesteps=1, input_shape=(1, 300, 3), takes_frames=True, logit_scale=1.0)
+    turned = net.add("turned", Rearrange(sizes=(300, 3), order=(1, 0), shape=(1, 3, 300)), "input")
+    first = net.add("first", Matmul(), turned, "input")  # [1, 3, 3], to 300 * 255**2
+    few = net.add("few", Slice(axis=1, start=0, stop=3), "input")
+    one = torch.ones(1, dtype=torch.int16)
+    fields = {"multiplier": 0, "shift": 0, "reset_amount": one.int(), "reset": "none"}
+    levels = IntegerNeuron(torch.tensor([[90], [180]], dtype=torch.int32), **fields)
+    levels = net.add("levels", levels, net.add("pixels", Shortcut(one, max_input=255), few))
+    second = net.add("second", Matmul(), first, levels)
+    current = net.add("current", Shortcut(one, max_input=6 * 300 * 255**2), second)
+    net.add("readout", Readout("sum"), current)
+    check(net, torch.full((1, 2, 1, 300, 3), 255, dtype=torch.uint8))
+    assert check(net, raw((1, 1, 300, 3)).movedim(1, 0))["logits"].max() > 2**24

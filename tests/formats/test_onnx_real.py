@@ -4,10 +4,10 @@ import torch
 from onnx_networks import ENGINES, answers, exported_answers, num_different
 from random_networks import RandomNetwork
 
+from lbq.deploy.graph import LoweredNetwork
 from lbq.deploy.lower import lower
-from lbq.deploy.lowered_network import LoweredNetwork
 from lbq.deploy.neuron_thresholds import as_level_neuron
-from lbq.deploy.nodes import Readout, Shortcut
+from lbq.deploy.operators import Readout, Shortcut
 from lbq.errors import LoweringError
 from lbq.formats.onnx_real import check_exact
 

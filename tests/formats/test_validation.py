@@ -6,7 +6,7 @@ import pytest
 import torch
 from bundles import manifest_of, tiny_network
 
-from lbq.deploy.nodes import LevelNeuron
+from lbq.deploy.operators import LevelNeuron
 from lbq.formats import BundleError
 from lbq.formats.manifest import read_manifest
 from lbq.formats.validation import check_graph, check_values

@@ -108,7 +108,7 @@ def test_resnet20_is_the_papers():
     layers = dict(neurons.named_neurons(model))
     assert len(layers) == 19
     assert (
-        sum(lbq.cost.trace_connectivity(model, torch.zeros(1, 3, 32, 32)).neurons.values())
+        sum(lbq.cost.read_connectivity(model, torch.zeros(1, 3, 32, 32)).neurons.values())
         == 1_507_328
     )
     assert sum(p.numel() for p in reference.parameters()) == 17_289_866

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import lbq
-from lbq.errors import ShapeError, TimeError
+from lbq.errors import LoweringError, ShapeError, TimeError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 
 
@@ -150,8 +150,19 @@ class Total(nn.Module):
         return x.sum((0, 1))
 
 
-def test_lowering_checks_on_request_that_time_is_first():
+def test_lowering_refuses_a_batch_that_is_taken_as_time():
     model = nn.Sequential(nn.Linear(5, 6), lbq.BurstLIF(step=0.1), nn.Linear(6, 2)).eval()
-    lbq.lower(model, torch.randn(3, 1, 5), check_time=True)
-    with pytest.raises(TimeError, match="the neuron 1 takes the batch as time"):
-        lbq.lower(model, torch.randn(3, 5), check_time=True)
+    lbq.lower(model, torch.randn(3, 1, 5))
+    with pytest.raises(LoweringError, match=r"BurstLIF in 1 .*have no time"):
+        lbq.lower(model, torch.randn(3, 5))
+
+
+def test_lowering_refuses_a_part_of_one_timestep():
+    model = nn.Sequential(lbq.BurstLIF(), First(), nn.Linear(5, 2)).eval()
+    with pytest.raises(LoweringError, match="it takes a part of time"):
+        lbq.lower(model, torch.randn(1, 1, 5))
+
+
+class First(nn.Module):
+    def forward(self, x):
+        return x[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.cost.op_counter import OpCounter
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import MissingExtraError
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import watch_levels
@@ -48,7 +48,7 @@ class BurstModel(NeuroBenchModel):
         self.takes_frames = takes_frames
         if isinstance(network, LoweredNetwork):
             self.takes_frames = network.takes_frames
-        self.counter = OpCounter(network, example)
+        self.counter = OpCounter(network, example, batch_axis=int(self.takes_frames))
         self.counted_before = _counts(self.counter)
         """Counts before the last batch."""
         self.add_activation_module(Neuron)
@@ -70,7 +70,9 @@ class BurstOperations(AccumulatedMetric):
     """What levels cost per sample: the counts of :class:`lbq.OpCounter`, divided by the samples.
 
     ``unary_acs``, ``bit_sparse_acs``, ``unit_event_acs``, ``explicit_shifts``,
-    ``plane_formations`` and ``fp_macs`` (docs/costs.md). It needs a :class:`BurstModel`.
+    ``plane_formations`` and ``fp_macs`` (docs/costs.md), and ``products_unary``,
+    ``products_bit_pairs`` and ``products_bit_serial`` if levels are multiplied by levels. It needs
+    a :class:`BurstModel`.
     """
 
     def __init__(self) -> None:
@@ -99,7 +101,12 @@ class BurstOperations(AccumulatedMetric):
 
 def _counts(counter: OpCounter) -> dict[str, int]:
     table = counter.table()
-    total = table.total()
+    total, products = table.total(), table.total_products()
+    of_levels = {
+        "products_unary": products.unary,
+        "products_bit_pairs": products.bit_pairs,
+        "products_bit_serial": products.bit_serial,
+    }
     return {
         "unary_acs": total.unary_acs,
         "bit_sparse_acs": total.bit_sparse_acs,
@@ -107,5 +114,6 @@ def _counts(counter: OpCounter) -> dict[str, int]:
         "explicit_shifts": total.explicit_shifts,
         "plane_formations": table.plane_formations(),
         "fp_macs": table.fp_macs(),
+        **(of_levels if table.products else {}),
         "samples": table.num_images,
     }

@@ -13,9 +13,17 @@ from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
-from lbq.deploy.capture import Call, capture, strip_annotations
+from lbq.deploy.capture import Call, capture
 from lbq.errors import LoweringError
-from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime, merge_time, split_time
+from lbq.models.time import (
+    FramesIn,
+    ImagesIn,
+    MeanOverTime,
+    RepeatOverTime,
+    find_batch_axis,
+    merge_time,
+    split_time,
+)
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
 
@@ -122,11 +130,14 @@ def _check_places(graph: fx.Graph, network: nn.Module, replaced: ReplacementSpec
 
 def _traced(network: nn.Module, replaced: ReplacementSpec) -> fx.Graph:
     try:
-        return strip_annotations(_Tracer(replaced.leaves).trace(network))
+        graph = _Tracer(replaced.leaves).trace(network)
     except (TraceError, TypeError) as error:
         raise LoweringError(
             f"this network cannot be traced: {error}; its forward must not branch on values"
         ) from error
+    for node in graph.nodes:  # torch writes annotations as code, and cannot write Annotated
+        node.type = None
+    return graph
 
 
 class _Tracer(fx.Tracer):
@@ -281,50 +292,43 @@ class _Rewriting:
 
 
 _BIASED = (nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d)
+_WEIGHTED = ("conv1d", "conv2d", "linear", "batch_norm", "_native_batch_norm_legit_no_training")
 _PASS_THROUGH = (
-    "add", "iadd", "flatten", "unflatten", "Dropout", "Dropout2d", "Identity", "RepeatOverTime",
-)  # fmt: skip
-"""Operations that leave an added constant unchanged."""
-_SHAPE_QUERIES = ("getattr", "size", "dim")
+    *("add", "flatten", "unflatten", "view", "reshape", "squeeze", "unsqueeze"),
+    *("expand", "dropout", "feature_dropout", "clone", "contiguous"),
+)
+"""Operators of torch that leave an added constant unchanged."""
 
 
 def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | None]:
     """Find for every neuron the synapse or norm whose bias is its own; None where there is none.
 
     Args:
-        network: with neurons, traceable.
+        network: with neurons, such that torch.export can export it.
         example: an input of it.
     """
-    calls = capture(network, example)
-    uses = Counter(id(call.module) for call in calls)
-    readers = Counter(
-        id(source)
-        for call in calls
-        if call.name not in _SHAPE_QUERIES
-        for source in _sources([call.args, call.kwargs])
-    )
+    calls = capture(network, example, batch_axis=find_batch_axis(example, None)).calls
+    weighted = [call for call in calls if call.operator.removeprefix("aten.") in _WEIGHTED]
+    uses = Counter(id(call.module) for call in weighted)
 
     def walk(call: object) -> nn.Module | None:
-        if not isinstance(call, Call) or readers[id(call)] != 1:
+        if not isinstance(call, Call) or len(call.readers) != 1:
             return None
-        if isinstance(call.module, _BIASED) and uses[id(call.module)] == 1:
-            return call.module if getattr(call.module, "affine", True) else None
-        if call.name not in _PASS_THROUGH or call.kwargs.get("alpha", 1) != 1:
+        if call in weighted:
+            module = call.module if isinstance(call.module, _BIASED) else None
+            has_bias = uses[id(module)] == 1 and getattr(module, "affine", True)
+            return module if has_bias else None
+        is_norm_result = call.operator == "getitem"  # of several that a batch norm returns
+        is_kept = call.operator.removeprefix("aten.") in _PASS_THROUGH or is_norm_result
+        if not is_kept or call.arguments.get("alpha", 1) != 1:
             return None
-        return next((found for arg in call.args if (found := walk(arg)) is not None), None)
+        return next((found for arg in call.arguments.values() if (found := walk(arg))), None)
 
-    return {call.path: walk(call.args[0]) for call in calls if isinstance(call.module, Neuron)}
-
-
-def _sources(values: Any) -> Iterator[Call]:
-    """Yield the calls among nested arguments."""
-    if isinstance(values, Call):
-        yield values
-    elif isinstance(values, dict):
-        yield from _sources(list(values.values()))
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from _sources(value)
+    return {
+        call.path: walk(call.arguments["currents"])
+        for call in calls
+        if call.operator == "lbq.neuron"
+    }
 
 
 @torch.no_grad()

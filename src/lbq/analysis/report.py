@@ -152,6 +152,9 @@ def outcome(run: RunSummary) -> str:
             f"{_millions(counts, counts.fp_macs()):,.2f} M multiply-accumulates{some}, where an "
             f"ANN of the same shape takes {counts.ann_macs() / MILLION:,.2f} M multiply-accumulates"
         )
+        if counts.products:
+            serial = _millions(counts, counts.total_products().bit_serial)
+            found.append(f"products of levels with levels are apart: {serial:,.2f} M, bit-serial")
     else:
         found.append("levels, costs and energy were not measured")
     energies = [
@@ -375,6 +378,14 @@ def costs_section(run: RunSummary) -> list[str]:
         "MACs of synapses with a real-valued input": counts.fp_macs(),
         "MACs of an ANN of the same shape": counts.ann_macs() * counts.num_images,
     }
+    if counts.products:
+        products = counts.total_products()
+        others |= {
+            "products of levels, unary": products.unary,
+            "products of levels, bit pairs": products.bit_pairs,
+            "products of levels, bit-serial": products.bit_serial,
+            "products of levels, dense": products.dense,
+        }
     headings = ["edge", "neuron", "into synapse", "unary, M", "bit-sparse, M", "saved"]
     return [
         notes(counts.notes),
@@ -422,7 +433,8 @@ def energy_section(run: RunSummary) -> list[str]:
             "The first row is the paper's convention; in the rows below it both networks compute "
             "in the same narrower numbers. Memory traffic is estimated separately: moving a byte "
             "costs more than adding it."
-        ),
+        )
+        + notes(run.energy.notes),
         table(f"Energy per image. Source: {run.energy.technology.source}", headings, rows),
     ]
 

@@ -205,6 +205,7 @@ class Opened:
     """Value of one unit of an integer output."""
     backend: str | None = None
     """That runs a lowered network; None where another engine runs."""
+    num_outputs: int = 1
 
 
 def evaluate_file(
@@ -233,6 +234,11 @@ def evaluate_file(
         task: of the user's recipe file, with test set, loss and metrics of a file without a recipe.
     """
     opened = open_network(path, engine=engine, backend=backend)
+    if opened.num_outputs > 1:
+        raise ParameterError(
+            f"{path} has {opened.num_outputs} outputs, and lbq eval counts the answers of one; run "
+            f"it with lbq.run_network or its engine, and measure each output"
+        )
     images = images or ImageOptions()
     if task is not None:
         if "recipe" in opened.origin or images != ImageOptions():
@@ -371,6 +377,7 @@ def _lowered(network: LoweredNetwork, backend: str) -> Opened:
         takes_frames=network.takes_frames,
         logit_scale=network.logit_scale,
         backend=backend,
+        num_outputs=len(network.outputs),
     )
 
 
@@ -398,6 +405,7 @@ def _opened(answer: Callable[[Tensor], Tensor], facts: dict[str, Any]) -> Opened
         input_shape=tuple(facts["input_shape"]),
         takes_frames=facts["takes_frames"],
         logit_scale=facts["logit_scale"],
+        num_outputs=len(facts["outputs"]),
     )
 
 

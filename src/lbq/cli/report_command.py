@@ -272,7 +272,8 @@ def measure(model: nn.Module, data: Data | UserData, *, limit: int) -> Measured:
     membranes, counter = MembraneCounts(model), None
     for samples in sample_batches(data, limit=limit, batch=min(BATCH, limit)):
         if counter is None:
-            counter = OpCounter(model, samples.real.narrow(data.batch_axis, 0, 1))
+            one, axis = samples.real.narrow(data.batch_axis, 0, 1), data.batch_axis
+            counter = OpCounter(model, one, batch_axis=axis)
         with watch_levels(model, levels), watch_levels(model, counter), membranes.watching():
             model(samples.real)
     assert counter is not None  # a test set has samples

@@ -1,7 +1,15 @@
 """Operation counts of a network and energy estimates from them."""
 
-from lbq.cost.connectivity import Connectivity, Edge, trace_connectivity
-from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, Padding, SynapseSize
+from lbq.cost.connectivity import Connectivity, Edge, LevelProduct, read_connectivity
+from lbq.cost.count_table import (
+    Counts,
+    CountTable,
+    EdgeCounts,
+    LayerCounts,
+    Padding,
+    ProductCounts,
+    SynapseSize,
+)
 from lbq.cost.energy import (
     HAN_2016,
     HOROWITZ_2014,
@@ -29,8 +37,10 @@ __all__ = [
     "EnergyRow",
     "FanOutMap",
     "LayerCounts",
+    "LevelProduct",
     "OpCounter",
     "Padding",
+    "ProductCounts",
     "SynapseSize",
     "Technology",
     "Traffic",
@@ -40,5 +50,5 @@ __all__ = [
     "count_macs",
     "count_ops",
     "linear_fan_out",
-    "trace_connectivity",
+    "read_connectivity",
 ]

@@ -1,74 +1,76 @@
-"""Which neuron feeds which synapse, traced with one sample.
+"""Which integers enter which synapse or product of a network, read from its graph.
 
-Between a neuron and the synapses that read it lie only a few kinds of operations: reshapes, sums
-of branches, max-pools (which keep integers) and average pools (which are linear and so belong to
-the synapse behind them). They are followed while the network runs once; whatever else is done to a
-burst makes it an ordinary real number, and the synapse that reads it is counted in MACs; such
-operations are listed in :attr:`Connectivity.untracked`.
+From a neuron to a synapse lie only operators that move levels or pool them. A level is carried
+through moves and max pools by the operators themselves; from the first sum pool on, everything is
+linear and belongs to the synapse (docs/decisions/0010), so the fan-out is taken through it. A
+product of levels is counted by itself, and what it gives enters the next synapse or product as an
+integer.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from lbq.cost.count_table import SynapseSize
-from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out, num_valid_taps
-from lbq.cost.time_tracker import Timesteps, TimeTracker
-from lbq.deploy.nodes import Shortcut
-from lbq.deploy.pool_args import PoolArgs, bind, global_pool, per_axis, read_pool
-from lbq.errors import CountError, ShapeError, TimeError
-from lbq.models.time import RepeatOverTime
-from lbq.neurons.neuron import Neuron
+from lbq.cost.fan_out import FanOutMap, conv_fan_out, identity_fan_out, linear_fan_out
+from lbq.cost.trained_graph import Emission, TrainedGraph
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.operators import (
+    Concat,
+    LevelNeuron,
+    Matmul,
+    Merge,
+    Move,
+    Multiply,
+    Operator,
+    Pool,
+    Rearrange,
+    Shortcut,
+    Synapse,
+    Upsample,
+    Value,
+    Weighted,
+    ZeroPad,
+)
+from lbq.deploy.operators.pool import PoolKind
+from lbq.errors import CountError, ShapeError
+from lbq.functional.planes import popcount
+from lbq.models.time import find_batch_axis
 from lbq.types import FanOut
 
-_RESHAPES = {
-    "clone", "contiguous", "detach", "detach_", "expand", "flatten", "requires_grad_", "reshape",
-    "squeeze", "to", "unflatten", "unsqueeze", "view",
-}  # fmt: skip
-_ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
-_SCALINGS = {"mul", "div", "mul_", "div_"}
-_PRODUCTS = {
-    "addbmm", "addmm", "addmv", "baddbmm", "bilinear", "bmm", "chain_matmul", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "dot", "einsum", "gru", "gru_cell", "inner",
-    "linalg_multi_dot", "lstm", "lstm_cell", "__matmul__", "matmul", "mm",
-    "multi_head_attention_forward", "mv", "_native_multi_head_attention", "__rmatmul__", "rnn_relu",
-    "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell", "scaled_dot_product_attention", "tensordot",
-    "_transformer_encoder_layer_fwd", "vdot",
-}  # fmt: skip
-_CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_LINEAR = ("input", "weight", "bias")
-_METADATA_QUERIES = {
-    "__get__", "__len__", "dim", "size", "numel", "is_floating_point", "is_contiguous",
-}  # fmt: skip
 
-
-class Route(NamedTuple):
-    """The neuron that bursts came from and the pools they passed."""
-
-    layer: str
-    pools: tuple[PoolArgs, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Edge:
     """Levels of one layer entering one synapse."""
 
     source: str
-    """Path of the neuron."""
+    """Path of the neuron, or of another node that computes integers, such as a product."""
     target: str
     """Path of the synapse; for an identity, of the block that adds it."""
     is_identity: bool
     """A shortcut that adds the burst itself: one accumulation per unit, not a synapse's."""
-    max_pools: tuple[PoolArgs, ...]
-    """Pools that the level passes before it enters the synapse."""
+    needs: tuple[str, ...]
+    """Neurons whose levels decide what enters: the source, if that is a neuron."""
+    carry: Callable[[Mapping[str, Tensor]], Tensor]
+    """Returns what enters the synapse, given the levels ``[B, *n]`` of these neurons."""
     fan_out: FanOut
-    """Outputs that each input position reaches; broadcasts against one timestep of levels."""
+    """Outputs that each input position reaches; broadcasts against what enters."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LevelProduct:
+    """A node that multiplies levels by levels."""
+
+    name: str
+    needs: tuple[str, ...]
+    """Neurons whose levels decide its operands."""
+    dense: int
+    """Pairs of levels that meet, for one sample at one timestep."""
+    count: Callable[[Mapping[str, Tensor]], tuple[int, int, int]]
+    """Counts unary, bit-pair and bit-serial products, given the levels of these neurons."""
 
 
 @dataclass(kw_only=True)
@@ -76,6 +78,7 @@ class Connectivity:
     """Edges, synapses and neurons of a network."""
 
     edges: list[Edge] = field(default_factory=list[Edge])
+    products: list[LevelProduct] = field(default_factory=list[LevelProduct])
     synapses: list[SynapseSize] = field(default_factory=list[SynapseSize])
     neurons: dict[str, int] = field(default_factory=dict[str, int])
     """Neurons in each layer, in running order."""
@@ -92,429 +95,392 @@ class Connectivity:
     """Products that are neither convolutions nor linear layers: nothing counts them."""
 
 
-@torch.no_grad()
-def trace_connectivity(model: nn.Module, example: Tensor) -> Connectivity:
-    """Trace one sample through the model, in eval mode.
+def read_connectivity(
+    model: nn.Module, example: Tensor, *, batch_axis: int | None = None
+) -> Connectivity:
+    """Read edges, synapses, products and neurons from the graph of a network.
 
     Args:
-        model: any network of neurons and synapses.
+        model: a lowered network, or any other that torch.export can export. It is not changed.
         example: input of the model for a batch of one.
+        batch_axis: the axis of the example that is the batch, 0 or 1. By default that of length 1;
+            if both are, the first of vectors and images (2 or 4 axes), the second of sequences.
     """
-    tracer = _Tracer(model, example)
-    modes = {module: module.training for module in model.modules()}
-    with ExitStack() as stack:
-        for name, module in model.named_modules():
-            handles = (
-                module.register_forward_pre_hook(tracer.entering(name)),
-                module.register_forward_hook(tracer.leaving(name), always_call=True),
-            )
-            for handle in handles:
-                stack.callback(handle.remove)
-        stack.callback(_restore, modes)
-        model.eval()
-        stack.enter_context(tracer)
-        model(example)
-    return tracer.finished()
+    if isinstance(model, LoweredNetwork):
+        model.check_input(example)
+        graph = _LevelGraph(model)
+        found, _ = _read(graph, {})
+        for path, node in graph.nodes.items():
+            if isinstance(node, Synapse):
+                reads = any(path == edge.target for edge in found.edges)
+                found.synapses.append(_size_of(graph, path, node, has_real_input=not reads))
+        return found
+    trained = TrainedGraph(model, example, batch_axis=_batch_axis(example, batch_axis))
+    graph = _LevelGraph(trained.network)
+    found, entered = _read(graph, trained.names)
+    found.synapses = trained.synapses(entered.__contains__)
+    found.untracked = trained.untracked + found.untracked
+    found.uncounted = trained.uncounted + found.uncounted
+    return found
 
 
-class _Tracer(TorchFunctionMode):
-    """Intercepts every torch function that the model calls and tracks bursts."""
-
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
-        super().__init__()
-        self.connectivity = Connectivity()
-        self._example = example
-        self._time = TimeTracker(model, example)
-        self._runs: list[_Run] = []
-        self._stack: list[str] = []
-        self._inside = 0  # of modules that are followed as a whole
-        self._routes: dict[int, tuple[Tensor, tuple[Route, ...]]] = {}
-        self._mixed: dict[int, Tensor] = {}  # sums of bursts and currents
-
-    def finished(self) -> Connectivity:
-        """Return the connectivity after the model has run."""
-        self.connectivity.synapses = [_size_of(runs, self._time) for runs in _grouped(self._runs)]
-        return self.connectivity
-
-    def entering(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any) -> None:
-            self._stack.append(name)
-            self._inside += isinstance(module, Neuron | Shortcut)
-            if isinstance(module, Neuron) and args and isinstance(args[0], Tensor):
-                self._time.receive(args[0])
-
-        return hook
-
-    def leaving(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            self._stack.pop()
-            if isinstance(module, RepeatOverTime):
-                self._time.emit(output)
-            if isinstance(module, Shortcut):
-                self._inside -= 1
-                self._shortcut(name, args[0])
-                self._time.pass_rows(args[0], output)
-            if isinstance(module, Neuron):
-                self._inside -= 1
-                if isinstance(output, Tensor):
-                    self._emitted(name, output, module.max_level)
-
-        return hook
-
-    def _emitted(self, layer: str, bursts: Tensor, max_level: int) -> None:
-        if bursts.shape[1] != 1:
-            _refuse_batch(layer, self._example, bursts)
-        if layer in self.connectivity.neurons:
-            raise CountError(
-                f"the neuron {layer} runs twice in one pass, so its levels cannot be told apart; "
-                f"give every place in the network a neuron of its own"
-            )
-        self.connectivity.neurons[layer] = bursts[0].numel()
-        self.connectivity.max_levels[layer] = max_level
-        self.connectivity.timesteps = max(self.connectivity.timesteps, len(bursts))
-        self.connectivity.layer_timesteps[layer] = len(bursts)
-        self.connectivity.shapes[layer] = tuple(bursts.shape[2:])
-        self._time.emit(bursts)
-        self._tag(bursts, (Route(layer),))
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if not self._inside:
-            name = getattr(func, "__name__", str(func))
-            self._time.follow(func, name, args, kwargs, output)
-            if name in _PRODUCTS:
-                self.connectivity.uncounted.append(self._here(name))
-            elif isinstance(output, Tensor):
-                self._follow(name, args, kwargs, output)
-            else:
-                self._note_untracked(name, args)  # several tensors, or none
-                if name == "__setitem__":
-                    self._forget(args[0], name)
-        return output
-
-    def _follow(self, name: str, args: Any, kwargs: dict[str, Any], output: Tensor) -> None:
-        first = args[0] if args else kwargs.get("input")
-        routes = self._routes_of(first)
-        if (output is first and name not in _RESHAPES) or kwargs.get("out") is not None:
-            self._forget(output, name)  # in place: earlier routes are invalid
-        if name in ("conv1d", "conv2d", "conv3d"):
-            self._convolution(bind(_CONV, args, kwargs), output)
-        elif name == "linear":
-            self._linear(bind(_LINEAR, args, kwargs), output)
-        elif name in _ADDITIONS:
-            self._addition(routes, bind(("input", "other"), args, kwargs), output)
-        elif name == "cat":
-            self._concatenation(bind(("tensors", "dim"), args, kwargs), output)
-        elif name in _RESHAPES and isinstance(first, Tensor) and output.numel() == first.numel():
-            self._tag(output, routes)
-            if id(first) in self._mixed:
-                self._mixed[id(output)] = output
-        elif _is_scaling(name, args, kwargs) or _is_idle_dropout(name, args, kwargs):
-            self._tag(output, routes)
-        elif routes and (pool := _pool(name, args, kwargs)) and _can_follow(routes, pool):
-            self._tag(output, tuple(r._replace(pools=(*r.pools, pool)) for r in routes))
-        else:
-            self._note_untracked(name, (*args, *kwargs.values()), known=bool(routes))
-
-    def _addition(self, mine: tuple[Route, ...], call: dict[str, Any], output: Tensor) -> None:
-        added = call["other"]
-        other = self._routes_of(added)
-        if (mine and other) or (mine and isinstance(added, int | float) and added == 0):
-            self._tag(output, mine + other)  # a sum of bursts enters a synapse branch by branch
-        elif mine and not isinstance(added, Tensor):
-            self.connectivity.untracked.append(self._here("add"))
-        elif mine or other:  # a burst added to a current: an identity shortcut
-            self._mixed[id(output)] = output
-            for route in mine or other:
-                self._add_edge(route, FanOutMap(axes=(), width=1), is_identity=True)
-
-    def _shortcut(self, name: str, inputs: Tensor) -> None:
-        """Follow a lowered identity shortcut: the block that holds it adds its currents."""
-        self._stack.append(name.rpartition(".")[0])
-        for route in self._routes_of(inputs):
-            self._add_edge(route, FanOutMap(axes=(), width=1), is_identity=True)
-        self._stack.pop()
-
-    def _concatenation(self, call: dict[str, Any], output: Tensor) -> None:
-        """Follow channels side by side: fan-out is the same for every channel."""
-        parts = [self._routes_of(part) for part in call["tensors"]]
-        channels = output.dim() - 3 if output.dim() > 3 else output.dim() - 1
-        if all(parts) and call.get("dim", 0) % output.dim() == channels:
-            self._tag(output, tuple(route for part in parts for route in part))
-        else:
-            self._note_untracked("cat", call["tensors"])
-
-    def _note_untracked(self, name: str, values: Any, *, known: bool = False) -> None:
-        """List an operation that loses track of bursts; metadata queries are not listed."""
-        nested = (
-            v for value in values for v in (value if isinstance(value, list | tuple) else [value])
-        )
-        if name not in _METADATA_QUERIES and (
-            known or any(self._routes_of(value) for value in nested)
-        ):
-            self.connectivity.untracked.append(self._here(name))
-
-    def _forget(self, written: Tensor, name: str) -> None:
-        """Drop the routes of a tensor that was written into, and of its views."""
-        routes = self._routes.pop(id(written), None)
-        memory = written.untyped_storage().data_ptr()
-        views = [
-            key
-            for key, (tensor, _) in self._routes.items()
-            if tensor.untyped_storage().data_ptr() == memory
-        ]
-        for key in views:
-            del self._routes[key]
-        if views and not routes:
-            self.connectivity.untracked.append(self._here(name))
-
-    def _here(self, name: str) -> str:
-        return f"{name} in {self._stack[-1] or 'the model'}"
-
-    def _convolution(self, call: dict[str, Any], output: Tensor) -> None:
-        weight = cast(Tensor, call["weight"])
-        kernel, size = weight.shape[2:], call["input"].shape[2 - weight.dim() :]
-        places = output.shape[2 - weight.dim() :]
-        stride, dilation = (per_axis(call.get(key, 1), size) for key in ("stride", "dilation"))
-        taps = num_valid_taps(
-            size,
-            places,
-            kernel,
-            stride=stride,
-            padding=_paddings(call.get("padding", 0), kernel, dilation),
-            dilation=dilation,
-        )
-        exact = output.numel() // math.prod(places) * taps * weight.shape[1]
-        if self._synapse(call["input"], weight, exact, output.numel() * weight[0].numel()):
-            reach = conv_fan_out(
-                size,
-                weight.shape,
-                stride=stride,
-                padding=_even_paddings(call.get("padding", 0), kernel, dilation),
-                dilation=dilation,
-                groups=call.get("groups", 1),
-            )
-            for route in self._routes_of(call["input"]):
-                self._add_edge(route, reach, is_identity=False)
-
-    def _linear(self, call: dict[str, Any], output: Tensor) -> None:
-        weight = cast(Tensor, call["weight"])
-        macs = output.numel() * weight.shape[1]
-        if self._synapse(call["input"], weight, macs, macs):
-            for route in self._routes_of(call["input"]):
-                self._add_edge(route, linear_fan_out(len(weight)), is_identity=False)
-
-    def _synapse(self, inputs: Tensor, weight: Tensor, macs: int, padded_macs: int) -> bool:
-        """Record a synapse; return whether levels enter it."""
-        routes = self._routes_of(inputs)
-        if id(inputs) in self._mixed:
-            self.connectivity.untracked.append(f"sum of bursts and currents into {self._stack[-1]}")
-        moments = self._time.moments(inputs, is_linear=weight.dim() == 2)
-        self._runs.append(
-            _Run(
-                name=self._stack[-1],
-                macs=macs,
-                padded_macs=padded_macs,
-                num_weights=weight.numel(),
-                num_inputs=inputs.numel(),
-                has_real_input=not routes,
-                moments=moments,
-                static_input=inputs if moments is not None and not moments.at else None,
-            )
-        )
-        return bool(routes)
-
-    def _add_edge(self, route: Route, reach: FanOutMap, *, is_identity: bool) -> None:
-        for pool in (p for p in reversed(route.pools) if not p.is_max):
-            if not pool.is_global:
-                reach = reach.through_avg_pool(
-                    pool.size, kernel=pool.kernel, stride=pool.stride, padding=pool.padding
-                )
-            elif reach.fan_out().unique().numel() > 1:
-                raise CountError(
-                    f"{self._stack[-1]} is a convolution behind a mean over part of the axes of "
-                    f"{route.layer}, which cannot be counted; use a pool of fixed size"
-                )
-            else:  # everything is averaged into one place
-                reach = FanOutMap(axes=(), width=int(reach.fan_out().max()))
-        max_pools = tuple(pool for pool in route.pools if pool.is_max)
-        self._check_fit(route.layer, max_pools, reach)
-        self.connectivity.edges.append(
-            Edge(
-                source=route.layer,
-                target=self._stack[-1],
-                is_identity=is_identity,
-                max_pools=max_pools,
-                fan_out=reach.fan_out(),
-            )
-        )
-
-    def _check_fit(self, layer: str, max_pools: tuple[PoolArgs, ...], reach: FanOutMap) -> None:
-        """Raise CountError if levels were rearranged in space before a convolution."""
-        shape = self.connectivity.shapes[layer]
-        for pool in max_pools:
-            shape = (*shape[: -len(pool.size)], *pool.output_size())
-        if reach.axes and (len(shape), *shape[1:]) != (
-            len(reach.axes) + 1,
-            *(len(axis) for axis in reach.axes),
-        ):
-            raise CountError(
-                f"{self._stack[-1]} reads positions {[len(axis) for axis in reach.axes]}, but the "
-                f"levels of {layer} have shape {list(shape)}; levels that are rearranged in space "
-                f"before a convolution cannot be counted"
-            )
-
-    def _tag(self, tensor: Tensor, routes: tuple[Route, ...]) -> None:
-        if routes:
-            self._routes[id(tensor)] = tensor, routes  # holding the tensor keeps its id unique
-
-    def _routes_of(self, value: Any) -> tuple[Route, ...]:
-        _, routes = self._routes.get(id(value), (None, ()))
-        return routes
-
-
-def _restore(modes: dict[nn.Module, bool]) -> None:
-    for module, training in modes.items():
-        module.training = training
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Run:
-    """One call of a synapse."""
-
-    name: str
-    macs: int
-    padded_macs: int
-    num_weights: int
-    num_inputs: int
-    has_real_input: bool
-    moments: Timesteps | None
-    """None if its timesteps are unknown."""
-    static_input: Tensor | None
-    """The input, if it has no time, to detect that it is read again."""
-
-    def continues(self, before: "list[_Run]") -> bool:
-        """Return whether this is the same synapse at other timesteps, not a second use."""
-        last = before[-1]
-        if self.moments is None or last.moments is None or self.name != last.name:
-            return False
-        if self.has_real_input != last.has_real_input or self.num_weights != last.num_weights:
-            return False
-        if not self.moments.at:  # reading a static input again repeats the same work
-            return self.static_input is last.static_input
-        return all(run.moments and run.moments.at.isdisjoint(self.moments.at) for run in before)
-
-
-def _grouped(runs: list[_Run]) -> list[list[_Run]]:
-    """Group the calls of a loop over time."""
-    groups: list[list[_Run]] = []
-    for run in runs:
-        for group in groups:
-            if run.continues(group):
-                group.append(run)
-                break
-        else:
-            groups.append([run])
-    return groups
-
-
-def _size_of(runs: list[_Run], tracker: TimeTracker) -> SynapseSize:
-    moments = [run.moments for run in runs]
-    times = [
-        max(1, len(each.at)) for each in moments if each is not None and tracker.is_certain(each)
-    ]
-    known = sum(times) if len(times) == len(runs) else None
-    return SynapseSize(
-        name=runs[0].name,
-        macs=sum(run.macs for run in runs),
-        padded_macs=sum(run.padded_macs for run in runs),
-        timesteps=known,
-        num_weights=runs[0].num_weights,
-        inputs=sum(run.num_inputs for run in runs) // (known or 1),
-        has_real_input=runs[0].has_real_input,
-    )
-
-
-def _refuse_batch(layer: str, example: Tensor, bursts: Tensor) -> None:
-    """Raise for an example that is no batch of one, or for a network without a time axis."""
-    shape, batch = list(bursts.shape), bursts.shape[1]
-    leading = example.shape[: 1 if example.dim() % 2 == 0 else 2]
-    if batch in leading or len(bursts) != len(example):
+def _batch_axis(example: Tensor, given: int | None) -> int:
+    axes = (0, 1) if given is None else (given,)
+    ones = [axis for axis in axes if example.dim() > axis and example.shape[axis] == 1]
+    if not ones or example.dim() < 2:
         raise ShapeError(
-            f"the example must be one sample, but {layer} emitted a batch of {batch}; pass a batch "
-            f"of one, time first if the model takes frames (it emitted {shape})"
+            f"the example must be one sample, but it has shape {list(example.shape)}; pass a batch "
+            f"of one, time first if the model takes frames"
         )
-    raise TimeError(
-        f"{layer} emitted {shape}. A neuron takes time as the first axis and the batch as the "
-        f"second, but here the first axis has length {len(bursts)}, that of the example "
-        f"{list(example.shape)}: if it is a batch B and not T, this network has no time axis. Add "
-        f"RepeatOverTime(T) before the first neuron and OverTime around the layers between neurons "
-        f"(lbq.check_time tests for this). If the example is a sequence, time first, pass one "
-        f"sample of it"
+    return ones[0] if len(ones) == 1 else find_batch_axis(example, None)
+
+
+def _read(graph: "_LevelGraph", names: Mapping[str, str]) -> tuple[Connectivity, set[str]]:
+    """Return edges, products and neurons, and the synapses that levels enter.
+
+    Args:
+        graph: the graph.
+        names: of synapses, where they are not their paths.
+    """
+    found, entered = Connectivity(timesteps=graph.timesteps), set[str]()
+    for path, node in graph.nodes.items():
+        value = graph.values[path]
+        if isinstance(node, LevelNeuron | Emission):
+            is_trained = isinstance(node, Emission)
+            found.neurons[path], found.max_levels[path] = value.size, node.max_level
+            found.shapes[path] = node.shape if is_trained else value.shape
+            found.layer_timesteps[path] = node.timesteps if is_trained else graph.timesteps
+        elif isinstance(node, Weighted):
+            for route in _routes_into(graph, path, found):
+                edges = [*_edges(graph, path, node, route)]
+                found.edges += [replace(e, target=names.get(e.target, e.target)) for e in edges]
+                entered.add(path)
+        elif isinstance(node, Matmul | Multiply):
+            _add_product(graph, path, node, found)
+    return found, entered
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """An operator on the way to a synapse, entered as one of its inputs."""
+
+    path: str
+    node: Move | Pool
+    position: int
+    inputs: tuple[Value, ...]
+    output: Value
+
+    def carry(self, part: Tensor) -> Tensor:
+        """Apply the operator to ``[1, B, *shape]``, with zeros as its other inputs."""
+        leading = part.shape[:2]
+        return self.node.forward(
+            *(
+                part if index == self.position else part.new_zeros(*leading, *value.shape)
+                for index, value in enumerate(self.inputs)
+            )
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Route:
+    """A value that is carried by operators, and the operators from there to a synapse.
+
+    There are such operators only where some of them are, or are joined with, sum pools.
+    """
+
+    start: str
+    steps: tuple[_Step, ...] = ()
+
+
+class _LevelGraph:
+    """The nodes of a lowered network, and of which levels and integers their values are made."""
+
+    def __init__(self, network: LoweredNetwork) -> None:
+        names = {ref.path: node.name for ref, node in network.nodes() if isinstance(node, Emission)}
+
+        def name(path: str) -> str:
+            return names.get(path, path)  # a neuron has the path that it has in the model
+
+        self.values = {name(path): value for path, value in network.values().items()}
+        self.nodes: dict[str, Operator] = {name(ref.path): node for ref, node in network.nodes()}
+        self.inputs = {name(ref.path): tuple(map(name, ref.inputs)) for ref in network.plan}
+        self.timesteps = network.timesteps
+        self.behind: dict[str, frozenset[str]] = {INPUT: frozenset()}
+        """Nodes that move or pool, up to a value."""
+        self.roots: dict[str, frozenset[str]] = {INPUT: frozenset({INPUT})}
+        """Nodes that compute what a value is made of."""
+        self._sources: dict[str, frozenset[str]] = {INPUT: frozenset({INPUT})}
+        for path, node in self.nodes.items():
+            self._add(path, node)
+
+    def _add(self, path: str, node: Operator) -> None:
+        def union(of: dict[str, frozenset[str]]) -> frozenset[str]:
+            return frozenset[str]().union(*(of[name] for name in self.inputs[path]))
+
+        itself, is_carried = frozenset({path}), isinstance(node, Move | Pool)
+        is_made = is_carried or isinstance(node, Matmul | Multiply)
+        self.behind[path] = itself | union(self.behind) if is_carried else frozenset()
+        self._sources[path] = union(self._sources) if is_made else itself
+        is_root = not is_carried or self._mixes(path, union(self.roots))
+        self.roots[path] = itself if is_root else union(self.roots)
+
+    def _mixes(self, path: str, roots: frozenset[str]) -> bool:
+        """Return whether a max pool may compare integers of several nodes."""
+        kinds = [self.nodes[name] for name in self.behind[path]]
+        joins = [node for node in kinds if isinstance(node, Concat)]
+        is_moved = any(isinstance(node, Rearrange) for node in kinds)
+        may_meet = any(node.axis > 0 or is_moved for node in joins)
+        return len(roots) > 1 and self.is_pool(path, "max") and may_meet
+
+    def is_pool(self, path: str, kind: PoolKind) -> bool:
+        """Return whether a node is a pool of this kind."""
+        node = self.nodes.get(path)
+        return isinstance(node, Pool) and node.kind == kind
+
+    def is_mixed(self, path: str) -> bool:
+        """Return whether a value is a sum of currents and, by a shortcut, of levels."""
+        node, inputs = self.nodes.get(path), self.inputs.get(path, ())
+        if isinstance(node, Move):
+            return any(map(self.is_mixed, inputs))
+        return isinstance(node, Merge) and any(
+            isinstance(self.nodes.get(name), Shortcut) for name in inputs
+        )
+
+    def has_sums(self, path: str) -> bool:
+        """Return whether sum pools lie between a value and the nodes that compute it."""
+        return any(self.is_pool(name, "sum") for name in self.behind[path])
+
+    def needs(self, path: str) -> tuple[str, ...] | None:
+        """Return the neurons that decide a value, in running order; None if others do as well."""
+        sources = self._sources[path]
+        if not all(isinstance(self.nodes.get(name), LevelNeuron | Emission) for name in sources):
+            return None
+        return tuple(name for name in self.nodes if name in sources)
+
+    def routes(self, path: str, reader: Weighted | None = None) -> list[_Route]:
+        """List what enters a node; operators that keep the counts of the reader are left out."""
+        node, names = self.nodes.get(path), self.inputs.get(path, ())
+        if not isinstance(node, Move | Pool) or path in self.roots[path]:
+            return [_Route(path)]
+        if self.has_sums(path):
+            inputs = tuple(self.values[name] for name in names)
+            return [
+                replace(
+                    route, steps=(*route.steps, _Step(path, node, index, inputs, self.values[path]))
+                )
+                for index, name in enumerate(names)
+                for route in self.routes(name)
+            ]
+        if reader is not None and _keeps_counts(node, reader):
+            return [route for name in names for route in self.routes(name, reader)]
+        return [_Route(path)]
+
+    def evaluate(self, path: str, values: dict[str, Tensor]) -> Tensor:
+        """Return the value ``[1, B, *shape]`` of a node; those that it needs are added to others.
+
+        Args:
+            path: the node.
+            values: known values, those of neurons at least.
+        """
+        if path not in values:
+            inputs = [self.evaluate(name, values) for name in self.inputs[path]]
+            values[path] = self.nodes[path].forward(*inputs)
+        return values[path]
+
+    def evaluate_part(self, path: str, root: str, levels: Mapping[str, Tensor]) -> Tensor:
+        """Return the value of a node with zeros for all that other roots computed."""
+        known = self.evaluate(root, {name: level.unsqueeze(0) for name, level in levels.items()})
+        values = {
+            name: known.new_zeros(*known.shape[:2], *self.values[name].shape)
+            for name in self.roots[path]
+        }
+        return self.evaluate(path, {**values, root: known})
+
+    def computed_mask(self, path: str) -> Tensor:
+        """Return ``[*shape]``: 1 where a value is computed, 0 where a zero was put."""
+        ones = {name: self._ones(name) for name in (INPUT, *self.nodes) if not self.behind[name]}
+        carried = self.evaluate(path, ones)
+        return (carried != 0).reshape(self.values[path].shape).long()
+
+    def _ones(self, path: str) -> Tensor:
+        value = self.values[path]
+        leading = (1, 1) if value.has_time else (1,)
+        return torch.ones(1, dtype=torch.uint8).expand(*leading, *value.shape)
+
+
+def _routes_into(graph: _LevelGraph, path: str, found: Connectivity) -> list[_Route]:
+    """List the ways of levels into a synapse; none if it reads real numbers or counts as such."""
+    (entering,) = graph.inputs[path]
+    if graph.values[entering].max_level is None:
+        if graph.is_mixed(entering):
+            found.untracked.append(f"sum of bursts and currents into {path}")
+        return []
+    if graph.roots[entering] == frozenset({INPUT}):
+        return []
+    if graph.needs(entering) is None:
+        found.untracked.append(f"input joined with levels into {path}")
+        return []
+    for name in graph.nodes:
+        if name in graph.behind[entering] and graph.is_pool(name, "max") and graph.has_sums(name):
+            found.untracked.append(f"maximum of sums in {name}")
+            return []
+    node = graph.nodes[path]
+    assert isinstance(node, Weighted)
+    return graph.routes(entering, node)
+
+
+def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iterator[Edge]:
+    """Carry levels up to the first sum pool; the fan-out is that of everything from there on."""
+    is_sum = [graph.is_pool(step.path, "sum") for step in route.steps]
+    first = [*is_sum, True].index(True)
+    reach = _fan_out(node, graph.values[graph.inputs[path][0]], is_behind_sum=any(is_sum))
+    for step in reversed(route.steps[first:]):
+        reach = _through(reach, step, path, is_identity=isinstance(node, Shortcut))
+    carried = route.steps[:first]
+
+    def carry(root: str, levels: Mapping[str, Tensor]) -> Tensor:
+        if not carried and route.start in levels:
+            return levels[root]
+        part = graph.evaluate_part(route.start, root, levels)
+        for step in carried:
+            part = step.carry(part)
+        return part.squeeze(0)  # [B, *n]
+
+    is_identity = isinstance(node, Shortcut)
+    for root in graph.nodes:
+        if root not in graph.roots[route.start]:
+            continue
+        if is_identity and isinstance(graph.nodes[root], Matmul | Multiply):
+            continue  # the sums of a product are counted with it
+        yield Edge(
+            source=root,
+            target=path.rpartition(".")[0] if is_identity else path,
+            is_identity=is_identity,
+            needs=graph.needs(root) or (),
+            carry=partial(carry, root),
+            fan_out=reach.fan_out(),
+        )
+
+
+def _keeps_counts(move: Operator, reader: Weighted) -> bool:
+    """Return whether a reader counts the same without the move before it."""
+    if isinstance(move, Concat) and move.axis == 0:
+        return True
+    is_conv = isinstance(reader, Synapse) and not reader.is_linear
+    return not is_conv and isinstance(move, Concat | Rearrange | ZeroPad)
+
+
+def _fan_out(node: Weighted, value: Value, *, is_behind_sum: bool = False) -> FanOutMap:
+    if not isinstance(node, Synapse):
+        return identity_fan_out(value.shape[1:]) if is_behind_sum else linear_fan_out(1)
+    if node.is_linear:
+        return linear_fan_out(len(node.weight))
+    return conv_fan_out(
+        value.shape[1:],
+        node.weight.shape,
+        stride=node.stride,
+        padding=node.padding,
+        dilation=node.dilation,
+        groups=node.groups,
     )
 
 
-def _is_scaling(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether this is a product with, or a quotient by, a positive number, unrounded."""
-    call = bind(("input", "other"), args, kwargs)
-    factor = call.get("other")
-    is_positive = isinstance(factor, int | float) and factor > 0
-    return name in _SCALINGS and is_positive and call.get("rounding_mode") is None
-
-
-def _is_idle_dropout(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-    call = bind(("input", "p", "training", "inplace"), args, kwargs)
-    return name == "dropout" and not call.get("training", True)
-
-
-def _pool(name: str, args: Any, kwargs: dict[str, Any]) -> PoolArgs | None:
-    """Read a pool or a mean over trailing axes; None if levels cannot be followed through it."""
-    call = bind(("input", "dim"), args, kwargs)
-    if name == "mean":
-        return _mean(call["input"], call.get("dim"))
-    if not name[-2:-1].isdigit() or "pool" not in name:
-        return None
-    size = call["input"].shape[-int(name[-2]) :]
-    rest = {key: value for key, value in kwargs.items() if key != "input"}
-    pool = read_pool(name, args[1:], rest, size=size)
-    is_uneven = name.startswith("adaptive") and not (isinstance(pool, PoolArgs) and pool.is_global)
-    return None if isinstance(pool, str) or is_uneven else pool
-
-
-def _mean(values: Tensor, dim: int | Sequence[int] | None) -> PoolArgs | None:
-    if dim is None:
-        return None
-    axes = sorted(d % values.dim() for d in ([dim] if isinstance(dim, int) else dim))
-    is_trailing = axes == list(range(axes[0], values.dim())) and axes[0] >= 2
-    return global_pool(values.shape[axes[0] :]) if is_trailing else None
-
-
-def _can_follow(routes: tuple[Route, ...], pool: PoolArgs) -> bool:
-    """A maximum keeps levels only if it is taken of the levels of one layer."""
-    is_level = len(routes) == 1 and not any(not p.is_max for p in routes[0].pools)
-    return is_level or not pool.is_max
-
-
-def _paddings(
-    padding: str | int | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
-) -> tuple[int, ...]:
-    """Read how much a convolution pads before the first position, "same" and "valid" included."""
-    if padding == "valid":
-        return (0,) * len(kernel)
-    if not isinstance(padding, str):
-        return per_axis(padding, kernel)
-    return tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True))
-
-
-def _even_paddings(
-    padding: str | int | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
-) -> tuple[int, ...]:
-    """Read a convolution's padding, which must be the same on both sides."""
-    spans = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-    if padding == "same" and any(span % 2 for span in spans):
-        raise CountError(
-            f'padding="same" with an even kernel {tuple(kernel)} pads one side more than the '
-            f"other, which is not counted; use an odd kernel or a number"
+def _through(reach: FanOutMap, step: _Step, target: str, *, is_identity: bool) -> FanOutMap:
+    """Take a fan-out through a sum pool, or through a move behind one."""
+    node, (_, *space) = step.node, step.inputs[step.position].shape
+    if isinstance(node, Pool):
+        return reach.through_avg_pool(
+            space, kernel=node.kernel, stride=node.stride, padding=node.padding
         )
-    return _paddings(padding, kernel, dilation)
+    if not reach.axes and isinstance(node, Rearrange):  # every value is read, wherever it is
+        return identity_fan_out(space) if is_identity else reach
+    cells = _moved_axes(step)
+    if cells is None:
+        raise CountError(
+            f"{step.path} moves sums of levels between channels and positions, or leaves some out, "
+            f"before {target}, which cannot be counted; move the levels before they are summed"
+        )
+    return reach.through(cells)
+
+
+def _moved_axes(step: _Step) -> list[Tensor] | None:
+    """Return for every spatial axis which position moves to which, ``[positions, positions]``.
+
+    None if an axis does not stay what it is, or if channels are left out.
+    """
+    shape = step.inputs[step.position].shape
+    if len(shape) != len(step.output.shape):
+        return None
+    cells: list[Tensor] = []
+    for axis, length in enumerate(shape):
+        numbers = torch.arange(1, length + 1)
+        index = numbers.reshape(-1, *[1] * (len(shape) - axis - 1)).expand(shape)
+        moved = step.carry(index.reshape(1, 1, *shape))[0, 0]  # 0 where it is not ours
+        others = [other for other in range(len(shape)) if other != axis]
+        along = moved.amax(others, keepdim=True) if others else moved
+        if not bool(((moved == along) | (moved == 0)).all()):
+            return None
+        cells.append(numbers.unsqueeze(1) == along.flatten())
+    channels, *space = cells
+    return space if bool(channels.any(1).all()) else None
+
+
+def _size_of(graph: _LevelGraph, path: str, node: Synapse, *, has_real_input: bool) -> SynapseSize:
+    (entering,) = graph.inputs[path]
+    value, output = graph.values[entering], graph.values[path]
+    mask = graph.computed_mask(entering)
+    macs = int((mask * _fan_out(node, value).fan_out()).sum())
+    moves = [graph.nodes[name] for name in graph.behind[entering]]
+    has_gaps = any(isinstance(node, Upsample) and node.fill == "zeros" for node in moves)
+    padded_macs = macs if has_gaps else output.size * node.weight[0].numel()
+    timesteps = graph.timesteps if value.has_time else 1
+    return SynapseSize(
+        name=path,
+        macs=macs * timesteps,
+        padded_macs=padded_macs * timesteps,
+        timesteps=timesteps,
+        num_weights=node.weight.numel(),
+        inputs=int(mask.sum()),
+        has_real_input=has_real_input,
+    )
+
+
+def _add_product(
+    graph: _LevelGraph, path: str, node: Matmul | Multiply, found: Connectivity
+) -> None:
+    """Add a product of levels, or list what is not counted of it."""
+    names = graph.inputs[path]
+    if any(map(graph.has_sums, names)):
+        found.uncounted.append(f"additions of the pools before {path}")
+    needs = graph.needs(path)
+    if needs is None:
+        found.uncounted.append(f"{node.op} in {path}, which reads the network's input")
+        return
+    left, right = (graph.values[name] for name in names)
+    is_left_integer = (left.max_level or 0) > (right.max_level or 0)
+    size = graph.values[path].size * (left.shape[2] if isinstance(node, Matmul) else 1)
+
+    def count(levels: Mapping[str, Tensor]) -> tuple[int, int, int]:
+        values = {layer: level.unsqueeze(0) for layer, level in levels.items()}
+        operands = [graph.evaluate(name, values).long().abs() for name in names]
+        bits = [_popcount(operand) for operand in operands]
+        serial = [
+            (operand != 0).long() if is_left == is_left_integer else bit
+            for operand, bit, is_left in zip(operands, bits, (True, False), strict=True)
+        ]
+        return _num_pairs(node, operands), _num_pairs(node, bits), _num_pairs(node, serial)
+
+    found.products.append(LevelProduct(name=path, needs=needs, dense=size, count=count))
+
+
+def _num_pairs(node: Operator, operands: Sequence[Tensor]) -> int:
+    """Sum the products of all numbers that meet."""
+    left, right = operands
+    if isinstance(node, Matmul):  # [..., rows, n] and [..., n, columns] meet along n
+        left, right = left.sum(-2), right.sum(-1)
+    return int((left * right).sum())
+
+
+def _popcount(values: Tensor) -> Tensor:
+    """Count the non-zero bits of integers of up to 32 bits."""
+    return popcount(values.to(torch.int32).unsqueeze(-1).view(torch.uint8)).sum(-1)

@@ -2,18 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from lbq.config_io import DocumentError, dump_json, from_document, read_json, to_document
 from lbq.errors import CountError, FormatError, ParameterError
 
-FORMAT = "lbq-counts-3"
+FORMAT = "lbq-counts-4"
 
 Padding = Literal["skipped", "counted"]
 """Whether dense MACs include products with the zeros of a padding: "skipped" leaves them out, as
 exact fan-out does for accumulations; "counted" is the paper's convention and that of most tools."""
+
+ProductKind = Literal["unary", "bit_pairs", "bit_serial"]
+"""How a product of two levels is executed: see :class:`ProductCounts`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,33 @@ class EdgeCounts:
     t: int
     is_identity: bool
     counts: Counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductCounts:
+    """Products of levels with levels, of one node at one timestep, summed over all images.
+
+    Each pair of levels that meets is counted under three conventions (docs/costs.md). They are no
+    accumulations of weights and are never added to those.
+    """
+
+    name: str
+    """Path of the product, such as a matmul of attention."""
+    t: int
+    unary: int = 0
+    """Products of unit events: a level times the other."""
+    bit_pairs: int = 0
+    """Products of one-bit hardware: non-zero bits times non-zero bits."""
+    bit_serial: int = 0
+    """One side is kept as an integer: non-zero bits of the other, where that integer is not 0."""
+    dense: int = 0
+    """Pairs of levels, zeros included."""
+
+    def __add__(self, other: "ProductCounts") -> "ProductCounts":
+        counts = (f.name for f in fields(ProductCounts) if f.name not in ("name", "t"))
+        return replace(
+            self, **{name: getattr(self, name) + getattr(other, name) for name in counts}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +138,9 @@ class CountTable:
     untracked: tuple[str, ...] = ()
     """Operations on bursts that could not be followed; synapses behind them cost MACs."""
     uncounted: tuple[str, ...] = ()
-    """Products other than convolutions and linear layers: they are in no count."""
+    """Operations that are in no count, such as products of real numbers."""
+    products: tuple[ProductCounts, ...] = ()
+    """Products of levels with levels."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -146,6 +178,10 @@ class CountTable:
             sum((e.counts for e in self.edges if e.t == t and not e.is_identity), Counts())
             for t in range(self.timesteps)
         )
+
+    def total_products(self) -> ProductCounts:
+        """Sum the products of levels with levels over nodes and timesteps."""
+        return sum(self.products, ProductCounts(name="total", t=0))
 
     def plane_formations(self) -> int:
         """Sum the non-zero bits of all layers; binary and ternary ones have no planes to form."""
@@ -213,10 +249,12 @@ class CountTable:
 
     def compare(self, other: "CountTable") -> str:
         """Return this table beside another one as text, per image, with the ratio of the two."""
-        rows = [f"{'per image':24}{'this':>14}{'other':>14}{'ratio':>9}"]
-        for (name, mine), (_, theirs) in zip(self._lines(), other._lines(), strict=True):
+        rows = [f"{'per image':28}{'this':>14}{'other':>14}{'ratio':>9}"]
+        products = bool(self.products or other.products)
+        pairs = zip(self._lines(products), other._lines(products), strict=True)
+        for (name, mine), (_, theirs) in pairs:
             ratio = f"{mine / theirs:9.3f}" if theirs else f"{'-':>9}"
-            rows.append(f"{name:24}{mine:14.3f}{theirs:14.3f}{ratio}")
+            rows.append(f"{name:28}{mine:14.3f}{theirs:14.3f}{ratio}")
         return "\n".join(rows)
 
     def __str__(self) -> str:
@@ -228,29 +266,38 @@ class CountTable:
         scale, active = 1e6 * max(1, self.num_images), self.active_ratios()
         edges = self.by_edge()
         wide = max(map(len, ("total", *(source for source, _ in edges)))) + 2
-        label = max(len(name) for name, _ in self._lines()) + 1
+        lines = self._lines(bool(self.products))
+        label = max(len(name) for name, _ in lines) + 1
         wider = max(len("into") + 2, label - wide - 8, *(len(target) + 2 for _, target in edges))
 
-        def row(source: str, target: str, share: float, counts: Counts) -> str:
+        def row(source: str, target: str, share: float | None, counts: Counts) -> str:
+            ratio = f"{'':8}" if share is None else f"{share:8.1%}"  # products have none
             return (
-                f"{source:{wide}}{target:{wider}}{share:8.1%}{counts.unary_acs / scale:12.3f}"
+                f"{source:{wide}}{target:{wider}}{ratio}{counts.unary_acs / scale:12.3f}"
                 f"{counts.bit_sparse_acs / scale:12.3f}{counts.saved:8.1%}"
             )
 
         heading = f"{'active':>8}{'unary ACs':>12}{'bit-sparse':>12}{'saved':>8}"
         rows = [f"{'from':{wide}}{'into':{wider}}{heading}"]
-        rows += [row(a, b, active[a], counts) for (a, b), counts in edges.items()]
+        rows += [row(a, b, active.get(a), counts) for (a, b), counts in edges.items()]
         rows.append(row("total", "", self.active_ratio(), self.total()))
-        rows += [f"{name:{wide + wider + 8}}{value:12.3f}" for name, value in self._lines()[2:]]
+        rows += [f"{name:{wide + wider + 8}}{value:12.3f}" for name, value in lines[2:]]
         rows.append(
             f"millions per image, mean of {self.num_images} image(s), {self.timesteps} timestep(s) "
             f"summed; exact fan-out:\nsynapses into padding are not counted, in ACs and in MACs"
         )
         return "\n".join((*rows, *self.notes))
 
-    def _lines(self) -> list[tuple[str, float]]:
+    def _lines(self, with_products: bool) -> list[tuple[str, float]]:
         """Millions per image."""
         total, scale = self.total(), 1e6 * max(1, self.num_images)
+        products = self.total_products()
+        of_levels = [
+            ("level products, unary", products.unary / scale),
+            ("level products, bit pairs", products.bit_pairs / scale),
+            ("level products, bit-serial", products.bit_serial / scale),
+            ("level products, dense", products.dense / scale),
+        ]
         return [
             ("unary ACs", total.unary_acs / scale),
             ("bit-sparse ACs", total.bit_sparse_acs / scale),
@@ -259,4 +306,5 @@ class CountTable:
             ("plane formations", self.plane_formations() / scale),
             ("FP MACs", self.fp_macs() / scale),
             ("identity adds (unary)", self.identities().unary_acs / scale),
+            *(of_levels if with_products else ()),
         ]

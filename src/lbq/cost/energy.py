@@ -12,7 +12,7 @@ once. This repeats at every timestep, where a burst network also carries its mem
 
 from dataclasses import dataclass, replace
 
-from lbq.cost.count_table import CountTable, Padding
+from lbq.cost.count_table import CountTable, Padding, ProductKind
 from lbq.functional.op_costs import arithmetic_energy_pj
 
 _PJ_PER_MJ = 1e9
@@ -158,6 +158,11 @@ class EnergyModel:
     technology: Technology = HOROWITZ_2014
     padding: Padding = "skipped"
     """Whether MACs that read padding are counted."""
+    product_kind: ProductKind = "bit_serial"
+    """How products of levels are executed, see :class:`lbq.cost.count_table.ProductCounts`."""
+    product_pj: float | None = None
+    """Energy of one such product. By default products of levels have no price: they are left out of
+    both sides, and the report says so."""
 
     def estimate(self, table: CountTable) -> EnergyReport:
         """Estimate the energy of the network and of an ANN of the same shape, per image."""
@@ -170,17 +175,28 @@ class EnergyModel:
             ("int8, 8-bit sums", "int8 multiply", tech.int8_multiply, "int8 add", tech.int8_add),
         )
         images, padding = max(1, table.num_images), self.padding
+        is_priced = self.product_pj is not None and bool(table.products)
+        products = table.total_products()
+        products_pj = (self.product_pj or 0) * getattr(products, self.product_kind) / images
+        ann_products = products.dense / images / table.timesteps if is_priced else 0
+        priced = (
+            f"{self.product_pj} pJ per product of levels ({self.product_kind}), a MAC in the ANN; "
+        )
         arithmetic = tuple(
             EnergyRow(
                 name=name,
                 convention=f"{multiply} + {add} per MAC of the ANN, and of synapses with a "
                 f"real-valued input; {add} per bit-sparse AC, int32 add per plane formation; "
+                f"{priced if is_priced else ''}"
                 f"padding is {'counted in MACs only' if padding == 'counted' else 'not counted'}",
                 ann_mj=arithmetic_energy_pj(
-                    fp_macs=table.ann_macs(padding=padding), acs=0, mac_pj=multiply_pj + add_pj
+                    fp_macs=table.ann_macs(padding=padding) + ann_products,
+                    acs=0,
+                    mac_pj=multiply_pj + add_pj,
                 )
                 / _PJ_PER_MJ,
-                burst_mj=arithmetic_energy_pj(
+                burst_mj=products_pj / _PJ_PER_MJ
+                + arithmetic_energy_pj(
                     fp_macs=table.fp_macs(padding=padding) / images,
                     acs=table.total().bit_sparse_acs / images,
                     plane_formations=table.plane_formations() / images,
@@ -208,8 +224,18 @@ class EnergyModel:
             memory=memory,
             ann_traffic=ann,
             burst_traffic=burst,
-            notes=table.notes,
+            notes=(*table.notes, *_left_out(table, is_priced=is_priced)),
         )
+
+
+def _left_out(table: CountTable, *, is_priced: bool) -> tuple[str, ...]:
+    """Say what an estimate leaves out of products of levels."""
+    if not table.products:
+        return ()
+    names = ", ".join(dict.fromkeys(product.name for product in table.products))
+    memory = f"Memory traffic is without the operands and results of products of levels: {names}."
+    unpriced = f"Products of levels have no price (EnergyModel.product_pj), left out: {names}."
+    return (memory,) if is_priced else (unpriced, memory)
 
 
 def ann_traffic(table: CountTable) -> Traffic:

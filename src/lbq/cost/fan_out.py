@@ -35,10 +35,20 @@ class FanOutMap:
         padding: Sequence[int],
     ) -> "FanOutMap":
         """Return the map from the input of an average pool before this synapse."""
-        cells = [
-            _windows(n, k, stride=s, padding=p, dilation=1)
-            for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
-        ]
+        return self.through(
+            [
+                _windows(n, k, stride=s, padding=p, dilation=1)
+                for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
+            ]
+        )
+
+    def through(self, cells: Sequence[Tensor]) -> "FanOutMap":
+        """Return the map from the input of a linear operation before this synapse.
+
+        Args:
+            cells: for every spatial axis ``[positions, cells]``: true where a position is added to,
+                or moved to, a cell that this synapse reads.
+        """
         if not self.axes:  # a linear layer: any cell reaches all outputs
             return FanOutMap(axes=tuple(c.any(1, keepdim=True) for c in cells), width=self.width)
         if [len(axis) for axis in self.axes] != [c.shape[1] for c in cells]:
@@ -60,6 +70,11 @@ class FanOutMap:
 def linear_fan_out(out_features: int) -> FanOutMap:
     """Return the map of a linear synapse: every input reaches every output."""
     return FanOutMap(axes=(), width=out_features)
+
+
+def identity_fan_out(size: Sequence[int]) -> FanOutMap:
+    """Return the map of an identity shortcut: every position reaches its own."""
+    return FanOutMap(axes=tuple(torch.eye(n, dtype=torch.bool) for n in size), width=1)
 
 
 def conv_fan_out(

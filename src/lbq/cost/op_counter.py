@@ -9,17 +9,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.cost.connectivity import Connectivity, Edge, trace_connectivity
-from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, Padding
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.pool_args import PoolArgs
+from lbq.cost.connectivity import Edge, LevelProduct, read_connectivity
+from lbq.cost.count_table import (
+    Counts,
+    CountTable,
+    EdgeCounts,
+    LayerCounts,
+    Padding,
+    ProductCounts,
+)
+from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
 from lbq.models import time
 from lbq.neurons.watch import watch_levels
 from lbq.types import FanOut
 
-_MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _LANES = 0x0101010101010101
 _ROWS = 255
 """Rows that can be added before an 8-bit lane overflows."""
@@ -46,12 +51,12 @@ class OpCounter:
         model: the network whose neurons will be watched.
         example: input of the model for a batch of one, to trace which neuron feeds which
             synapse; optional for a lowered network.
-        check_time: first test, with :func:`lbq.check_time`, that the model does not take the batch
-            as time.
+        batch_axis: the axis of the example that is the batch. By default that of length 1; if both
+            the first and the second are, the first of vectors and images (2 or 4 axes).
     """
 
     def __init__(
-        self, model: nn.Module, example: Tensor | None = None, *, check_time: bool = False
+        self, model: nn.Module, example: Tensor | None = None, *, batch_axis: int | None = None
     ) -> None:
         if example is None:
             if not isinstance(model, LoweredNetwork):
@@ -59,19 +64,23 @@ class OpCounter:
                     "OpCounter needs an example input, a batch of one, to trace the model"
                 )
             example = model.example()
-        if check_time:
-            is_sequence = example.dim() > 2 and len(example) != 1 == example.shape[1]
-            time.check_time(model, example, batch_axis=1 if is_sequence else None)
-        self._connectivity: Connectivity = trace_connectivity(model, example)
+        self._connectivity = read_connectivity(model, example, batch_axis=batch_axis)
         if not self._connectivity.neurons:
             raise CountError(
                 "no neuron of this model answered the example, so there are no levels to count (an "
                 "ANN, or neurons that are streamed instead of called); lbq.count_macs counts MACs"
             )
-        self._leaving = {layer: list[tuple[int, Edge]]() for layer in self._connectivity.neurons}
-        for index, edge in enumerate(self._connectivity.edges):
-            self._leaving[edge.source].append((index, edge))
+        self._readers: list[Edge | LevelProduct] = [
+            *self._connectivity.edges,
+            *self._connectivity.products,
+        ]
+        self._leaving = {layer: list[int]() for layer in self._connectivity.neurons}
+        for index, reader in enumerate(self._readers):
+            for layer in reader.needs:
+                self._leaving[layer].append(index)
+        self._waiting: dict[tuple[int, int], dict[str, Tensor]] = {}
         self._edges: dict[tuple[int, int], Counts] = {}
+        self._products: dict[tuple[int, int], ProductCounts] = {}
         self._layers: dict[tuple[str, int], LayerCounts] = {}
         self._images: dict[tuple[str, int], int] = {}
 
@@ -86,13 +95,17 @@ class OpCounter:
         self._check(layer, t, level)
         whole = _BitCounts(level)
         self._count_layer(layer, t, level, whole)
-        for index, edge in self._leaving[layer]:
-            entering = level
-            for pool in edge.max_pools:
-                entering = _max_pool(pool, entering)
-            bits = _BitCounts(entering) if edge.max_pools else whole
+        for index in self._leaving[layer]:
+            reader, levels = self._readers[index], self._arrived(index, layer, t, level)
+            if levels is None:
+                continue
+            if isinstance(reader, LevelProduct):
+                self._count_product(index, reader, t, levels)
+                continue
+            entering = reader.carry(levels)
+            bits = whole if entering is level else _BitCounts(entering)
             before = self._edges.get((index, t), Counts())
-            self._edges[index, t] = before + bits.weighted(edge.fan_out)
+            self._edges[index, t] = before + bits.weighted(reader.fan_out)
 
     def table(self) -> CountTable:
         """Return what was counted so far."""
@@ -115,6 +128,7 @@ class OpCounter:
             layers=tuple(self._layers.values()),
             untracked=tuple(self._connectivity.untracked),
             uncounted=tuple(self._connectivity.uncounted),
+            products=tuple(self._products[key] for key in sorted(self._products)),
         )
 
     def __str__(self) -> str:
@@ -150,6 +164,42 @@ class OpCounter:
                 f"timesteps than the example, ran only in part, or was stopped; count whole runs, "
                 f"with an example of as many timesteps"
             )
+
+    def _arrived(self, index: int, layer: str, t: int, level: Tensor) -> dict[str, Tensor] | None:
+        """Return the levels that a reader needs; None until those of all its neurons are there."""
+        needs = self._readers[index].needs
+        levels = self._waiting.setdefault((index, t), {})
+        if layer in levels:
+            missing = ", ".join(name for name in needs if name not in levels)
+            raise CountError(
+                f"{layer} emitted levels at timestep {t + 1} twice before {missing} did, but both "
+                f"meet; the run before was stopped: count whole runs with a new counter"
+            )
+        levels[layer] = level
+        if len(levels) < len(needs):
+            return None
+        if len({len(rows) for rows in levels.values()}) > 1:
+            raise CountError(
+                f"levels of {', '.join(needs)} meet, but arrived for batches of "
+                f"{[len(rows) for rows in levels.values()]}; count whole runs"
+            )
+        return self._waiting.pop((index, t))
+
+    def _count_product(
+        self, index: int, product: LevelProduct, t: int, levels: dict[str, Tensor]
+    ) -> None:
+        unary, bit_pairs, bit_serial = product.count(levels)
+        images = len(levels[product.needs[0]])
+        counted = ProductCounts(
+            name=product.name,
+            t=t,
+            unary=unary,
+            bit_pairs=bit_pairs,
+            bit_serial=bit_serial,
+            dense=product.dense * images,
+        )
+        before = self._products.get((index, t))
+        self._products[index, t] = counted if before is None else before + counted
 
     def _count_layer(self, layer: str, t: int, level: Tensor, bits: "_BitCounts") -> None:
         before = self._layers.get((layer, t))
@@ -187,15 +237,10 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
     axis = time.find_batch_axis(x, batch_axis)
     modes = {module: module.training for module in model.modules()}
     try:
-        counter = OpCounter(model, x.narrow(axis, 0, 1))
+        counter = OpCounter(model, x.narrow(axis, 0, 1), batch_axis=axis)
         model.eval()
         with torch.no_grad(), watch_levels(model, counter):
             model(x)
-    except CountError:
-        raise
-    except (RuntimeError, ShapeError, TimeError) as error:
-        error.add_note(time.explain_batch_axis(x, axis))
-        raise
     finally:
         for module, training in modes.items():
             module.training = training
@@ -211,6 +256,9 @@ class _BitCounts:
     def __init__(self, level: Tensor) -> None:
         if level.dim() == 1:  # one neuron per sample
             level = level.unsqueeze(1)
+        if level.dtype not in (torch.uint8, torch.int8):
+            self.planes, self.active = _count_wide(level)
+            return
         channels, *space = level.shape[1:]
         size = level.abs() if level.dtype == torch.int8 else level
         flat = size.to(torch.uint8).flatten(1)  # [B, n]
@@ -241,6 +289,15 @@ class _BitCounts:
         )
 
 
+def _count_wide(level: Tensor) -> tuple[Tensor, Tensor]:
+    """Count the bits of integers beyond a byte, such as results of products."""
+    size = level.abs()
+    bits = num_planes(int(size.max()) if size.numel() else 0)
+    planes = [((size >> k) & 1).sum((0, 1)) for k in range(bits)]
+    active = (size != 0).sum((0, 1)).cpu()
+    return torch.stack(planes).cpu() if planes else active.new_zeros(0, *active.shape), active
+
+
 def _add_bits(words: Tensor, lanes: Tensor) -> None:
     """Add every bit of every lane to its plane's lanes, and whether any is set to the last ones."""
     any_bit = torch.zeros_like(words)
@@ -252,9 +309,15 @@ def _add_bits(words: Tensor, lanes: Tensor) -> None:
 
 
 def count_macs(
-    model: nn.Module, example: Tensor, *, padding: Padding = "skipped"
+    model: nn.Module,
+    example: Tensor,
+    *,
+    padding: Padding = "skipped",
+    batch_axis: int | None = None,
 ) -> dict[str, int]:
     """Count the MACs of every convolution and linear layer for one sample, all timesteps.
+
+    Products of levels are listed too.
 
     By default MACs that read the zeros of a padding are left out, as in the accumulations of
     :class:`lbq.OpCounter`, so that the two can be divided by each other.
@@ -264,35 +327,21 @@ def count_macs(
         model: any network.
         example: input of the model for a batch of one.
         padding: "skipped" or "counted".
+        batch_axis: as that of :class:`lbq.OpCounter`.
 
     Example:
         >>> lbq.count_macs(torch.nn.Sequential(torch.nn.Linear(784, 10)), torch.ones(1, 784))
         {'0': 7840}
     """
     found: dict[str, int] = {}
-    connectivity = trace_connectivity(model, example)
+    connectivity = read_connectivity(model, example, batch_axis=batch_axis)
     if connectivity.uncounted:
         raise CountError(
             f"only convolutions and linear layers are counted, but the model also does "
             f"{', '.join(connectivity.uncounted)}"
         )
-    if not connectivity.neurons and not _is_one_sample(example):
-        raise ShapeError(
-            f"the example must be one sample, but it has shape {list(example.shape)}; pass a batch "
-            f"of one, time first if the model takes frames"
-        )
     for synapse in connectivity.synapses:
         found[synapse.name] = found.get(synapse.name, 0) + synapse.dense_macs(padding)
+    for product in connectivity.products:
+        found[product.name] = product.dense * connectivity.timesteps
     return found
-
-
-def _max_pool(pool: PoolArgs, level: Tensor) -> Tensor:
-    """Pool levels; the result keeps its dtype."""
-    pooled = _MAX_POOLS[len(pool.size) - 1](level.float(), pool.kernel, pool.stride, pool.padding)
-    return pooled.to(level.dtype)  # 0..255 are exact in float32
-
-
-def _is_one_sample(example: Tensor) -> bool:
-    """Vectors and images begin with their batch; three or five axes may begin with time."""
-    leading = 1 if example.dim() % 2 == 0 else 2
-    return 1 in example.shape[:leading]

@@ -1,86 +1,144 @@
-"""Record the calls of a network with torch.fx."""
+"""Record the operators of a network with torch.export."""
 
-import operator
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import io
+import logging
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from types import MethodType
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
-from torch.fx.proxy import TraceError
 from torch.nn.modules import module as torch_module
-from torch.nn.utils import parametrize
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from lbq.errors import LBQError, LoweringError
-from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime
+from lbq.models.time import RepeatOverTime
 from lbq.neurons.neuron import Neuron
+from lbq.neurons.watch import named_neurons, running_uncompiled
 
-_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "matmul")
-_IN_PLACE = (*(f"i{name}" for name in _OPERATORS), "setitem")
-_LEAVES = (Neuron, RepeatOverTime, MeanOverTime, ImagesIn, FramesIn)
-_WEIGHT_HOOKS = (BasePruningMethod, WeightNorm, SpectralNorm)
-"""Hooks of torch that compute a weight and change neither inputs nor outputs."""
-_FAILURES = (
-    *(TraceError, TypeError, ValueError, RuntimeError, AttributeError, NameError),
-    *(LookupError, AssertionError),
+EXPORTED_BATCH = 37
+"""Batch size of the export: a prime, so that a reshape hardly confuses it with another axis."""
+
+_operators = torch.library.Library("lbq", "FRAGMENT")
+_operators.define("neuron(Tensor currents, int index) -> Tensor")
+
+
+@torch.library.register_fake("lbq::neuron")
+def _fake_neuron(currents: Tensor, index: int) -> Tensor:  # pyright: ignore[reportUnusedFunction]
+    return torch.empty_like(currents)
+
+
+_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+"""Code of torch and of this library."""
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_DROPOUTS = tuple(
+    f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_")
 )
-"""What Python raises where code meets a proxy instead of a tensor."""
+_SYNONYMS = {
+    **{"aten.multiply": "aten.mul", "aten.divide": "aten.div", "aten.true_divide": "aten.div"},
+    **{"aten.subtract": "aten.sub", "aten.concat": "aten.cat", "aten.concatenate": "aten.cat"},
+    **{"aten.moveaxis": "aten.movedim", "aten.swapaxes": "aten.transpose"},
+    **{"aten.swapdims": "aten.transpose", "aten._unsafe_view": "aten.view"},
+}
+_NOT_WRITES = ("aten.detach_.default",)
+"""Operators that are declared to write, and do not."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Constant:
+    """A tensor that is computed from parameters, buffers and numbers only, such as a weight."""
+
+    name: str
+    """Path of the parameter or buffer, or the operator that computes it."""
+    shape: tuple[int, ...]
+    compute: Callable[[], Any]
+    """Returns the value, from what the model's parameters and buffers hold at the time."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Call:
-    """One call of the traced network."""
+    """One operator of the exported network."""
 
-    kind: Literal["input", "module", "function", "attribute", "output"]
-    name: str
-    """Of the function or method; of a module its class."""
-    target: Any
-    """The function, or the name of a method or attribute; of a module its class before torch's
-    parametrizations."""
+    operator: str
+    """Such as "aten.conv2d", "lbq.neuron", "getitem" or "input"."""
+    arguments: dict[str, Any]
+    """By the names of the operator's schema, defaults included; tensors are calls or constants."""
     path: str
-    """Of the module that is called, or inside which the function is called."""
-    module: nn.Module | None
-    args: tuple[Any, ...]
-    """Tensor arguments are the calls that computed them."""
-    kwargs: dict[str, Any]
-    num_readers: int
-    """Calls that read its values; reading its shape does not count."""
-    shape: tuple[int, ...] | None
-    """Of its result for the example; None if that is no tensor."""
-    timesteps: int | None = None
-    """Of a RepeatOverTime or FramesIn."""
+    """Of the innermost module whose code calls the operator."""
+    module: nn.Module
+    """The module at this path; of "lbq.neuron" the neuron."""
+    shape: tuple[int, ...]
+    """Of its result, for a batch of ``EXPORTED_BATCH``; empty if that is no tensor."""
+    line: str = ""
+    """File and line of the network's code that calls the operator."""
+    readers: list["Call"] = field(default_factory=list["Call"])
+    """Calls that read the result; the output of the network is not one."""
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is called by a layer of torch or of this library, not by a block of layers."""
+        kinds = (nn.Module, *_CONTAINERS)
+        own = [k for k in type(self.module).__mro__ if k.__module__.startswith("torch.nn.modules.")]
+        is_torch = bool(own) and own[0] not in kinds
+        return is_torch or isinstance(self.module, Neuron | RepeatOverTime)
+
+    @property
+    def name(self) -> str:
+        """Return the class of the layer, or the operator."""
+        return type(self.module).__name__ if self.is_layer else self.operator.rpartition(".")[2]
+
+    @property
+    def place(self) -> str:
+        """Say in an error message where it is called."""
+        return self.path or "the network itself"
 
 
-def capture(model: nn.Module, example: Tensor) -> list[Call]:
-    """Trace the model in eval mode and return its calls, in order.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Captured:
+    """The operators of a network from its input to its output, in order."""
+
+    calls: list[Call]
+    outputs: list[Call | Constant]
+    """The tensors that forward returns; those of tuples, lists and dictionaries in order."""
+
+
+def capture(model: nn.Module, example: Tensor, *, batch_axis: int) -> Captured:
+    """Export the model in eval mode and return the operators that its output depends on.
+
+    The model's own code runs, with its hooks, on tensors without values; a neuron is recorded as
+    one operator. What is written in place is recorded as new values.
 
     Args:
-        model: any network whose forward torch.fx can trace. Hooks and replaced methods that a
-            trace does not record are refused.
+        model: any network whose forward does not depend on values. It is not changed.
         example: an input that determines the shapes.
+        batch_axis: axis of the samples in the example.
     """
-    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+    neurons = list(named_neurons(model))
+    _check_model(model, neurons)
+    shape = list(example.shape)
+    shape[batch_axis] = EXPORTED_BATCH
+    with eval_mode(model), _recorded_neurons(model, neurons), _quiet(), torch.no_grad():
+        try:
+            program = torch.export.export(model, (example.new_zeros(shape),), strict=False)
+            if any(_writes(node) for node in program.graph.nodes):
+                _remove_dropout(program.graph)
+                program = program.run_decompositions({})
+        except LBQError:
+            raise
+        except Exception as error:
+            raise LoweringError(_failure(model, example, error)) from error
+    for name in program.graph_signature.buffers_to_mutate.values():
         raise LoweringError(
-            "this network was compiled by torch.compile; lower the network that was compiled, "
-            "model._orig_mod"
+            f"the forward of this network writes into its buffer {name} in eval mode, so that "
+            f"calls differ from each other; write into buffers in train mode only, and lower "
+            f"networks without layers of torch.ao.nn.qat"
         )
-    with eval_mode(model):
-        _check_no_hooks("", model, parts=[("", model)])
-        traced = _traced(model)
-        shapes = _Shapes(traced)
-        shapes.find(example)
-        _check_in_place(traced.graph, shapes.storages)
-    traced.graph.eliminate_dead_code()
-    calls: dict[fx.Node, Call] = {}
-    for node in traced.graph.nodes:
-        calls[node] = _read(node, model, calls.__getitem__, shapes.found.get(node.name))
-    return list(calls.values())
+    return _Reader(program, model, neurons).read()
 
 
 @contextmanager
@@ -101,274 +159,276 @@ def overridden_methods(module: nn.Module, base: type[nn.Module]) -> list[str]:
     names = {name for kind in kinds[: kinds.index(base)] for name in vars(kind)}
     return sorted(
         name
-        for name in names | set(_patched(module))
+        for name in names | {name for name in vars(module) if _is_patched(module, name)}
         if callable(getattr(base, name, None))
         and not name.startswith("__")
         and name != "extra_repr"
     )
 
 
-def compute_weights(module: nn.Module) -> None:
-    """Run the hooks of torch that compute a weight, such as weight norm and pruning."""
-    for hook in module._forward_pre_hooks.values():  # pyright: ignore[reportPrivateUsage]
-        if isinstance(hook, _WEIGHT_HOOKS):
-            hook(module, ())
+def forward_hooks(module: nn.Module) -> list[Any]:
+    """List the hooks that a call of the module runs, those of all modules included."""
+    own = (module._forward_pre_hooks, module._forward_hooks)  # pyright: ignore[reportPrivateUsage]
+    return [hook for hooks in own for hook in hooks.values()] + _global_hooks()
 
 
-def _traced(model: nn.Module) -> fx.GraphModule:
-    tracer, before = _Tracer(), set(vars(model))
-    try:
-        return fx.GraphModule(model, strip_annotations(tracer.trace(model)))
-    except LBQError:
-        raise
-    except _FAILURES as error:
-        what = str(error).partition("\n")[0].partition(". ")[0]
-        where = tracer.here or "the network itself"
-        raise LoweringError(
-            f"this network cannot be traced: {what} (in {where}); {_advice(model, what)}"
-        ) from error
-    finally:
-        for name in set(vars(model)) - before:  # constants that the tracer stored
-            delattr(model, name)
+def _global_hooks() -> list[Any]:
+    shared = (
+        torch_module._global_forward_pre_hooks,  # pyright: ignore[reportPrivateUsage]
+        torch_module._global_forward_hooks,  # pyright: ignore[reportPrivateUsage]
+    )
+    return [hook for hooks in shared for hook in hooks.values()]
 
 
-def _advice(model: nn.Module, what: str) -> str:
-    if isinstance(getattr(model, "module", None), nn.Module):
-        return f"a {type(model).__name__} wraps a network; lower that one, model.module"
-    if "'len'" in what:
-        return "write x.shape[0] instead of len(x)"
-    return "its forward may not decide by values, or loop over a tensor's size"
-
-
-def _check_no_hooks(
-    path: str, module: nn.Module, *, parts: list[tuple[str, nn.Module]] | None = None
-) -> None:
-    """Raise for hooks and replaced methods, which a trace does not record.
-
-    A trace calls the network's own forward and does not enter leaf modules; it enters all others
-    as they are called, hooks included.
-
-    Args:
-        path: of the module.
-        module: a leaf of the trace.
-        parts: modules to check, with their paths; the module and its children by default.
-    """
-    watched = module.emit if isinstance(module, Neuron) else None  # its output is not used
-    for name, part in parts or module.named_modules(prefix=path):
-        where = name or "the network itself"
-        for hook in forward_hooks(part):
-            if part is not watched and not isinstance(hook, _WEIGHT_HOOKS):
-                hook_name = getattr(hook, "__qualname__", None) or type(hook).__name__
-                raise LoweringError(
-                    f"{where} has the forward hook {hook_name}, which a lowered network "
-                    f"would not have; remove it (handle.remove()), or make what it computes a "
-                    f"module of the network"
-                )
-        patched = [n for n in _patched(part) if callable(getattr(type(part), n, None))]
-        if patched:
-            raise LoweringError(
-                f"{where} has a {patched[0]} of its own, put into this object instead of its class "
-                f"{type(part).__name__}, so what it computes cannot be known; write a class of "
-                f"modules that compute the same"
-            )
-
-
-def _patched(module: nn.Module) -> Iterator[str]:
-    """Yield the names of functions that were stored in the object itself.
+def _is_patched(module: nn.Module, name: str) -> bool:
+    """Return whether a function was stored in the object itself.
 
     A method of its class that was put back there, as Accelerate does, replaces nothing.
     """
-    for name, value in vars(module).items():
-        is_own = (
-            isinstance(value, MethodType)
-            and value.__self__ is module
-            and value.__func__ is getattr(type(module), name, None)
+    value = vars(module)[name]
+    is_own = (
+        isinstance(value, MethodType)
+        and value.__self__ is module
+        and value.__func__ is getattr(type(module), name, None)
+    )
+    return callable(value) and not is_own and not isinstance(value, nn.Module | Tensor | type)
+
+
+def _check_model(model: nn.Module, neurons: list[tuple[str, Neuron]]) -> None:
+    """Raise for wrapped networks, and for hooks that cannot be compared."""
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        raise LoweringError(
+            "this network was compiled by torch.compile; lower the network that was compiled, "
+            "model._orig_mod"
         )
-        if callable(value) and not is_own and not isinstance(value, nn.Module | Tensor | type):
-            yield name
-
-
-def forward_hooks(module: nn.Module) -> list[Any]:
-    """List the hooks that a call of the module runs, those of all modules included."""
-    return [
-        hook
-        for hooks in (
-            module._forward_pre_hooks,  # pyright: ignore[reportPrivateUsage]
-            module._forward_hooks,  # pyright: ignore[reportPrivateUsage]
-            torch_module._global_forward_pre_hooks,  # pyright: ignore[reportPrivateUsage]
-            torch_module._global_forward_hooks,  # pyright: ignore[reportPrivateUsage]
+    is_wrapper = type(model).__module__.startswith(("torch.nn.parallel.", "torch.distributed."))
+    if is_wrapper and isinstance(getattr(model, "module", None), nn.Module):
+        raise LoweringError(
+            f"a {type(model).__name__} wraps a network; lower that one, model.module"
         )
-        for hook in hooks.values()
-    ]
-
-
-def _check_in_place(graph: fx.Graph, storages: dict[str, int]) -> None:
-    """Raise if a tensor is written in place and read again: a graph only records results.
-
-    Args:
-        graph: as it was traced, dead calls included.
-        storages: address of every call's result, if anything is written in place.
-    """
-    order = {node: index for index, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        if not _is_in_place(node):
-            continue
-        written = node.args[0] if node.args else None
-        memory = storages.get(written.name) if isinstance(written, fx.Node) else None
-        readers = {
-            reader
-            for other in graph.nodes
-            if order[other] < order[node] and storages.get(other.name) == memory is not None
-            for reader in other.users
-        }
-        if not node.users or any(order[reader] > order[node] for reader in readers):
+    for hook in _global_hooks():
+        raise LoweringError(
+            f"the forward hook {_name_of(hook)} is registered for all modules, those of lowered "
+            f"networks included; remove it (handle.remove()), or register it on modules of this "
+            f"network"
+        )
+    for path, neuron in neurons:
+        for hook in forward_hooks(neuron.receive):
             raise LoweringError(
-                f"{_name_of(node)} in {_path_of(node) or 'the network itself'} writes into a "
-                f"tensor that is read again under its old name; write `y = y + x` instead"
+                f"{path}.receive has the forward hook {_name_of(hook)}, so that its currents "
+                f"cannot be compared; remove it (handle.remove()), or register it on {path}"
             )
 
 
-def _is_in_place(node: fx.Node) -> bool:
-    name = _name_of(node)
-    is_method = node.op == "call_method" and name.endswith("_") and not name.endswith("__")
-    is_operator = node.op == "call_function" and name in _IN_PLACE
-    return is_method or is_operator or node.kwargs.get("out") is not None
+def _name_of(hook: Any) -> str:
+    return getattr(hook, "__qualname__", None) or type(hook).__name__
 
 
-def strip_annotations(graph: fx.Graph) -> fx.Graph:
-    """Drop annotations from a graph: torch writes them as code, and cannot write ``Annotated``.
+@contextmanager
+def _recorded_neurons(model: nn.Module, neurons: list[tuple[str, Neuron]]) -> Generator[None]:
+    """Record neurons as one operator inside the block.
 
-    Those of lbq are ``Annotated`` where jaxtyping is not installed.
+    Attributes that code stores in modules meanwhile, tensors without values, are removed.
     """
-    for node in graph.nodes:
-        node.type = None
-    return graph
+    kept = [(module, dict(vars(module))) for module in model.modules()]
+    for index, (path, neuron) in enumerate(neurons):
+        vars(neuron)["stream"] = partial(_record, path, neuron, index)
+    try:
+        yield
+    finally:
+        for module, before in kept:
+            vars(module).clear()
+            vars(module).update(before)
 
 
-class _Proxy(fx.Proxy):
-    """Records in-place operators as such; torch's own proxy records ``+=`` as ``+``."""
+def _record(
+    path: str, neuron: Neuron, index: int, currents: Tensor, carry: Tensor | None
+) -> tuple[Tensor, None]:
+    if carry is not None:
+        raise LoweringError(
+            f"{path} continues from a carry that forward passes to it; a lowered network starts "
+            f"from rest: call the neuron with the whole sequence, [T, B, ...]"
+        )
+    return torch.ops.lbq.neuron(neuron.receive(currents), index), None
 
 
-def _in_place(name: str) -> Callable[[_Proxy, Any], Any]:
-    function = getattr(operator, name)
-
-    def record(self: _Proxy, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", function, (self, other), {})
-
-    return record
-
-
-for _name in _OPERATORS:
-    setattr(_Proxy, f"__i{_name}__", _in_place(f"i{_name}"))
-
-
-class _Tracer(fx.Tracer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.here = ""
-        """Path of the module whose forward is being traced."""
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
-
-    def call_module(
-        self,
-        m: nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        before, self.here = self.here, self.path_of_module(m)
-        result = super().call_module(m, forward, args, kwargs)
-        self.here = before
-        return result
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, _LEAVES) or super().is_leaf_module(m, module_qualified_name)
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Run uncompiled, without torch's warnings and logs; errors are raised with what they say."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), running_uncompiled(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
-class _Shapes(fx.Interpreter):
-    """Runs the graph once and keeps every shape, and addresses if anything is written in place."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        writes = any(_is_in_place(node) for node in module.graph.nodes)
-        # freed memory would be reused under other names
-        super().__init__(module, garbage_collect_values=not writes)
-        self._writes = writes
-        self.found: dict[str, tuple[int, ...]] = {}
-        self.storages: dict[str, int] = {}
-
-    def find(self, example: Tensor) -> None:
-        """Run the example; raise if it does not fit."""
-        try:
-            with torch.no_grad():
-                self.run(example.clone() if self._writes else example)
-        except (RuntimeError, TypeError, ValueError) as error:
-            what = str(error).partition("\n")[0]
-            raise LoweringError(
-                f"the network cannot run the example, of shape {list(example.shape)}: {what}"
-            ) from error
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            self.found[n.name] = tuple(result.shape)
-            if self._writes:
-                self.storages[n.name] = result.untyped_storage().data_ptr()
-        return result
+def _remove_dropout(graph: fx.Graph) -> None:
+    """Remove dropouts that return their input, so that writes into the result reach it too."""
+    outputs = graph.output_node().all_input_nodes
+    for node in list(graph.nodes):
+        if str(node.target) in _DROPOUTS and not node.args[2] and node not in outputs:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
-_KINDS: dict[str, Literal["input", "module", "function", "attribute", "output"]] = {
-    "placeholder": "input",
-    "call_module": "module",
-    "call_function": "function",
-    "call_method": "function",
-    "get_attr": "attribute",
-    "output": "output",
-}
+def _writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable and str(node.target) not in _NOT_WRITES
 
 
-def _read(
-    node: fx.Node,
-    model: nn.Module,
-    call_of: Callable[[fx.Node], Call],
-    shape: tuple[int, ...] | None,
-) -> Call:
-    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
-    target: Any = node.target
-    if module is not None:
-        _check_no_hooks(str(target), module)
-        name, path = type(module).__name__, str(target)
-        target = parametrize.type_before_parametrizations(module)
-    else:
-        name, path = _name_of(node), _path_of(node)
-    timesteps = module.timesteps if isinstance(module, RepeatOverTime | FramesIn) else None
-    return Call(
-        kind=_KINDS[node.op],
-        name=name,
-        target=target,
-        path=path,
-        module=module,
-        args=map_arg(node.args, call_of),  # pyright: ignore
-        kwargs=map_arg(node.kwargs, call_of),  # pyright: ignore
-        num_readers=sum(not _reads_shape(reader) for reader in node.users),
-        shape=shape,
-        timesteps=timesteps,
+def _failure(model: nn.Module, example: Tensor, error: Exception) -> str:
+    """Say why a network cannot be exported, where, and what to do."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    where, line, trace = "", "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        where = paths.get(id(frame.f_locals.get("self")), where)
+        if not frame.f_code.co_filename.startswith((*_FOLDERS, "<")):
+            line = f", {Path(frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    place = f"{where or 'the network itself'}{line}"
+    what = str(error).partition("\n")[0]
+    if any(word in str(error).lower() for word in ("data-dependent", "data dependent", ".item()")):
+        return (
+            f"this network cannot be lowered: code in {place} depends on values of tensors; a "
+            f"forward may not decide by values, or loop over them"
+        )
+    return (
+        f"the network cannot run the example, of shape {list(example.shape)}, with a batch of "
+        f"{EXPORTED_BATCH}: {what} ({type(error).__name__} in {place})"
     )
 
 
-def _reads_shape(node: fx.Node) -> bool:
-    is_attribute = node.target is getattr and node.args[1:] == ("shape",)
-    return is_attribute or (node.op == "call_method" and node.target in ("size", "dim"))
+class _Reader:
+    """Reads the graph of an exported program."""
+
+    def __init__(
+        self,
+        program: torch.export.ExportedProgram,
+        model: nn.Module,
+        neurons: list[tuple[str, Neuron]],
+    ) -> None:
+        self._program, self._model, self._neurons = program, model, neurons
+        self._modules = dict(model.named_modules(remove_duplicate=False))
+        self._values: dict[fx.Node, Call | Constant] = {}
+
+    def read(self) -> Captured:
+        """Return the calls that the output depends on."""
+        graph, signature = self._program.graph, self._program.graph_signature
+        inputs = {spec.arg.name: spec.target for spec in signature.input_specs if spec.target}
+        names = [getattr(spec.arg, "name", None) for spec in signature.output_specs]
+        nodes = {node.name: node for node in graph.nodes}
+        needed = _ancestors([nodes[name] for name in names if name is not None])
+        calls: list[Call] = []
+        for node in graph.nodes:
+            if node not in needed:
+                continue
+            if node.name in inputs:
+                self._values[node] = self._stored(node, inputs[node.name])
+            elif node.op == "call_function" and _is_constant(node, self._values):
+                self._values[node] = self._computed(node)
+            else:
+                self._values[node] = call = self._call(node)
+                calls.append(call)
+        outputs = [self._values[nodes[name]] for name in names if name is not None]
+        return Captured(calls=calls, outputs=outputs)
+
+    def _stored(self, node: fx.Node, name: str) -> Constant:
+        *path, attribute = name.split(".")
+        owner = self._modules.get(".".join(path))
+        if owner is not None and hasattr(owner, attribute):
+            return _constant(node, name, partial(getattr, owner, attribute))
+        return _constant(node, name, partial(self._program.constants.__getitem__, name))
+
+    def _computed(self, node: fx.Node) -> Constant:
+        target: Any = node.target
+
+        def value_of(source: fx.Node) -> Any:
+            found = self._values[source]
+            assert isinstance(found, Constant)
+            return found.compute()
+
+        @torch.no_grad()
+        def compute() -> Any:
+            return target(*map_arg(node.args, value_of), **map_arg(node.kwargs, value_of))
+
+        return _constant(node, _operator_of(node), compute)
+
+    def _call(self, node: fx.Node) -> Call:
+        operator = "input" if node.op == "placeholder" else _operator_of(node)
+        arguments: Any = map_arg(_arguments(node), cast(Any, self._values.__getitem__))
+        stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+        path = stack[-1] if stack else ""
+        module = self._modules.get(path, self._model)
+        if operator == "lbq.neuron":
+            path, module = self._neurons[arguments["index"]]
+        call = Call(
+            operator=operator,
+            arguments=arguments,
+            path=path,
+            module=module,
+            shape=_shape_of(node),
+            line=_line_of(node),
+        )
+        for source in node.all_input_nodes:
+            value = self._values[source]
+            if isinstance(value, Call):
+                value.readers.append(call)
+        return call
 
 
-def _name_of(node: fx.Node) -> str:
-    """Return the name of the function or method that a node calls."""
-    target: Any = node.target
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+def _constant(node: fx.Node, name: str, compute: Callable[[], Any]) -> Constant:
+    return Constant(name=name, shape=_shape_of(node), compute=compute)
 
 
-def _path_of(node: fx.Node) -> str:
-    """Return the path of the module inside which a node calls."""
-    stack = list(node.meta.get("nn_module_stack", {}))
-    return stack[-1] if stack else ""
+def _is_constant(node: fx.Node, values: dict[fx.Node, Call | Constant]) -> bool:
+    """Return whether a node computes the same at every call, without the input."""
+    tags = getattr(node.target, "tags", ())
+    is_random = torch.Tag.nondeterministic_seeded in tags
+    sources = node.all_input_nodes
+    return not is_random and all(isinstance(values[source], Constant) for source in sources)
+
+
+def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    found, waiting = set(nodes), list(nodes)
+    while waiting:
+        new = [source for source in waiting.pop().all_input_nodes if source not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def _operator_of(node: fx.Node) -> str:
+    """Return the name of an operator without its overload."""
+    packet = getattr(node.target, "overloadpacket", None)
+    name = str(packet or getattr(node.target, "__name__", node.target))
+    return _SYNONYMS.get(name, name)
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:  # getitem, and operators of torch that contain graphs
+        return {**{str(index): value for index, value in enumerate(node.args)}, **node.kwargs}
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    given = {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)}
+    return {**defaults, **given, **node.kwargs}
+
+
+def _shape_of(node: fx.Node) -> tuple[int, ...]:
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+def _line_of(node: fx.Node) -> str:
+    """Return the last line of the network's own code in the node's stack trace."""
+    lines = [line.split(",") for line in (node.meta.get("stack_trace") or "").splitlines()]
+    places = [
+        (parts[0].strip().removeprefix("File ").strip('"'), parts[1].removeprefix(" line "))
+        for parts in lines
+        if len(parts) == 3 and parts[0].strip().startswith("File ")
+    ]
+    own = [place for place in places if not place[0].startswith(_FOLDERS)]
+    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""

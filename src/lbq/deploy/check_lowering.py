@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -10,24 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.capture import compute_weights, eval_mode
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import LevelNeuron
+from lbq.deploy.capture import eval_mode
+from lbq.deploy.lowering import LoweredNeuron, Lowering
+from lbq.deploy.operators import LevelNeuron
 from lbq.errors import LoweringError
+from lbq.models.time import tensors_in
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
 
 TOLERANCE = 1e-8
 """Share of the largest value by which two values may differ: float64 rounds at 1e-16."""
+_CAUSES = (
+    "computes with the size of the batch, with random numbers, or with what it keeps from other "
+    "calls; write it without them"
+)
 
 
 @torch.no_grad()
 def check_agreement(
     model: nn.Module,
     example: Tensor,
-    lower: Callable[[], tuple[LoweredNetwork, dict[str, Neuron]]],
+    lower: Callable[[], Lowering],
     *,
-    has_time: bool,
+    batch_axis: int,
 ) -> None:
     """Raise :class:`LoweringError` if the lowered network and the model compute different values.
 
@@ -39,20 +44,20 @@ def check_agreement(
     Args:
         model: the trained network; it is not changed.
         example: one sample.
-        lower: lowers the model in float64; returns the network, and the trained neuron of each of
-            its neurons by path.
-        has_time: whether the example is a sequence of frames.
+        lower: lowers the model in float64.
+        batch_axis: axis of the samples in the example.
     """
-    inputs = _two_samples(example, has_time)
+    inputs = _two_samples(example, batch_axis)
     dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
     eager = torch.compiler.set_stance("force_eager") if dynamo else nullcontext()
     with eval_mode(model), eager, in_float64(model):
         try:
-            network, neurons = lower()
-            sizes = {neuron: _width(network, path) for path, neuron in neurons.items()}
+            lowering = lower()
+            network, neurons = lowering.network, lowering.neurons
+            nodes = {network.get_submodule(path): place for path, place in neurons.items()}
+            sizes = {place.trained: _width(node, place) for node, place in nodes.items()}
             expected, by_model = _run(model, inputs.clone(), {n: n for n in sizes}, sizes)
-            lowered = {network.get_submodule(path): n for path, n in neurons.items()}
-            answer, by_network = _run(network, inputs.clone(), lowered, sizes)
+            answers, by_network = _run(network, inputs.clone(), nodes, sizes)
         except (RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, LoweringError):
                 raise
@@ -61,14 +66,14 @@ def check_agreement(
                 f"the model could not be compared with its lowered form, in float64 and for a "
                 f"batch of two: {what}"
             ) from error
-    _compare(network, neurons, by_model, by_network)
-    if answer.shape != expected.shape or not _is_close(answer, expected):
-        last = list(neurons)[-1] if neurons else "its input"
-        raise LoweringError(
-            f"the lowered network gives another output ({_difference(answer, expected)}): code "
-            f"behind {last} depends on what a trace does not record; avoid isinstance, try, "
-            f"hasattr and the like on tensors there"
-        )
+    _compare(neurons, by_model, by_network)
+    for answer, right in zip(answers, expected, strict=True):
+        if answer.shape != right.shape or not _is_close(answer, right):
+            last = list(neurons)[-1] if neurons else "its input"
+            raise LoweringError(
+                f"the lowered network gives another output ({_difference(answer, right)}): code "
+                f"behind {last} {_CAUSES}"
+            )
 
 
 @contextmanager
@@ -84,85 +89,101 @@ def in_float64(model: nn.Module) -> Generator[None]:
                     kept.append((owned, name, value))
                     owned[name] = copies.setdefault(id(value), value.detach().double())
     try:
-        for module in model.modules():
-            compute_weights(module)
         yield
     finally:
         for owned, name, value in kept:
             owned[name] = value
 
 
-def _two_samples(example: Tensor, has_time: bool) -> Tensor:
+def _two_samples(example: Tensor, batch_axis: int) -> Tensor:
     """Return a batch of the example and a random sample of the same magnitude."""
     given = example.detach().to(torch.float64)
     spread = float(given.std()) if given.numel() > 1 else 0.0
     random = torch.randn(given.shape, generator=torch.Generator().manual_seed(0)).to(given)
     other = random * (1.5 * spread if 0 < spread < torch.inf else 1.0)
-    return torch.cat([given, other], dim=1 if has_time else 0)
+    return torch.cat([given, other], dim=batch_axis)
 
 
-def _width(network: LoweredNetwork, path: str) -> tuple[float, float]:
-    """Return the range of the noise for a neuron: it covers all of its levels."""
-    node = network.get_submodule(path)
+def _width(node: nn.Module, place: LoweredNeuron) -> tuple[float, float]:
+    """Return the range of the noise for a trained neuron: it covers all of its levels."""
     assert isinstance(node, LevelNeuron)
-    top = 1.2 * float(node.thresholds.max())
+    top = 1.2 * float((node.thresholds * place.scale).max())
     return (-top, top) if node.is_signed else (-0.2 * top, top)
 
 
 def _run(
     network: nn.Module,
     inputs: Tensor,
-    neurons: dict[Any, Neuron],
+    neurons: Mapping[Any, Neuron | LoweredNeuron],
     sizes: dict[Neuron, tuple[float, float]],
-) -> tuple[Tensor, dict[Neuron, list[tuple[Tensor, Tensor]]]]:
-    """Run a network with noise at its neurons; return its output, their currents and levels."""
+) -> tuple[list[Tensor], dict[Neuron, list[tuple[Tensor, Tensor]]]]:
+    """Run a network with noise at its neurons; return its outputs, their currents and levels.
+
+    Args:
+        network: trained or lowered.
+        inputs: of the network.
+        neurons: the trained neurons themselves, or what each neuron of a lowered network was.
+        sizes: range of the noise of each trained neuron.
+    """
     seeds = {neuron: number for number, neuron in enumerate(sizes)}
     currents: dict[Neuron, list[Tensor]] = defaultdict(list)
     levels: dict[Neuron, list[Tensor]] = defaultdict(list)
 
-    def add_noise(neuron: Neuron, receive: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        currents[neuron].append(args[0])
+    def add_noise(
+        place: Neuron | LoweredNeuron, receive: nn.Module, args: tuple[Tensor]
+    ) -> tuple[Tensor]:
+        (received,) = args
+        neuron = place if isinstance(place, Neuron) else place.trained
+        currents[neuron].append(received)
         low, high = sizes[neuron]
         generator = torch.Generator().manual_seed(seeds[neuron])
-        noise = torch.rand(args[0].shape, generator=generator, dtype=torch.float64).to(args[0])
-        return (args[0] + low + (high - low) * noise,)
+        shape = received.shape
+        if isinstance(place, LoweredNeuron):
+            shape = (*shape[:2], *place.layout.shape[2:])
+        noise = torch.rand(shape, generator=generator, dtype=torch.float64).to(received)
+        noise = low + (high - low) * noise
+        return (
+            received + (place.as_lowered(noise) if isinstance(place, LoweredNeuron) else noise),
+        )
 
     def keep(neuron: Neuron, emit: nn.Module, args: tuple[Tensor], result: Tensor) -> None:
         levels[neuron].append(args[0])
 
     hooks = [
         hook
-        for node, neuron in neurons.items()
+        for node, place in neurons.items()
         for hook in (
-            node.receive.register_forward_pre_hook(partial(add_noise, neuron)),
-            node.emit.register_forward_hook(partial(keep, neuron)),
+            node.receive.register_forward_pre_hook(partial(add_noise, place)),
+            node.emit.register_forward_hook(
+                partial(keep, place if isinstance(place, Neuron) else place.trained)
+            ),
         )
     ]
     with removing_hooks(hooks):
-        answer = network(inputs)
-    return answer, {n: list(zip(currents[n], levels[n], strict=True)) for n in seeds}
+        answers = list(tensors_in(network(inputs)))
+    return answers, {n: list(zip(currents[n], levels[n], strict=True)) for n in seeds}
 
 
 def _compare(
-    network: LoweredNetwork,
-    neurons: dict[str, Neuron],
+    neurons: dict[str, LoweredNeuron],
     by_model: dict[Neuron, list[tuple[Tensor, Tensor]]],
     by_network: dict[Neuron, list[tuple[Tensor, Tensor]]],
 ) -> None:
     """Raise for the first neuron whose currents or levels differ."""
     calls: dict[Neuron, int] = defaultdict(int)
-    for path, neuron in neurons.items():
+    for path, place in neurons.items():
+        neuron = place.trained
         number = calls[neuron]
         calls[neuron] += 1
         if len(by_model[neuron]) != len(by_network[neuron]):
             continue  # the model discards one of its results; outputs are compared
         (currents, levels), (mine, my_levels) = by_model[neuron][number], by_network[neuron][number]
-        mine, my_levels = mine.reshape_as(currents), my_levels.reshape_as(levels)
-        if not _is_close(mine, currents):
+        if currents.shape[2:] == place.layout.shape[2:]:
+            currents, levels = place.as_lowered(currents), place.layout.to_node(levels)
+        if mine.shape != currents.shape or not _is_close(mine, currents):
             raise LoweringError(
                 f"the currents that reach {path} differ in the lowered network "
-                f"({_difference(mine, currents)}): code before it depends on what a trace does not "
-                f"record; avoid isinstance, try, hasattr and the like on tensors there"
+                f"({_difference(mine, currents)}): code before it {_CAUSES}"
             )
         if not torch.equal(my_levels.long(), levels.long()):
             raise LoweringError(

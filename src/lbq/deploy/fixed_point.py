@@ -1,13 +1,11 @@
 """``to_fixed_point``: convert a lowered network to integers, proven not to overflow.
 
-The unit of a current is the value of one integer, per channel. Currents that are added need one
-unit, so nodes that feed one sum form a group. Its unit is chosen per output channel from the
-weights; identity shortcuts have wider weights and use the same unit.
+The unit of a current is the value of one integer, per channel (:mod:`lbq.deploy.units`). It is
+chosen from the weights of synapses; identity shortcuts have wider weights and use the same unit.
 """
 
 import copy
 import warnings
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from types import EllipsisType
@@ -15,22 +13,22 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lbq.deploy.bounds import PIXEL_MAX, prove
+from lbq.deploy.graph import INPUT, Agreement, LoweredNetwork, NodeRef, prove
 from lbq.deploy.lower import lower
-from lbq.deploy.lowered_network import INPUT, Agreement, LoweredNetwork, NodeRef
-from lbq.deploy.nodes import (
+from lbq.deploy.operators import (
+    PIXEL_MAX,
     IntegerNeuron,
     LevelNeuron,
-    Merge,
-    Pool,
+    Move,
+    Offset,
+    Operator,
     Readout,
-    Repeat,
     Shortcut,
     Synapse,
 )
 from lbq.deploy.run import run_network
+from lbq.deploy.units import Units
 from lbq.errors import LoweringError, ParameterError
 from lbq.neurons.watch import removing_hooks
 from lbq.preprocessing import Pixels
@@ -45,23 +43,10 @@ _MAX_SHARE_NOT_BYTES = 0.05
 """Warn if a larger share of the calibration values are no bytes."""
 _BATCH = 64
 """Samples that are compared at once."""
-SHORTCUT_MAX = 2**15 - 1
-"""The largest weight of an identity shortcut, the only weight of its channel."""
-_MAX_UNITS = 2**20
-"""Largest threshold or bias in units."""
 MAX_SHIFT = 8
 """Decays are multiples of 1 / 2**8."""
 _CLIP_SHARES = tuple(1 - k / 40 for k in range(21))
 """Candidate clipping points, as shares of the largest weight."""
-
-
-@dataclass
-class Group:
-    """Nodes whose currents are added, and the readers of the sum."""
-
-    members: list[str] = field(default_factory=list[str])
-    is_output: bool = False
-    unit: Tensor = field(default_factory=lambda: torch.ones(1, dtype=torch.float64))
 
 
 @torch.no_grad()
@@ -122,6 +107,7 @@ def quantize(
     *,
     preprocessing: Pixels | EllipsisType | None = ...,
     bits: Bits = 8,
+    batch_axis: int | None = None,
 ) -> LoweredNetwork:
     """Convert a trained network to integers, proven not to overflow.
 
@@ -138,6 +124,7 @@ def quantize(
             pretrained networks have; give your own network the same attribute. Required for static
             images.
         bits: of the weights.
+        batch_axis: the axis of ``x`` that is the batch, as in :func:`lbq.lower`.
 
     Example:
         >>> model = lbq.load_pretrained("pocket-cifar10")
@@ -155,21 +142,20 @@ def quantize(
             f"or None for a network that was trained on values 0..255, got "
             f"{type(preprocessing).__name__} as argument or as model.preprocessing"
         )
-    return to_fixed_point(lower(model, x), bits=bits, pixels=preprocessing, calibration=x)
+    lowered = lower(model, x, batch_axis=batch_axis)
+    return to_fixed_point(lowered, bits=bits, pixels=preprocessing, calibration=x)
 
 
 def _converted(
     network: LoweredNetwork, bits: int, pixels: Pixels | None, means: dict[str, Tensor]
 ) -> LoweredNetwork:
-    prepared = _prepare_inputs(network, pixels)
-    groups = group_currents(prepared)
+    nodes = _take_bytes(network, pixels)
     best = {
-        ref.path: best_unit(node.weight.double(), bits=bits)
-        for ref, node in prepared.nodes()
+        path: best_unit(node.weight.double(), bits=bits)
+        for path, node in nodes.items()
         if isinstance(node, Synapse)
     }
-    choose_units(prepared, groups, best)
-    return _rounded(prepared, groups, bits, means)
+    return _rounded(network, nodes, Units(network, nodes, best), bits, means)
 
 
 def _explicit(pixels: Pixels | EllipsisType | None, network: LoweredNetwork) -> Pixels | None:
@@ -232,15 +218,15 @@ def _compare(
     exact = _as_bytes(network, inputs, pixels)
     raw = exact.round().clamp(0, PIXEL_MAX).to(torch.uint8)
     batch_axis = 1 if network.takes_frames else 0
-    last = network.get_submodule(network.plan[-1].path)
-    class_axis = 2 if isinstance(last, Readout) and last.over_time == "none" else 1
+    class_axis = 2 if _readout(network, network.outputs[0]).over_time == "none" else 1
     same = answers = equal = levels = 0
     batches = zip(inputs.split(_BATCH, batch_axis), raw.split(_BATCH, batch_axis), strict=True)
     for real, bytes_ in batches:
         expected, theirs = _watched(network, real)
         found, ours = _watched(integers, bytes_)
-        is_same = expected.argmax(class_axis) == found.argmax(class_axis)
-        same, answers = same + int(is_same.sum()), answers + is_same.numel()
+        for one, other in zip(expected, found, strict=True):
+            is_same = one.argmax(class_axis) == other.argmax(class_axis)
+            same, answers = same + int(is_same.sum()), answers + is_same.numel()
         equal += sum(int((ours[at] == level).sum()) for at, level in theirs.items())
         levels += sum(level.numel() for level in theirs.values())
     agreement = Agreement(
@@ -256,44 +242,63 @@ def _compare(
     return agreement
 
 
-def _watched(network: LoweredNetwork, inputs: Tensor) -> tuple[Tensor, dict[Any, Tensor]]:
+def _watched(
+    network: LoweredNetwork, inputs: Tensor
+) -> tuple[tuple[Tensor, ...], dict[Any, Tensor]]:
     levels: dict[Any, Tensor] = {}
 
     def watch(path: str, t: int, level: Tensor) -> None:
         levels[path, t] = level
 
-    return run_network(network, inputs, watch=watch), levels
+    outputs = run_network(network, inputs, watch=watch)
+    return (outputs if isinstance(outputs, tuple) else (outputs,)), levels
 
 
 def _rounded(
-    network: LoweredNetwork, groups: dict[str, Group], bits: int, means: dict[str, Tensor]
+    network: LoweredNetwork,
+    nodes: dict[str, Operator],
+    units: Units,
+    bits: int,
+    means: dict[str, Tensor],
 ) -> LoweredNetwork:
-    answer = next(group for group in groups.values() if group.is_output)
-    last = network.get_submodule(network.plan[-1].path)
-    assert isinstance(last, Readout)
-    share = network.timesteps if last.over_time == "mean" else 1
+    over_time = _readout(network, network.outputs[0]).over_time
+    share = network.timesteps if over_time == "mean" else 1
     integers = LoweredNetwork(
         timesteps=network.timesteps,
         input_shape=network.input_shape,
         takes_frames=network.takes_frames,
-        logit_scale=float(answer.unit) / share,
+        logit_scale=float(units.given_by(network.outputs[0])) / share,
         origin=network.origin,
     )
-    for ref, node in network.nodes():
+    for ref in network.plan:
+        node = nodes[ref.path]
         if isinstance(node, Synapse):
-            made = _synapse(node, groups[ref.path].unit, bits, means.get(ref.path))
+            made = _synapse(node, units.given_by(ref.path), bits, means.get(ref.path))
         elif isinstance(node, Shortcut):
-            made = _shortcut(node, groups[ref.path].unit)
+            made = _shortcut(node, units.given_by(ref.path))
         elif isinstance(node, LevelNeuron):
-            made = _neuron(node, groups[f"{ref.path}:currents"].unit)
+            made = _neuron(node, units.read_by(ref.path))
+        elif isinstance(node, Offset):
+            made = Offset(_in_units(node.bias, units.given_by(ref.path)))
         elif isinstance(node, Readout):
             made = Readout("none" if node.over_time == "none" else "sum")
         else:
-            assert isinstance(node, Merge | Pool | Repeat)
             made = node
         integers.add(ref.path, made, *ref.inputs)
     prove(integers)
     return integers
+
+
+def _readout(network: LoweredNetwork, path: str) -> Readout:
+    node = network.get_submodule(path)
+    assert isinstance(node, Readout)
+    return node
+
+
+def _in_units(constant: Tensor, unit: Tensor) -> Tensor:
+    """Round a constant, ``[C, ...]``, to integers in these units."""
+    shaped = unit.reshape(-1, *[1] * (constant.dim() - 1))
+    return (constant.double() / shaped).round().to(torch.int32)
 
 
 def _synapse(node: Synapse, unit: Tensor, bits: int, mean: Tensor | None) -> Synapse:
@@ -304,10 +309,7 @@ def _synapse(node: Synapse, unit: Tensor, bits: int, mean: Tensor | None) -> Syn
         error = weight - integers.double() * unit.reshape(-1, *[1] * (weight.dim() - 1))
         shift = _response(error, mean, node.groups)
         bias = shift if bias is None else bias.double() + shift.reshape(-1, *[1] * (bias.dim() - 1))
-    stored = None
-    if bias is not None:
-        shaped = unit.reshape(-1, *[1] * (bias.dim() - 1))
-        stored = (bias.double() / shaped).round().to(torch.int32)
+    stored = None if bias is None else _in_units(bias, unit)
     return node.with_numbers(integers, stored, max_input=node.max_input, bits=bits)
 
 
@@ -320,7 +322,7 @@ def _response(weight: Tensor, mean: Tensor, groups: int) -> Tensor:
 
 def _shortcut(node: Shortcut, unit: Tensor) -> Shortcut:
     weight = (node.weight.double() / unit).round().to(torch.int16)
-    bias = None if node.bias is None else (node.bias.double() / unit).round().to(torch.int32)
+    bias = None if node.bias is None else _in_units(node.bias, unit)
     return Shortcut(weight, bias, max_input=node.max_input, has_time=node.has_time)
 
 
@@ -336,42 +338,61 @@ def _neuron(node: LevelNeuron, unit: Tensor) -> IntegerNeuron:
     )
 
 
-def _prepare_inputs(network: LoweredNetwork, pixels: Pixels | None) -> LoweredNetwork:
-    """Return the network with first synapses that take bytes instead of normalised values."""
-    made = LoweredNetwork(
-        timesteps=network.timesteps,
-        input_shape=network.input_shape,
-        takes_frames=network.takes_frames,
-        origin=network.origin,
-    )
+def _take_bytes(network: LoweredNetwork, pixels: Pixels | None) -> dict[str, Operator]:
+    """Return the nodes by path; synapses that read normalised inputs take bytes instead.
+
+    Operators between the input and such a synapse only move values: what they make of a black
+    image, and of the value of one unit of a byte, says how each input of the synapse is normalised.
+    """
+    moved, nodes = {INPUT: _normalisation(network, pixels)}, dict[str, Operator]()
     for ref, node in network.nodes():
-        is_first = isinstance(node, Synapse) and ref.inputs == (INPUT,)
-        new = _first_synapse(node, network, pixels) if is_first else node  # pyright: ignore[reportArgumentType]
-        made.add(ref.path, new, *ref.inputs)
-    return made
+        nodes[ref.path] = node
+        entering = [moved[name] for name in ref.inputs if name in moved]
+        if len(entering) != len(ref.inputs):
+            continue
+        if isinstance(node, Synapse):
+            nodes[ref.path] = _first_synapse(node, *entering[0], path=ref.path)
+        else:
+            move = copy.copy(node)
+            assert isinstance(move, Move)  # checked
+            move.has_time = False
+            black, unit = (move(*parts) for parts in zip(*entering, strict=True))
+            moved[ref.path] = black, unit
+    return nodes
 
 
-def _first_synapse(node: Synapse, network: LoweredNetwork, pixels: Pixels | None) -> Synapse:
+def _normalisation(network: LoweredNetwork, pixels: Pixels | None) -> tuple[Tensor, Tensor]:
+    """Return the value of a black image, and of one unit of a byte: ``[1, *input_shape]``."""
+    shape = (1, *network.input_shape)
+    if pixels is None:
+        return torch.zeros(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.float64)
+    per_channel = (1, -1, *[1] * (len(shape) - 2))
+    mean, std = (
+        torch.tensor(v, dtype=torch.float64).reshape(per_channel) for v in (pixels.mean, pixels.std)
+    )
+    return (-(mean / std)).expand(shape), (1 / (PIXEL_MAX * std)).expand(shape)
+
+
+def _first_synapse(node: Synapse, black: Tensor, unit: Tensor, *, path: str) -> Synapse:
     """Move the normalisation into the weights; padding was the mean, so borders differ."""
     weight, bias = node.weight.double(), node.bias
-    if pixels is not None:
-        mean = torch.tensor(pixels.mean, dtype=torch.float64)
-        std = torch.tensor(pixels.std, dtype=torch.float64)
-        black = -(mean / std).reshape(1, -1, *[1] * (len(network.input_shape) - 1))
-        shown = black.expand(1, *network.input_shape)
-        if node.is_linear:
-            offset = F.linear(shown.flatten(1), weight)[0]
-            per_input = (1 / (PIXEL_MAX * std)).repeat_interleave(weight.shape[1] // len(std))
-        else:
-            offset = F.conv2d(
-                shown, weight, None, node.stride, node.padding, node.dilation, node.groups
-            )[0]
-            if bool(torch.isclose(offset, offset[:, :1, :1], rtol=0, atol=1e-12).all()):
-                offset = offset[:, 0, 0]
-            per_input = 1 / (PIXEL_MAX * std)
-        weight = _scale_inputs(weight, per_input, node.groups)
+    if bool(black.any()):
+        offset = node.with_numbers(weight, None, max_input=None).multiply(black)[0]
+        flat = offset.reshape(len(offset), -1)
+        if bool(torch.isclose(flat, flat[:, :1], rtol=0, atol=1e-12).all()):
+            offset = flat[:, 0]
         old = torch.zeros(len(weight)).double() if bias is None else bias.double()
         bias = offset + old.reshape(-1, *[1] * (offset.dim() - 1))
+    per_input = unit.flatten()
+    if not node.is_linear:
+        per_channel = unit[0].flatten(1)
+        per_input = per_channel[:, 0]
+        if not bool((per_channel == per_input[:, None]).all()):
+            raise LoweringError(
+                f"{path} reads inputs whose channels were normalised by several deviations and "
+                f"then mixed; use the same std for all channels"
+            )
+    weight = _scale_inputs(weight, per_input, node.groups)
     return node.with_numbers(weight, bias, max_input=PIXEL_MAX)
 
 
@@ -382,22 +403,32 @@ def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
 
 
 def _check(network: LoweredNetwork) -> None:
+    inputs = {INPUT}
+    """The input, and what only moves its values."""
     for ref, node in network.nodes():
-        why = _why_not(ref, node)
+        if isinstance(node, Move) and inputs.issuperset(ref.inputs):
+            inputs.add(ref.path)
+        why = _why_not(ref, node, inputs)
         if why is not None:
             raise LoweringError(f"{ref.path} cannot be computed in integers: {why}")
-        if isinstance(node, Readout) and ref != network.plan[-1]:
+        if isinstance(node, Readout) and ref.path not in network.outputs:
             raise LoweringError(
                 f"{ref.path} averages {ref.inputs[0]} over time before the end of the network, "
                 f"and the mean is no integer; average last"
             )
+    ends = {path: _readout(network, path).over_time for path in network.outputs}
+    if len(set(ends.values())) != 1:
+        raise LoweringError(
+            f"the outputs of an integer network have one scale, and these differ over time: "
+            f"{ends}; average all of them over time, or none"
+        )
 
 
-def _why_not(ref: NodeRef, node: nn.Module) -> str | None:
+def _why_not(ref: NodeRef, node: Operator, inputs: set[str]) -> str | None:
     """Return why a node has no integer form; None if it has one."""
     if not all(bool(torch.isfinite(buffer).all()) for buffer in node.buffers()):
         return "it holds a NaN or an infinity"
-    if INPUT in ref.inputs and not isinstance(node, Synapse):
+    if inputs.intersection(ref.inputs) and not isinstance(node, Synapse | Move):
         return "it reads the input without a synapse"
     if isinstance(node, LevelNeuron):
         if node.is_signed:
@@ -411,76 +442,8 @@ def _why_not(ref: NodeRef, node: nn.Module) -> str | None:
             f"behind a neuron only; put the factor into the weights, or behind a neuron"
         )
     is_real = isinstance(node, Synapse | Shortcut) and node.max_input is None
-    return (
-        "it reads real-valued currents, not levels" if is_real and ref.inputs != (INPUT,) else None
-    )
-
-
-def group_currents(network: LoweredNetwork) -> dict[str, Group]:
-    """Find the group of every node that gives or reads currents."""
-    found: dict[str, Group] = {}
-    for ref, node in network.nodes():
-        if isinstance(node, Synapse | Shortcut):
-            group = Group([ref.path])
-        elif isinstance(node, Merge | Repeat | Readout | LevelNeuron) or ref.inputs[0] in found:
-            group = _join([found[name] for name in ref.inputs], found)
-            group.is_output |= isinstance(node, Readout)
-        else:
-            continue
-        if isinstance(node, LevelNeuron):
-            group.members.append(ref.path)  # its output is levels, not currents
-            found[f"{ref.path}:currents"] = group
-            continue
-        if ref.path not in group.members:
-            group.members.append(ref.path)
-        found[ref.path] = group
-    return found
-
-
-def choose_units(
-    network: LoweredNetwork, groups: dict[str, Group], best: dict[str, Tensor]
-) -> None:
-    """Set the unit of every group.
-
-    Args:
-        network: the lowered network.
-        groups: from :func:`group_currents`.
-        best: for every synapse, the unit per output channel that suits its weights.
-    """
-    for group in {id(g): g for g in groups.values()}.values():
-        nodes = [(path, network.get_submodule(path)) for path in group.members]
-        unit = _smallest_unit([node for _, node in nodes])
-        for path, node in nodes:
-            if isinstance(node, Synapse):
-                unit = torch.maximum(unit, best[path])
-        group.unit = unit.max().reshape(1) if group.is_output else unit
-
-
-def _smallest_unit(nodes: list[nn.Module]) -> Tensor:
-    """Return the smallest unit in which shortcuts, biases and thresholds fit their integers."""
-    floor = torch.full((1,), 1e-30, dtype=torch.float64)
-    for node in nodes:
-        if isinstance(node, Shortcut):
-            floor = torch.maximum(floor, node.weight.double().abs() / SHORTCUT_MAX)
-        if isinstance(node, Synapse | Shortcut) and node.bias is not None:
-            largest = node.bias.double().abs().reshape(len(node.bias), -1).amax(1)
-            floor = torch.maximum(floor, largest / _MAX_UNITS)
-        if isinstance(node, LevelNeuron):
-            floor = torch.maximum(floor, node.thresholds[0].double() / _MAX_UNITS)
-    return floor
-
-
-def _join(groups: list[Group], found: dict[str, Group]) -> Group:
-    first = groups[0]
-    for other in groups[1:]:
-        if other is first:
-            continue
-        first.members += other.members
-        first.is_output |= other.is_output
-        for name, group in found.items():
-            if group is other:
-                found[name] = first
-    return first
+    is_first = inputs.issuperset(ref.inputs)
+    return "it reads real-valued currents, not levels" if is_real and not is_first else None
 
 
 def rounded(weight: Tensor, unit: Tensor, *, bits: int) -> Tensor:
@@ -519,7 +482,8 @@ def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
     def look(path: str, node: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(node, Synapse)
         seen = args[0].double().flatten(0, 1 if node.has_time else 0)  # [instants, C, *space]
-        means[path] = seen.flatten(1).mean(0) if node.is_linear else seen.mean((0, 2, 3))
+        features = seen.flatten(1) if node.is_linear else seen
+        means[path] = features.mean((0, *range(2, features.dim())))
 
     hooks = [
         node.register_forward_pre_hook(partial(look, ref.path))

@@ -5,8 +5,7 @@ The structs are those of ``native/engine/c_api.h``; ``docs/engine.md`` describes
 
 import ctypes
 import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import util
@@ -15,54 +14,55 @@ from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lbq.deploy.bounds import Bound, prove
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork, NodeRef, check_bytes, check_shape
-from lbq.deploy.nodes import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.graph import (
+    INPUT,
+    LoweredNetwork,
+    NodeRef,
+    Snapshot,
+    check_bytes,
+    check_shape,
+    prove,
+)
+from lbq.deploy.operators import Bound, IntegerNeuron, Operator, Readout, Synapse
+from lbq.deploy.operators.operator_base import MAX_RANK
 from lbq.errors import ImplementationError, LoweringError, ParameterError, TimeError
 from lbq.kernels import native_scan as kernels
 from lbq.types import Watch
 
-Shape = tuple[int, int, int]
-"""Channels, height and width; features have one pixel."""
-
-KINDS = (Synapse, Shortcut, Merge, Pool, Repeat, IntegerNeuron, Readout)
-RESETS = ("event", "level", "zero", "none")
-_PAIRS = ("kernel", "stride", "padding", "dilation")
-_COPIED = (
-    *("max_input", "is_linear", "groups", *_PAIRS),
-    *("max_level", "multiplier", "shift", "resets_after_decay"),
-)
-"""Settings that nodes hold under the same name."""
+_MOST_NUMBERS, _MOST_AXES = 8, 4
+"""Of a setting, and of a tensor."""
 
 
-class _Integers(ctypes.Structure):
+class _Setting(ctypes.Structure):
     _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("word", ctypes.c_char_p),
+        ("count", ctypes.c_int64),
+        ("numbers", ctypes.c_int64 * _MOST_NUMBERS),
+    )
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
         ("data", ctypes.c_void_p),
         ("width", ctypes.c_int64),
-        ("count", ctypes.c_int64),
+        ("num_dims", ctypes.c_int64),
+        ("shape", ctypes.c_int64 * _MOST_AXES),
     )
 
 
 class _Node(ctypes.Structure):
     _fields_ = (
-        ("kind", ctypes.c_int64),
-        ("num_inputs", ctypes.c_int64),
+        ("path", ctypes.c_char_p),
+        ("kind", ctypes.c_char_p),
+        *((name, ctypes.c_int64) for name in ("num_inputs", "num_settings", "num_tensors")),
         ("inputs", ctypes.POINTER(ctypes.c_int32)),
-        *((name, ctypes.c_int64 * 3) for name in ("from_", "to")),
-        *((name, ctypes.c_int64) for name in ("has_time", "low", "high", "bits")),
-        *((name, ctypes.c_int64 * 2) for name in _PAIRS),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("is_linear", "groups", "weight_bits", "max_input", "pools_max")
-        ),
-        *((name, _Integers) for name in ("weight", "bias", "thresholds", "reset_amount")),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("max_level", "multiplier", "shift", "reset", "resets_after_decay")
-        ),
-        ("sums_over_time", ctypes.c_int64),
+        ("settings", ctypes.POINTER(_Setting)),
+        ("tensors", ctypes.POINTER(_Tensor)),
+        *((name, ctypes.c_int64) for name in ("low", "high", "bits")),
     )
 
 
@@ -72,7 +72,8 @@ class Description(ctypes.Structure):
     _fields_ = (
         ("timesteps", ctypes.c_int64),
         ("takes_frames", ctypes.c_int64),
-        ("input", ctypes.c_int64 * 3),
+        ("rank", ctypes.c_int64),
+        ("input", ctypes.c_int64 * MAX_RANK),
         ("num_nodes", ctypes.c_int64),
         ("nodes", ctypes.POINTER(_Node)),
     )
@@ -80,6 +81,8 @@ class Description(ctypes.Structure):
 
 class NetworkDescription:
     """The structs of an integer network, and the memory that they point at.
+
+    Operators are described as a bundle stores them: settings and tensors by their names.
 
     Args:
         network: from :func:`lbq.to_fixed_point`; its bounds are proven here.
@@ -93,200 +96,58 @@ class NetworkDescription:
             )
         self._alive: list[Any] = []
         self._index = {INPUT: -1} | {ref.path: i for i, ref in enumerate(network.plan)}
-        channels, height, width = (*network.input_shape, 1, 1)[:3]
-        self.shapes: dict[str, Shape] = {INPUT: (channels, height, width)}
-        self.is_map = {INPUT: len(network.input_shape) == 3}
-        self.has_time = {INPUT: network.takes_frames}
-        self._are_currents = {INPUT: False}
-        for ref, node in network.nodes():
-            first = ref.inputs[0]
-            why = self._why_not(ref, node, network)
-            if why is not None:
-                raise LoweringError(f"the native engine does not run {ref.path}: {why}")
-            self.shapes[ref.path] = output_shape(node, self.shapes[first])
-            is_synapse, sums = isinstance(node, Synapse), getattr(node, "over_time", None) == "sum"
-            self.is_map[ref.path] = not node.is_linear if is_synapse else self.is_map[first]
-            self.has_time[ref.path] = isinstance(node, Repeat | IntegerNeuron) or (
-                self.has_time[first] and not sums
-            )
-            gives_levels = isinstance(node, IntegerNeuron) or (
-                isinstance(node, Pool) and not self._are_currents[first]
-            )
-            self._are_currents[ref.path] = not gives_levels
-        bounds = prove(network)
-        nodes = [
-            self._describe(ref.path, ref.inputs, node, bounds.get(ref.path))
-            for ref, node in network.nodes()
-        ]
-        array = (_Node * len(nodes))(*nodes)
-        self._alive.append(array)
+        self.values, bounds = network.values(), prove(network)
+        nodes = [self._describe(ref, node, bounds.get(ref.path)) for ref, node in network.nodes()]
+        shape = network.input_shape
         self.struct = Description(
             network.timesteps,
             network.takes_frames,
-            (ctypes.c_int64 * 3)(*self.shapes[INPUT]),
+            len(shape),
+            (ctypes.c_int64 * MAX_RANK)(*shape, *[1] * (MAX_RANK - len(shape))),
             len(nodes),
-            array,
+            self._array(_Node, nodes),
         )
 
-    def _why_not(self, ref: NodeRef, node: nn.Module, network: LoweredNetwork) -> str | None:
-        """Return why the engine does not support a node in this position; None if it does."""
-        if type(node) not in KINDS:
-            return f"a {type(node).__name__} is none of its nodes"
-        is_last = ref == network.plan[-1]
-        if isinstance(node, Readout) != is_last:
-            return "a network ends with its only readout"
-        if not is_last and not any(ref.path in other.inputs for other in network.plan):
-            return "nothing reads it"
-        shapes = {self.shapes[name] for name in ref.inputs}
-        times = {self.has_time[name] for name in ref.inputs}
-        if not ref.inputs or len(shapes) > 1 or len(times) > 1:
-            return f"it reads shapes {sorted(shapes)}, or mixes inputs with and without time"
-        (has_time,), (shape,) = times, shapes
-        if isinstance(node, Merge | Repeat | IntegerNeuron | Readout):
-            if not all(self._are_currents[name] for name in ref.inputs):
-                return "it takes currents, and reads levels or the input"
-            if not isinstance(node, Merge) and has_time == isinstance(node, Repeat):
-                return (
-                    "it repeats what has time already"
-                    if has_time
-                    else "it reads an input without time"
-                )
-        elif has_time != node.has_time:  # pyright: ignore[reportAttributeAccessIssue]
-            return "has_time contradicts what it reads"
-        if isinstance(node, Repeat) and node.timesteps != network.timesteps:
-            return f"it repeats {node.timesteps} times in a network of {network.timesteps}"
-        return _why_no_shape(node, shape)
-
-    def torch_shape(self, path: str) -> tuple[int, ...]:
-        """Return the output shape of a node as in torch: features have no height and width."""
-        return self.shapes[path] if self.is_map[path] else self.shapes[path][:1]
-
-    def _describe(
-        self, path: str, inputs: Sequence[str], node: nn.Module, bound: Bound | None
-    ) -> _Node:
-        numbers = (ctypes.c_int32 * len(inputs))(*(self._index[name] for name in inputs))
-        self._alive.append(numbers)
-        made = _Node(kind=KINDS.index(type(node)), num_inputs=len(inputs), inputs=numbers, groups=1)
-        made.from_[:], made.to[:] = self.shapes[inputs[0]], self.shapes[path]
-        made.has_time = self.has_time[path]
-        for name in _PAIRS:
-            getattr(made, name)[:] = (0, 0) if name == "padding" else (1, 1)
+    def _describe(self, ref: NodeRef, node: Operator, bound: Bound | None) -> _Node:
+        inputs = [self._index[name] for name in ref.inputs]
+        settings = [_setting(name, getattr(node, name)) for name in node.settings]
+        tensors = [(name, getattr(node, name)) for name in node.tensors]
+        given = [self._tensor(name, tensor) for name, tensor in tensors if tensor is not None]
+        made = _Node(
+            path=ref.path.encode(),
+            kind=node.op.encode(),
+            num_inputs=len(inputs),
+            num_settings=len(settings),
+            num_tensors=len(given),
+            inputs=self._array(ctypes.c_int32, inputs),
+            settings=self._array(_Setting, settings),
+            tensors=self._array(_Tensor, given),
+        )
         if bound is not None:
             made.low, made.high, made.bits = bound.low, bound.high, bound.bits
-        for name, value in _settings(node):
-            if isinstance(value, int):
-                setattr(made, name, value)
-            else:
-                getattr(made, name)[:] = value
-        for name in ("weight", "bias", "thresholds", "reset_amount"):
-            if isinstance(getattr(node, name, None), Tensor):
-                setattr(made, name, self._integers(getattr(node, name)))
         return made
 
-    def _integers(self, tensor: Tensor) -> _Integers:
+    def _tensor(self, name: str, tensor: Tensor) -> _Tensor:
         array = np.ascontiguousarray(tensor.detach().cpu().numpy())
         self._alive.append(array)
-        return _Integers(array.ctypes.data, array.itemsize, array.size)
+        shape = (ctypes.c_int64 * _MOST_AXES)(*array.shape)
+        return _Tensor(name.encode(), array.ctypes.data, array.itemsize, array.ndim, shape)
+
+    def _array(self, kind: Any, items: Sequence[Any]) -> Any:
+        array = (kind * len(items))(*items)
+        self._alive.append(array)
+        return array
 
 
-def output_shape(node: nn.Module, shape: Shape) -> Shape:
-    """Return the output shape of a node, per sample and timestep."""
-    if isinstance(node, Synapse):
-        if node.is_linear:
-            return (node.weight.shape[0], 1, 1)
-        kernel, reach = node.weight.shape[2:], node.dilation
-        window = (kernel, node.stride, node.padding, reach)
-        return (node.weight.shape[0], *_output_size(shape, *window))
-    if isinstance(node, Pool):
-        return (shape[0], *_output_size(shape, node.kernel, node.stride, node.padding, (1, 1)))
-    return shape
-
-
-def _why_no_shape(node: nn.Module, shape: Shape) -> str | None:
-    """Return why a node cannot read this shape; None if it can."""
-    channels, where = shape[0], f"it reads values of shape {shape}"
-    if isinstance(node, Synapse) and node.is_linear:
-        if node.weight.shape[1] != math.prod(shape):
-            return f"{where} with weights of {tuple(node.weight.shape)}"
-    elif isinstance(node, Synapse):
-        outputs, inputs = node.weight.shape[:2]
-        if inputs * node.groups != channels or outputs % node.groups:
-            return f"{where} with weights of {tuple(node.weight.shape)} in {node.groups} groups"
-    elif isinstance(node, Shortcut | IntegerNeuron):
-        per_channel = (
-            [node.weight] if isinstance(node, Shortcut) else [node.thresholds[0], node.reset_amount]
-        )
-        sizes = [values.numel() for values in per_channel]
-        if not set(sizes) <= {1, channels}:
-            return f"{where} with {max(sizes)} numbers for its channels"
-    elif isinstance(node, Pool) and any(
-        2 * pad > size for pad, size in zip(node.padding, node.kernel, strict=True)
-    ):
-        return f"it pads {node.padding} around windows of {node.kernel}"
-    after = output_shape(node, shape)
-    if min(after) < 1:
-        return f"{where}, which is smaller than its window"
-    bias = getattr(node, "bias", None)
-    if bias is not None and bias.numel() not in (1, after[0], math.prod(after)):
-        return f"its bias has {bias.numel()} numbers, and it gives {after}"
-    return None
-
-
-def _output_size(
-    shape: Shape,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> tuple[int, int]:
-    height, width = (
-        (size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
-        for i, size in enumerate(shape[1:])
-    )
-    return height, width
-
-
-def _settings(node: nn.Module) -> Iterator[tuple[str, int | tuple[int, ...]]]:
-    """Yield the fields of a node other than shapes, bounds and tensors."""
-    for name in _COPIED:
-        if hasattr(node, name):
-            yield name, getattr(node, name)
-    if isinstance(node, Synapse):
-        yield "weight_bits", 8 * node.weight.dtype.itemsize if node.bits is None else node.bits
-        if not node.is_linear:
-            yield "kernel", tuple(node.weight.shape[2:])
-    elif isinstance(node, Pool):
-        yield "pools_max", node.kind == "max"
-    elif isinstance(node, IntegerNeuron):
-        yield "reset", RESETS.index(node.reset)
-    elif isinstance(node, Readout):
-        yield "sums_over_time", node.over_time == "sum"
-
-
-@dataclass(frozen=True, eq=False)
-class BufferSnapshot:
-    """The buffers of a network and their version counters."""
-
-    buffers: tuple[Tensor, ...]
-    versions: tuple[int, ...]
-
-    @classmethod
-    def of(cls, network: LoweredNetwork) -> "BufferSnapshot":
-        """Take a snapshot of a network."""
-        found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
-        return cls(found, tuple(map(_version, found)))
-
-    def matches(self, network: LoweredNetwork) -> bool:
-        """Return whether no buffer was replaced or written since."""
-        now = BufferSnapshot.of(network)
-        return self.versions == now.versions and all(
-            mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
-        )
-
-
-def _version(buffer: Tensor) -> int:
-    """Return the version counter of a tensor; inference tensors have none."""
-    return 0 if buffer.is_inference() else buffer._version
+def _setting(name: str, value: int | str | tuple[int, ...] | None) -> _Setting:
+    made = _Setting(name=name.encode())
+    if isinstance(value, str):
+        made.word = value.encode()
+    elif value is not None:
+        numbers = value if isinstance(value, tuple) else (int(value),)
+        made.count = len(numbers)
+        made.numbers[: len(numbers)] = numbers
+    return made
 
 
 Choice = Literal["measured", "events", "dense"]
@@ -351,14 +212,12 @@ class NativeEngine:
         self._neurons = {path: self._paths.index(path) for path, _ in network.neurons()}
         self.timesteps, self.takes_frames = network.timesteps, network.takes_frames
         self._input_shape = network.input_shape
-        last = network.get_submodule(self._paths[-1])
-        self._sums_over_time = getattr(last, "over_time", "none") == "sum"
+        readouts = [node for _, node in network.nodes() if isinstance(node, Readout)]
+        self._sums_over_time = bool(readouts) and readouts[-1].over_time == "sum"
+        self._outputs = [description.values[path].shape for path in network.outputs]
         name = None if isa is None else isa.encode()
         self.handle = _checked(
-            _library().lbq_engine_new(
-                ctypes.byref(description.struct), name, CHOICES.index(choice)
-            ),
-            self._paths,
+            _library().lbq_engine_new(ctypes.byref(description.struct), name, CHOICES.index(choice))
         )
         finalize(self, _library().lbq_engine_free, self.handle)
 
@@ -375,8 +234,10 @@ class NativeEngine:
         timesteps: int | None = None,
         threads: int | None = None,
         watch: Watch | None = None,
-    ) -> Tensor:
+    ) -> Any:
         """Return the integer logits of uint8 inputs, as :func:`lbq.run_network` does.
+
+        A network with several outputs returns a tuple.
 
         Args:
             inputs: ``[B, ...]``, or ``[T, B, ...]`` if the network takes frames.
@@ -410,7 +271,7 @@ class NativeEngine:
         threads: int | None,
         watch: Watch | None,
         records: Any,
-    ) -> Tensor:
+    ) -> Any:
         check_shape(inputs, self._input_shape, takes_frames=self.takes_frames)
         check_bytes(inputs)
         inputs = inputs.cpu().contiguous()
@@ -425,16 +286,17 @@ class NativeEngine:
                 f"this state is for {carries.batch} samples, or of another engine; make a new one "
                 f"with EngineState(engine, {batch})"
             )
-        shape = (batch, *self._description.torch_shape(self._paths[-1]))
-        answers = torch.empty(
-            shape if self._sums_over_time else (timesteps, *shape), dtype=torch.int32
-        )
+        values = self._description.values
+        leading = (batch,) if self._sums_over_time else (timesteps, batch)
+        shapes = [(*leading, *shape) for shape in self._outputs]
+        sizes = [math.prod(shape) for shape in shapes]
+        answers = torch.empty(sum(sizes), dtype=torch.int32)
         seen: dict[str, Tensor] = {}
         pointers = None
         if watch is not None:
             pointers = (ctypes.c_void_p * len(self._paths))()
             for path, number in self._neurons.items():
-                shape = (timesteps, batch, *self._description.torch_shape(path))
+                shape = (timesteps, batch, *values[path].shape)
                 seen[path] = torch.empty(shape, dtype=torch.uint8)
                 pointers[number] = seen[path].data_ptr()
         failed = _library().lbq_engine_run(
@@ -457,7 +319,9 @@ class NativeEngine:
             for path, levels in seen.items():
                 for t, level in enumerate(levels.unbind(0)):
                     watch(path, t, level)
-        return answers
+        parts = zip(answers.split(sizes), shapes, strict=True)
+        outputs = tuple(part.reshape(shape) for part, shape in parts)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def _timesteps(self, inputs: Tensor, requested: int | None, carries: EngineState | None) -> int:
         """Return the number of timesteps; raise if it exceeds what is proven."""
@@ -476,19 +340,19 @@ class NativeEngine:
         return timesteps
 
 
-_Known = tuple[BufferSnapshot, NativeEngine | ImplementationError | LoweringError]
+_Known = tuple[Snapshot, NativeEngine | ImplementationError | LoweringError]
 _engines: WeakKeyDictionary[LoweredNetwork, _Known] = WeakKeyDictionary()
 
 
 def engine_of(network: LoweredNetwork) -> NativeEngine:
-    """Return the network's engine, cached until its buffers change; raise if there is none."""
+    """Return the network's engine, cached until it changes; raise if there is none."""
     known = _engines.get(network)
     if known is None or not known[0].matches(network):
         try:
             made = NativeEngine(network)
         except (ImplementationError, LoweringError) as error:
             made = error.with_traceback(None)
-        known = (BufferSnapshot.of(network), made)
+        known = (Snapshot.of(network), made)
         _engines[network] = known
     if isinstance(known[1], Exception):
         raise known[1]
@@ -527,14 +391,10 @@ def _library() -> Any:
     return library
 
 
-def _checked(handle: int | None, paths: Sequence[str] = ()) -> int:
-    """Return a handle; raise the library's message, with node paths, if it is null."""
+def _checked(handle: int | None) -> int:
+    """Return a handle; raise the library's message if it is null."""
     if handle is None:
-        message = _library().lbq_engine_error().decode()
-        for number in sorted({int(number) for number in re.findall(r"node (\d+)", message)}):
-            if number < len(paths):
-                message = re.sub(rf"node {number}\b", f"node {number} ({paths[number]})", message)
-        raise ImplementationError(message)
+        raise ImplementationError(_library().lbq_engine_error().decode())
     return handle
 
 
@@ -616,18 +476,19 @@ def products_of_steps(network: LoweredNetwork, steps: Iterable[str]) -> dict[str
 
     A synapse that is no step of its own belongs to the step of its only reader.
     """
-    description = NetworkDescription(network)
+    values = network.values()
     reader = {name: ref.path for ref in network.plan for name in ref.inputs}
     counts = dict.fromkeys(steps, 0)
     for ref, node in network.nodes():
         if not isinstance(node, Synapse):
             continue
-        _, height, width = description.shapes[ref.path]
-        instants = network.timesteps if description.has_time[ref.path] else 1
+        value = values[ref.path]
+        instants = network.timesteps if value.has_time else 1
         step = ref.path
         while step not in counts:
             step = reader[step]
-        counts[step] += instants * height * width * node.weight.numel()
+        positions = value.size // value.shape[0]
+        counts[step] += instants * positions * node.weight.numel()
     return counts
 
 

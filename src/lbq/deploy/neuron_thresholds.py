@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lbq.deploy.capture import overridden_methods
-from lbq.deploy.nodes import LevelNeuron
+from lbq.deploy.operators import LevelNeuron
 from lbq.errors import LoweringError, StepError
 from lbq.functional.quantize import level_thresholds
 from lbq.neurons.baselines import (
@@ -109,6 +109,8 @@ def _check_methods(neuron: Neuron, path: str) -> None:
         changed = overridden_methods(module, base)
         if module is step:  # its forward may compute anything: the result is used
             changed = [name for name in changed if name == "for_currents"]
+        else:  # the code of its forward is lowered
+            changed = [name for name in changed if name != "forward"]
         if changed:
             raise LoweringError(
                 f"{path} has a {type(module).__name__}, which replaces {changed[0]} of "

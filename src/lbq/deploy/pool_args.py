@@ -1,10 +1,8 @@
-"""Read the arguments of torch's pooling modules and functions."""
+"""Read the arguments of torch's pooling functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from torch import nn
 
 _MAX = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 _AVG = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
@@ -69,15 +67,6 @@ def read_pool(
         padding=padding,
         divisor_issue=issue,
     )
-
-
-def module_call(module: nn.Module) -> tuple[str, dict[str, Any]]:
-    """Return the function that a pooling module calls, and its arguments."""
-    if isinstance(module, nn.AdaptiveAvgPool2d):
-        return "adaptive_avg_pool2d", {"output_size": module.output_size}
-    is_max = isinstance(module, nn.MaxPool2d)
-    names = _MAX if is_max else _AVG
-    return f"{'max' if is_max else 'avg'}_pool2d", {key: getattr(module, key) for key in names}
 
 
 def global_pool(size: Sequence[int]) -> PoolArgs:

@@ -3,15 +3,16 @@
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from lbq.deploy import native_engine
 from lbq.deploy.capture import forward_hooks
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import Multiply, Weighted
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import Product, Weighted
 from lbq.errors import ImplementationError, LoweringError, ParameterError
 from lbq.functional.planes import bit_sparse_product, num_planes, to_planes
 from lbq.neurons.watch import watch_levels
@@ -33,15 +34,20 @@ def dense_product(synapse: Weighted, levels: Tensor) -> Tensor:
 
 
 def unary_product(synapse: Weighted, levels: Tensor) -> Tensor:
-    """Add one binary product per level reached: levels >= 1, levels >= 2, and so on."""
+    """Add one binary product per level reached: levels >= 1, levels >= 2, and so on.
+
+    Levels between two that occur have equal products: these are computed once and multiplied.
+    """
     if levels.is_floating_point():
         return synapse.multiply(levels)
 
     def add_up(sizes: Tensor) -> Tensor:
-        total = synapse.multiply((sizes >= 1).to(torch.uint8))
-        for k in range(2, int(sizes.max()) + 1 if sizes.numel() else 0):
-            total = total + synapse.multiply((sizes >= k).to(torch.uint8))
-        return total
+        reached = [0, *(level for level in sizes.unique().tolist() if level)]
+        first, *products = (
+            synapse.multiply((sizes >= level).to(torch.uint8)) * (level - before)
+            for before, level in pairwise(reached if len(reached) > 1 else [0, 1])
+        )
+        return sum(products, first)
 
     return by_sign(levels, add_up)
 
@@ -60,7 +66,7 @@ def planes_product(synapse: Weighted, levels: Tensor) -> Tensor:
     return by_sign(levels, add_up)
 
 
-BACKENDS: dict[Literal["dense", "unary", "planes"], Multiply] = {
+BACKENDS: dict[Literal["dense", "unary", "planes"], Product] = {
     "dense": dense_product,
     "unary": unary_product,
     "planes": planes_product,
@@ -77,15 +83,18 @@ def run_network(
     *,
     backend: Backend = "auto",
     watch: Watch | None = None,
-) -> Tensor:
+) -> Any:
     """Run a lowered network and return its logits; of an integer network, integers.
+
+    A network with several outputs returns a tuple.
 
     Args:
         network: from :func:`lbq.lower` or :func:`lbq.to_fixed_point`.
         inputs: as the trained network takes them; uint8 pixels or counts for an integer network.
         backend: "native", the engine in C++ for integer networks on CPUs, on torch's number of
             threads; "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15) in
-            torch; or "auto": "native" where it is built and supports the network, else "dense"
+            torch, which differ in products of levels with weights and multiply levels with levels
+            as numbers; or "auto": "native" where it is built and supports the network, else "dense"
             (:func:`~lbq.deploy.run.choose_backend`). Integers have the same bits in all.
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
 

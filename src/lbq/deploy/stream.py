@@ -1,13 +1,13 @@
 """``stream``: run a network one timestep at a time."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from lbq.deploy import native_engine
-from lbq.deploy.lowered_network import LoweredNetwork, check_shape
-from lbq.deploy.nodes import Repeat
+from lbq.deploy.graph import LoweredNetwork, check_shape
+from lbq.deploy.operators import Repeat
 from lbq.deploy.run import choose_backend
 from lbq.errors import ParameterError, ShapeError, TimeError
 from lbq.models.time import FramesIn, RepeatOverTime, check_timesteps
@@ -19,11 +19,11 @@ def stream(model: nn.Module, *, timesteps: int | None = None) -> "Stream":
     """Run a network on frames as they arrive; call the result with one frame after the other.
 
     A frame is one timestep, ``[B, ...]``; a network that repeats a static input takes that input at
-    every timestep. The output is what the network returns for a sequence of this one timestep,
-    with every neuron continuing from its carry: ``[B, classes]``, or ``[1, B, classes]`` without a
-    mean over time. The output for the whole sequence is the mean of these outputs, and for an
-    integer network their sum. Gradients are off. A new sequence starts with a new stream; many
-    streams can share a network, also in several threads.
+    every timestep. The output is what the network returns for a sequence of this one timestep, with
+    every neuron continuing from its carry: ``[B, classes]``, or ``[1, B, classes]`` without a mean
+    over time; of several outputs, a tuple. The output for the whole sequence is the mean of these
+    outputs, and for an integer network their sum. Gradients are off. A new sequence starts with a
+    new stream; many streams can share a network, also in several threads.
 
     Integer networks give the bits of :func:`lbq.run_network` on the whole sequence, in the native
     engine where it supports them. In floating point, layers may round differently for B rows than
@@ -117,8 +117,11 @@ class Stream:
             output = self._model(self._carries.repeat(frame) if self._takes_frames else frame)
         return output if self._copies == 1 else self._own_rows(output, batch=len(frame))
 
-    def _own_rows(self, output: Any, *, batch: int) -> Tensor:
+    def _own_rows(self, output: Any, *, batch: int) -> Any:
         """Return the rows of the batch that stand where this timestep stands in the sequence."""
+        if isinstance(output, tuple):
+            outputs = cast(tuple[Any, ...], output)
+            return tuple(self._own_rows(one, batch=batch) for one in outputs)
         shape = list(output.shape) if isinstance(output, Tensor) else []
         rows = self._copies * batch
         if rows not in shape[:2]:
@@ -145,12 +148,12 @@ class LoweredStream(Stream):
         self._is_native = choose_backend(network) == "native"
         self._state: native_engine.EngineState | None = None
 
-    def _run(self, frame: Tensor) -> Tensor:
+    def _run(self, frame: Tensor) -> Any:
         check_shape(frame, self._network.input_shape, takes_frames=False)
         self._network.check_values(frame)
         return self._run_native(frame) if self._is_native else self._run_model(frame)
 
-    def _run_native(self, frame: Tensor) -> Tensor:
+    def _run_native(self, frame: Tensor) -> Any:
         is_native = choose_backend(self._network) == "native"
         engine = native_engine.engine_of(self._network) if is_native else None
         if self._state is None and engine is not None:

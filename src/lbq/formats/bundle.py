@@ -1,15 +1,13 @@
 """``save_network`` and ``load_network``: one file (docs/deploy/bundle-format.md)."""
 
 import hashlib
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from torch import Tensor, nn
-
 from lbq.atomic_files import atomic_write
 from lbq.config_io import DocumentError, parse_json
-from lbq.deploy.bounds import prove
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork, prove
 from lbq.errors import BoundError
 from lbq.formats.container import (
     BundleError,
@@ -23,8 +21,8 @@ from lbq.formats.container import (
     view_tensor,
     write_tensors,
 )
-from lbq.formats.manifest import Entry, Manifest, named_tensors, read_manifest, write_manifest
-from lbq.formats.validation import check_graph, check_values
+from lbq.formats.manifest import Manifest, named_tensors, read_manifest, write_manifest
+from lbq.formats.validation import build, check_graph, check_values
 
 
 def save_network(network: LoweredNetwork, path: str | PathLike[str]) -> str:
@@ -81,7 +79,8 @@ def _parse(content: Content) -> LoweredNetwork:
     try:
         manifest = read_manifest(parse_json(content.manifest, "the manifest"))
         check_graph(manifest)
-        network = build(manifest, content.payload)
+        check_regions(manifest, read_tensor_table(content.payload))
+        network = build(manifest, partial(view_tensor, content.payload))
     except DocumentError as error:
         raise BundleError(error.problem, str(error)) from error
     for place, node in network.nodes():
@@ -91,27 +90,7 @@ def _parse(content: Content) -> LoweredNetwork:
     return network
 
 
-def build(manifest: Manifest, data: memoryview) -> LoweredNetwork:
-    """Build the network; its tensors are views of the payload, nothing is copied."""
-    _check_regions(manifest, read_tensor_table(data))
-    network = LoweredNetwork(
-        timesteps=manifest.timesteps,
-        input_shape=manifest.input_shape,
-        takes_frames=manifest.takes_frames,
-        logit_scale=manifest.logit_scale,
-        origin=manifest.origin,
-    )
-    for entry in manifest.nodes:
-        tensors: dict[str, Tensor | None] = {
-            role: None if region is None else view_tensor(data, region)
-            for role, region in entry.tensors.items()
-        }
-        _check_free(network, entry)
-        network.add(entry.path, entry.spec.node(**tensors, **entry.settings), *entry.inputs)
-    return network
-
-
-def _check_regions(manifest: Manifest, table: dict[str, Region]) -> None:
+def check_regions(manifest: Manifest, table: dict[str, Region]) -> None:
     """Check that manifest and table list the same tensors at the same places."""
     used = {
         f"{entry.path}.{role}": region
@@ -124,21 +103,6 @@ def _check_regions(manifest: Manifest, table: dict[str, Region]) -> None:
     for name, region in used.items():
         there = table.get(name)
         require(there == region, "tensors", f"{name} is {region} in the manifest, {there} there")
-
-
-def _check_free(network: LoweredNetwork, entry: Entry) -> None:
-    """Check that torch can give the path to a module."""
-    parent: nn.Module = network
-    *folders, name = entry.path.split(".")
-    for folder in folders:
-        child = getattr(parent, folder, None)
-        if child is None and not hasattr(parent, folder):
-            parent = nn.Module()  # as add() will make it
-            continue
-        if not isinstance(child, nn.Module):
-            raise BundleError("name", f"{folder!r} in {entry.path} is taken")
-        parent = child
-    require(not hasattr(parent, name), "name", f"{name!r} in {entry.path} is taken")
 
 
 def _check_bounds(manifest: Manifest, network: LoweredNetwork) -> None:

@@ -1,141 +1,27 @@
 """The manifest of a bundle: a lowered network without its numbers, as JSON.
 
-Each node is checked by itself here, by the schema of its kind; :mod:`lbq.formats.validation` checks
-whether nodes fit together.
+Each node is checked by itself here, by the settings and tensors of its operator;
+:mod:`lbq.formats.validation` checks whether nodes fit together.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from lbq.config_io import Document, check_keys, read_fields, read_value, to_document
-from lbq.deploy.bounds import Bound, prove
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import (
-    IntegerNeuron,
-    LevelNeuron,
-    Merge,
-    Pool,
-    Readout,
-    Repeat,
-    Shortcut,
-    Synapse,
-)
+from lbq.deploy.graph import LoweredNetwork, prove
+from lbq.deploy.operators import OPERATORS, Bound, Operator
 from lbq.formats.container import MAX_NAME, MAX_NODES, MAX_TIMESTEPS, Region, Shape, require
 from lbq.ranges import Range
 
 _REAL = ("F32", "F64")
-_SIDE = 2**16
-"""Largest stride, padding, dilation or window."""
 _Int64 = Annotated[int, Range(-(2**63), 2**63 - 1)]
-_MaxInput = Annotated[int, Range(1, 2**31 - 1)] | None
-_Positive = Annotated[int, Range(1, _SIDE)]
-_NotNegative = Annotated[int, Range(0, _SIDE)]
-_Reset = Literal["event", "level", "none", "zero"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Role:
-    """A tensor of a node."""
-
-    integer: tuple[str, ...]
-    """Types in an integer network."""
-    is_optional: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """One kind of node; settings and tensors are the arguments of its class."""
-
-    node: type[nn.Module]
-    settings: Mapping[str, Any]
-    """Their types."""
-    tensors: Mapping[str, Role]
-    num_inputs: tuple[int, int] = (1, 1)
-    """Fewest and most nodes that it reads."""
-    has_bound: bool = True
-    """Whether it computes integers that the proof bounds."""
-    networks: tuple[bool, ...] = (False, True)
-    """In which networks it may be: of real numbers, of integers."""
-
-
-_BIAS = Role(integer=("I32",), is_optional=True)
-
-KINDS: dict[str, Kind] = {
-    "synapse": Kind(
-        node=Synapse,
-        settings={
-            "max_input": _MaxInput,
-            "has_time": bool,
-            "stride": tuple[_Positive, _Positive],
-            "padding": tuple[_NotNegative, _NotNegative],
-            "dilation": tuple[_Positive, _Positive],
-            "groups": _Positive,
-            "bits": Literal[4, 8, 16] | None,
-        },
-        tensors={"weight": Role(integer=("I8", "I16")), "bias": _BIAS},
-    ),
-    "shortcut": Kind(
-        node=Shortcut,
-        settings={"max_input": _MaxInput, "has_time": bool},
-        tensors={"weight": Role(integer=("I16",)), "bias": _BIAS},
-    ),
-    "merge": Kind(node=Merge, settings={}, tensors={}, num_inputs=(1, 2**16)),
-    "pool": Kind(
-        node=Pool,
-        settings={
-            "kind": Literal["max", "sum"],
-            "kernel": tuple[_Positive, _Positive],
-            "stride": tuple[_Positive, _Positive],
-            "padding": tuple[_NotNegative, _NotNegative],
-            "has_time": bool,
-        },
-        tensors={},
-        has_bound=False,
-    ),
-    "repeat": Kind(
-        node=Repeat, settings={"timesteps": Annotated[int, Range(1)]}, tensors={}, has_bound=False
-    ),
-    "level_neuron": Kind(
-        node=LevelNeuron,
-        settings={
-            "reset": _Reset,
-            "is_signed": bool,
-            "resets_after_decay": bool,
-            "per_threshold_state": bool,
-        },
-        tensors={
-            "thresholds": Role(integer=()),
-            "decay": Role(integer=()),
-            "reset_amount": Role(integer=()),
-            "mixture": Role(integer=(), is_optional=True),
-        },
-        networks=(False,),
-    ),
-    "integer_neuron": Kind(
-        node=IntegerNeuron,
-        settings={
-            "multiplier": _NotNegative,
-            "shift": Annotated[int, Range(0, 16)],
-            "reset": _Reset,
-            "resets_after_decay": bool,
-        },
-        tensors={"thresholds": Role(integer=("I32",)), "reset_amount": Role(integer=("I32",))},
-        networks=(True,),
-    ),
-    "readout": Kind(
-        node=Readout, settings={"over_time": Literal["mean", "sum", "none"]}, tensors={}
-    ),
-}
-
-
-def kind_of(node: nn.Module) -> str:
-    """Return the name of a node's kind; every node has its very own class."""
-    return next(name for name, kind in KINDS.items() if kind.node is type(node))
-
+KINDS: dict[str, type[Operator]] = {operator.op: operator for operator in OPERATORS}
+"""Every operator by its name in a bundle."""
 
 _KEYS = ("timesteps", "input_shape", "takes_frames", "logit_scale", "origin", "nodes")
 _NODE_KEYS = ("path", "kind", "inputs", "settings", "tensors", "bound")
@@ -153,14 +39,9 @@ class Entry:
     bound: Bound | None
 
     @property
-    def spec(self) -> Kind:
-        """Return what is known of its kind."""
+    def operator(self) -> type[Operator]:
+        """Return the class of its operator."""
         return KINDS[self.kind]
-
-    def shape(self, role: str) -> tuple[int, ...] | None:
-        """Return the shape of a tensor, None if the node has none."""
-        region = self.tensors[role]
-        return None if region is None else region.shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +65,7 @@ def named_tensors(network: LoweredNetwork) -> dict[str, Tensor]:
     """Return every tensor that a bundle stores, as ``path.role``."""
     found: dict[str, Tensor] = {}
     for place, node in network.nodes():
-        for role in KINDS[kind_of(node)].tensors:
+        for role in node.tensors:
             tensor: Tensor | None = getattr(node, role)
             if tensor is not None:
                 found[f"{place.path}.{role}"] = tensor
@@ -196,18 +77,17 @@ def write_manifest(network: LoweredNetwork, regions: Mapping[str, Region]) -> by
     bounds = prove(network) if network.is_integer else {}
     nodes: list[dict[str, Any]] = []
     for place, node in network.nodes():
-        kind = kind_of(node)
         bound = bounds.get(place.path)
         tensors: dict[str, Any] = {}
-        for role in KINDS[kind].tensors:
+        for role in node.tensors:
             region = regions.get(f"{place.path}.{role}")
             tensors[role] = None if region is None else to_document(region)
         nodes.append(
             {
                 "path": place.path,
-                "kind": kind,
+                "kind": node.op,
                 "inputs": place.inputs,
-                "settings": {name: getattr(node, name) for name in KINDS[kind].settings},
+                "settings": {name: getattr(node, name) for name in node.settings},
                 "tensors": tensors,
                 "bound": bound and {"low": bound.low, "high": bound.high, "bits": bound.bits},
             }
@@ -257,7 +137,7 @@ def _entry(node: Document, *, is_integer: bool) -> Entry:
 
 
 def _tensors(
-    document: Document, kind: Kind, path: str, *, is_integer: bool
+    document: Document, kind: type[Operator], path: str, *, is_integer: bool
 ) -> dict[str, Region | None]:
     check_keys(document, kind.tensors, f"tensors of {path}")
     found: dict[str, Region | None] = {}

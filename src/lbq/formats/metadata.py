@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from lbq.config_io import DocumentError, parse_json, read_fields
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators.operator_base import MAX_RANK
 from lbq.errors import FormatError
 from lbq.formats.container import MAX_TIMESTEPS, MAX_VALUES
 from lbq.ranges import Range
 
 Metadata = dict[str, Any]
-"""timesteps, input_shape, takes_frames, is_integer, logit_scale, origin: as JSON holds them."""
+"""As JSON holds them: timesteps, input_shape, takes_frames, is_integer, logit_scale, origin, and
+outputs, the paths of the readouts in order."""
 
 _TYPES: dict[str, Any] = {
     "timesteps": Annotated[int, Range(1, MAX_TIMESTEPS)],
@@ -20,6 +22,7 @@ _TYPES: dict[str, Any] = {
     "takes_frames": bool,
     "is_integer": bool,
     "logit_scale": float | None,
+    "outputs": tuple[str, ...],
     "origin": dict,
 }
 
@@ -32,6 +35,7 @@ def network_metadata(network: LoweredNetwork) -> Metadata:
         "takes_frames": network.takes_frames,
         "is_integer": network.is_integer,
         "logit_scale": network.logit_scale,
+        "outputs": list(network.outputs),
         "origin": network.origin,
     }
 
@@ -57,12 +61,12 @@ def read_metadata(
     except DocumentError as error:
         raise FormatError(f"{source} does not say what it takes: {error}") from error
     sizes = read["input_shape"]
-    if len(sizes) not in (1, 3) or math.prod(sizes) > MAX_VALUES:
+    if not 1 <= len(sizes) <= MAX_RANK or math.prod(sizes) > MAX_VALUES:
         raise FormatError(
-            f"{source} has input_shape={str(sizes)[:80]}; expected 1 or 3 sizes, {MAX_VALUES:,} "
-            f"values at most"
+            f"{source} has input_shape={str(sizes)[:80]}; expected 1 to {MAX_RANK} sizes, "
+            f"{MAX_VALUES:,} values at most"
         )
-    return read | {"input_shape": list(sizes)}
+    return read | {"input_shape": list(sizes), "outputs": list(read["outputs"])}
 
 
 def empty_network(metadata: Metadata) -> LoweredNetwork:

@@ -15,11 +15,24 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lbq.atomic_files import atomic_write
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork
-from lbq.deploy.nodes import LevelNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.operators import (
+    GraphError,
+    LevelNeuron,
+    Merge,
+    Offset,
+    Operator,
+    Pool,
+    Readout,
+    Rearrange,
+    Repeat,
+    Shortcut,
+    Synapse,
+    Value,
+)
 from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError
 from lbq.formats.metadata import empty_network, read_metadata, write_metadata
 from lbq.formats.nir_neuron import neuron_graph, read_neuron
@@ -63,41 +76,72 @@ class _Graph:
                 "NIR nodes compute in real numbers: export the float network (lbq lower --bits "
                 "float) instead of the integer one"
             )
-        self._nir, self._network = nir, network
-        self._shapes = _shapes(network)
+        self._nir, self._network, self._values = nir, network, network.values()
         self._nodes: dict[str, Any] = {INPUT: nir.Input({"input": np.array(network.input_shape)})}
         self._edges: list[tuple[str, str]] = []
         self._sources: dict[str, list[str]] = {INPUT: [INPUT]}
         """Which NIR nodes make the value of a path; several are summed."""
-        for place, node in network.nodes():
-            if isinstance(node, Readout) and place != network.plan[-1]:
-                raise LoweringError(
-                    f"{place.path} cannot be written as NIR: more is computed with its mean over "
-                    f"time; average last"
-                )
-            sources = [self._sources[name] for name in place.inputs]
-            self._sources[place.path] = self._add(place.path, node, sources)
+        self._over_time: set[str] = set()
+        for ref, node in network.nodes():
+            values = [self._values[name] for name in ref.inputs]
+            why = self._why_not(ref.path, node, values[0])
+            if why is not None:
+                raise LoweringError(f"{ref.path} cannot be written as NIR: {why}")
+            sources = [self._sources[name] for name in ref.inputs]
+            self._sources[ref.path] = self._add(ref.path, node, values[0].shape, sources)
 
     def finish(self) -> Any:
         """Return the whole graph, its types checked by NIR."""
-        readout = self._network.get_submodule(self._network.plan[-1].path)
-        assert isinstance(readout, Readout)
-        said = {"lbq": write_metadata(self._network), "over_time": readout.over_time}
+        (over_time,) = self._over_time
+        said = {"lbq": write_metadata(self._network), "over_time": over_time}
         return self._nir.NIRGraph(self._nodes, self._edges, metadata=said)
 
-    def _add(self, path: str, node: nn.Module, sources: list[list[str]]) -> list[str]:
-        nir, shape = self._nir, self._shapes[path]
+    def _why_not(self, path: str, node: Operator, value: Value) -> str | None:
+        """Return why NIR cannot express a node that reads this value; None if it can."""
+        if isinstance(node, Readout):
+            self._over_time.add(node.over_time)
+            if path not in self._network.outputs:
+                return "more is computed with its mean over time; average last"
+            if not value.has_time:
+                return "it reads an input without time; repeat that over time"
+            return None if len(self._over_time) == 1 else "other outputs are averaged otherwise"
+        if isinstance(node, Synapse) and not node.is_linear:
+            if node.groups != 1:
+                return "NIR misreads the shapes of grouped convolutions"
+            if len(set(node.weight.shape[2:])) > 1:
+                return "NIR misreads the shapes of kernels that are not square"
+        if isinstance(node, Synapse | Offset) and node.bias is not None:
+            is_map = node.bias.dim() > 1 and math.prod(node.bias.shape[1:]) > 1
+            return "its bias differs from place to place" if is_map else None
+        instead = "export an .onnx, .pt2 or .lbq file"
+        if isinstance(node, Pool):
+            if node.kind == "max":
+                return f"it has no max pools; {instead}"
+            return None if len(node.kernel) == 2 else f"it has no pools along one axis; {instead}"
+        is_flatten = isinstance(node, Rearrange) and (
+            len(node.shape) == 1 and node.order == tuple(range(len(node.order)))
+        )
+        if is_flatten or isinstance(node, Synapse | Shortcut | Merge | Repeat | LevelNeuron):
+            return None
+        return f"it has no operator for {node.op}; {instead}"
+
+    def _add(
+        self, path: str, node: Operator, entering: tuple[int, ...], sources: list[list[str]]
+    ) -> list[str]:
+        nir, shape = self._nir, self._values[path].shape
         if isinstance(node, Merge):
             return self._sum(path, sources)
         if isinstance(node, Repeat):
             return sources[0]
         if isinstance(node, Synapse):
-            return self._synapse(path, node, sources[0])
+            return self._synapse(path, node, entering, sources[0])
+        if isinstance(node, Rearrange):
+            return self._flattened(path, entering, sources[0])
+        if isinstance(node, Offset):
+            node = Shortcut(node.bias.new_ones(1), node.bias.flatten(), max_input=None)
         if isinstance(node, Shortcut):
             return self._put(path, _shortcut(nir, node, shape), sources[0])
         if isinstance(node, Pool):
-            if node.kind == "max":
-                raise LoweringError(f"{path} cannot be written as NIR: it has no max pools")
             window = {"kernel_size": node.kernel, "stride": node.stride, "padding": node.padding}
             pool = nir.SumPool2d(**{name: np.array(size) for name, size in window.items()})
             return self._put(path, pool, sources[0])
@@ -118,78 +162,72 @@ class _Graph:
         listed = list(terms[0])
         for number, term in enumerate(terms[1:]):
             if len(term) > 1 or term[0] in listed:
-                ones = np.ones(self._shapes[path], dtype=self._network.example().numpy().dtype)
+                ones = np.ones(
+                    self._values[path].shape, dtype=self._network.example().numpy().dtype
+                )
                 listed += self._put(f"{path}_term_{number}", self._nir.Scale(ones), term)
             else:
                 listed += term
         return listed
 
-    def _synapse(self, path: str, node: Synapse, sources: list[str]) -> list[str]:
+    def _synapse(
+        self, path: str, node: Synapse, entering: tuple[int, ...], sources: list[str]
+    ) -> list[str]:
         nir, weight = self._nir, node.weight.numpy()
-        bias = np.zeros(len(weight), weight.dtype) if node.bias is None else node.bias.numpy()
-        before = next(place.inputs[0] for place in self._network.plan if place.path == path)
-        shape = self._shapes[before]
+        bias = None if node.bias is None else node.bias.numpy().reshape(-1)
         if node.is_linear:
-            if len(shape) > 1:
-                flat = nir.Flatten({"input": np.array(shape)}, start_dim=0, end_dim=-1)
-                sources = self._put(f"{path}_flatten", flat, sources)
-            made = nir.Linear(weight) if node.bias is None else nir.Affine(weight, bias)
-            return self._put(path, made, sources)
-        why = None
-        if node.groups != 1:
-            why = "NIR misreads the shapes of grouped convolutions"
-        elif weight.shape[2] != weight.shape[3]:
-            why = "NIR misreads the shapes of kernels that are not square"
-        elif bias.ndim != 1:
-            why = "its bias differs from place to place"
-        if why is not None:
-            raise LoweringError(f"{path} cannot be written as NIR: {why}")
-        made = nir.Conv2d(
-            input_shape=tuple(shape[1:]),
-            weight=weight,
-            stride=node.stride,
-            padding=node.padding,
-            dilation=node.dilation,
-            groups=node.groups,
+            sources = self._flattened(f"{path}_flatten", entering, sources)
+            made = nir.Linear(weight) if bias is None else nir.Affine(weight, bias)
+        else:
+            made = _convolution(
+                nir, entering[1:], weight, bias, node.stride, node.padding, node.dilation
+            )
+        return self._put(path, made, sources)
+
+    def _flattened(self, path: str, shape: tuple[int, ...], sources: list[str]) -> list[str]:
+        if len(shape) == 1:
+            return sources
+        flat = self._nir.Flatten({"input": np.array(shape)}, start_dim=0, end_dim=-1)
+        return self._put(path, flat, sources)
+
+
+def _convolution(
+    nir: ModuleType,
+    space: Sequence[int],
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Any:
+    """Return a convolution along one axis or two."""
+    bias = np.zeros(len(weight), weight.dtype) if bias is None else bias
+    if len(space) == 2:
+        return nir.Conv2d(
+            tuple(space),
+            weight,
+            tuple(stride),
+            tuple(padding),
+            tuple(dilation),
+            groups=1,
             bias=bias,
         )
-        return self._put(path, made, sources)
+    return nir.Conv1d(space[0], weight, stride[0], padding[0], dilation[0], groups=1, bias=bias)
 
 
 def _shortcut(nir: ModuleType, node: Shortcut, shape: Sequence[int]) -> Any:
     """A factor per channel; with a bias, a synapse whose weights are diagonal."""
-    channels = shape[0]
+    channels, axes = shape[0], len(shape) - 1
     weight = node.weight.expand(channels).numpy()
     if node.bias is None:
-        shaped = weight.reshape(-1, *[1] * (len(shape) - 1))
+        shaped = weight.reshape(-1, *[1] * axes)
         return nir.Scale(np.ascontiguousarray(np.broadcast_to(shaped, tuple(shape))))
     bias = node.bias.expand(channels).numpy().copy()
-    if len(shape) == 1:
+    if not axes:
         return nir.Affine(np.diag(weight), bias)
-    return nir.Conv2d(
-        input_shape=tuple(shape[1:]),
-        weight=np.diag(weight).reshape(channels, channels, 1, 1),
-        stride=(1, 1),
-        padding=(0, 0),
-        dilation=(1, 1),
-        groups=1,
-        bias=bias,
-    )
-
-
-@torch.no_grad()
-def _shapes(network: LoweredNetwork) -> dict[str, tuple[int, ...]]:
-    """Find the shape of one sample at one instant behind every node."""
-    shapes = {INPUT: network.input_shape}
-    has_time = {INPUT: network.takes_frames}
-    values = {INPUT: network.example()}
-    for place, node in network.nodes():
-        values[place.path] = node(*(values[name] for name in place.inputs))
-        has_time[place.path] = isinstance(node, Repeat) or has_time[place.inputs[0]]
-        shapes[place.path] = tuple(values[place.path].shape[2 if has_time[place.path] else 1 :])
-    answer = network.plan[-1]
-    shapes[answer.path] = shapes[answer.inputs[0]]
-    return shapes
+    kernel = np.diag(weight).reshape(channels, channels, *[1] * axes)
+    ones = (1,) * axes
+    return _convolution(nir, shape[1:], kernel, bias, ones, (0,) * axes, ones)
 
 
 class _Reading:
@@ -203,61 +241,79 @@ class _Reading:
                 f"{source} does not say for how many timesteps it runs; lbq reads the NIR graphs "
                 f"that it wrote"
             )
-        self.network = empty_network(read_metadata(said["lbq"], source=source))
+        metadata = read_metadata(said["lbq"], source=source)
+        self.network = empty_network(metadata)
         self._into: dict[str, list[str]] = {name: [] for name in graph.nodes}
         for before, behind in graph.edges:
             self._into[behind].append(before)
         self._paths: dict[str, str] = {}
-        self._largest: dict[str, int | None] = {}
-        """Largest level or sum of levels at a path; None for real numbers."""
-        self._has_time: dict[str, bool] = {}
+        self._values = self.network.values()
         try:
             order = list(graphlib.TopologicalSorter(self._into).static_order())
         except graphlib.CycleError as error:
             raise FormatError(f"{source} has a loop outside of neurons: {error.args[1]}") from error
         outputs = [name for name in order if isinstance(graph.nodes[name], nir.Output)]
-        for name in [name for name in order if name not in outputs] + outputs:
+        for name in order:
+            if name not in outputs:
+                self._read(name, graph.nodes[name])
+        if sorted(outputs) != sorted(metadata["outputs"]):
+            raise FormatError(f"{source} has the outputs {outputs[:9]} and names others")
+        for name in metadata["outputs"]:
             self._read(name, graph.nodes[name])
 
     def _read(self, name: str, node: Any) -> None:
         nir = self._nir
         if isinstance(node, nir.Input):
-            self._know(name, INPUT, None, has_time=self.network.takes_frames)
+            self._paths[name] = INPUT
             return
         before = self._joined(name)
-        largest, has_time = self._largest[before], self._has_time[before]
-        reads: dict[str, Any] = {"max_input": largest, "has_time": has_time}
-        if isinstance(node, nir.Flatten):
-            self._know(name, before, largest, has_time=has_time)
-            return
-        if isinstance(node, nir.NIRGraph | nir.Output) and not has_time:
+        value = self._values[before]
+        reads: dict[str, Any] = {"max_input": value.max_level, "has_time": value.has_time}
+        if isinstance(node, nir.NIRGraph | nir.Output) and not value.has_time:
             before = self._add(f"{name}_repeat", Repeat(self.network.timesteps), before)
-        if isinstance(node, nir.NIRGraph):
-            neuron = read_neuron(nir, node, path=name)
-            self._add(name, neuron, before, largest=neuron.max_level)
+        if isinstance(node, nir.Flatten):
+            if self._is_read_by_synapses(name):  # these flatten their input
+                self._paths[name] = before
+                return
+            made = Rearrange(
+                sizes=value.shape,
+                order=tuple(range(len(value.shape))),
+                shape=(value.size,),
+                has_time=value.has_time,
+            )
+        elif isinstance(node, nir.NIRGraph):
+            made = read_neuron(nir, node, path=name)
         elif isinstance(node, nir.Output):
-            self._add(name, Readout(self._graph.metadata["over_time"]), before)
+            made = Readout(self._graph.metadata["over_time"])
         elif isinstance(node, nir.SumPool2d):
-            kernel = _pair(node.kernel_size)
-            sums = None if largest is None else largest * kernel[0] * kernel[1]
-            stride, padding = _pair(node.stride), _pair(node.padding)
-            pool = Pool("sum", kernel=kernel, stride=stride, padding=padding, has_time=has_time)
-            self._add(name, pool, before, largest=sums, has_time=has_time)
+            kernel, stride, padding = map(_pair, (node.kernel_size, node.stride, node.padding))
+            made = Pool(
+                "sum", kernel=kernel, stride=stride, padding=padding, has_time=value.has_time
+            )
         elif isinstance(node, nir.Scale):
-            weight = _by_channel(node.scale, f"{name} in {self._source}")
-            self._add(name, Shortcut(weight, **reads), before, has_time=has_time)
+            made = Shortcut(_by_channel(node.scale, f"{name} in {self._source}"), **reads)
         else:
-            self._add(name, self._synapse(name, node, reads), before, has_time=has_time)
+            made = self._synapse(name, node, reads)
+        self._add(name, made, before)
+
+    def _is_read_by_synapses(self, name: str) -> bool:
+        readers = [behind for behind, before in self._into.items() if name in before]
+        kinds = self._nir.Linear | self._nir.Affine
+        return all(
+            isinstance(self._graph.nodes[reader], kinds) and len(self._into[reader]) == 1
+            for reader in readers
+        )
 
     def _synapse(self, name: str, node: Any, reads: dict[str, Any]) -> Synapse:
         nir = self._nir
-        if isinstance(node, nir.Conv2d):
+        if isinstance(node, nir.Conv1d | nir.Conv2d):
+            as_sizes = _pair if isinstance(node, nir.Conv2d) else _single
             return Synapse(
                 torch.from_numpy(node.weight),
                 _bias(node.bias),
-                stride=_pair(node.stride),
-                padding=_pair(node.padding),
-                dilation=_pair(node.dilation),
+                stride=as_sizes(node.stride),
+                padding=as_sizes(node.padding),
+                dilation=as_sizes(node.dilation),
                 groups=int(node.groups),
                 **reads,
             )
@@ -277,30 +333,28 @@ class _Reading:
             raise FormatError(f"nothing enters {name} in {self._source}")
         if len(paths) == 1:
             return paths[0]
-        if any(self._has_time[path] for path in paths):
+        if any(self._values[path].has_time for path in paths):
             paths = [
-                self._add(f"{path}_repeat", Repeat(self.network.timesteps), path)
-                if not self._has_time[path]
-                else path
+                path
+                if self._values[path].has_time
+                else self._add(f"{path}_repeat", Repeat(self.network.timesteps), path)
                 for path in paths
             ]
-        return self._add(f"{name}_merge", Merge(), *paths, has_time=self._has_time[paths[0]])
+        return self._add(f"{name}_merge", Merge(), *paths)
 
-    def _add(
-        self,
-        name: str,
-        node: nn.Module,
-        *inputs: str,
-        largest: int | None = None,
-        has_time: bool = True,
-    ) -> str:
-        path = self.network.add(name, node, *inputs)
-        self._know(name, path, largest, has_time=has_time)
+    def _add(self, name: str, node: Operator, *inputs: str) -> str:
+        values = [self._values[path] for path in inputs]
+        try:
+            made = node.infer(values, timesteps=self.network.timesteps)
+        except GraphError as error:
+            raise FormatError(f"{name} in {self._source} cannot be read: {error}") from error
+        path = self._paths[name] = self.network.add(name, node, *inputs)
+        self._values[path] = made
         return path
 
-    def _know(self, name: str, path: str, largest: int | None, *, has_time: bool) -> None:
-        self._paths[name] = path
-        self._largest[path], self._has_time[path] = largest, has_time
+
+def _single(value: Any) -> tuple[int]:
+    return (int(value),)
 
 
 def _pair(values: Any) -> tuple[int, int]:

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lbq.deploy.nodes import LevelNeuron
+from lbq.deploy.operators import LevelNeuron
 from lbq.errors import FormatError, LoweringError
 
 DT = 1.0

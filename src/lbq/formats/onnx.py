@@ -1,25 +1,20 @@
 """``export_onnx``: a lowered network as an ONNX file that other engines run."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 import torch
-from torch import nn
 
-from lbq.deploy.bounds import PIXEL_MAX, Bound, prove
-from lbq.deploy.lowered_network import INPUT, LoweredNetwork, NodeRef
-from lbq.deploy.nodes import (
+from lbq.deploy.graph import INPUT, Bound, LoweredNetwork, NodeRef, output_ranges, prove
+from lbq.deploy.operators import (
     EXACT_FLOAT32,
+    PIXEL_MAX,
     LevelNeuron,
-    Merge,
-    Pool,
+    Operator,
     Readout,
     Repeat,
-    Shortcut,
     Synapse,
 )
 from lbq.errors import LoweringError, ParameterError
@@ -28,11 +23,11 @@ from lbq.formats.onnx_graph import Graph, TimedValue, stack
 from lbq.formats.onnx_int8 import Int8FusionGroups, fits_int8
 from lbq.formats.onnx_integers import IntegerNodes
 from lbq.formats.onnx_real import RealNodes, check_exact
+from lbq.formats.onnx_run import answer_name, is_answer
 
 Style = Literal["exact", "fast", "int8", "int8-lossy"]
 STYLES: tuple[Style, ...] = get_args(Style)
-ANSWER = "logits"
-"""The name of the graph's first output."""
+_BYTE_MAX = 255
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +41,9 @@ def export_onnx(
     outputs_levels: bool = False,
 ) -> None:
     """Write a lowered network as an ONNX file; the size of the batch stays free.
+
+    Its outputs are named ``logits``, ``logits_2`` and so on; under ``outputs`` its metadata list
+    the paths of their readouts.
 
     Args:
         network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
@@ -89,32 +87,29 @@ class _Written:
     def __init__(self, network: LoweredNetwork, style: Style, outputs_levels: bool) -> None:
         self.graph = Graph()
         self.level_outputs: list[str] = []
-        self._network = network
+        self._network, self._values = network, network.values()
         self._is_exact = network.is_integer and style == "exact"
         self._bounds = prove(network) if network.is_integer else {}
+        self._ranges = output_ranges(network) if network.is_integer else {}
         if self._is_exact:
-            is_wide = any(max(-b.low, b.high) >= EXACT_FLOAT32 for b in self._bounds.values())
+            is_wide = any(self._largest(ref.path) >= EXACT_FLOAT32 for ref in network.plan)
             self._nodes = IntegerNodes(self.graph, is_wide=is_wide)
         else:
-            self._nodes = RealNodes(self.graph, is_integer=network.is_integer)
+            is_int8 = style in ("int8", "int8-lossy")
+            self._nodes = RealNodes(self.graph, is_integer=network.is_integer, is_int8=is_int8)
         self.fusion_groups = None
         if style in ("int8", "int8-lossy"):
             self.fusion_groups = Int8FusionGroups(
                 self.graph, network, is_lossy=style == "int8-lossy"
             )
         self._signals = {INPUT: self._enter()}
-        for place, node in network.nodes():
-            _check_node(place, node)
-            if isinstance(node, Readout) and place != network.plan[-1]:
-                raise LoweringError(
-                    f"{place.path} cannot be exported: more is computed with its mean over time; "
-                    f"average last"
-                )
+        for ref, node in network.nodes():
+            _check_node(ref, node)
             try:
-                with self.graph.at(place.path):
-                    self._signals[place.path] = self._write(place, node)
+                with self.graph.at(ref.path):
+                    self._signals[ref.path] = self._write(ref, node)
             except LoweringError as error:
-                raise LoweringError(f"{place.path} cannot be exported: {error}") from error
+                raise LoweringError(f"{ref.path} cannot be exported: {error}") from error
         if outputs_levels:
             for neuron_path, _ in network.neurons():
                 self._output_levels(neuron_path)
@@ -138,82 +133,61 @@ class _Written:
             is_byte=True,
         )
 
-    def _write(self, place: NodeRef, node: nn.Module) -> TimedValue:
-        inputs = [self._signals[name] for name in place.inputs]
-        first, bound = inputs[0], self._bounds.get(place.path)
-        if bound is not None and not self._is_exact:
-            check_exact(bound.low, bound.high)
-        is_joined = self.fusion_groups is not None and place.path in self.fusion_groups.nodes
-        if isinstance(node, Synapse):
-            if self.fusion_groups is not None and fits_int8(node):
-                folded = first.batch(self.graph)
-                value = None if is_joined else self.fusion_groups.current(node, folded)
-            else:
-                value = self._nodes.synapse(node, first)
-            return _like(first, value, _seen(node, first.shape), bound)
+    def _write(self, ref: NodeRef, node: Operator) -> TimedValue:
+        graph, groups = self.graph, self.fusion_groups
+        inputs = [self._signals[name] for name in ref.inputs]
+        is_joined = groups is not None and ref.path in groups.nodes
+        if not is_joined and any(value.time != inputs[0].time for value in inputs):
+            inputs = [value.with_all_instants(graph) for value in inputs]
+        made = self._unwritten(ref.path, node, inputs[0])
         if is_joined:
-            return _like(first, None, first.shape, bound)
-        if isinstance(node, Shortcut):
-            return _like(first, self._nodes.shortcut(node, first), first.shape, bound)
-        if isinstance(node, Merge):
-            return self._merge(inputs, bound)
-        if isinstance(node, Pool):
-            return self._pool(node, first)
-        if isinstance(node, Repeat):
-            return replace(first, time="shown")
-        if isinstance(node, LevelNeuron):
-            return TimedValue(
-                "moving",
-                first.shape,
-                first.timesteps,
-                instants=self._levels(place, node, bound),
-                high=node.max_level,
-                is_byte=True,
-            )
-        if isinstance(node, Readout):
-            return self._answer(node, first)
-        raise LoweringError(f"a {type(node).__name__} is no node of a lowered network")
+            return made
+        if groups is not None and ref.path in groups:
+            signals = self._signals
+            made.instants = [groups.write(ref.path, lambda name: signals[name].batch(graph))]
+        elif isinstance(node, LevelNeuron):
+            bound = self._bounds.get(ref.path, Bound(path=ref.path, low=0, high=0))
+            made.instants = self._nodes.neuron(node, inputs[0], (bound.low, bound.high))
+        elif groups is not None and isinstance(node, Synapse) and fits_int8(node):
+            made.folded = groups.current(node, inputs[0].batch(graph))
+        else:
+            made.folded = getattr(self._nodes, node.op)(node, inputs, made)
+            if isinstance(node, Readout):
+                self._output(ref.path, made)
+        return made
 
-    def _levels(self, place: NodeRef, node: LevelNeuron, bound: Bound | None) -> list[str]:
-        if self.fusion_groups is not None and place.path in self.fusion_groups:
-            graph, signals = self.graph, self._signals
-            return [self.fusion_groups.write(place.path, lambda name: signals[name].batch(graph))]
-        reach = (0, 0) if bound is None else (bound.low, bound.high)
-        return self._nodes.neuron(node, self._signals[place.inputs[0]], reach)
+    def _unwritten(self, path: str, node: Operator, first: TimedValue) -> TimedValue:
+        """Return a node's value without its name; raise for integers that float32 would round."""
+        value, (low, high) = self._values[path], self._ranges.get(path, (0, 0))
+        if not self._is_exact:
+            largest = max(self._largest(path), value.max_level or 0)
+            check_exact(-largest, largest)
+        time = first.time
+        if isinstance(node, LevelNeuron | Repeat):
+            time = "shown" if isinstance(node, Repeat) else "moving"
+        is_byte = value.max_level is not None and value.max_level <= _BYTE_MAX
+        return TimedValue(time, value.shape, first.timesteps, low=low, high=high, is_byte=is_byte)
 
-    def _merge(self, inputs: list[TimedValue], bound: Bound | None) -> TimedValue:
-        is_alike = all(signal.time == inputs[0].time for signal in inputs)
-        values = [
-            signal.batch(self.graph) if is_alike else signal.all_instants(self.graph)
-            for signal in inputs
-        ]
-        merged = _like(inputs[0], self.graph.chain("Add", values), inputs[0].shape, bound)
-        return merged if is_alike else replace(merged, time="moving")
+    def _largest(self, path: str) -> int:
+        """Return the largest size of an integer that a node computes or gives."""
+        bound, (low, high) = self._bounds.get(path), self._ranges.get(path, (0, 0))
+        return max(-low, high) if bound is None else max(-low, high, -bound.low, bound.high)
 
-    def _pool(self, node: Pool, inputs: TimedValue) -> TimedValue:
-        shape = (inputs.shape[0], *_slide(node, inputs.shape[1:], node.kernel))
-        area = node.kernel[0] * node.kernel[1] if node.kind == "sum" else 1
-        low, high = inputs.low * area, inputs.high * area
-        if node.kind == "sum" and any(node.padding):  # a window at the border holds less
-            low, high = min(low, 0), max(high, 0)
-        if self._network.is_integer and not self._is_exact:
-            check_exact(low, high)
-        pooled = _like(inputs, self._nodes.pool(node, inputs), shape, None)
-        pooled.low, pooled.high = low, high
-        pooled.is_byte = inputs.is_byte and node.kind == "max"
-        return pooled
-
-    def _answer(self, node: Readout, currents: TimedValue) -> TimedValue:
-        value = self._nodes.readout(node, currents)
-        shape = ("B", *currents.shape)
-        if node.over_time == "none":
-            shape = (currents.timesteps, *shape)
-        self.graph.output(
-            value, ANSWER, np.int32 if self._network.is_integer else np.float32, shape
-        )
-        return currents
+    def _output(self, path: str, made: TimedValue) -> None:
+        outputs, value = self._network.outputs, self._values[path]
+        if path not in outputs:
+            raise LoweringError("more is computed with its mean over time; average last")
+        assert made.folded is not None
+        shape = (*((made.timesteps,) if value.has_time else ()), "B", *value.shape)
+        dtype = np.int32 if self._network.is_integer else np.float32
+        self.graph.output(made.folded, answer_name(outputs.index(path)), dtype, shape)
 
     def _output_levels(self, path: str) -> None:
+        if is_answer(path):
+            raise ParameterError(
+                f"the levels of {path} leave the graph under the name of an output; rename the "
+                f"neuron, or export without outputs_levels"
+            )
         signal = self._signals[path]
         with self.graph.at(f"{path}/levels"):
             value = stack(self.graph, signal.by_instant(self.graph))
@@ -222,29 +196,7 @@ class _Written:
         self.level_outputs.append(path)
 
 
-def _like(
-    signal: TimedValue, value: str | None, shape: tuple[int, ...], bound: Bound | None
-) -> TimedValue:
-    """Return a value with the time of another."""
-    low, high = (0, 0) if bound is None else (bound.low, bound.high)
-    return TimedValue(signal.time, shape, signal.timesteps, folded=value, low=low, high=high)
-
-
-def _seen(node: Synapse, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape behind a synapse."""
-    if node.is_linear:
-        return (len(node.weight),)
-    reach = [d * (k - 1) + 1 for k, d in zip(node.weight.shape[2:], node.dilation, strict=True)]
-    return (len(node.weight), *_slide(node, shape[1:], reach))
-
-
-def _slide(node: Synapse | Pool, space: Sequence[int], reach: Sequence[int]) -> list[int]:
-    """Return how many positions a window has along each axis."""
-    axes = zip(space, node.padding, reach, node.stride, strict=True)
-    return [(size + 2 * pad - wide) // step + 1 for size, pad, wide, step in axes]
-
-
-def _check_node(place: NodeRef, node: nn.Module) -> None:
+def _check_node(ref: NodeRef, node: Operator) -> None:
     why = None
     if any(b.dtype == torch.float64 for b in node.buffers()):
         why = "it computes in float64, which engines do not; lower the network in float32"
@@ -255,4 +207,4 @@ def _check_node(place: NodeRef, node: nn.Module) -> None:
     ):
         why = "it emits from rest, so its first reset has no timestep before it"
     if why is not None:
-        raise LoweringError(f"{place.path} cannot be exported: {why}")
+        raise LoweringError(f"{ref.path} cannot be exported: {why}")

@@ -7,7 +7,7 @@ tracer (torch.onnx) would choose operators itself, and exactness depends on whic
 import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -212,9 +212,11 @@ class TimedValue:
             self.folded = join(graph, self.instants)
         return self.folded
 
-    def all_instants(self, graph: Graph) -> str:
-        """Return the name of ``[T * B, *shape]``, a shown signal repeated."""
-        return join(graph, self.by_instant(graph)) if self.time == "shown" else self.batch(graph)
+    def with_all_instants(self, graph: Graph) -> "TimedValue":
+        """Return the same value with ``[T * B, *shape]`` in one batch, a shown one repeated."""
+        if self.time != "shown":
+            return self
+        return replace(self, time="moving", folded=join(graph, self.by_instant(graph)))
 
     def by_instant(self, graph: Graph) -> list[str]:
         """Return the names of all instants."""

@@ -25,11 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lbq.deploy.lowered_network import LoweredNetwork
-from lbq.deploy.nodes import EXACT_FLOAT32, IntegerNeuron, Merge, Repeat, Shortcut, Synapse
+from lbq.deploy.graph import LoweredNetwork
+from lbq.deploy.operators import EXACT_FLOAT32, IntegerNeuron, Merge, Repeat, Shortcut, Synapse
 from lbq.errors import ParameterError
 from lbq.formats.onnx_graph import Graph
-from lbq.formats.onnx_real import PAIR_MAX, convolution
+from lbq.formats.onnx_integers import PAIR_MAX
+from lbq.formats.onnx_nodes import convolution
 
 WEIGHT_MAX = 127
 
@@ -149,8 +150,8 @@ def _is_projection(node: Synapse) -> bool:
 
 
 def fits_int8(node: Synapse) -> bool:
-    """Tell whether a synapse fits an int8 convolution that saturates nowhere."""
-    if node.is_linear or node.weight.dtype != torch.int8 or node.max_input is None:
+    """Tell whether a synapse fits an int8 convolution over maps that saturates nowhere."""
+    if node.weight.dim() != 4 or node.weight.dtype != torch.int8 or node.max_input is None:
         return False
     is_map = node.bias is not None and node.bias.dim() != 1
     return not is_map and 2 * node.max_input * WEIGHT_MAX <= PAIR_MAX

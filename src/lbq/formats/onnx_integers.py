@@ -11,26 +11,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lbq.deploy.nodes import (
+from lbq.deploy.operators import (
     EXACT_FLOAT32,
     IntegerNeuron,
     LevelNeuron,
+    Matmul,
     Pool,
-    Readout,
-    Shortcut,
     Synapse,
 )
 from lbq.errors import LoweringError
-from lbq.formats.onnx_graph import UNROLLED, Graph, ThresholdSearch, TimedValue, stack
-from lbq.formats.onnx_real import PAIR_MAX, convolution, covers_everything, per_channel, window
+from lbq.formats.onnx_graph import UNROLLED, Graph, ThresholdSearch, TimedValue
+from lbq.formats.onnx_nodes import Nodes, convolution, is_global, per_channel, window
 
+PAIR_MAX = 2**15 - 1
+"""Where older processors saturate the sum of two products of a byte and a signed byte."""
 INT32_MAX = 2**31 - 1
 _HALF = 2**16
 _LOWEST = -(2**31)
 
 
-class IntegerNodes:
-    """Writes nodes in int32; levels travel as uint8.
+class IntegerNodes(Nodes):
+    """Writes nodes in int32; levels that fit travel as uint8.
 
     Args:
         graph: where to.
@@ -38,119 +39,116 @@ class IntegerNodes:
     """
 
     def __init__(self, graph: Graph, *, is_wide: bool) -> None:
-        self.graph, self._is_wide = graph, is_wide
+        super().__init__(graph, np.int32)
+        self._is_wide = is_wide
 
     def enter(self, value: str) -> str:
         """Take what enters the network: bytes."""
         return value
 
-    def synapse(self, node: Synapse, inputs: TimedValue) -> str:
-        """Convolve or multiply digit by digit, and add the digits up in int32."""
-        graph = self.graph
-        weights = _weight_digits(node.weight)
-        bits = _input_bits(weights, inputs.high)
-        self._check_digits(weights, inputs.high, bits)
-        total: str | None = None
-        for place, digit in self._input_digits(inputs, bits):
-            for worth, weight in weights:
-                product = self._product(node, inputs, digit, weight)
-                if place * worth > 1:
-                    product = graph.op("Mul", product, self._constant(place * worth))
-                total = product if total is None else graph.op("Add", total, product)
-        assert total is not None
-        if node.bias is None:
-            return total
-        bias = node.bias if node.is_linear else node.bias.reshape(len(node.bias), *_map(node.bias))
-        return graph.op("Add", total, self._constant(bias))
+    def numbers(self, value: TimedValue) -> str:
+        """Return the name of a value as int32."""
+        name = value.batch(self.graph)
+        return self.graph.cast(name, np.int32) if value.is_byte else name
 
-    def _product(self, node: Synapse, inputs: TimedValue, digit: str, weight: Tensor) -> str:
+    def stored(self, name: str, made: TimedValue) -> str:
+        """Convert int32 to bytes where they hold the value."""
+        return self.graph.cast(name, np.uint8) if made.is_byte else name
+
+    def synapse(self, node: Synapse, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Convolve or multiply digit by digit, and add the digits up in int32."""
+        (levels,) = inputs
+        weights = _weight_digits(node.weight)
+        bits = _input_bits(weights, levels.high)
+        largest = sum(worth * _largest_sum(weight) for worth, weight in weights) * levels.high
+        if largest > INT32_MAX or bits < 1:
+            raise LoweringError(
+                f"its sums, digit by digit, can reach {largest}, which no 32-bit integer holds; "
+                f"use fewer weight bits"
+            )
+        products = [
+            (place * worth, self._product(node, levels, digit, weight))
+            for place, digit in self._digits(levels, bits)
+            for worth, weight in weights
+        ]
+        return self.with_bias(self._added_up(products), node, made)
+
+    def _product(self, node: Synapse, levels: TimedValue, digit: str, weight: Tensor) -> str:
         graph = self.graph
         stored = graph.constant(
             weight.T if node.is_linear else weight,
             np.uint8 if weight.dtype == torch.uint8 else np.int8,
         )
-        if node.is_linear:
-            digit = digit if len(inputs.shape) == 1 else graph.op("Flatten", digit, axis=1)
-            product = graph.op("MatMulInteger", digit, stored)
-        else:
-            product = graph.op("ConvInteger", digit, stored, **convolution(node))
-        if not self._is_wide:
-            return product
-        return graph.op("BitwiseAnd", product, self._constant(-1))  # a fence: the same bits
+        if not node.is_linear:
+            return graph.op("ConvInteger", digit, stored, **convolution(node))
+        digit = digit if len(levels.shape) == 1 else graph.op("Flatten", digit, axis=1)
+        return graph.op("MatMulInteger", digit, stored)
 
-    def _input_digits(self, inputs: TimedValue, bits: int) -> list[tuple[int, str]]:
-        """Cut what enters into digits of some bits: what each is worth, and its name, as bytes."""
-        graph, value = self.graph, inputs.batch(self.graph)
-        if inputs.high < 2**bits:
-            return [(1, value if inputs.is_byte else graph.cast(value, np.uint8))]
-        rest = graph.cast(value, np.int32) if inputs.is_byte else value
-        mask, base = self._constant(2**bits - 1), self._constant(2**bits)
-        digits: list[tuple[int, str]] = []
-        place, left = 1, inputs.high
-        while left:
-            digit = graph.op("BitwiseAnd", rest, mask) if left >= 2**bits else rest
-            digits.append((place, graph.cast(digit, np.uint8)))
-            place, left = place << bits, left >> bits
-            if left:
-                rest = graph.op("Div", graph.op("Sub", rest, digit), base)
+    def matmul(self, node: Matmul, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Multiply matrices of levels digit by digit, and add the digits up in int32."""
+        left, right = inputs
+        bits = _matmul_bits(left.high, right.high, terms=left.shape[2])
+        products = [
+            (place * worth, self.graph.op("MatMulInteger", digit, other))
+            for place, digit in self._digits(left, bits[0])
+            for worth, other in self._digits(right, bits[1])
+        ]
+        return self.stored(self._added_up(products), made)
+
+    def _digits(self, levels: TimedValue, bits: int) -> list[tuple[int, str]]:
+        """Cut levels into digits of some bits: what each is worth, and its name, as bytes."""
+        graph = self.graph
+        if levels.high < 2**bits:
+            name = levels.batch(graph)
+            return [(1, name if levels.is_byte else graph.cast(name, np.uint8))]
+        value, digits = self.numbers(levels), list[tuple[int, str]]()
+        for shift in range(0, levels.high.bit_length(), bits):
+            mask = ((2**bits - 1) << shift) & INT32_MAX
+            digit = graph.op("BitwiseAnd", value, self.constant(mask))
+            if shift:  # exact in float32: no more bits than the digit has
+                digit = graph.op("Div", digit, self.constant(2**shift))
+            digits.append((2**shift, graph.cast(digit, np.uint8)))
         return digits
 
-    def _check_digits(self, weights: list[tuple[int, Tensor]], high: int, bits: int) -> None:
-        largest = sum(worth * _largest_sum(weight) for worth, weight in weights) * high
-        if largest > INT32_MAX or high >= EXACT_FLOAT32 or bits < 1:
-            raise LoweringError(
-                f"its sums, digit by digit, can reach {largest}, which no 32-bit integer holds; "
-                f"use fewer weight bits"
-            )
+    def _added_up(self, products: list[tuple[int, str]]) -> str:
+        """Add products of digits, each times what it is worth."""
+        graph, terms = self.graph, list[str]()
+        for worth, product in products:
+            if self._is_wide:  # a fence: the same bits
+                product = graph.op("BitwiseAnd", product, self.constant(-1))  # noqa: PLW2901
+            terms.append(product if worth == 1 else graph.op("Mul", product, self.constant(worth)))
+        return graph.chain("Add", terms)
 
-    def shortcut(self, node: Shortcut, inputs: TimedValue) -> str:
-        """Multiply every channel in int32."""
-        graph = self.graph
-        weight = self._constant(per_channel(node.weight, inputs.shape))
-        product = graph.op("Mul", self._int32(inputs), weight)
-        if node.bias is None:
-            return product
-        return graph.op("Add", product, self._constant(per_channel(node.bias, inputs.shape)))
-
-    def pool(self, node: Pool, inputs: TimedValue) -> str:
-        """Take the largest or the sum of every window; sums are int32."""
-        graph = self.graph
+    def pool(self, node: Pool, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Take the largest or the sum of every window; sums are computed in int32."""
+        graph, (value,) = self.graph, inputs
         if node.kind == "max":
-            if inputs.is_byte:
-                return graph.op("MaxPool", inputs.batch(graph), **window(node))
-            if inputs.largest < EXACT_FLOAT32:
-                real = graph.cast(inputs.batch(graph), np.float32)
+            if value.is_byte:
+                return graph.op("MaxPool", value.batch(graph), **window(node))
+            if value.largest < EXACT_FLOAT32:
+                real = graph.cast(value.batch(graph), np.float32)
                 return graph.cast(graph.op("MaxPool", real, **window(node)), np.int32)
-            return self._slide(node, inputs, "Max", filler=_LOWEST)
-        area = node.kernel[0] * node.kernel[1]
-        if covers_everything(node, inputs.shape) and inputs.largest * area < EXACT_FLOAT32:
-            axes = graph.constant(np.array([2, 3]), np.int64)
-            return graph.op("ReduceSum", self._int32(inputs), axes, keepdims=1)
-        return self._slide(node, inputs, "Add", filler=0)
+            return self._slide(node, inputs[0], made, "Max", filler=_LOWEST)
+        if is_global(node, value) and made.largest < EXACT_FLOAT32:
+            total = self.sum_over_space(value)
+        else:
+            total = self._slide(node, value, made, "Add", filler=0)
+        return self.stored(total, made)
 
-    def _slide(self, node: Pool, inputs: TimedValue, kind: str, *, filler: int) -> str:
-        """Pool by slices, along the rows and then along the columns: exact for every integer."""
-        graph, value = self.graph, self._int32(inputs)
+    def _slide(
+        self, node: Pool, value: TimedValue, made: TimedValue, kind: str, *, filler: int
+    ) -> str:
+        """Pool by slices, axis by axis: exact for every integer."""
+        name = self.numbers(value)
         if any(node.padding):
-            pads = np.array([0, 0, *node.padding, 0, 0, *node.padding])
-            value = graph.op("Pad", value, graph.constant(pads, np.int64), self._constant(filler))
-        for axis in (0, 1):
-            size, stride = node.kernel[axis], node.stride[axis]
-            padded = inputs.shape[1 + axis] + 2 * node.padding[axis]
-            last = (padded - size) // stride * stride
+            name = self.padded(value, node.padding, node.padding, filler)
+        for axis, (size, stride) in enumerate(zip(node.kernel, node.stride, strict=True), start=1):
+            reach = (made.shape[axis] - 1) * stride + 1
             slices = [
-                graph.op(
-                    "Slice",
-                    value,
-                    *(
-                        graph.constant(np.array([number]), np.int64)
-                        for number in (first, first + last + 1, 2 + axis, stride)
-                    ),
-                )
-                for first in range(size)
+                self.part(name, axis, first, first + reach, step=stride) for first in range(size)
             ]
-            value = graph.chain(kind, slices)
-        return value
+            name = self.graph.chain(kind, slices)
+        return name
 
     def neuron(self, node: LevelNeuron, currents: TimedValue, reach: tuple[int, int]) -> list[str]:
         """Unroll a neuron whose membrane stays within ``reach``; return its levels as bytes."""
@@ -161,20 +159,6 @@ class IntegerNodes:
             )
         assert isinstance(node, IntegerNeuron)
         return _Unrolled(self.graph, node, currents, reach).levels
-
-    def readout(self, node: Readout, currents: TimedValue) -> str:
-        """Answer with the sum or with all instants."""
-        instants = currents.by_instant(self.graph)
-        if node.over_time == "none":
-            return stack(self.graph, instants)
-        return self.graph.chain("Add", instants)
-
-    def _int32(self, inputs: TimedValue) -> str:
-        value = inputs.batch(self.graph)
-        return self.graph.cast(value, np.int32) if inputs.is_byte else value
-
-    def _constant(self, values: Tensor | int) -> str:
-        return self.graph.constant(values, np.int32)
 
 
 class _Unrolled:
@@ -273,5 +257,14 @@ def _largest_sum(weight: Tensor) -> int:
     return int(weight.long().abs().flatten(1).sum(1).max())
 
 
-def _map(bias: Tensor) -> tuple[int, ...]:
-    return tuple(bias.shape[1:]) if bias.dim() == 3 else (1, 1)
+def _matmul_bits(left: int, right: int, *, terms: int) -> tuple[int, int]:
+    """Return the bits of the digits of two factors: the fewest products that are exact."""
+    found = [
+        (-(-left.bit_length() // a) * -(-right.bit_length() // b), a, b)
+        for a in range(1, 9)
+        for b in range(1, 9)
+        if terms * min(left, 2**a - 1) * min(right, 2**b - 1) < EXACT_FLOAT32
+    ]
+    if not found:
+        raise LoweringError(f"it adds {terms} products, and float32 is exact below 2**24 only")
+    return min(found)[1:]

@@ -7,73 +7,75 @@ use the engines' float convolutions, which are their best ones, and still give t
 import numpy as np
 from torch import Tensor
 
-from lbq.deploy.nodes import (
+from lbq.deploy.operators import (
     EXACT_FLOAT32,
     IntegerNeuron,
     LevelNeuron,
+    Matmul,
     Pool,
     Readout,
-    Shortcut,
     Synapse,
 )
 from lbq.errors import LoweringError
-from lbq.formats.onnx_graph import UNROLLED, Graph, ThresholdSearch, TimedValue, stack
+from lbq.formats.onnx_graph import UNROLLED, Graph, ThresholdSearch, TimedValue
+from lbq.formats.onnx_nodes import Nodes, convolution, is_global, per_channel, window
 
-PAIR_MAX = 2**15 - 1
-"""Where older processors saturate the sum of two products of a byte and a signed byte."""
 _VALUE = np.float32
 
 
-class RealNodes:
+class RealNodes(Nodes):
     """Writes nodes in float32.
 
     Args:
         graph: where to.
         is_integer: whether all numbers are integers, to be kept exact.
+        is_int8: whether the graph has int8 convolutions.
     """
 
-    def __init__(self, graph: Graph, *, is_integer: bool) -> None:
-        self.graph, self.is_integer = graph, is_integer
+    def __init__(self, graph: Graph, *, is_integer: bool, is_int8: bool = False) -> None:
+        super().__init__(graph, _VALUE)
+        self.is_integer, self._is_int8 = is_integer, is_int8
 
     def enter(self, value: str) -> str:
         """Take what enters the network."""
         return self.graph.cast(value, np.float32) if self.is_integer else value
 
-    def synapse(self, node: Synapse, inputs: TimedValue) -> str:
-        """Convolve or multiply, all instants in one batch."""
-        graph, value = self.graph, inputs.batch(self.graph)
-        weight = node.weight
+    def scaled(self, name: str, weight: str) -> str:
+        """Multiply by a constant.
+
+        In a graph with int8 convolutions OpenVINO takes it for the scale of bytes, moves it past
+        sums and rounds; it does not move past Round.
+        """
+        product = super().scaled(name, weight)
+        return self.graph.op("Round", product) if self._is_int8 else product
+
+    def synapse(self, node: Synapse, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Convolve or multiply, all timesteps in one batch."""
+        graph, value = self.graph, inputs[0].batch(self.graph)
         if node.is_linear:
-            value = value if len(inputs.shape) == 1 else graph.op("Flatten", value, axis=1)
-            arguments = [value, self._constant(weight.T)]
+            value = value if len(inputs[0].shape) == 1 else graph.op("Flatten", value, axis=1)
+            arguments = [value, self.constant(node.weight.T)]
             if node.bias is None:
                 return graph.op("MatMul", *arguments)
-            return graph.op("Gemm", *arguments, self._constant(node.bias))
-        arguments = [value, self._constant(weight)]
-        if node.bias is None:
-            return graph.op("Conv", *arguments, **convolution(node))
-        bias = self._constant(node.bias)
-        if node.bias.dim() == 3:
-            return graph.op("Add", graph.op("Conv", *arguments, **convolution(node)), bias)
-        return graph.op("Conv", *arguments, bias, **convolution(node))
+            return graph.op("Gemm", *arguments, self.constant(node.bias))
+        arguments = [value, self.constant(node.weight)]
+        if node.bias is None or node.bias.dim() > 1:
+            product = graph.op("Conv", *arguments, **convolution(node))
+            return self.with_bias(product, node, made)
+        return graph.op("Conv", *arguments, self.constant(node.bias), **convolution(node))
 
-    def shortcut(self, node: Shortcut, inputs: TimedValue) -> str:
-        """Multiply every channel."""
-        weight = self._constant(per_channel(node.weight, inputs.shape))
-        product = self.graph.op("Mul", inputs.batch(self.graph), weight)
-        if node.bias is None:
-            return product
-        return self.graph.op("Add", product, self._constant(per_channel(node.bias, inputs.shape)))
+    def matmul(self, node: Matmul, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Multiply matrices of levels."""
+        return self.graph.op("MatMul", *(value.batch(self.graph) for value in inputs))
 
-    def pool(self, node: Pool, inputs: TimedValue) -> str:
+    def pool(self, node: Pool, inputs: list[TimedValue], made: TimedValue) -> str:
         """Take the largest or the sum of every window."""
-        graph, value = self.graph, inputs.batch(self.graph)
+        graph, value = self.graph, inputs[0].batch(self.graph)
         if node.kind == "max":
             return graph.op("MaxPool", value, **window(node))
-        if covers_everything(node, inputs.shape):
-            axes = graph.constant(np.array([2, 3]), np.int64)
-            return graph.op("ReduceSum", value, axes, keepdims=1)
-        channels = inputs.shape[0]
+        if is_global(node, inputs[0]):
+            return self.sum_over_space(inputs[0])
+        channels = made.shape[0]
         ones = graph.constant(np.ones((channels, 1, *node.kernel)), _VALUE)
         return graph.op("Conv", value, ones, group=channels, **window(node))
 
@@ -86,17 +88,10 @@ class RealNodes:
                 check_exact(0, int(node.reset_amount.max()))
         return _Unrolled(self.graph, node, currents).levels
 
-    def readout(self, node: Readout, currents: TimedValue) -> str:
-        """Answer with the mean, the sum, or all instants."""
-        instants = currents.by_instant(self.graph)
-        is_stacked = node.over_time == "none"
-        total = stack(self.graph, instants) if is_stacked else self.graph.chain("Add", instants)
-        if node.over_time == "mean":
-            total = self.graph.op("Div", total, self._constant(len(instants)))
+    def readout(self, node: Readout, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Give integers of an integer network."""
+        total = super().readout(node, inputs, made)
         return self.graph.cast(total, np.int32) if self.is_integer else total
-
-    def _constant(self, values: Tensor | int) -> str:
-        return self.graph.constant(values, _VALUE)
 
 
 class _Unrolled:
@@ -212,34 +207,3 @@ def check_exact(low: int, high: int) -> None:
             f"its integers can reach {low}..{high}, and float32 is exact below 2**24 only; "
             f'export with style="exact", or use fewer weight bits'
         )
-
-
-def per_channel(values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Shape one value per channel to broadcast against ``[B, *shape]``."""
-    if values.numel() == 1:
-        return values.reshape(())
-    return values.reshape(1, -1, *[1] * (len(shape) - 1))
-
-
-def convolution(node: Synapse) -> dict[str, object]:
-    """Return the attributes of a convolution."""
-    return {
-        "strides": list(node.stride),
-        "pads": [*node.padding, *node.padding],
-        "dilations": list(node.dilation),
-        "group": node.groups,
-    }
-
-
-def window(node: Pool) -> dict[str, object]:
-    """Return the attributes of a pool."""
-    return {
-        "kernel_shape": list(node.kernel),
-        "strides": list(node.stride),
-        "pads": [*node.padding, *node.padding],
-    }
-
-
-def covers_everything(node: Pool, shape: tuple[int, ...]) -> bool:
-    """Tell whether one window covers the whole space."""
-    return tuple(node.kernel) == tuple(shape[1:]) and not any(node.padding)

@@ -1,6 +1,7 @@
 """Running exported files with ONNX Runtime or OpenVINO."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -11,6 +12,17 @@ from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeErro
 from lbq.formats.onnx_graph import OPENVINO_CONFIG
 
 Engine = Literal["onnxruntime", "openvino"]
+_ANSWER = "logits"
+
+
+def answer_name(index: int) -> str:
+    """Return the name of a graph's output: ``logits``, ``logits_2``, and so on."""
+    return _ANSWER if index == 0 else f"{_ANSWER}_{index + 1}"
+
+
+def is_answer(name: str) -> bool:
+    """Return whether this is the name of an output, not the path of a neuron."""
+    return re.fullmatch(rf"{_ANSWER}(_\d+)?", name) is not None
 
 
 class OnnxRunner:
@@ -36,9 +48,10 @@ class OnnxRunner:
         except Exception as error:  # engines raise many types for damaged files
             raise FormatError(f"{engine} cannot load {path}: {error}") from error
 
-    def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the logits."""
-        return next(iter(self.run_all(inputs).values()))
+    def __call__(self, inputs: np.ndarray) -> Any:
+        """Return the logits; of several outputs, a tuple."""
+        answers = tuple(value for name, value in self.run_all(inputs).items() if is_answer(name))
+        return answers[0] if len(answers) == 1 else answers
 
     def run_all(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Return every output by name: the logits, and levels where the file has them."""
@@ -58,8 +71,11 @@ class OnnxRunner:
         return self._run(np.ascontiguousarray(inputs))
 
 
-def run_onnx(path: str | Path, inputs: np.ndarray, *, engine: Engine = "onnxruntime") -> np.ndarray:
-    """Run an exported file once and return its logits; an :class:`OnnxRunner` stays loaded."""
+def run_onnx(path: str | Path, inputs: np.ndarray, *, engine: Engine = "onnxruntime") -> Any:
+    """Run an exported file once and return its logits; of several outputs, a tuple.
+
+    An :class:`OnnxRunner` stays loaded.
+    """
     return OnnxRunner(path, engine=engine)(inputs)
 
 

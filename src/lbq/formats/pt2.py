@@ -9,6 +9,7 @@ import os
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch.export import Dim
 
 from lbq.atomic_files import atomic_write
 from lbq.config_io import parse_json
-from lbq.deploy.lowered_network import LoweredNetwork
+from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.formats.metadata import Metadata, empty_network, read_metadata, write_metadata
 
@@ -63,8 +64,11 @@ def read_pt2(path: Path) -> tuple[nn.Module, Metadata]:
 
 
 @torch.no_grad()
-def run_pt2(path: Path, inputs: Tensor) -> Tensor:
-    """Run a program once and return its logits; of an integer network, integers."""
+def run_pt2(path: Path, inputs: Tensor) -> Any:
+    """Run a program once and return its logits; of an integer network, integers.
+
+    A program with several outputs returns a tuple.
+    """
     program, metadata = read_pt2(path)
     empty_network(metadata).check_input(inputs)
     return program(inputs)

@@ -3,221 +3,125 @@
 The first uses the shapes of the manifest alone; nothing is computed and no tensor is touched.
 """
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.bounds import PIXEL_MAX
-from lbq.deploy.lowered_network import INPUT
-from lbq.deploy.nodes import IntegerNeuron, LevelNeuron, Shortcut, Synapse
-from lbq.formats.container import MAX_LEVEL, MAX_PROOF, MAX_VALUES, require
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.operators import (
+    GraphError,
+    IntegerNeuron,
+    LevelNeuron,
+    Operator,
+    Readout,
+    Rearrange,
+    Shortcut,
+    Synapse,
+    Value,
+)
+from lbq.deploy.operators.operator_base import MAX_RANK
+from lbq.errors import ParameterError
+from lbq.formats.container import DTYPES, MAX_PROOF, MAX_VALUES, BundleError, Region, require
 from lbq.formats.manifest import Entry, Manifest
 
-_MAX_SIGNED = 127
-"""Signed levels are int8."""
 _SHORTCUT_BITS = 16
 _DECAYS = (0.0, 2.0)
 """What a real decay may be: some neurons learn one above 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValueInfo:
-    """What a node gives: for one sample at one instant, values of this shape."""
-
-    shape: tuple[int, ...]
-    has_time: bool
-    max_level: int | None
-    """Largest size of levels (or sums of them); None for currents."""
-
-
-def check_graph(manifest: Manifest) -> dict[str, ValueInfo]:
+def check_graph(manifest: Manifest) -> dict[str, Value]:
     """Check that nodes fit together; return what each of them gives."""
-    values = {
-        INPUT: ValueInfo(
-            shape=manifest.input_shape,
-            has_time=manifest.takes_frames,
-            max_level=PIXEL_MAX if manifest.is_integer else None,
-        )
-    }
-    require(len(manifest.input_shape) in (1, 3), "shape", f"input_shape {manifest.input_shape}")
-    _check_size(manifest.input_shape, INPUT)
-    read: set[str] = {INPUT}
-    for entry in manifest.nodes:
-        require(entry.path not in values, "name", f"two nodes are called {entry.path}")
-        for name in entry.inputs:
-            require(name in values, "order", f"{entry.path} reads {name[:80]!r}, not before it")
-        read.update(entry.inputs)
-        values[entry.path] = _infer(entry, [values[name] for name in entry.inputs], manifest)
-        _check_size(values[entry.path].shape, entry.path)
-    last = manifest.nodes[-1]
-    unread = [e.path for e in manifest.nodes[:-1] if e.path not in read or e.kind == "readout"]
+    network = build(manifest, _without_numbers)
+    rank = len(manifest.input_shape)
+    require(rank <= MAX_RANK, "shape", f"input_shape has {rank} axes, at most {MAX_RANK} are read")
+    try:
+        values = network.values(max_size=MAX_VALUES)
+    except GraphError as error:
+        raise BundleError(error.rule, str(error)) from error
+    read = {name for ref in network.plan for name in ref.inputs}
+    ends = [ref.path for ref, node in network.nodes() if isinstance(node, Readout)]
+    unread = [ref.path for ref in network.plan if (ref.path in read) == (ref.path in ends)]
     require(not unread, "unread", f"no node reads {', '.join(unread[:5])}")
+    last = manifest.nodes[-1]
     require(last.kind == "readout", "unread", f"the last node, {last.path}, is a {last.kind}")
-    _check_proof(manifest, values)
+    for ref, node in network.nodes():
+        if isinstance(node, Readout):
+            words = ("sum" if manifest.is_integer else "mean", "none")
+            is_right = node.over_time in words and values[ref.inputs[0]].has_time
+            require(is_right, "signal", f"{ref.path} takes the {node.over_time} over time")
+            is_alike = not manifest.is_integer or node.over_time == last.settings["over_time"]
+            require(is_alike, "signal", f"{ref.path} and {last.path} treat time differently")
+    _check_proof(network, values)
     _check_dtypes(manifest)
     return values
 
 
-def _infer(entry: Entry, entering: list[ValueInfo], manifest: Manifest) -> ValueInfo:
-    first, path, settings = entering[0], entry.path, entry.settings
-    if "has_time" in settings:
-        matches = settings["has_time"] == first.has_time
-        require(matches, "signal", f"has_time of {path} contradicts what it reads")
-    if entry.kind in ("synapse", "shortcut"):
-        _check_max_input(entry, first)
-        shape = _synapse(entry, first) if entry.kind == "synapse" else _shortcut(entry, first)
-        return replace(first, shape=shape, max_level=None)
-    if entry.kind == "pool":
-        return _pool(entry, first)
-    for value in entering:
-        require(value.max_level is None, "signal", f"{path} takes currents, it reads levels")
-        require(
-            (value.shape, value.has_time) == (first.shape, first.has_time),
-            "shape",
-            f"{path} reads shapes {first.shape} and {value.shape}, or some without time",
-        )
-    if entry.kind == "merge":
-        return first
-    is_timed = entry.kind != "repeat"
-    what = "a sequence" if is_timed else "one instant"
-    require(first.has_time == is_timed, "signal", f"{path} takes {what}")
-    if entry.kind == "repeat":
-        steps = settings["timesteps"]
-        require(steps == manifest.timesteps, "timesteps", f"{path} repeats {steps} times")
-        return replace(first, has_time=True)
-    if entry.kind == "readout":
-        over_time, words = settings["over_time"], ("sum" if manifest.is_integer else "mean", "none")
-        require(over_time in words, "signal", f"{path} takes the {over_time} over time")
-        return first
-    return _neuron(entry, first, manifest)
+def build(manifest: Manifest, tensor_of: Callable[[Region], Tensor]) -> LoweredNetwork:
+    """Build the network of a manifest.
 
-
-def _check_max_input(entry: Entry, entering: ValueInfo) -> None:
-    says, comes = entry.settings["max_input"], entering.max_level
-    if entering.max_level is None:
-        # the proof knows how large the currents of an integer network get
-        require(
-            says is None or entry.bound is not None,
-            "max-input",
-            f"{entry.path} reads real numbers and claims 0..{says}",
-        )
-        return
-    require(
-        says is not None and says >= entering.max_level,
-        "max-input",
-        f"{entry.path} says that levels to {says} enter, but they reach {comes}",
+    Args:
+        manifest: of the bundle.
+        tensor_of: returns the tensor of a region.
+    """
+    network = LoweredNetwork(
+        timesteps=manifest.timesteps,
+        input_shape=manifest.input_shape,
+        takes_frames=manifest.takes_frames,
+        logit_scale=manifest.logit_scale,
+        origin=manifest.origin,
     )
+    known = {INPUT}
+    for entry in manifest.nodes:
+        require(entry.path not in known, "name", f"two nodes are called {entry.path}")
+        for name in entry.inputs:
+            require(name in known, "order", f"{entry.path} reads {name[:80]!r}, not before it")
+        known.add(entry.path)
+        tensors: dict[str, Tensor | None] = {
+            role: None if region is None else tensor_of(region)
+            for role, region in entry.tensors.items()
+        }
+        _check_free(network, entry)
+        try:
+            node = entry.operator(**tensors, **entry.settings)
+        except ParameterError as error:
+            raise BundleError("max-level", f"{entry.path}: {error}") from error
+        network.add(entry.path, node, *entry.inputs)
+    return network
 
 
-def _synapse(entry: Entry, entering: ValueInfo) -> tuple[int, ...]:
-    weight, bias = entry.shape("weight"), entry.shape("bias")
-    assert weight is not None
-    settings, path = entry.settings, entry.path
-    where = f"weight {weight} of {path} reads {entering.shape}"
-    if len(weight) == 2:
-        require(weight[1] == math.prod(entering.shape), "shape", where)
-        plain = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
-        require(
-            all(settings[name] == value for name, value in plain.items()),
-            "shape",
-            f"{path} is a linear layer with stride, padding, dilation or groups",
-        )
-        shape = weight[:1]
-    else:
-        groups = settings["groups"]
-        require(len(weight) == 4 and len(entering.shape) == 3, "shape", where)
-        require(weight[1] * groups == entering.shape[0], "shape", f"{where} in {groups} groups")
-        require(weight[0] % groups == 0, "shape", f"{path}: {weight[0]} outputs, {groups} groups")
-        reach = [d * (k - 1) + 1 for k, d in zip(weight[2:], settings["dilation"], strict=True)]
-        shape = (weight[0], *_slide(entry, entering.shape[1:], reach))
-    require(
-        bias in (None, weight[:1], shape), "shape", f"bias {bias} of {path}, which gives {shape}"
-    )
-    return shape
+def _without_numbers(region: Region) -> Tensor:
+    """Return a tensor that has a shape and a type, and no memory."""
+    require(region.num_values < 2**62, "size", f"a tensor of shape {region.shape}")
+    return torch.empty(1, dtype=DTYPES[region.dtype], device="meta").expand(region.shape)
 
 
-def _shortcut(entry: Entry, entering: ValueInfo) -> tuple[int, ...]:
-    for role in ("weight", "bias"):
-        shape = entry.shape(role)
-        fits = shape in (None, (1,), entering.shape[:1])
-        require(fits, "shape", f"{role} {shape} of {entry.path} reads {entering.shape}")
-    return entering.shape
+def _check_free(network: LoweredNetwork, entry: Entry) -> None:
+    """Check that torch can give the path to a module."""
+    parent: nn.Module = network
+    *folders, name = entry.path.split(".")
+    for folder in folders:
+        child = getattr(parent, folder, None)
+        if child is None and not hasattr(parent, folder):
+            parent = nn.Module()  # as add() will make it
+            continue
+        if not isinstance(child, nn.Module):
+            raise BundleError("name", f"{folder!r} in {entry.path} is taken")
+        parent = child
+    require(not hasattr(parent, name), "name", f"{name!r} in {entry.path} is taken")
 
 
-def _pool(entry: Entry, entering: ValueInfo) -> ValueInfo:
-    kernel, padding = entry.settings["kernel"], entry.settings["padding"]
-    require(len(entering.shape) == 3, "shape", f"{entry.path} pools {entering.shape}")
-    fits = all(2 * p <= k for p, k in zip(padding, kernel, strict=True))
-    require(fits, "shape", f"{entry.path} pads {padding} around windows of {kernel}")
-    shape = (entering.shape[0], *_slide(entry, entering.shape[1:], kernel))
-    largest = entering.max_level
-    if largest is not None and entry.settings["kind"] == "sum":
-        largest *= math.prod(kernel)
-    return replace(entering, shape=shape, max_level=largest)
-
-
-def _slide(entry: Entry, space: tuple[int, ...], reach: list[int] | tuple[int, ...]) -> list[int]:
-    """Return how many positions a window has along each axis."""
-    stride, padding = entry.settings["stride"], entry.settings["padding"]
-    axes = zip(space, padding, reach, stride, strict=True)
-    counts = [(size + 2 * pad - wide) // step + 1 for size, pad, wide, step in axes]
-    require(min(counts) >= 1, "shape", f"the window of {entry.path} is wider than {space}")
-    return counts
-
-
-def _neuron(entry: Entry, entering: ValueInfo, manifest: Manifest) -> ValueInfo:
-    path, channels, settings = entry.path, entering.shape[:1], entry.settings
-    thresholds, reset_amount = entry.shape("thresholds"), entry.shape("reset_amount")
-    is_signed = settings.get("is_signed", False)
-    require(
-        thresholds is not None and len(thresholds) == 2 and thresholds[1:] in ((1,), channels),
-        "shape",
-        f"thresholds {thresholds} of {path} for {channels} channels",
-    )
-    assert thresholds is not None
-    largest = _MAX_SIGNED if is_signed else MAX_LEVEL
-    require(thresholds[0] <= largest, "max-level", f"{path} has {thresholds[0]} levels")
-    fits = reset_amount in ((1,), channels)
-    require(fits, "shape", f"reset_amount {reset_amount} of {path} for {channels} channels")
-    if entry.kind == "level_neuron":
-        require(entry.shape("decay") == (1,), "shape", f"decay {entry.shape('decay')} of {path}")
-        mixture, square = entry.shape("mixture"), (manifest.timesteps,) * 2
-        require(mixture in (None, square), "shape", f"mixture {mixture} of {path}")
-    else:
-        small = settings["multiplier"] <= 2 ** settings["shift"]
-        require(small, "decay", f"{path} multiplies its carry by more than one")
-    per_threshold_state = settings.get("per_threshold_state", False)
-    per_channel = entry.kind == "level_neuron" and (thresholds[1], reset_amount) != (1, (1,))
-    if settings["resets_after_decay"]:
-        sound = thresholds[0] == 1 and not (is_signed or per_threshold_state or per_channel)
-        sound &= settings["reset"] == "event"
-        require(sound, "reset", f"{path} resets after its decay: one threshold, one event, no sign")
-    if per_threshold_state:
-        sound = settings["reset"] == "zero" and thresholds[1] == 1 and not is_signed
-        require(
-            sound,
-            "reset",
-            f"{path} has a state per threshold: it resets to zero, all channels alike",
-        )
-    return replace(entering, max_level=thresholds[0])
-
-
-def _check_size(shape: tuple[int, ...], path: str) -> None:
-    require(math.prod(shape) <= MAX_VALUES, "size", f"{path} gives values of shape {shape}")
-
-
-def _check_proof(manifest: Manifest, values: dict[str, ValueInfo]) -> None:
+def _check_proof(network: LoweredNetwork, values: dict[str, Value]) -> None:
     """Limit the work of the overflow proof, which visits every channel of every node."""
     work = 0
-    for entry in manifest.nodes:
-        visits = len(entry.inputs)
-        if entry.kind == "integer_neuron":
-            thresholds = entry.shape("thresholds")
-            assert thresholds is not None
-            visits = thresholds[0] * manifest.timesteps
-        work += visits * values[entry.path].shape[0]
+    for ref, node in network.nodes():
+        value = values[ref.path]
+        if isinstance(node, Rearrange):  # every value, to see which channel it comes from
+            work += value.size
+        elif isinstance(node, IntegerNeuron):
+            work += node.max_level * network.timesteps * value.shape[0]
+        else:
+            work += len(ref.inputs) * value.shape[0]
     require(work <= MAX_PROOF, "size", f"{work:,} inputs, thresholds and timesteps to prove")
 
 
@@ -236,7 +140,7 @@ def _check_dtypes(manifest: Manifest) -> None:
             require(fits, "dtype", f"{entry.path} has weights of {weight.dtype} and bits {bits}")
 
 
-def check_values(path: str, node: nn.Module) -> None:
+def check_values(path: str, node: Operator) -> None:
     """Check a node's tensors: finite, within their bits, rising thresholds, a decay in range."""
     for name, tensor in node.named_buffers():
         # the extremes of a tensor with a NaN are NaN, for which comparisons are false

@@ -1,4 +1,4 @@
-"""Residual blocks, ``[T, B, C, H, W]`` in and out. They can be traced by torch.fx."""
+"""Residual blocks, ``[T, B, C, H, W]`` in and out. They can be exported and traced by torch."""
 
 from collections.abc import Callable
 from typing import Literal

@@ -228,16 +228,17 @@ def _run(model: nn.Module, x: Tensor) -> tuple[dict[str, torch.Size], list[Tenso
     ]
     with removing_hooks(hooks):
         answer = model(x)
-    return shapes, [*_tensors_in(answer)]
+    return shapes, [*tensors_in(answer)]
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of an output: of tuples, lists and dictionaries, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
         items = value.values() if isinstance(value, dict) else value
         for item in cast(Iterable[Any], items):
-            yield from _tensors_in(item)
+            yield from tensors_in(item)
 
 
 def _check_independent(alone: Tensor, answer: Tensor, backward: Tensor, taken: str) -> None:

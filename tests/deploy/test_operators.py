@@ -1,9 +1,23 @@
+import random
+
 import numpy as np
 import pytest
 import torch
+from random_operators import TIMESTEPS, random_inputs, random_operator
 from torch import nn
 
-from lbq.deploy.nodes import IntegerNeuron, LevelNeuron, Merge, Pool, Readout, Shortcut, Synapse
+from lbq.deploy.operators import (
+    IntegerNeuron,
+    Interval,
+    LevelNeuron,
+    Merge,
+    Move,
+    Pool,
+    Readout,
+    Rearrange,
+    Shortcut,
+    Synapse,
+)
 from lbq.errors import LevelError, ParameterError
 
 
@@ -114,3 +128,71 @@ def test_nodes_hold_no_state_between_calls():  # S1
     assert torch.equal(neuron(second), alone)
     order = torch.from_numpy(np.random.default_rng(0).permutation(5))
     assert torch.equal(neuron(second[:, order]), alone[:, order])
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_an_operator_gives_the_shape_and_the_levels_that_it_says(seed):
+    node, values = random_operator(seed)
+    value = node.infer(values, timesteps=TIMESTEPS)
+    given = node(*random_inputs(random.Random(seed), values))
+    leading = (TIMESTEPS, 2) if value.has_time else (2,)
+    assert given.shape == (*leading, *value.shape)
+    if value.max_level is not None:
+        assert given.min() >= 0
+        assert given.max() <= value.max_level
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_no_value_leaves_the_interval_of_its_channel(seed):
+    assert values_outside(seed) == 0
+
+
+def values_outside(seed):
+    """Count the channels of a random operator whose values leave their interval."""
+    node, values = random_operator(seed)
+    inputs = random_inputs(random.Random(seed + 1), values)
+    entering = [
+        Interval.of(0, value.max_level) if value.max_level is not None else _interval_of(x, value)
+        for x, value in zip(inputs, values, strict=True)
+    ]
+    inner, outer = node.bound(entering, values, timesteps=TIMESTEPS)
+    value = node.infer(values, timesteps=TIMESTEPS)
+    found = _interval_of(node(*inputs), value)
+    assert (inner is not None) == node.has_bound
+    outside = int(((found.low < outer.low) | (found.high > outer.high)).sum())
+    if inner is not None:
+        low, high = inner.extremes()
+        outside += int(((found.low < low) | (found.high > high)).sum())
+    return outside
+
+
+def _interval_of(values, value):
+    """Return the smallest and the largest value of every channel."""
+    by_channel = values.movedim(2 if value.has_time else 1, 0).reshape(value.shape[0], -1).long()
+    low, high = by_channel.amin(1), by_channel.amax(1)
+    return Interval(low.numpy().astype(object), high.numpy().astype(object))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_channels_of_a_move_are_those_that_its_values_come_from(seed):
+    node, values = random_operator(seed * 7)
+    if not isinstance(node, Move):
+        return
+    marks, first = [], 0
+    for value in values:
+        marks.append(np.arange(first, first + value.shape[0]))
+        first += value.shape[0]
+    moved = node.channels(marks, values)
+    inputs = [
+        torch.from_numpy(mark + 1).reshape(-1, *[1] * (len(value.shape) - 1)).expand(value.shape)
+        for mark, value in zip(marks, values, strict=True)
+    ]
+    leading = 2 if node.has_time else 1
+    given = node(*(x.reshape(*[1] * leading, *x.shape).clone() for x in inputs))
+    given = given.reshape(given.shape[leading], -1)  # [C, n], 0 where zeros were put
+    for channel, row in enumerate(given.tolist()):
+        sources = set(row) - {0}
+        if moved is not None:
+            assert sources == {int(moved[channel]) + 1}
+    if moved is None and isinstance(node, Rearrange):
+        assert any(len(set(row)) > 1 for row in given.tolist())

@@ -1,0 +1,126 @@
+// The operators of an integer network: one table with their names, settings, tensors, shape rules, bound rules and
+// exact kernels. Reader, proof, interpreter and engine read it; src/lbq/deploy/operators has the same rules.
+#pragma once
+
+#include <string_view>
+
+#include "lbq_model.h"
+#include "network.h"
+
+namespace lbq {
+
+constexpr int64_t kMaxLevel = 255;       // of a neuron
+constexpr int64_t kMaxValues = 1 << 24;  // output values of a node for one sample and timestep
+constexpr int64_t kMaxTimesteps = 4096;
+
+// A node cannot read what enters it, or has a setting that it cannot have. The caller adds the path of the node.
+struct GraphError {
+  lbq_model_status rule;
+  char text[256];
+};
+void require_rule(bool holds, lbq_model_status rule, const char* format, ...) __attribute__((format(printf, 3, 4)));
+
+// A product that stays at the largest integer where it would pass it; for sizes, which are not negative.
+int64_t saturating_product(int64_t one, int64_t other);
+int64_t saturating_size(const Shape& shape);
+
+// ---- settings ----
+
+// The value of a setting: integers, or a word; neither for null.
+struct SettingValue {
+  bool is_null = false;
+  std::string_view word;
+  Factors numbers;
+};
+
+struct Setting {
+  enum class Form : uint8_t { kFlag, kNumber, kList, kWord };
+  const char* name = nullptr;
+  Form form = Form::kFlag;
+  void (*store)(Node& node, const SettingValue& value) = nullptr;
+  int64_t low = 0, high = 1;  // of every number; of a word, `high` is its last place
+  int32_t least = 1, most = 1;  // numbers of a list
+  bool is_optional = false;     // may be null
+  const char* words[4] = {};
+};
+
+// Check the range of a setting and store it in the node; throws GraphError.
+void store_setting(Node& node, const Setting& setting, const SettingValue& value);
+
+// ---- the overflow proof ----
+
+// Further than anything that fits. Intervals stop there: nothing brings them back, so they are refused.
+constexpr int64_t kBeyond = int64_t{1} << 62;
+
+struct Interval {
+  int64_t low = 0, high = 0;
+
+  Interval operator+(Interval other) const;
+  Interval operator*(int64_t factor) const;  // not negative
+  Interval hull(Interval other) const;
+  Interval with_zero() const { return hull({0, 0}); }
+  bool operator==(Interval other) const { return low == other.low && high == other.high; }
+  bool fits() const { return low >= INT32_MIN && high <= INT32_MAX; }
+};
+
+// One interval per channel, or one for all.
+using Intervals = std::vector<Interval>;
+Interval hull_of(const Intervals& intervals);
+
+// An input of a node in the proof.
+struct Entering {
+  ValueInfo value;
+  const Intervals* intervals;
+};
+
+// ---- exact kernels ----
+
+// The values of one sample at one instant, in C order.
+struct Operand {
+  const int64_t* data;
+  Shape shape;
+};
+
+// ---- the table ----
+
+struct Role {
+  const char* name = nullptr;
+  Integers Node::*tensor = nullptr;
+  int32_t widths = 0;  // allowed bytes per integer, added up: 1, 2, 4
+  bool is_optional = false;
+};
+
+constexpr int kMaxSettings = 8, kMaxRoles = 2;
+
+struct Operator {
+  const char* name;  // in a bundle
+  int64_t least_inputs, most_inputs;
+  bool has_bound;  // whether it computes integers; otherwise it moves, selects or pools those of others
+  // The output; fills in what follows from the inputs, none larger than kMaxValues, and the shapes of the tensors.
+  // Throws GraphError.
+  ValueInfo (*infer)(Node& node, const std::vector<ValueInfo>& inputs, int64_t timesteps);
+  // The hull of all integers that it computes, partial sums included, and the intervals of its output.
+  Interval (*bound)(const Node& node, const std::vector<Entering>& inputs, int64_t timesteps, Intervals& gives);
+  // The output of one sample at one instant; null for a neuron, which also has a carry.
+  void (*run)(const Node& node, const std::vector<Operand>& inputs, int64_t* output);
+  Setting settings[kMaxSettings];  // the first without a name ends them
+  Role roles[kMaxRoles];
+};
+
+const Operator& operator_of(Kind kind);
+// The operator of this name; null if there is none.
+const Operator* find_operator(std::string_view name, Kind& kind);
+
+// The shape rule of a node: fills in the node and returns what it gives.
+ValueInfo infer(Node& node, const std::vector<ValueInfo>& inputs, int64_t timesteps);
+
+// Throw GraphError unless all nodes but the readouts are read, the last node is a readout, and all treat time alike.
+void check_outputs(const Network& network);
+
+// Thresholds are positive and do not fall, and resets remove something. Throws GraphError.
+void check_thresholds(const Node& neuron);
+
+// One timestep of a neuron, exactly: updates its carries.
+void run_neuron(const Node& node, const int64_t* currents, int64_t* carry, int64_t* levels);
+
+}  // namespace lbq

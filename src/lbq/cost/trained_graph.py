@@ -1,0 +1,519 @@
+"""``TrainedGraph``: the graph of a trained network, as it is written, to count its operations.
+
+Operators are captured and read as in lowering (:mod:`lbq.deploy.lowering`), with two differences.
+Nothing is folded, composed or reordered: every convolution and linear layer stays a synapse of its
+own. And nothing is refused: what no operator of a lowered network computes gives real numbers, and
+a synapse that reads them costs MACs.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from lbq.cost.count_table import SynapseSize
+from lbq.cost.fan_out import num_valid_taps
+from lbq.deploy.capture import EXPORTED_BATCH, Call, Constant, capture
+from lbq.deploy.graph import INPUT, LoweredNetwork
+from lbq.deploy.layout import BATCH, TIME, Axis, Factor, Layout
+from lbq.deploy.lowering.context import Context
+from lbq.deploy.lowering.lowering import HANDLERS
+from lbq.deploy.lowering.values import ScaledInput, SymbolicValue, numbers
+from lbq.deploy.operators import Operator, Synapse, Value
+from lbq.deploy.pool_args import per_axis
+from lbq.errors import CountError, LoweringError, TimeError
+from lbq.models.time import explain_batch_axis
+from lbq.neurons.neuron import Neuron
+
+_NORMS = ("aten.batch_norm", "aten._native_batch_norm_legit_no_training")
+_MATRICES = {
+    **{"aten.linear": "weight", "aten.addmm": "mat2", "aten.matmul": "other"},
+    **{"aten.mm": "mat2", "aten.bmm": "mat2"},
+}
+"""Operators that multiply by a matrix, and the argument that is it."""
+_ADDITIONS = ("aten.add", "aten.sub", "aten.rsub")
+_PRODUCTS = (
+    *("matmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "dot", "vdot", "inner"),
+    *("einsum", "tensordot", "bilinear", "linear", "scaled_dot_product_attention", "lstm", "gru"),
+    *("rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+    *("conv1d", "conv2d", "conv3d", "convolution", "_native_multi_head_attention"),
+    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "_transformer_encoder_layer_fwd"),
+)
+"""Operators that multiply signals by each other, or whose products are not known."""
+
+
+class Emission(Operator):
+    """A neuron: whatever it reads, it emits levels.
+
+    Args:
+        name: path of the neuron in the trained network.
+        shape: of its levels, for one sample at one timestep.
+        max_level: the largest level.
+        timesteps: of this neuron.
+    """
+
+    op = "emission"
+    num_inputs = (0, 1 << 16)
+
+    def __init__(
+        self, name: str, shape: tuple[int, ...], *, max_level: int, timesteps: int
+    ) -> None:
+        super().__init__()
+        self.name, self.shape = name, shape
+        self.max_level, self.timesteps = max_level, timesteps
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Return the levels."""
+        return Value(shape=self.shape or (1,), has_time=True, max_level=self.max_level)
+
+
+class RealNumbers(Operator):
+    """What an operator gives that is not followed.
+
+    Args:
+        value: its result.
+    """
+
+    op = "real_numbers"
+    num_inputs = (0, 1 << 16)
+
+    def __init__(self, value: Value) -> None:
+        super().__init__()
+        self.value = value
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Return the result."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class _Lost:
+    """A tensor whose axes cannot be told."""
+
+    sources: tuple[str, ...]
+    is_static: bool
+
+
+@dataclass(frozen=True)
+class _Results:
+    """Several tensors that an operator gives and that are not followed."""
+
+    call: Call
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SynapseRun:
+    """One call of a convolution or linear layer, for one sample."""
+
+    size: SynapseSize
+    """With the timesteps of this call."""
+    instants: frozenset[int]
+    """Timesteps of an input that was picked out of time."""
+    source: Call
+    nodes: tuple[str, ...]
+    """Synapses of the graph: one for each part of a sum or of a concatenation."""
+
+    def continues(self, before: "list[SynapseRun]") -> bool:
+        """Return whether this is the same synapse at another timestep, not a second use."""
+        last = before[-1]
+        if (self.size.name, self.size.num_weights) != (last.size.name, last.size.num_weights):
+            return False
+        if not self.instants:  # reading a static input again repeats the same work
+            return self.source is last.source and not last.instants
+        ours = [run.instants for run in before]
+        return len(self.instants) == 1 and all(seen and not seen & self.instants for seen in ours)
+
+
+class TrainedGraph(Context):
+    """Reads a trained network.
+
+    Args:
+        model: any network that torch.export can export. It is not changed.
+        example: an input of one sample.
+        batch_axis: axis of the samples in the example.
+
+    Attributes:
+        network: the graph; :class:`Emission` stands for neurons.
+        names: of its synapses, as the trained network has them.
+        untracked: operators that make real numbers of levels.
+        uncounted: products that are neither synapses nor of levels.
+    """
+
+    def __init__(self, model: nn.Module, example: Tensor, *, batch_axis: int) -> None:
+        has_time = batch_axis == 1
+        shape, timesteps = tuple(example.shape[batch_axis + 1 :]), len(example) if has_time else 0
+        network = LoweredNetwork(timesteps=timesteps, input_shape=shape, takes_frames=has_time)
+        super().__init__(network, torch.float32)
+        self.names: dict[str, str] = {}
+        self.untracked: list[str] = []
+        self.uncounted: list[str] = []
+        self._runs: list[SynapseRun] = []
+        self._emissions: list[Emission] = []
+        self._batch_axis = explain_batch_axis(example, batch_axis)
+        self._instants: dict[str, frozenset[int]] = {INPUT: frozenset()}
+        self._begins_unseen = False
+        layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps or None)
+        term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1), max_size=None)
+        self._input = SymbolicValue(terms=(term,), layout=layout)
+        try:
+            captured = capture(model, example, batch_axis=batch_axis)
+        except LoweringError as error:
+            raise CountError(
+                f"torch.export cannot read this network: {error}. {self._batch_axis}"
+            ) from error
+        for call in captured.calls:
+            self.values[call] = self._read(call)
+        network.remove_unread(
+            source for output in captured.outputs for source in self._sources(output)
+        )
+
+    def synapses(self, reads_levels: Callable[[str], bool]) -> list[SynapseSize]:
+        """Return the size of every synapse; the calls of a loop over time are one.
+
+        Args:
+            reads_levels: whether levels enter a synapse of the graph.
+        """
+        groups: list[list[SynapseRun]] = []
+        for run in self._runs:
+            for group in groups:
+                if run.continues(group):
+                    group.append(run)
+                    break
+            else:
+                groups.append([run])
+        return [self._joined(group, reads_levels) for group in groups]
+
+    def _joined(self, runs: list[SynapseRun], reads_levels: Callable[[str], bool]) -> SynapseSize:
+        first = runs[0].size
+        times = [run.size.timesteps for run in runs if run.size.timesteps is not None]
+        is_known = len(times) == len(runs) and not (self._begins_unseen and first.timesteps == 1)
+        known = sum(times) if is_known else None
+        return replace(
+            first,
+            macs=sum(run.size.macs for run in runs),
+            padded_macs=sum(run.size.padded_macs for run in runs),
+            timesteps=known,
+            inputs=sum(run.size.inputs for run in runs) // (known or 1),
+            has_real_input=not any(reads_levels(node) for run in runs for node in run.nodes),
+        )
+
+    # --- calls
+
+    def _read(self, call: Call) -> Any:
+        if call.operator == "input":
+            return self._input
+        if call.operator == "lbq.neuron":
+            return self._emitted(call)
+        sources = [self.values[source] for source in _signals(call)]
+        before = len(self.network.plan)
+        value = self._followed(call, sources)
+        if value is None:
+            value = self._not_followed(call)
+        size = self._size(call)
+        if size is not None:
+            source, dense, instants = size
+            added = [ref.path for ref in self.network.plan[before:]]
+            nodes = [path for path in added if isinstance(self._node(path), Synapse)]
+            self.names.update((path, dense.name) for path in nodes)
+            run = SynapseRun(size=dense, instants=instants, source=source, nodes=tuple(nodes))
+            self._runs.append(run)
+        return value
+
+    def _node(self, path: str) -> nn.Module:
+        return self.network.get_submodule(path)
+
+    def _followed(self, call: Call, sources: list[Any]) -> Any:
+        """Return what the operator gives as lowering reads it; None if it is not followed."""
+        if call.operator not in HANDLERS or call.operator in _NORMS:
+            return None
+        if any(isinstance(source, _Lost | _Results) for source in sources):
+            return None
+        try:
+            made = HANDLERS[call.operator](self, call)
+        except LoweringError:
+            return None
+        if isinstance(made, tuple):
+            return tuple(map(self.materialize, cast(tuple[Any, ...], made)))
+        value = self.materialize(made)
+        is_sum = call.operator in _ADDITIONS and len(sources) == 2
+        is_synapse = self._matrix_or_kernel(call) is not None
+        keeps = value.are_levels or is_sum or is_synapse or not any(map(_has_levels, sources))
+        return value if keeps else None
+
+    def _emitted(self, call: Call) -> SymbolicValue:
+        """Add a neuron; its currents are ``[T, B, ...]``, whatever they were made of."""
+        assert isinstance(call.module, Neuron)
+        if any(node.name == call.path for node in self._emissions):
+            raise CountError(
+                f"the neuron {call.path} runs twice in one pass, so its levels cannot be told "
+                f"apart; give every place in the network a neuron of its own"
+            )
+        if call.shape[1:2] != (EXPORTED_BATCH,):
+            axes = ", ".join("B" if n == EXPORTED_BATCH else str(n) for n in call.shape)
+            raise TimeError(
+                f"{call.path} emits [{axes}]. A neuron takes time as the first axis and the batch, "
+                f"B, as the second, so this network has no time axis. Add RepeatOverTime(T) before "
+                f"the first neuron and OverTime around the layers between neurons. "
+                f"{self._batch_axis}"
+            )
+        source, timesteps = call.arguments["currents"], call.shape[0]
+        before, max_level = self.values[source], call.module.max_level
+        if not isinstance(before, SymbolicValue) or not before.layout.has_time:
+            self._begins_unseen |= timesteps > 1
+        self.network.timesteps = max(self.network.timesteps, timesteps)
+        node = Emission(call.path, call.shape[2:], max_level=max_level, timesteps=timesteps)
+        self._emissions.append(node)
+        path, shape = self.add(call.path, node, *self._sources(source)), call.shape[2:] or (1,)
+        layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
+        layout = replace(layout, axes=layout.axes[: len(call.shape)])
+        term = ScaledInput(source=path, shape=shape, scale=numbers(1), max_size=max_level)
+        return SymbolicValue(terms=(term,), layout=layout)
+
+    def _not_followed(self, call: Call) -> Any:
+        """Return real numbers in place of what the operator gives."""
+        signals = _signals(call)
+        name = f"{call.operator.removeprefix('aten.')} in {call.place}"
+        if any(_has_levels(self.values[signal]) for signal in signals):
+            self.untracked.append(name)
+        is_product = call.operator.removeprefix("aten.") in _PRODUCTS
+        if is_product and self._matrix_or_kernel(call) is None:
+            self.uncounted.append(name)
+        if call.operator == "aten.unbind":
+            return self._unbound(call, signals[0])
+        if not call.shape and call.readers and all(r.operator == "getitem" for r in call.readers):
+            return _Results(call)
+        origin = call
+        if call.operator == "getitem":
+            results = self.values[call.arguments["0"]]
+            origin = results.call if isinstance(results, _Results) else call
+        return self._real(origin, call.shape)
+
+    def _real(self, call: Call, shape: tuple[int, ...]) -> SymbolicValue | _Lost:
+        """Return real numbers of this shape that a call computes."""
+        signals = _signals(call)
+        sources = tuple(dict.fromkeys(s for signal in signals for s in self._sources(signal)))
+        values = [self.values[signal] for signal in signals]
+        layouts = [value.layout for value in values if isinstance(value, SymbolicValue)]
+        times = {self._times(signal) for signal in signals}
+        is_static = times <= {frozenset()} and not any(map(_may_have_time, values))
+        layout, instants = self._layout(call, shape, layouts), frozenset[int]()
+        if layout is None and is_static and shape.count(EXPORTED_BATCH) == 1:
+            axes = [(Factor(BATCH, n),) if n == EXPORTED_BATCH else () for n in shape]
+            layout = _on_own_node(axes, shape)
+        is_joined = len(times) > 1 and any(each.shape != shape for each in layouts)
+        if layout is None or (is_joined and not layout.has_time):
+            return _Lost(sources, is_static)
+        if call.operator == "aten.select" and layouts[0].has_time and not layout.has_time:
+            axis = call.arguments["dim"]
+            instants = frozenset({call.arguments["index"] % layouts[0].shape[axis]})
+        value = Value(shape=layout.node, has_time=layout.has_time, max_level=None)
+        path = self.add(f"{self.prefix(call)}real", RealNumbers(value), *sources)
+        self._instants[path] = instants or self._instants[path]
+        return self.given(path, layout)
+
+    def _unbound(self, call: Call, signal: Call) -> Any:
+        """Return the timesteps of a tensor one by one."""
+        value, axis = self.values[signal], call.arguments["dim"]
+        if not isinstance(value, SymbolicValue) or not _is_time(value.layout.axes[axis]):
+            return _Results(call)
+        kept = value.layout.without({axis % len(value.layout.axes)})
+        layout = _on_own_node(kept.axes, kept.shape)
+        if layout is None:
+            return _Results(call)
+        parts: list[SymbolicValue] = []
+        for t in range(signal.shape[axis]):
+            made = Value(shape=layout.node, has_time=layout.has_time, max_level=None)
+            path = self.add(f"{self.prefix(call)}real", RealNumbers(made), *self._sources(signal))
+            self._instants[path] = frozenset({t})
+            parts.append(self.given(path, layout))
+        return tuple(parts)
+
+    def _layout(self, call: Call, shape: tuple[int, ...], layouts: list[Layout]) -> Layout | None:
+        """Return the axes of a result; None if they cannot be told."""
+        timed = sorted(layouts, key=lambda layout: not layout.has_time)
+        for layout in timed:
+            if layout.shape == shape:
+                return layout
+        dims = call.arguments.get("dim")
+        for layout in timed:
+            rank, first = len(layout.axes), layout.first_own
+            if dims is not None and call.operator not in ("aten.stack", "aten.cat"):
+                given = [dims] if isinstance(dims, int) else dims
+                kept = layout.without({axis % rank for axis in given})
+                if kept.shape == shape:
+                    return _on_own_node(kept.axes, shape)
+            if shape[:first] == layout.shape[:first] and not layout.content(*range(first)):
+                rest = len(shape) - first
+                return _on_own_node((*layout.axes[:first], *[()] * rest), shape)
+        for layout in timed:
+            once = layout.shape[1:] if layout.shape[:1] == (1,) else layout.shape
+            if layout.is_static and shape[1:] == once and self._may_begin(call, shape[0]):
+                axes = ((Factor(TIME, shape[0]),), *layout.axes[len(layout.axes) - len(once) :])
+                return Layout(axes, layout.node)
+        return None
+
+    def _may_begin(self, call: Call, timesteps: int) -> bool:
+        """Return whether time may begin here: timesteps in order, or a static value repeated."""
+        times = [self._times(signal) for signal in _signals(call)]
+        in_order = [frozenset({t}) for t in range(timesteps)]
+        return not any(times) or times == in_order
+
+    # --- what a synapse is
+
+    def _matrix_or_kernel(self, call: Call) -> Constant | None:
+        """Return the weights of a convolution or of a linear layer, else None."""
+        name = call.operator.removeprefix("aten.")
+        key = _MATRICES.get(call.operator, "weight" if name.startswith("conv") else "")
+        weight = call.arguments.get(key)
+        if not isinstance(weight, Constant):
+            return None
+        return weight if call.operator not in _MATRICES or len(weight.shape) == 2 else None
+
+    def _size(self, call: Call) -> tuple[Call, SynapseSize, frozenset[int]] | None:
+        """Return what a synapse reads, its size, and the instants of its input."""
+        weight = self._matrix_or_kernel(call)
+        if weight is None:
+            return None
+        key = {"aten.addmm": "mat1", "aten.linear": "input"}.get(call.operator, "self")
+        source = call.arguments["input" if key not in call.arguments else key]
+        if not isinstance(source, Call):
+            return None
+        is_linear = call.operator in _MATRICES
+        if is_linear:
+            inner = weight.shape[1] if call.operator == "aten.linear" else weight.shape[0]
+            macs = padded = math.prod(call.shape) * inner
+        else:
+            macs, padded = _convolution_macs(call, source, weight.shape)
+        instants = self._times(source)
+        size = SynapseSize(
+            name=self.path(call, "linear" if is_linear else "conv"),
+            macs=macs // EXPORTED_BATCH,
+            padded_macs=padded // EXPORTED_BATCH,
+            timesteps=self._timesteps(source, is_linear=is_linear),
+            num_weights=math.prod(weight.shape),
+            inputs=math.prod(source.shape) // EXPORTED_BATCH,
+            has_real_input=True,
+        )
+        return source, size, instants
+
+    def _timesteps(self, source: Call, *, is_linear: bool) -> int | None:
+        """Return how often a synapse runs; None if unknown."""
+        value = self.values[source]
+        if not isinstance(value, SymbolicValue):
+            return 1 if isinstance(value, _Lost) and value.is_static else None
+        layout, num_instants = value.layout, len(self._times(source))
+        if not layout.has_time:
+            return 1 if num_instants in (0, 1, self.network.timesteps) else None
+        summed = layout.axes[-1:] if is_linear else layout.axes[1:]
+        if any(factor.axis == TIME for axis in summed for factor in axis):
+            return 1
+        return next(f.size for axis in layout.axes for f in axis if f.axis == TIME)
+
+    def _times(self, call: Call) -> frozenset[int]:
+        """Return the timesteps that a tensor without time was picked from."""
+        value = self.values.get(call)
+        if not isinstance(value, SymbolicValue) or value.layout.has_time:
+            return frozenset()
+        return frozenset[int]().union(*(self._instants[s] for s in self._sources(call)))
+
+    # --- nodes
+
+    def add(self, path: str, node: Operator, *sources: str) -> str:
+        """Add a node; return its path."""
+        made = super().add(path, node, *sources)
+        self._instants[made] = frozenset[int]().union(*(self._instants[s] for s in sources))
+        return made
+
+    def _sources(self, value: Any) -> tuple[str, ...]:
+        """Return the nodes that a tensor is made of."""
+        known = self.values[value] if isinstance(value, Call) else value
+        if isinstance(known, _Lost):
+            return known.sources
+        if isinstance(known, _Results):
+            return tuple(s for signal in _signals(known.call) for s in self._sources(signal))
+        if isinstance(known, tuple):
+            parts = cast(tuple[Any, ...], known)
+            return tuple(s for part in parts for s in self._sources(part))
+        return tuple(t.source for t in known.terms) if isinstance(known, SymbolicValue) else ()
+
+
+def _signals(call: Call) -> list[Call]:
+    """Return the calls that a call reads, those in lists included."""
+
+    def flat(value: Any) -> Iterable[Call]:
+        if isinstance(value, Call):
+            yield value
+        elif isinstance(value, list | tuple):
+            for item in cast(Sequence[Any], value):
+                yield from flat(item)
+
+    return [signal for value in call.arguments.values() for signal in flat(value)]
+
+
+def _has_levels(value: Any) -> bool:
+    """Return whether a value is made of levels, at least in part."""
+    parts: Iterable[Any] = cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
+    return any(
+        term.max_size is not None
+        for part in parts
+        if isinstance(part, SymbolicValue)
+        for term in part.terms
+    )
+
+
+def _may_have_time(value: Any) -> bool:
+    if isinstance(value, SymbolicValue):
+        return value.layout.has_time
+    return not (isinstance(value, _Lost) and value.is_static)
+
+
+def _is_time(axis: Axis) -> bool:
+    return [factor.axis for factor in axis] == [TIME]
+
+
+def _on_own_node(leading: Sequence[Axis], shape: Sequence[int]) -> Layout | None:
+    """Return a layout whose axes are time or batch, or an axis of a node of their own.
+
+    None if an axis is both.
+
+    Args:
+        leading: the factors of every axis.
+        shape: the length of every axis.
+    """
+    axes: list[Axis] = []
+    node: list[int] = []
+    for axis, size in zip(leading, shape, strict=True):
+        outer = tuple(factor for factor in axis if factor.axis < 0)
+        if not outer:
+            axes.append((Factor(len(node), size),) if size > 1 else ())
+            node.append(size)
+        elif len(outer) == len(axis):
+            axes.append(outer)
+        else:
+            return None
+    return Layout(tuple(axes), tuple(node) or (1,))
+
+
+def _convolution_macs(call: Call, source: Call, weight: tuple[int, ...]) -> tuple[int, int]:
+    """Return the MACs of a convolution for the whole batch, without and with those of padding."""
+    given, kernel = call.arguments, weight[2:]
+    is_transposed = "transpose" in call.operator or bool(given.get("transposed"))
+    axes = len(kernel)
+    wide, narrow = source.shape[-axes:], call.shape[-axes:]
+    if is_transposed:  # the other way round: an output meets the taps that a convolution reads
+        wide, narrow = narrow, wide
+    stride, dilation = (per_axis(given[name], kernel) for name in ("stride", "dilation"))
+    padding = given["padding"]
+    if padding == "same":
+        padding = [d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True)]
+    elif padding == "valid":
+        padding = 0
+    taps = num_valid_taps(
+        wide, narrow, kernel, stride=stride, padding=per_axis(padding, kernel), dilation=dilation
+    )
+    rows = (source if is_transposed else call).shape
+    per_place = math.prod(rows[:-axes]) * weight[1]
+    return per_place * taps, per_place * math.prod(narrow) * math.prod(kernel)

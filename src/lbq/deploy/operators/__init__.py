@@ -1,0 +1,62 @@
+"""The operators of lowered networks: one file per family, one shape and one bound rule each."""
+
+from collections.abc import Iterator
+
+from lbq.deploy.operators.arithmetic import Matmul, Merge, Multiply, Offset
+from lbq.deploy.operators.level_neuron import IntegerNeuron, LevelNeuron, NodeReset
+from lbq.deploy.operators.moves import Concat, Move, Rearrange, Slice, Upsample, ZeroPad
+from lbq.deploy.operators.operator_base import (
+    PIXEL_MAX,
+    Bound,
+    GraphError,
+    Interval,
+    Operator,
+    Role,
+    Value,
+)
+from lbq.deploy.operators.pool import Pool
+from lbq.deploy.operators.sequence import Readout, Repeat
+from lbq.deploy.operators.synapse import EXACT_FLOAT32, Product, Shortcut, Synapse, Weighted
+
+
+def _operators(base: type[Operator]) -> Iterator[type[Operator]]:
+    for kind in base.__subclasses__():
+        if "op" in vars(kind):
+            yield kind
+        yield from _operators(kind)
+
+
+OPERATORS = tuple(_operators(Operator))
+"""Every operator: the classes of this package that have a name in bundles."""
+
+__all__ = [
+    "EXACT_FLOAT32",
+    "OPERATORS",
+    "PIXEL_MAX",
+    "Bound",
+    "Concat",
+    "GraphError",
+    "IntegerNeuron",
+    "Interval",
+    "LevelNeuron",
+    "Matmul",
+    "Merge",
+    "Move",
+    "Multiply",
+    "NodeReset",
+    "Offset",
+    "Operator",
+    "Pool",
+    "Product",
+    "Readout",
+    "Rearrange",
+    "Repeat",
+    "Role",
+    "Shortcut",
+    "Slice",
+    "Synapse",
+    "Upsample",
+    "Value",
+    "Weighted",
+    "ZeroPad",
+]

@@ -1,0 +1,223 @@
+"""What every operator of a lowered network has: a shape rule, a bound rule, stored settings.
+
+Values between nodes are *levels* (integers from 0 on, or signed in a real-valued network) or
+*currents* (real numbers, or int32 in an integer network), ``[T, B, *shape]`` or ``[B, *shape]``
+with channels first in the shape. Steps were absorbed into the weights.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+from torch import nn
+
+from lbq.errors import BoundError, LoweringError
+from lbq.ranges import Range
+
+PIXEL_MAX = 255
+"""The largest pixel or event count that enters an integer network."""
+MAX_RANK = 3
+"""Axes of a value: channels and at most two others."""
+SIDE = 2**16
+"""Largest stride, padding, dilation, window or number of groups in a bundle."""
+Positive = Annotated[int, Range(1, SIDE)]
+NotNegative = Annotated[int, Range(0, SIDE)]
+PerAxis = Annotated[tuple[Positive, ...], Range(1, 2)]
+"""One number for every spatial axis."""
+PaddingPerAxis = Annotated[tuple[NotNegative, ...], Range(1, 2)]
+WIDTHS = (16, 32)
+"""Allowed bits of accumulators and membranes."""
+
+
+class GraphError(LoweringError):
+    """A node cannot read what enters it.
+
+    Args:
+        rule: name of the rule that it violates (docs/deploy/bundle-format.md).
+        message: what came and what was expected; the caller adds the path of the node.
+    """
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+def require(holds: bool, rule: str, message: str) -> None:
+    """Raise :class:`GraphError` unless a rule holds."""
+    if not holds:
+        raise GraphError(rule, message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """The output of a node."""
+
+    shape: tuple[int, ...]
+    """Of one sample at one timestep, channels first."""
+    has_time: bool
+    """Whether it has a time axis, ``[T, B, *shape]``."""
+    max_level: int | None
+    """Largest size of levels, or of sums and products of them; None for currents."""
+
+    @property
+    def size(self) -> int:
+        """Number of values of one sample at one timestep."""
+        return math.prod(self.shape)
+
+
+class Interval(NamedTuple):
+    """Smallest and largest value per channel, ``[C]`` or ``[1]``: arrays of Python integers."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, low: int, high: int) -> "Interval":
+        """Return the interval of all channels."""
+        return cls(np.array([low], dtype=object), np.array([high], dtype=object))
+
+    def plus(self, other: "Interval") -> "Interval":
+        """Return the interval of the sum of both."""
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def times(self, factor: int) -> "Interval":
+        """Multiply by a number that is not negative."""
+        return Interval(self.low * factor, self.high * factor)
+
+    def with_zero(self) -> "Interval":
+        """Include zero and with it every partial sum."""
+        return Interval(np.minimum(self.low, 0), np.maximum(self.high, 0))
+
+    def extremes(self) -> tuple[int, int]:
+        """Return the smallest and largest value over all channels."""
+        return int(self.low.min()), int(self.high.max())
+
+    def whole(self) -> "Interval":
+        """Return the hull of all channels."""
+        return Interval.of(*self.extremes())
+
+
+def hull(parts: Sequence[Interval]) -> Interval:
+    """Return the smallest interval that holds all of them, per channel."""
+    low, high = parts[0]
+    for part in parts[1:]:
+        low, high = np.minimum(low, part.low), np.maximum(high, part.high)
+    return Interval(low, high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The range of all integers of one node."""
+
+    path: str
+    low: int
+    high: int
+
+    @property
+    def bits(self) -> int:
+        """Return the narrowest width that holds the range; raise if none does."""
+        for bits in WIDTHS:
+            if -(2 ** (bits - 1)) <= self.low and self.high < 2 ** (bits - 1):
+                return bits
+        raise BoundError(
+            f"{self.path} can reach {self.low}..{self.high}, which no {WIDTHS[-1]}-bit integer "
+            f"holds; use fewer weight bits or fewer timesteps"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A tensor of an operator."""
+
+    integer: tuple[str, ...]
+    """Types that it may have in an integer network; empty if that has no such tensor."""
+    is_optional: bool = False
+
+
+class Operator(nn.Module):
+    """Base of all nodes; tensors are buffers, settings are attributes with the names below."""
+
+    op: ClassVar[str]
+    """Its name in bundles."""
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """Arguments of its class that a bundle stores, with their types."""
+    tensors: ClassVar[Mapping[str, Role]] = {}
+    """Tensors of its class that a bundle stores."""
+    num_inputs: ClassVar[tuple[int, int]] = (1, 1)
+    """Fewest and most nodes that it reads."""
+    has_bound: ClassVar[bool] = True
+    """Whether it computes integers; otherwise it moves, selects or pools those of others."""
+    networks: ClassVar[tuple[bool, ...]] = (False, True)
+    """In which networks it may be: of real numbers (False), of integers (True)."""
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Return what it gives for these inputs; raise :class:`GraphError` if it cannot read them.
+
+        Args:
+            inputs: what it reads.
+            timesteps: of the network.
+        """
+        raise NotImplementedError
+
+    def bound(
+        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
+    ) -> tuple[Interval | None, Interval]:
+        """Return the interval of all integers that it computes, and that of its output.
+
+        The first contains every partial sum, in any order; it is None without ``has_bound``.
+
+        Args:
+            inputs: intervals of what it reads.
+            values: what it reads.
+            timesteps: of the network.
+        """
+        raise NotImplementedError
+
+
+def check_alike(inputs: Sequence[Value], *, levels: bool | None = None) -> Value:
+    """Raise unless all inputs have one shape and time axis, and are levels or currents as asked.
+
+    Args:
+        inputs: what a node reads.
+        levels: whether they must be levels (True) or currents (False); None for either.
+    """
+    first = inputs[0]
+    for value in inputs:
+        is_level = value.max_level is not None
+        if levels is not None:
+            takes, reads = ("levels", "currents") if levels else ("currents", "levels")
+            require(is_level == levels, "signal", f"it takes {takes}, it reads {reads}")
+        require(
+            (value.shape, value.has_time) == (first.shape, first.has_time),
+            "shape",
+            f"it reads shapes {first.shape} and {value.shape}, or some without time",
+        )
+    return first
+
+
+def check_time(value: Value, has_time: bool) -> None:
+    """Raise if a node's ``has_time`` contradicts what it reads."""
+    require(value.has_time == has_time, "signal", "has_time contradicts what it reads")
+
+
+def window_positions(
+    space: Sequence[int],
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[int, ...]:
+    """Return how many positions a window has along each spatial axis."""
+    require(
+        len(space) == len(kernel) == len(stride) == len(padding) == len(dilation),
+        "shape",
+        f"a window of {tuple(kernel)} with stride {tuple(stride)}, padding {tuple(padding)} and "
+        f"dilation {tuple(dilation)} slides over {tuple(space)}",
+    )
+    axes = zip(space, kernel, stride, padding, dilation, strict=True)
+    counts = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes)
+    require(min(counts) >= 1, "shape", f"its window is wider than {tuple(space)}")
+    return counts
