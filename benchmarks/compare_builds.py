@@ -1,0 +1,112 @@
+"""This checkout's native engine against another checkout's, on the paper's ResNet-20, interleaved.
+
+    git worktree add ../before COMMIT && (cd ../before && python setup.py build_ext --inplace)
+    python benchmarks/compare_builds.py ../before --out benchmarks/results/builds.json
+
+Each checkout builds the same network (random weights, levels as sparse by stage as the paper's) in
+a process of its own; then both run the same image in turns, on one thread. A third process is a
+second copy of this checkout: its ratio to the first says how much of a difference is noise.
+"""
+
+import argparse
+import hashlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from measure import write_record
+
+HERE = Path(__file__).parents[1]
+
+
+def worker(repeats: int) -> None:
+    """Build the network; then, for every line that arrives, print the CPU seconds of one run."""
+    import torch  # noqa: PLC0415 -- imports are the checkout's own
+    from sparse_networks import BY_STAGE, build, by_stage, make_sparse  # noqa: PLC0415
+
+    from lbq.deploy.native_engine import NativeEngine  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    net = build()
+    torch.manual_seed(1)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    make_sparse(net, images, by_stage(net, BY_STAGE))
+    engine = NativeEngine(net)
+    answers = engine.run(images, threads=1)
+    print(hashlib.sha256(answers.double().numpy().tobytes()).hexdigest(), flush=True)
+    for _ in sys.stdin:
+        start = time.process_time()
+        for _ in range(repeats):
+            engine.run(images[:1], threads=1)
+        print((time.process_time() - start) / repeats, flush=True)
+
+
+def start(checkout: Path, repeats: int) -> subprocess.Popen[str]:
+    """Start a worker with the package and the benchmarks of a checkout."""
+    path = f"{checkout / 'src'}{os.pathsep}{checkout / 'benchmarks'}"
+    line = [sys.executable, "-P", __file__, str(checkout), "--worker", "--repeats", str(repeats)]
+    return subprocess.Popen(  # noqa: S603 -- ourselves
+        line,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def answer(process: subprocess.Popen[str], line: str = "") -> str:
+    """Send a line, if any, and return the worker's next one."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if line:
+        process.stdin.write(line)
+        process.stdin.flush()
+    got = process.stdout.readline().strip()
+    if not got:
+        raise SystemExit("a worker ended: its message is above")
+    return got
+
+
+def main() -> None:
+    """Run the workers in turns; print and store the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("other", type=Path, help="a checkout with its extension built in place")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=5, help="runs of the engine per turn")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.repeats)
+        return
+    checkouts = {"before": options.other.resolve(), "now": HERE, "now, again": HERE}
+    workers = {name: start(checkout, options.repeats) for name, checkout in checkouts.items()}
+    answers = {name: answer(process) for name, process in workers.items()}
+    if len(set(answers.values())) != 1:
+        raise SystemExit(f"the integers differ: {answers}")
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    for turn in range(3 + options.rounds):
+        for name, process in workers.items():
+            taken = float(answer(process, "run\n"))
+            if turn >= 3:
+                times[name].append(taken)
+    for process in workers.values():
+        process.communicate()
+    rows: dict[str, dict[str, float]] = {}
+    for name, taken in times.items():
+        ratios = [own / other for own, other in zip(taken, times["before"], strict=True)]
+        rows[name] = {
+            "median_ms": round(1e3 * statistics.median(taken), 3),
+            "min_ms": round(1e3 * min(taken), 3),
+            "times_before": round(statistics.median(ratios), 4),
+            "times_before_by_minima": round(min(taken) / min(times["before"]), 4),
+        }
+        print(f"{name:12}", rows[name])
+    write_record(options.out, {"rounds": options.rounds, "same_integers": True, "runs": rows})
+
+
+if __name__ == "__main__":
+    main()
