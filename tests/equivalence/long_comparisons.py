@@ -1,14 +1,16 @@
 """The long form of the equivalence tests; its records belong into results/equivalence.
 
     LBQ_RUN=lbq-run python tests/equivalence/long_comparisons.py \\
-        lowering graphs networks images bounds --out results/equivalence
+        lowering transformers graphs networks images bounds --out results/equivalence
 
 lowering  float64: trained against lowered, every shape, block and neuron, 1,000 CIFAR-10 images
           each                                                         0 levels differ
+transformers  the same for the trained pocket transformer, 10,000 CIFAR-10 images, and for
+          E-SpikeFormer 5 M at 224 pixels with random weights, 200 of them     0 levels differ
 graphs    500 random networks over all operators, on every engine      0 integers differ
 networks  those of tests/user_networks.py: 1,000 inputs each in float64, trained against lowered,
           and in integers on every engine                              0 levels, 0 integers differ
-images    the trained pocket network in 8 bits on every engine, 1,000 CIFAR-10 images    0 differ
+images    the pretrained networks in 8 bits on every engine, 1,000 CIFAR-10 images each    0 differ
 bounds    10,000 random layers and 10,000 random operators             0 integers outside the proof
 
 ``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
@@ -35,6 +37,7 @@ from random_networks import to_proven_integers  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
+from lbq.models import spikeformer_5m  # noqa: E402
 from lbq.pretrained import pretrained_recipe  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
 
@@ -51,6 +54,7 @@ NEURONS = {
     "MLF": lambda c: neurons.MultiLevelLIF(),
     "LM-HT": lambda c: neurons.LMHT(2),
 }
+TRANSFORMER = "pocket-spikeformer-cifar10"
 SHAPES = {
     "resnet18": lbq.resnet18,
     "resnet19": lbq.resnet19,
@@ -112,6 +116,31 @@ def lowering(scale):
     return {"images": count, "levels_differing": sum(row["differ"] for row in rows), "cases": rows}
 
 
+def transformers(scale):
+    cifar10 = Path(os.environ["LBQ_DATA"]) / "cifar10"
+    recipe = pretrained_recipe(TRANSFORMER)
+    small, large = (
+        engines.cifar10_bytes(cifar10, max(4, round(count * scale)), recipe)[1].double()
+        for count in (10_000, 200)
+    )
+    torch.manual_seed(0)
+    cases = {
+        TRANSFORMER: (lbq.load_pretrained(TRANSFORMER), small, 50),
+        "spikeformer-5m": (
+            randomised(spikeformer_5m(1000)),
+            torch.nn.functional.interpolate(large, size=(224, 224), mode="bilinear"),
+            4,
+        ),
+    }
+    rows = []
+    for name, (trained, given, batch) in cases.items():
+        model = trained.double().eval()
+        wrong, total = differing(model, lbq.lower(model, given[:1]), given, batch)
+        rows.append({"network": name, "images": len(given), "levels": total, "differ": wrong})
+        sys.stderr.write(f"{rows[-1]}\n")
+    return {"levels_differing": sum(row["differ"] for row in rows), "cases": rows}
+
+
 def graphs(scale):
     count, wrong, engines_seen, steps = max(1, round(500 * scale)), {}, {}, {}
     for seed in range(count):
@@ -171,20 +200,25 @@ def networks(scale):
 
 
 def images(scale):
-    model, recipe = lbq.load_pretrained("pocket-cifar10"), pretrained_recipe("pocket-cifar10")
-    count = max(4, round(1000 * scale))
-    pixels, inputs = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
-    normalization = recipe.data.augment.normalization
-    given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
-    net = lbq.to_fixed_point(lbq.lower(model, inputs[:1]), pixels=given, calibration=inputs[:256])
-    wrong = {}
-    for some in pixels.split(50):
-        with tempfile.TemporaryDirectory() as folder:
-            for name, differ in engines.disagreements(
-                engines.answers(net, some, Path(folder))
-            ).items():
+    count, rows = max(4, round(1000 * scale)), []
+    for network in lbq.pretrained.pretrained_names():
+        model, recipe = lbq.load_pretrained(network), pretrained_recipe(network)
+        pixels, inputs = engines.cifar10_bytes(
+            Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe
+        )
+        normalization = recipe.data.augment.normalization
+        given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
+        net = lbq.to_fixed_point(
+            lbq.lower(model, inputs[:1]), pixels=given, calibration=inputs[:256]
+        )
+        wrong = {}
+        for some in pixels.split(50):
+            with tempfile.TemporaryDirectory() as folder:
+                found = engines.disagreements(engines.answers(net, some, Path(folder)))
+            for name, differ in found.items():
                 wrong[name] = wrong.get(name, 0) + differ
-    return {"images": count, "integers_differing": wrong}
+        rows.append({"network": network, "images": count, "integers_differing": wrong})
+    return {"networks": rows}
 
 
 def bounds(scale):
@@ -207,6 +241,7 @@ def bounds(scale):
 
 PARTS = {
     "lowering": lowering,
+    "transformers": transformers,
     "graphs": graphs,
     "networks": networks,
     "images": images,
