@@ -126,11 +126,15 @@ def neuron(currents: Array, node: Node) -> Array:
 
 
 def move(values: Array, node: Node) -> Array:
-    """Slice, rearrange, upsample or pad every instant: ``[n, C, ...]``."""
+    """Slice, roll, rearrange, upsample or pad every instant: ``[n, C, ...]``."""
     kind, settings = node["kind"], node["settings"]
     if kind == "slice":
         part = slice(settings["start"], settings["stop"], settings["step"])
         return values[(slice(None),) * (1 + settings["axis"]) + (part,)]
+    if kind == "roll":
+        length = values.shape[1 + settings["axis"]]
+        places = (settings["start"] + settings["step"] * np.arange(length)) % length
+        return np.take(values, places, 1 + settings["axis"])
     if kind == "rearrange":
         split = values.reshape(len(values), *settings["sizes"])
         return split.transpose(0, *(1 + i for i in settings["order"])).reshape(
@@ -173,7 +177,7 @@ def run(manifest: dict[str, Any], inputs: Array) -> list[Array]:
         raise ValueError(f"pixels and counts are uint8, not {inputs.dtype}")
     values = {"input": inputs.astype(np.int64)}
     of_instants = {"synapse": synapse, "shortcut": shortcut, "pool": pool}
-    of_instants |= dict.fromkeys(("slice", "rearrange", "upsample", "zero_pad"), move)
+    of_instants |= dict.fromkeys(("slice", "roll", "rearrange", "upsample", "zero_pad"), move)
     for node in manifest["nodes"]:
         entering = [values[name] for name in node["inputs"]]
         if node["kind"] in of_instants:

@@ -25,6 +25,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
+from lbq.deploy.operators.moves import Roll
 from lbq.errors import BoundError
 
 _MOST_VALUES = 3000
@@ -212,6 +213,12 @@ class _Draft:
             path,
         )
 
+    def roll(self):
+        path, value = self.pick()
+        axis = self.dice.randrange(len(value.shape))
+        start, step = self.dice.randrange(value.shape[axis]), self.dice.choice([1, -1])
+        self.add(Roll(axis=axis, start=start, step=step, has_time=value.has_time), path)
+
     def upsample(self):
         path, value = self.pick(lambda value: len(value.shape) > 1)
         if path is not None:
@@ -277,4 +284,5 @@ _MAKERS = (
     *(_Draft.synapse, _Draft.synapse, _Draft.shortcut, _Draft.merge, _Draft.pool, _Draft.repeat),
     *(_Draft.neuron, _Draft.neuron, _Draft.neuron, _Draft.concat, _Draft.slice, _Draft.rearrange),
     *(_Draft.upsample, _Draft.zero_pad, _Draft.offset, _Draft.multiply, _Draft.matmul),
+    *(_Draft.roll,),
 )

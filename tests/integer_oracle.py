@@ -19,6 +19,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
+from lbq.deploy.operators.moves import Roll
 
 
 def run_oracle(network, inputs):
@@ -51,7 +52,7 @@ def _node(node, entering):
         return np.einsum("...mk,...kn->...mn", *entering)
     if isinstance(node, Concat):
         return np.concatenate(entering, axis=node.axis - _rank(node, x))
-    if isinstance(node, Slice | Rearrange | Upsample | ZeroPad):
+    if isinstance(node, Slice | Roll | Rearrange | Upsample | ZeroPad):
         return _over_time(lambda now: _moved(node, now), x, still=not node.has_time)
     assert isinstance(node, Readout)
     return x.sum(0) if node.over_time == "sum" else x
@@ -66,6 +67,10 @@ def _moved(node, x):
     """Move the values of ``[B, *shape]``."""
     if isinstance(node, Slice):
         return np.take(x, range(node.start, node.stop, node.step), axis=1 + node.axis)
+    if isinstance(node, Roll):
+        size = x.shape[1 + node.axis]
+        places = [(node.start + node.step * place) % size for place in range(size)]
+        return np.take(x, places, axis=1 + node.axis)
     if isinstance(node, Rearrange):
         order = (0, *(1 + axis for axis in node.order))
         return x.reshape(len(x), *node.sizes).transpose(order).reshape(len(x), *node.shape)

@@ -25,6 +25,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
+from lbq.deploy.operators.moves import Roll
 
 
 class Builder:
@@ -254,6 +255,17 @@ def rearrange(seed, batch=3):
     return b.finish(b.add(node, path))
 
 
+def roll(seed, batch=3):
+    """Axes of anything read from another place on, or backwards."""
+    b = start(seed, batch=batch)
+    path = b.source(6)
+    for _ in range(2):
+        axis = b.dice.randrange(len(b.shape(path)))
+        first, step = b.dice.randrange(b.shape(path)[axis]), b.dice.choice([1, -1])
+        path = b.add(Roll(axis=axis, start=first, step=step, **b.has_time(path)), path)
+    return b.finish(path)
+
+
 def upsample(seed, batch=3):
     """Every position repeated, or zeros between."""
     b = start(seed, batch=batch)
@@ -361,7 +373,7 @@ def unet(seed, batch=3):
 NETWORKS = {
     build.__name__.rstrip("_"): build
     for build in (
-        *(synapse, linear, pool, concat, slice_, rearrange, upsample, zero_pad, transposed),
+        *(synapse, linear, pool, concat, slice_, rearrange, roll, upsample, zero_pad, transposed),
         *(offset, multiply, matmul, outputs, unet),
     )
 }

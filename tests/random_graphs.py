@@ -262,6 +262,19 @@ def _halves(net, dice):
     return Step("swap halves", swap, (source,)), (channels, *space)
 
 
+def _roll(net, dice):
+    source, shape = net.pick(lambda shape: True) or (None, (0,))
+    if source is None:
+        return None
+    axis, is_flip = 2 + dice.randrange(len(shape)), dice.random() < 0.5
+    shift = dice.randint(1, 5)
+
+    def around(self, x):
+        return x.flip(axis) if is_flip else x.roll(shift, axis)
+
+    return Step("flip" if is_flip else "roll", around, (source,)), shape
+
+
 def _upsample(net, dice):
     source, (channels, *space) = net.pick(lambda shape: max(shape[1:]) <= 6) or (None, (0,))
     if source is None:
@@ -421,5 +434,5 @@ def _constant(net, dice):
 STEPS = (
     *(_layer, _layer, _transposed, _residual, _join_levels, _join_currents, _join_space, _part),
     *(_halves, _upsample, _max_pool, _mean_pool, _pooled_currents, _product, _attention, _tokens),
-    *(_shuffle, _turn, _pad, _constant),
+    *(_shuffle, _turn, _pad, _constant, _roll),
 )

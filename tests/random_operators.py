@@ -22,6 +22,7 @@ from lbq.deploy.operators import (
     Value,
     ZeroPad,
 )
+from lbq.deploy.operators.moves import Roll
 
 TIMESTEPS = 3
 
@@ -192,6 +193,13 @@ def _upsample(dice):
     return Upsample(factors=factors, fill=fill, has_time=value.has_time), [value]
 
 
+def _roll(dice):
+    value = a_value(dice, a_shape(dice, dice.randint(1, 3)))
+    axis = dice.randrange(len(value.shape))
+    start, step = dice.randrange(value.shape[axis]), dice.choice([1, -1])
+    return Roll(axis=axis, start=start, step=step, has_time=value.has_time), [value]
+
+
 def _zero_pad(dice):
     value = a_value(dice, a_shape(dice, dice.randint(2, 3)))
     before, after = (tuple(dice.randint(0, 2) for _ in value.shape[1:]) for _ in range(2))
@@ -218,5 +226,5 @@ def _matmul(dice):
 
 MAKERS = (
     *(_synapse, _shortcut, _merge, _pool, _repeat, _neuron, _readout, _concat, _slice),
-    *(_rearrange, _upsample, _zero_pad, _offset, _multiply, _matmul),
+    *(_rearrange, _upsample, _zero_pad, _offset, _multiply, _matmul, _roll),
 )

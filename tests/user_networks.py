@@ -166,6 +166,42 @@ def convnext():
 
 
 @example(2, *IMAGES)
+def shifted_windows():
+    """Windows of a rolled map, tokens of each mixed by a linear layer (Swin)."""
+
+    class Windows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix, self.out = nn.Linear(16, 16), OverTime(conv_bn(8, 8, 1))
+            self.neuron1, self.neuron2 = BurstLIF(), BurstLIF()
+
+        def forward(self, x):
+            t, b, c, h, w = x.shape
+            y = torch.roll(x, (-2, -2), (3, 4))
+            y = y.reshape(t, b, c, h // 4, 4, w // 4, 4).transpose(4, 5).flatten(5)
+            y = self.mix(y).unflatten(5, (4, 4)).transpose(4, 5).reshape(t, b, c, h, w)
+            y = torch.roll(self.neuron1(y), (2, 2), (3, 4))
+            return self.neuron2(self.out(y))
+
+    return Sequence(Windows())
+
+
+@example(2, *IMAGES)
+def both_directions():
+    """A map, and the same from right to left, with shared weights."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.neuron = OverTime(conv_bn(8, 8, 3)), BurstLIF()
+
+        def forward(self, x):
+            return self.neuron(self.conv(x) + self.conv(x.flip(-1)).flip(-1))
+
+    return Sequence(Both())
+
+
+@example(2, *IMAGES)
 def unet():
     """Two scales, nearest upsampling and a concatenation of levels."""
 

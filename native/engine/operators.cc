@@ -260,6 +260,15 @@ ValueInfo infer_slice(Node& node, const Values& inputs, int64_t) {
   return value;
 }
 
+ValueInfo infer_roll(Node& node, const Values& inputs, int64_t) {
+  const ValueInfo value = inputs[0];
+  check_time(node, value);
+  const int axis = static_cast<int>(node.axis);
+  require_rule(axis < value.shape.rank && node.start < value.shape[axis] && node.step != 0, LBQ_RULE_SHAPE,
+               "it reads axis %d from %" PRId64 " by %" PRId64, axis, node.start, node.step);
+  return value;
+}
+
 ValueInfo infer_rearrange(Node& node, const Values& inputs, int64_t) {
   ValueInfo value = inputs[0];
   check_time(node, value);
@@ -503,6 +512,18 @@ Interval bound_slice(const Node& node, const Entries& inputs, int64_t timesteps,
                       [&](int64_t channel, Interval&) { return from[node.start + channel * node.step]; });
 }
 
+// Where a roll reads what it gives at this place of its axis, which has this length.
+int64_t around(const Node& node, int64_t place, int64_t length) {
+  return (node.start + node.step * place + length) % length;
+}
+
+Interval bound_roll(const Node& node, const Entries& inputs, int64_t timesteps, Intervals& gives) {
+  const Intervals& from = *inputs[0].intervals;
+  if (node.axis != 0 || from.size() == 1) return keep_bound(node, inputs, timesteps, gives);
+  return for_channels(node.to.channels, gives,
+                      [&](int64_t channel, Interval&) { return from[around(node, channel, node.to.channels)]; });
+}
+
 // Call use(output, input) for every value of a rearrangement, in the order of the output.
 template <class Use>
 void for_rearranged(const Node& node, Use use) {
@@ -693,6 +714,16 @@ void run_slice(const Node& node, const Operands& inputs, int64_t* output) {
     }
 }
 
+void run_roll(const Node& node, const Operands& inputs, int64_t* output) {
+  const Sides sides(node.to, node.axis);
+  const int64_t length = node.to[static_cast<int>(node.axis)];
+  for (int64_t i = 0; i < sides.before; ++i)
+    for (int64_t k = 0; k < length; ++k) {
+      const int64_t* from = inputs[0].data + (i * length + around(node, k, length)) * sides.behind;
+      output = std::copy(from, from + sides.behind, output);
+    }
+}
+
 void run_rearrange(const Node& node, const Operands& inputs, int64_t* output) {
   const int64_t* input = inputs[0].data;
   for_rearranged(node, [=](int64_t to, int64_t from) { output[to] = input[from]; });
@@ -808,7 +839,7 @@ constexpr Role kWeight{"weight", &Node::weight, 1 | 2, false}, kShortcutWeight{"
     kBias{"bias", &Node::bias, 4, true};
 constexpr int64_t kManyInputs = 1 << 16;
 
-// In the order of Kind.
+// In the order of Kind; behind them, operators that nothing here asks for by name.
 const Operator kOperators[] = {
     {"synapse", 1, 1, true, infer_synapse, bound_weighted, run_synapse,
      {kMaxInput, kHasTime, kStride, kPadding, list("dilation", store_window<&Window::dilation>, 1, kSide, 2),
@@ -855,8 +886,12 @@ const Operator kOperators[] = {
     {"offset", 1, 1, true, infer_offset, bound_offset, run_offset, {}, {{"bias", &Node::bias, 4, false}}},
     {"multiply", 2, 2, true, infer_multiply, bound_products, run_multiply, {}, {}},
     {"matmul", 2, 2, true, infer_matmul, bound_products, run_matmul, {}, {}},
+    {"roll", 1, 1, false, infer_roll, bound_roll, run_roll,
+     {kAxis, number("start", store_number<int64_t, &Node::start>, 0, kMaxValues),
+      number("step", store_number<int64_t, &Node::step>, -1, 1), kHasTime},
+     {}},
 };
-static_assert(sizeof kOperators / sizeof *kOperators == static_cast<int>(Kind::kMatmul) + 1, "every kind has a row");
+static_assert(sizeof kOperators / sizeof *kOperators > static_cast<int>(Kind::kMatmul), "every kind has a row");
 
 }  // namespace
 

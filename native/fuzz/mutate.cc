@@ -20,7 +20,7 @@ const std::vector<std::string> kTokens = {
     "65536", "65537", "2147483647", "2147483648", "16777216", "1099511627776", "4611686018427387904",
     "9223372036854775807", "9223372036854775808", "1e30", "-0.5", "1.5", "0.0", "1e308", "1e999", "1e-999",
     "true", "false", "null", "NaN", "\"\"", "\"input\"", "\"synapse\"", "\"pool\"", "\"merge\"",
-    "\"concat\"", "\"slice\"", "\"rearrange\"", "\"upsample\"", "\"zero_pad\"", "\"offset\"", "\"multiply\"",
+    "\"concat\"", "\"slice\"", "\"roll\"", "\"rearrange\"", "\"upsample\"", "\"zero_pad\"", "\"offset\"", "\"multiply\"",
     "\"matmul\"", "\"nearest\"", "\"zeros\"", "\"repeat\"", "\"shortcut\"", "\"integer_neuron\"", "\"readout\"",
     "\"none\"", "\"sum\"", "\"max\"",
     "\"event\"", "\"level\"", "\"zero\"", "\"F32\"", "\"I8\"", "\"I16\"", "\"I32\"", "\"\\ud800\"",

@@ -28,6 +28,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
+from lbq.deploy.operators.moves import Roll
 from lbq.errors import CountError
 from lbq.kernels.native_scan import isa
 
@@ -108,6 +109,9 @@ def move_by_hand(node, parts, shapes, out):
                 part += 1
         elif isinstance(node, Slice):
             source[node.axis] = node.start + node.step * source[node.axis]
+        elif isinstance(node, Roll):
+            at = node.start + node.step * source[node.axis]
+            source[node.axis] = at % shapes[0][node.axis]
         elif isinstance(node, Upsample):
             pairs = list(zip(source[1:], node.factors, strict=True))
             if node.fill == "zeros" and any(i % f for i, f in pairs):
@@ -321,7 +325,9 @@ class Graph:
     def move(self, path, levels):
         rng, shape = self.rng, self.values[path].shape
         axis, space = rng.randrange(len(shape)), range(len(shape) - 1)
-        kinds = ["concat", "concat", "slice", "rearrange"] + ["upsample", "pad"] * bool(space)
+        kinds = ["concat", "concat", "slice", "roll", "rearrange"] + ["upsample", "pad"] * bool(
+            space
+        )
         kind = rng.choice(kinds)
         if kind == "concat":
             others = [p for p in levels if _fits(self.values[p].shape, shape, axis)]
@@ -333,6 +339,9 @@ class Graph:
             stop = rng.randint(start + 1, shape[axis])
             node = Slice(axis=axis, start=start, stop=stop, step=rng.randint(1, 2))
             self.add("slice", node, path)
+        elif kind == "roll" and not (axis == 0 and path in self.sums):
+            start, step = rng.randrange(shape[axis]), rng.choice([1, -1])
+            self.add("roll", Roll(axis=axis, start=start, step=step), path)
         elif kind == "rearrange" and path in self.sums:
             flat = (math.prod(shape),)
             self.add("flat", Rearrange(sizes=flat, order=(0,), shape=flat), path)

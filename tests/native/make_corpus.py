@@ -34,6 +34,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
+from lbq.deploy.operators.moves import Roll
 
 CORPUS = Path(__file__).parents[2] / "native" / "fuzz" / "corpus"
 BATCH = 3
@@ -143,6 +144,7 @@ def unet():
     small = net.add("small", _neuron(2, 4, 30), at)
     near = net.add("near", Upsample(factors=(2,), fill="nearest"), small)
     near = net.add("near.part", Slice(axis=1, start=0, stop=9), near)
+    near = net.add("near.rolled", Roll(axis=1, start=4), near)
     zeros = net.add("zeros", Upsample(factors=(2,), fill="zeros"), small)
     padded = net.add("padded", ZeroPad(before=(1,), after=(0,)), zeros)
     kernel = numbers(4, 4, 2, largest=7)
@@ -151,6 +153,7 @@ def unet():
         numbers(2, 4, 1, largest=7), numbers(2, largest=50, dtype=torch.int32), max_input=2, bits=4
     )
     joined = net.add("joined", Concat(axis=0), up, net.add("other", other, near))
+    joined = net.add("rolled", Roll(axis=0, start=2, step=-1), joined)
     odd = net.add("odd", Slice(axis=0, start=1, stop=6, step=2), joined)
     at = net.add("neuron", _neuron(3, 3, 20), odd)
     at = net.add("skip", Concat(axis=0), at, wide, near)

@@ -20,6 +20,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
+from lbq.deploy.operators.moves import Roll
 from lbq.formats.onnx_graph import Graph, TimedValue, stack
 
 
@@ -103,6 +104,13 @@ class Nodes:
         return self.part(
             inputs[0].batch(self.graph), node.axis, node.start, node.stop, step=node.step
         )
+
+    def roll(self, node: Roll, inputs: list[TimedValue], made: TimedValue) -> str:
+        """Look places up."""
+        size = made.shape[node.axis]
+        places = (node.start + node.step * np.arange(size)) % size
+        name = self.graph.constant(places, np.int64)
+        return self.graph.op("Gather", inputs[0].batch(self.graph), name, axis=1 + node.axis)
 
     def rearrange(self, node: Rearrange, inputs: list[TimedValue], made: TimedValue) -> str:
         """Split, permute and merge."""

@@ -11,8 +11,9 @@ from lbq.deploy.layout import CHANNELS, Factor, Layout, LayoutError
 from lbq.deploy.lowering.context import REPEAT, Context, Handler
 from lbq.deploy.lowering.lower_sequence import repeat, same_value
 from lbq.deploy.lowering.lower_synapses import as_linear
-from lbq.deploy.lowering.values import PendingSynapse, ScaledInput, Symbolic
+from lbq.deploy.lowering.values import PendingSynapse, ScaledInput, Symbolic, SymbolicValue
 from lbq.deploy.operators import Slice, Upsample, ZeroPad
+from lbq.deploy.operators.moves import Roll
 
 _PARTS = (
     "it takes a part of time or of the batch; apply layers to all timesteps at once with "
@@ -244,6 +245,42 @@ def upsample(context: Context, call: Call) -> Symbolic:
     return context.moved(signal, context.path(call, "upsample"), make, layout)
 
 
+def roll(context: Context, call: Call) -> Symbolic:
+    """Axes read from another place on, around their ends, or backwards."""
+    source, given = context.source(call, "self"), call.arguments
+    is_flip, rank = call.operator == "aten.flip", len(call.shape)
+    axes = [axis % rank for axis in given.get("dims", ())]
+    if not axes and not is_flip:
+        context.refuse(call, "it rolls all axes as one; name the axes: torch.roll(x, shifts, dims)")
+    value = context.signal_of(source, repeat=False)
+    for axis, shift in zip(axes, [0] * len(axes) if is_flip else given["shifts"], strict=True):
+        size = call.shape[axis]
+        start, step = (size - 1, -1) if is_flip else (-shift % size, 1)
+        if size > 1 and (start or is_flip):
+            value = _around(context, call, value, axis, start, step)
+    return value
+
+
+def _around(
+    context: Context, call: Call, value: SymbolicValue, axis: int, start: int, step: int
+) -> SymbolicValue:
+    if any(factor.axis < 0 for factor in value.layout.axes[axis]):
+        context.refuse(call, _PARTS)
+    (factor, *others) = value.layout.axes[axis]
+    own = factor.axis
+    if others or factor.stride > 1 or value.layout.node[own] != call.shape[axis]:
+        value, own = context.channels_first(call, value, axis, merge=True), CHANNELS
+
+    def make() -> Roll:
+        return Roll(axis=own, start=start, step=step, has_time=value.has_time)
+
+    def scale(numbers: Tensor) -> Tensor:
+        places = (start + step * torch.arange(len(numbers))) % len(numbers)
+        return numbers[places] if own == CHANNELS else numbers
+
+    return context.moved(value, context.path(call, "roll"), make, value.layout, scale)
+
+
 def pass_on(context: Context, call: Call) -> Symbolic:
     """The identity in eval mode."""
     name = "self" if "self" in call.arguments else "input"
@@ -289,6 +326,7 @@ HANDLERS: dict[str, Handler] = {
     **_named(select, "select"),
     **_named(split, "split", "split_with_sizes", "chunk", "unbind", "tensor_split"),
     **_named(concatenate, "cat"),
+    **_named(roll, "roll", "flip"),
     **_named(pad, "pad", "constant_pad_nd"),
     **_named(upsample, "upsample_nearest1d", "upsample_nearest2d"),
     **_named(upsample, "_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),

@@ -1,5 +1,7 @@
 """The operators of lowered networks: one file per family, one shape and one bound rule each."""
 
+from collections.abc import Iterator
+
 from lbq.deploy.operators.arithmetic import LevelsProduct, Matmul, Merge, Multiply, Offset
 from lbq.deploy.operators.level_neuron import IntegerNeuron, LevelNeuron, NodeReset
 from lbq.deploy.operators.moves import Concat, Move, Rearrange, Slice, Upsample, ZeroPad
@@ -18,11 +20,17 @@ from lbq.deploy.operators.synapse import EXACT_FLOAT32, Product, Shortcut, Synap
 
 Multiplying = Weighted | LevelsProduct
 """Operators that multiply levels, by weights or by levels."""
-OPERATORS: tuple[type[Operator], ...] = (
-    *(Synapse, Shortcut, Merge, Pool, Repeat, LevelNeuron, IntegerNeuron, Readout),
-    *(Concat, Slice, Rearrange, Upsample, ZeroPad, Offset, Multiply, Matmul),
-)
-"""Every operator."""
+
+
+def _operators(base: type[Operator]) -> Iterator[type[Operator]]:
+    for kind in base.__subclasses__():
+        if "op" in vars(kind):
+            yield kind
+        yield from _operators(kind)
+
+
+OPERATORS = tuple(_operators(Operator))
+"""Every operator: the classes of this package that have a name in bundles."""
 
 __all__ = [
     "EXACT_FLOAT32",

@@ -171,6 +171,54 @@ class Slice(Move):
         return entries[self.start : self.stop : self.step] if self.axis == 0 else entries
 
 
+class Roll(Move):
+    """An axis as a ring, read once around from ``start`` on: a roll, or a flip.
+
+    Args:
+        axis: 0 for channels.
+        start: index of the first value.
+        step: 1 to read on, -1 to read backwards.
+        has_time: as in :class:`Move`.
+    """
+
+    op = "roll"
+    settings = {  # noqa: RUF012
+        "axis": _Axis,
+        "start": _Index,
+        "step": Annotated[int, Range(-1, 1)],
+        "has_time": bool,
+    }
+
+    def __init__(self, *, axis: int, start: int, step: int = 1, has_time: bool = True) -> None:
+        super().__init__(has_time=has_time)
+        self.axis, self.start, self.step = axis, start, step
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Read around."""
+        axis = self.axis + self.leading
+        if self.step < 0:
+            return inputs.flip(axis).roll(self.start + 1, axis)
+        return inputs.roll(-self.start, axis)
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Keep the shape."""
+        (value,) = inputs
+        check_time(value, self.has_time)
+        is_inside = self.axis < len(value.shape) and self.start < value.shape[self.axis]
+        where = f"it reads axis {self.axis} of {value.shape} from {self.start} by {self.step}"
+        require(is_inside and self.step != 0, "shape", where)
+        return value
+
+    def channels(
+        self, entering: Sequence[np.ndarray], values: Sequence[Value]
+    ) -> np.ndarray | None:
+        """Read the channels around."""
+        (entries,) = entering
+        if self.axis > 0:
+            return entries
+        return entries[(self.start + self.step * np.arange(len(entries))) % len(entries)]
+
+
 class Rearrange(Move):
     """Another order of the same values: axes are split, permuted and merged, as heads are.
 
