@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+import user_networks
+from deploy import test_user_networks
 from torch import nn
 
 import lbq
@@ -199,3 +201,16 @@ def test_the_network_is_not_changed_and_one_sample_is_refused():
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     with pytest.raises(ShapeError, match="at least two"):
         lbq.audit(model, samples(1))
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(user_networks.NETWORKS) - set(test_user_networks.REFUSED))
+)
+def test_networks_as_users_write_them_raise_no_alarm(name):
+    model, axis = test_user_networks.build(name)
+    count = 4
+    x = torch.randn(test_user_networks.batch_of(name, axis, count))
+    found = lbq.audit(model, x, batch_axis=axis)
+    alarms = ("leak", "state", "causality", "determinism", "levels")
+    assert [f for f in found.findings if f.key in alarms and f.verdict == "fails"] == []
+    assert found.num_samples == count
