@@ -140,8 +140,7 @@ def _run(
     model: nn.Module, samples: Tensor, axis: int, spikes: Sequence[type[nn.Module] | str]
 ) -> tuple[Products, dict[str, Emitter]]:
     """Run all samples; every batch starts with the state that the network had before."""
-    at_rest, size = [dict(vars(module)) for module in model.modules()], [0]
-    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    at_rest, size = [_state(module) for module in model.modules()], [0]
     with (
         watch_products(model, partial(_is_neuron, spikes)) as products,
         watch_emitters(model, lambda: size[0], spikes=spikes) as emitters,
@@ -149,11 +148,21 @@ def _run(
         for some in samples.split(_FEW, axis):
             size[0] = some.shape[axis]
             model(some)
-            for module, kept in zip(model.modules(), at_rest, strict=True):
-                vars(module).update({k: v for k, v in kept.items() if not k.startswith("_")})
-            for name, value in model.named_buffers():
-                value.copy_(buffers[name])
+            for module, (attributes, buffers) in zip(model.modules(), at_rest, strict=True):
+                vars(module).update(attributes)
+                for name, value in buffers.items():
+                    now = getattr(module, name)
+                    if now.shape == value.shape:
+                        now.copy_(value)
+                    else:
+                        setattr(module, name, value.clone())
     return products, emitters
+
+
+def _state(module: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return a module's own attributes, and copies of its buffers."""
+    attributes = {k: v for k, v in vars(module).items() if not k.startswith("_")}
+    return attributes, {k: v.clone() for k, v in module.named_buffers(recurse=False)}
 
 
 def _is_neuron(spikes: Sequence[Any], path: str, module: nn.Module) -> bool:
