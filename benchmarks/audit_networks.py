@@ -165,7 +165,8 @@ def main() -> None:
 def _show(found: dict[str, object]) -> None:
     million = {k: float(v) / 1e6 for k, v in found.items() if isinstance(v, float)}
     print(
-        f"| {found['network']} | {million['macs']:,.0f} | {million['rate_times_flops']:,.1f} | "
+        f"| {found['network']} | {million['macs']:,.0f} | "
+        f"{million['active_times_flops']:,.1f} | {million['rate_times_flops']:,.1f} | "
         f"{million['unary_acs']:,.1f} | {million['bit_sparse_acs']:,.1f} | "
         f"{1e6 * million['exact_over_estimate']:.3f} | {million['level_products_unary']:,.2f} | "
         f"{1e8 * million['real_share']:.1f} % |",

@@ -284,7 +284,8 @@ def _virtual_timesteps(products: Products) -> Finding:
 def _counts(products: Products, count: int) -> Finding:
     """Say what the levels cost, beside the usual estimate."""
     total = products.total()
-    estimate = sum(row.rate_estimate for row in products.rows.values() if row.kind == "weights")
+    weighted = [row for row in products.rows.values() if row.kind == "weights"]
+    estimate, once = (sum(r.rate_estimate(x) for r in weighted) for x in ("levels", "active"))
     pairs = sum(row.pairs for row in products.rows.values())
     ratio = total.unary_acs / estimate if estimate else None
     words = (
@@ -298,6 +299,7 @@ def _counts(products: Products, count: int) -> Finding:
         evidence={
             **{k: v / count for k, v in asdict(total).items()},
             "rate_times_flops": estimate / count,
+            "active_times_flops": once / count,
             "exact_over_estimate": ratio,
             "level_products_unary": pairs / count,
             "level_products_bit_pairs": sum(r.bit_pairs for r in products.rows.values()) / count,

@@ -59,7 +59,7 @@ def _products(found: Audit) -> list[str]:
             number(row.macs / per, ",.0f"),
             number(row.counts.unary_acs / per, ",.0f"),
             number(row.counts.bit_sparse_acs / per, ",.0f"),
-            number(row.rate_estimate / per, ",.0f"),
+            number(row.rate_estimate() / per, ",.0f"),
             number(row.pairs / per, ",.0f"),
         ]
         for row in found.products.rows.values()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lbq.cost.count_table import Activity, Counts
+from lbq.cost.count_table import Activity, Counts, Rate
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out
 from lbq.cost.op_counter import BitCounts
 from lbq.deploy.pool_args import bind, per_axis
@@ -90,10 +90,13 @@ class ProductRow:
             step=self.step if other.step is None else other.step,
         )
 
-    @property
-    def rate_estimate(self) -> float:
-        """What the rule "rate times FLOPs" says: the mean level times all MACs on levels."""
-        return self.entering.rate("levels") * (self.macs - self.real_macs)
+    def rate_estimate(self, rate: Rate = "levels") -> float:
+        """Return what the rule "rate times FLOPs" says: a rate times all MACs on levels.
+
+        Args:
+            rate: "levels" (a level S is S spikes) or "active" (a level counts once).
+        """
+        return self.entering.rate(rate) * (self.macs - self.real_macs)
 
 
 @dataclass
