@@ -130,6 +130,10 @@ def test_counts_are_those_of_the_counter():
     assert found.products.total() == counts.total()
     assert found.products.real_macs == counts.fp_macs(padding="counted")
     assert found.timesteps == 2
+    ours, theirs = found.energy, lbq.EnergyModel(padding="counted").estimate(counts)
+    for row in theirs.arithmetic:
+        assert ours[row.name].burst_mj == pytest.approx(row.burst_mj)
+    assert ours.burst_traffic.state_bytes == theirs.burst_traffic.state_bytes
     estimate = found["counts"].evidence["rate_times_flops"]
     assert estimate == pytest.approx(counts.rate_estimate().acs / 5, rel=1e-3)  # pools apart
 

@@ -15,7 +15,7 @@ from lbq.auditing.emitters import Emitter, is_neuron, watch_emitters
 from lbq.auditing.finding import Finding
 from lbq.auditing.products import ProductRow, Products, watch_products
 from lbq.config_io import dump_json
-from lbq.cost.count_table import Counts, CountTable, EdgeCounts, SynapseSize
+from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
 from lbq.cost.energy import EnergyModel, EnergyReport
 from lbq.deploy.capture import eval_mode
 from lbq.deploy.graph import LoweredNetwork
@@ -122,7 +122,7 @@ def audit(
         _counts(products, count),
         _deployability(lowered, refusal),
     ]
-    table = _table(products, count, timesteps)
+    table = _table(products, emitters, count, timesteps)
     return Audit(
         name=name or type(model).__name__,
         num_samples=count,
@@ -319,7 +319,9 @@ def _deployability(lowered: LoweredNetwork | None, refusal: LBQError | None) -> 
     )
 
 
-def _table(products: Products, count: int, timesteps: int) -> CountTable:
+def _table(
+    products: Products, emitters: dict[str, Emitter], count: int, timesteps: int
+) -> CountTable:
     """Return the counts in the form that prices them."""
     rows = [row for row in products.rows.values() if row.kind == "weights"]
     return CountTable(
@@ -350,7 +352,17 @@ def _table(products: Products, count: int, timesteps: int) -> CountTable:
             for row in rows
             if row.counts != Counts()
         ),
-        layers=(),
+        layers=tuple(
+            LayerCounts(
+                layer=emitter.path,
+                t=0,
+                neurons=0 if emitter.was_active is None else emitter.was_active.numel(),
+                active=emitter.num_active,
+                max_level=max(emitter.max_level, emitter.known_max),
+                plane_formations=emitter.num_bits,
+            )
+            for emitter in emitters.values()
+        ),
     )
 
 

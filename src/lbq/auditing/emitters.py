@@ -26,6 +26,8 @@ class Emitter:
     """Its class."""
     is_certain: bool
     """Whether it is a neuron by its class or by the user's word, not only by its values."""
+    known_max: int = 0
+    """Largest level that it can emit, if its class says so."""
     calls: int = 0
     timesteps: int = 1
     """Of one call."""
@@ -46,9 +48,19 @@ class Emitter:
         return int(seen.max()) if len(seen) else 0
 
     @property
+    def num_active(self) -> int:
+        """Return the number of levels that are not zero."""
+        return int(self.histogram[1:].sum())
+
+    @property
+    def num_bits(self) -> int:
+        """Return the number of non-zero bits of all levels."""
+        return sum(level.bit_count() * n for level, n in enumerate(self.histogram.tolist()))
+
+    @property
     def active(self) -> float:
         """Return the share of levels that are not zero."""
-        return 1 - float(self.histogram[0]) / max(1, int(self.histogram.sum()))
+        return self.num_active / max(1, int(self.histogram.sum()))
 
     @property
     def mean_level(self) -> float:
@@ -84,7 +96,7 @@ def watch_emitters(
 
     def hook(path: str, is_certain: bool) -> Callable[..., None]:
         def see(module: nn.Module, args: Any, output: Any) -> None:
-            with torch._C.DisableTorchFunction():  # its products are not the network's
+            with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage]
                 look(module, args, output)
 
         def look(module: nn.Module, args: Any, output: Any) -> None:
@@ -95,7 +107,8 @@ def watch_emitters(
             if emitter is None and not is_certain and not _looks_spiking(args, values):
                 return
             if emitter is None:
-                emitter = Emitter(path, type(module).__name__, is_certain)
+                most = module.max_level if isinstance(module, Neuron) else 0
+                emitter = Emitter(path, type(module).__name__, is_certain, known_max=most)
                 found[path] = emitter
             _see(emitter, values.detach(), batch())
 

@@ -95,8 +95,6 @@ def _load(arguments: AuditArguments) -> tuple[nn.Module, Tensor, int | None]:
     else:
         found = load_run(path)
         model, recipe = found.model, found.recipe
-    if recipe is None:
-        raise ParameterError(f"{path} stores no recipe; write model() and samples() into a file")
     data = open_samples(recipe, source=arguments.data, cache=arguments.cache)
     batches = sample_batches(data, limit=arguments.limit, batch=min(100, arguments.limit))
     axis = data.batch_axis
