@@ -96,7 +96,7 @@ def _fire_fused(
         _track(norm, mean, variance, before[:, :, 0].numel())
     if levels is not None:
         neuron.emit(levels)
-    return bursts
+    return neuron.output(bursts)
 
 
 @torch.no_grad()

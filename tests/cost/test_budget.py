@@ -1,0 +1,121 @@
+"""The cost in the loss is what the counter counts; its gradient, that of the count in between."""
+
+import copy
+
+import pytest
+import torch
+import user_networks
+from deploy import test_user_networks
+from torch import nn
+from torch.nn import functional as F
+
+import lbq
+from lbq.cost.budget import CostBudget
+from lbq.errors import CountError, ParameterError
+
+COUNTS = {"popcount": "bit_sparse_acs", "unary": "unary_acs", "events": "unit_event_acs"}
+
+
+def counted(model, x, table, axis=None):
+    """Accumulations of synapses; additions of bursts themselves are not part of a budget."""
+    found = lbq.count_ops(model, x, batch_axis=axis)
+    edges = (edge for edge in found.edges if not edge.is_identity)
+    return sum(getattr(edge.counts, COUNTS[table]) for edge in edges)
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(user_networks.NETWORKS.keys() - test_user_networks.REFUSED.keys() - {"shared"}),
+)
+def test_the_cost_is_that_of_the_counter(name):
+    model, axis = test_user_networks.build(name)
+    x = torch.randn(test_user_networks.batch_of(name, axis, 3))
+    one = x.narrow(axis, 0, 1)
+    for table in COUNTS:
+        budget = CostBudget(model, one, table=table, budget=0.1, batch_axis=axis)
+        model(x)
+        cost = budget.cost
+        budget.remove()
+        assert cost == counted(model, x, table, axis)
+
+
+class Layer(nn.Module):
+    """One neuron between two linear layers; its currents are a parameter."""
+
+    def __init__(self, step, max_level=5):
+        super().__init__()
+        self.currents = nn.Parameter(torch.zeros(1, 1, 6, dtype=torch.float64))
+        self.neuron = lbq.BurstLIF(max_level, step=lbq.LearnedStep(step))
+        self.linear = nn.Linear(6, 4, bias=False)
+
+    def forward(self, x):
+        return self.linear(self.neuron(self.currents + 0 * x)).mean(0)
+
+
+def test_the_gradient_is_that_of_the_interpolated_count():
+    model, x = Layer(0.5).double(), torch.zeros(1, 1, 6, dtype=torch.float64)
+    # in steps, above the first threshold: below it the neuron's surrogate has a tail
+    inside = torch.tensor([1.8, 1.2, 2.7, 3.4, 4.5, 5.5], dtype=torch.float64)
+    model.currents.data[:] = 0.5 * inside
+    budget = CostBudget(model, x, budget=1e-9, weight=1.0, floor=0, batch_axis=1)
+    model(x)
+    budget().backward()
+    unit = 1 / (1e-9 * 24)  # one accumulation, in units of the budget
+    slopes = torch.tensor([0, 0, 1, -1, 1, 0], dtype=torch.float64)  # popcounts 0 1 1 2 1 2
+    expected = 4 * slopes / 0.5 * unit
+    torch.testing.assert_close(model.currents.grad.flatten(), expected, rtol=1e-5, atol=1)
+    raw = model.neuron.step.raw_step
+    by_step = (-4 * slopes * inside / 0.5).sum() * unit  # S = U / step
+    chain = torch.autograd.grad(model.neuron.step(), raw)[0]
+    torch.testing.assert_close(raw.grad, by_step * chain, rtol=1e-5, atol=1)
+
+
+def small():
+    torch.manual_seed(0)
+    return lbq.resnet20(10, width=1 / 16, blocks=(1, 1, 1))
+
+
+def gradients(model, budget=None):
+    torch.manual_seed(1)
+    x, y = torch.randn(4, 3, 16, 16), torch.arange(4)
+    loss = F.cross_entropy(model(x), y)
+    (loss if budget is None else loss + budget()).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_weight_zero_gives_the_same_bits():
+    expected, model = gradients(small()), small()
+    budget = CostBudget(model, torch.randn(1, 3, 16, 16), budget=0.01, weight=0)
+    found = gradients(model, budget)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_training_comes_below_the_budget_and_no_layer_dies():
+    model, x = small(), torch.randn(8, 3, 16, 16)
+    start = CostBudget(model, x[:1], budget=1.0)
+    model(x)
+    before = start.cost_per_mac
+    start.remove()
+    budget = CostBudget(model, x[:1], budget=before / 2, weight=3.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        (F.cross_entropy(model(x), torch.arange(8)) + budget()).backward()
+        optimizer.step()
+    assert budget.cost_per_mac < 0.6 * before
+    with lbq.record_levels(model) as levels:
+        model(x)
+    assert min(float((found[0] != 0).float().mean()) for found in levels.values()) > 0
+
+
+def test_wrong_arguments_are_told():
+    model, x = small(), torch.randn(1, 3, 16, 16)
+    with pytest.raises(ParameterError, match="budget must be positive"):
+        CostBudget(model, x, budget=0)
+    with pytest.raises(ParameterError, match="table must be"):
+        CostBudget(model, x, budget=1, table="bits")
+    with pytest.raises(ParameterError, match=r"levels 0\.\.5"):
+        CostBudget(model, x, budget=1, table=[0, 1, 2])
+    with pytest.raises(CountError, match="run the model"):
+        CostBudget(model, x, budget=1)()
+    assert copy.deepcopy(model) is not None
