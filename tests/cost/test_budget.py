@@ -119,3 +119,30 @@ def test_wrong_arguments_are_told():
     with pytest.raises(CountError, match="run the model"):
         CostBudget(model, x, budget=1)()
     assert copy.deepcopy(model) is not None
+
+
+def test_fit_trains_to_a_budget_and_logs_its_cost(tmp_path):
+    def images():
+        torch.manual_seed(3)
+        return torch.randn(64, 3, 16, 16), torch.arange(64) % 10
+
+    def trained(folder, budget, **options):
+        model, records = small(), []
+        config = lbq.TrainConfig(
+            epochs=6,
+            batch=16,
+            optim=lbq.train.OptimConfig(lr=0.05),
+            budget=None if budget is None else lbq.train.BudgetConfig(budget=budget, **options),
+        )
+        run = lbq.RunOptions(log_every=1)
+        data, out = images(), tmp_path / folder
+        lbq.fit(model, data, data, config, out, options=run, callbacks=[records.append])
+        return model, [r["cost_per_mac"] for r in records if "cost_per_mac" in r]
+
+    plain, none = trained("plain", None)
+    same, watched = trained("same", 1.0, weight=0)
+    assert none == []
+    for one, other in zip(plain.parameters(), same.parameters(), strict=True):
+        assert torch.equal(one, other)  # weight 0 changes no bit
+    _, limited = trained("limited", watched[-1] / 2, weight=3.0, ramp_epochs=1)
+    assert limited[-1] < 0.7 * watched[-1]

@@ -10,6 +10,43 @@ from lbq.train.optim import OptimConfig, PrecisionKind, ScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)
+class BudgetConfig:
+    """A limit on the accumulations of the trained network (:class:`lbq.CostBudget`)."""
+
+    budget: float
+    """Cost to reach, per MAC of the same network as an ANN."""
+    table: Literal["popcount", "unary", "events"] = "popcount"
+    """What a level costs: its non-zero bits, itself, or one."""
+    weight: float = 1.0
+    """Weight of the term in the loss."""
+    floor: float = 0.02
+    """A layer with a smaller share of active levels is not pushed any further."""
+    start_epoch: float = 0.0
+    """Epochs before the weight starts to rise."""
+    ramp_epochs: float = 2.0
+    """Epochs over which it rises."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        check_ranges(
+            self,
+            RecipeError,
+            budget=Range(0, is_open_below=True),
+            weight=Range(0),
+            floor=Range(0, 1, is_open_above=True),
+            start_epoch=Range(0),
+            ramp_epochs=Range(0),
+        )
+
+    def weight_at(self, epoch: float) -> float:
+        """Return the weight at this time, in epochs."""
+        late = epoch - self.start_epoch
+        return self.weight * min(
+            1.0, max(0.0, late / self.ramp_epochs if self.ramp_epochs else 1.0)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Training settings, as data.
 
@@ -44,6 +81,8 @@ class TrainConfig:
     calibrate: float | None = None
     """Set the steps from the first batch so that this percentile of the membranes reaches the
     largest level; None keeps the initial steps."""
+    budget: BudgetConfig | None = None
+    """A limit on the accumulations, as a term of the loss; None for none."""
     deterministic: Literal["samples", "canonical"] = "samples"
     """ "samples": the same samples and augmentations for any number of devices. "canonical": the
     same weights too, bit for bit on the same kind of device; slower (docs/training.md)."""
