@@ -41,9 +41,8 @@ class BudgetConfig:
     def weight_at(self, epoch: float) -> float:
         """Return the weight at this time, in epochs."""
         late = epoch - self.start_epoch
-        return self.weight * min(
-            1.0, max(0.0, late / self.ramp_epochs if self.ramp_epochs else 1.0)
-        )
+        share = late / self.ramp_epochs if self.ramp_epochs else float(late >= 0)
+        return self.weight * min(1.0, max(0.0, share))
 
 
 @dataclass(frozen=True, kw_only=True)
