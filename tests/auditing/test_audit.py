@@ -1,6 +1,9 @@
 """Faults that published networks had, written from their equations, and the same without them."""
 
+import html
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -218,3 +221,27 @@ def test_networks_as_users_write_them_raise_no_alarm(name):
     alarms = ("leak", "state", "causality", "determinism", "levels")
     assert [f for f in found.findings if f.key in alarms and f.verdict == "fails"] == []
     assert found.num_samples == count
+
+
+def test_a_leak_in_a_neuron_that_emits_nothing_is_found():
+    class Silent(TokenMixer):
+        def __init__(self, *, leaks):
+            super().__init__(leaks=leaks)
+            self.proj_lif = HardResetLIF(threshold=50.0)
+
+    torch.manual_seed(0)
+    found = lbq.audit(network(Silent(leaks=True)), samples())
+    assert (found["leak"].verdict, found["leak"].module) == ("fails", "4.proj_lif")
+    assert any("with larger currents: 4.proj_lif" in note for note in found.notes)
+    assert lbq.audit(network(Silent(leaks=False)), samples())["leak"].verdict == "holds"
+
+
+def test_the_page_in_the_documents_is_what_the_example_gives():
+    root = Path(__file__).parents[2]
+    example = runpy.run_path(str(root / "examples" / "leaking_attention.py"))
+    found = lbq.audit(example["model"](), example["samples"](), name="leaking_attention")
+    assert found["leak"].module == "attention.neuron"
+    page = (root / "docs" / "_static" / "audit-example.html").read_text()
+    for finding in found.findings:
+        if finding.key != "counts":  # of random weights: another processor may round otherwise
+            assert html.escape(finding.sentence) in page

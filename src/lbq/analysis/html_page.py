@@ -43,14 +43,14 @@ td.text { overflow-wrap: break-word; }
 .columns { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
 .columns > * { max-width: 100%; }
 .verdicts { list-style: none; margin: 16px 0; padding: 0; display: grid; gap: 6px; }
-.verdict { border-left: 4px solid #2f7d4f; padding: 6px 12px; }
+.verdict { border-left: 4px solid #2f7d4f; padding: 6px 12px; display: grid; }
+.verdict { grid-template-columns: 17em 1fr; }
 .verdict.fails { border-color: #b3261e; background: #fdf0ef; }
 .verdict.unknown { border-color: #8a8f94; background: #f5f6f7; }
-.verdict b { display: inline-block; min-width: 17em; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
 @media screen { tbody th { white-space: nowrap; } }
 @media screen and (max-width: 800px) {
-  .verdict b { display: block; } .headline { grid-template-columns: repeat(2, 1fr); }
+  .verdict { grid-template-columns: 1fr; } .headline { grid-template-columns: repeat(2, 1fr); }
 }
 @media screen and (prefers-color-scheme: dark) {
   body { background: #14181d; color: #e6e9ec; } a { color: #7cc0ee; }

@@ -104,7 +104,7 @@ def audit(
             f"an audit compares samples with each other: pass at least two along axis {axis}, got "
             f"{list(samples.shape)}"
         )
-    behaviour = Behaviour(model, samples, batch_axis=axis)
+    behaviour = Behaviour(model, samples, batch_axis=axis, is_neuron=partial(_is_neuron, spikes))
     findings = [
         behaviour.check_batch(),
         behaviour.check_state(),
@@ -131,7 +131,7 @@ def audit(
         products=products,
         emitters=tuple(emitters.values()),
         energy=EnergyModel().estimate(table) if table.edges else None,
-        notes=tuple(_notes(products, emitters)),
+        notes=tuple(_notes(products, emitters, behaviour)),
     )
 
 
@@ -366,15 +366,14 @@ def _table(
     )
 
 
-def _notes(products: Products, emitters: dict[str, Emitter]) -> Iterator[str]:
+def _notes(products: Products, emitters: dict[str, Emitter], behaviour: Behaviour) -> Iterator[str]:
     guessed = [e.path for e in emitters.values() if not e.is_certain]
     if guessed:
         yield f"Taken for neurons by their values (confirm with spikes=): {', '.join(guessed)}."
-    silent = [e.path for e in emitters.values() if not e.active and not e.real_calls]
-    if silent:
+    if behaviour.gains:
         yield (
-            f"These layers never emitted, so a leak or a state in them cannot be seen: "
-            f"{', '.join(silent)}."
+            f"These neurons emit nothing on these samples; leaks, state and causality were checked "
+            f"with larger currents: {', '.join(behaviour.gains)}."
         )
     for what, size in products.others.items():
         yield f"Real-valued and not counted: {what} ({size:,} values)."

@@ -17,7 +17,6 @@ _TITLES = {
     "counts": "Counts",
     "deployability": "Deployability",
 }
-_WORDS = {"holds": "holds", "fails": "fails", "unknown": "unknown"}
 
 
 def render_audit(found: Audit) -> str:
@@ -40,12 +39,12 @@ def render_audit(found: Audit) -> str:
 
 
 def _verdict(finding: Finding) -> str:
-    advice = (
-        f" {finding.advice.capitalize()}." if finding.advice and finding.verdict == "fails" else ""
-    )
+    advice = ""
+    if finding.advice and finding.verdict == "fails":
+        advice = f" {finding.advice[0].upper()}{finding.advice[1:]}."
     return (
         f'<li class="verdict {finding.verdict}"><b>{_TITLES.get(finding.key, finding.key)}: '
-        f"{_WORDS[finding.verdict]}</b> {escape(finding.sentence + advice)}</li>"
+        f"{finding.verdict}</b> <span>{escape(finding.sentence + advice)}</span></li>"
     )
 
 

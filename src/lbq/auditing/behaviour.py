@@ -2,7 +2,9 @@
 
 The network runs in float64, as a copy in eval mode, on samples alone, in pairs and again. The
 outputs of all its modules are compared in the order in which they were computed, so the first one
-that differs names the module that is responsible.
+that differs names the module that is responsible. A neuron that emits nothing would hide what it
+does, so the currents of such neurons are made positive and larger until it emits; that mixes no
+samples and no timesteps.
 """
 
 from collections.abc import Callable
@@ -21,6 +23,8 @@ _TOLERANCE = 1e-6
 """Largest difference between equal outputs, relative to the largest value."""
 _SAMPLES = 8
 """Samples that are compared with each other."""
+_GAINS = (1.0, 8.0, 64.0, 512.0)
+"""Tried on the currents of silent neurons."""
 _SHARE = 1e-3
 """Share of values that may differ in float32, where rounding moves levels at thresholds."""
 
@@ -61,13 +65,33 @@ class Behaviour:
         model: any network with one input. It is not changed.
         samples: at least two different ones.
         batch_axis: axis of the samples, 0 or 1.
+        is_neuron: whether a module is a neuron.
     """
 
-    def __init__(self, model: nn.Module, samples: Tensor, *, batch_axis: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        samples: Tensor,
+        *,
+        batch_axis: int,
+        is_neuron: Callable[[str, nn.Module], bool] = lambda path, module: False,
+    ) -> None:
         self._model, self._axis = model, batch_axis
+        self.gains: dict[str, float] = {}
+        """Factors on the currents of neurons that are silent otherwise."""
         self.is_float64, samples = self._runs_in_float64(samples)
         self._batch = samples.narrow(batch_axis, 0, min(_SAMPLES, samples.shape[batch_axis]))
         self._alone = self._batch.split(1, batch_axis)
+        neurons = {path for path, module in model.named_modules() if is_neuron(path, module)}
+        for gain in _GAINS:
+            seen = dict.fromkeys(neurons, False)
+            for output in record(self.copy(), self._batch):
+                if output.path in neurons:
+                    seen[output.path] |= bool((output.value != 0).any())
+            silent = [path for path in neurons if not seen[path]]
+            if not silent:
+                break
+            self.gains |= dict.fromkeys(silent, gain)
 
     def _runs_in_float64(self, samples: Tensor) -> tuple[bool, Tensor]:
         if not samples.is_floating_point():
@@ -81,6 +105,8 @@ class Behaviour:
     def copy(self) -> nn.Module:
         """Return the network in eval mode, with the state that it has now; in float64 if it can."""
         model = deepcopy(self._model).eval()
+        for path, gain in self.gains.items():
+            model.get_submodule(path).register_forward_pre_hook(_drive(gain))
         return model.double() if self.is_float64 else model.float()
 
     def _compare(self, *runs: Any) -> Difference | None:
@@ -200,6 +226,15 @@ class Behaviour:
             sentence="Later timesteps do not change earlier outputs.",
             evidence={"modules": replayed},
         )
+
+
+def _drive(gain: float) -> Callable[..., Any]:
+    def enlarge(module: nn.Module, args: Any) -> Any:
+        if not args or not isinstance(args[0], Tensor):
+            return None
+        return (args[0].abs() * gain, *args[1:])
+
+    return enlarge
 
 
 @torch.no_grad()
