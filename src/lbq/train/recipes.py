@@ -123,7 +123,7 @@ def pocket_ann() -> Recipe:
 def pocket_spikeformer() -> Recipe:
     """CIFAR-10 on two CPU cores: E-SpikeFormer of half the width, burst neurons, one timestep."""
     base = pocket()
-    mix = MixConfig(mixup=0.2, cutmix=1.0, prob=0.5)
+    mix = MixConfig(mixup=0.2, cutmix=1.0, prob=0.3)
     return replace(
         base,
         name="pocket-spikeformer",
@@ -136,6 +136,7 @@ def pocket_spikeformer() -> Recipe:
             blocks=(1, 1, 2, 2, 1),
             form="cifar",
         ),
+        epochs=24,
         optim=OptimConfig(kind="adamw", lr=3e-3, weight_decay=0.05, decay_norms=False),
         schedule=ScheduleConfig(warmup_epochs=2.0, moves="step"),
         label_smoothing=0.1,
