@@ -86,7 +86,7 @@ def differing(model, net, images, batch=50):
             with lbq.watch_levels(network, lambda layer, t, x, into=levels: into.append(x)):
                 network(some)
             pair.append(levels)
-        wrong += sum(int((a != b).sum()) for a, b in zip(*pair, strict=True))
+        wrong += sum(int((a.reshape(b.shape) != b).sum()) for a, b in zip(*pair, strict=True))
         total += sum(a.numel() for a in pair[0])
     return wrong, total
 

@@ -23,7 +23,7 @@ IMAGE_SIZE = 32
 
 _OPENING = """
 A trained network that comes with lbq, for examples, tests and documents that need real weights,
-offline. It is small on purpose: the paper's has about {times:.0f} times its weights.
+offline. It is small on purpose: at full width it would have about {times:.0f} times its weights.
 
 ```python
 model = lbq.load_pretrained("{name}")

@@ -136,7 +136,7 @@ def pocket_spikeformer() -> Recipe:
             blocks=(1, 1, 2, 2, 1),
             form="cifar",
         ),
-        epochs=24,
+        epochs=20,
         optim=OptimConfig(kind="adamw", lr=3e-3, weight_decay=0.05, decay_norms=False),
         schedule=ScheduleConfig(warmup_epochs=2.0, moves="step"),
         label_smoothing=0.1,
