@@ -80,7 +80,10 @@ def _in_parts(node: Multiplying, levels: Sequence[Tensor], add_up: _AddUp) -> Te
 
     def of_rest(multiply: Callable[..., Tensor], operands: Sequence[Tensor]) -> Tensor:
         first, *rest = operands
-        inner = multiply if not rest else lambda part: of_rest(partial(multiply, part), rest)
+
+        def inner(part: Tensor) -> Tensor:
+            return of_rest(partial(multiply, part), rest) if rest else multiply(part)
+
         if first.is_floating_point() or (is_pair and first.dtype == torch.int32):
             return inner(first)
         return by_sign(first, partial(add_up, inner))
