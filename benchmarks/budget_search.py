@@ -1,75 +1,307 @@
-"""Ways to spend fewer accumulations, on the small experiments of ``lbq_paper``: T = 1, N = 5.
+r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations.
 
-    python benchmarks/budget_search.py --data $LBQ_DATA/cifar10 --out results/budget
-    python benchmarks/budget_search.py ... --only popcount-0.30 --seeds 0 1 2
+    python benchmarks/budget_search.py cells --data $LBQ_DATA/cifar10 --seeds 0 1 2
+    python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only tune-popcount --epochs 3
 
-One record per way and seed; those that exist are not run again, and a run that was stopped resumes.
-At the end a table: accuracy on all test images after the last epoch, bit-sparse accumulations per
-image, share of active neurons.
+``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes it
+in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step, for
+as many epochs in all. ``pocket`` starts from the trained ReLU network in results/training, turned
+into bursts by ``lbq.from_ann``. A share is that of the accumulations before tuning. One record per
+way and seed in ``--out``; those that exist are not run again.
 """
 
 import argparse
 import json
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lbq.train import BudgetConfig, RunOptions, train
-from lbq.train.recipe import Recipe
+import lbq
+from lbq.cli.samples import open_samples, sample_batches
+from lbq.data import Data, steps_per_epoch, train_batches
+from lbq.functional.planes import popcount
+from lbq.neurons import named_neurons
+from lbq.train import BudgetConfig, RunOptions, build_network, load_run, train
+from lbq.train.optim import (
+    OptimConfig,
+    ScheduleConfig,
+    build_optimizer,
+    learning_rate_factor,
+    set_learning_rate,
+)
+from lbq.train.recipe import Recipe, recipe_from_document
 from lbq_paper.experiments import LBQ, study_recipe
-from lbq_paper.measure import measure_run
+from lbq_paper.measure import measure
+
+ROOT = Path(__file__).parents[1]
+TUNING_LR = {"cells": 0.05, "pocket": 0.02}
+SHARES = (0.7, 0.5, 0.35)
+RAMP = 0.25
+"""Share of the tuning over which the weight of a term rises."""
+
+Term = Callable[[], Tensor]
+"""What is added to the loss after a forward pass."""
 
 
-def ways(base: Recipe) -> Iterator[tuple[str, Recipe]]:
-    """Yield every way by its name."""
+class Watched:
+    """Bursts of all neurons in the last forward pass, for terms other than a budget."""
 
-    def levels(n: int) -> Recipe:
-        return replace(base, model=replace(base.model, neuron=replace(LBQ, max_level=n)))
+    def __init__(self, model: nn.Module) -> None:
+        self.bursts: dict[str, Tensor] = {}
+        self.steps: dict[str, Callable[[], Tensor]] = {}
+        for path, neuron in named_neurons(model):
+            neuron.output.register_forward_hook(partial(self._keep, path))
+            self.steps[path] = neuron.step  # pyright: ignore[reportAttributeAccessIssue]
 
-    yield "none", base
-    for n in (1, 2, 3):
-        yield f"levels-{n}", levels(n)
-    for width in (0.1875, 0.21875):
-        yield f"width-{width}", replace(base, model=replace(base.model, width=width))
-    for table in ("popcount", "unary", "events"):
-        for budget in (0.5, 0.4, 0.3, 0.2):
-            for weight in (0.3, 1.0):
-                config = BudgetConfig(budget=budget, table=table, weight=weight)
-                yield f"{table}-{budget:.2f}-{weight}", replace(base, budget=config)
+    def _keep(self, path: str, module: nn.Module, args: Any, bursts: Tensor) -> None:
+        self.bursts[path] = bursts
+
+    def hoyer(self) -> Tensor:
+        """Return (sum |x|)^2 / sum x^2 per neuron, averaged over layers."""
+        terms = [x.sum() ** 2 / (x.square().sum() + 1e-6) / x.numel() for x in self.bursts.values()]
+        return torch.stack(terms).mean()
+
+    def planes(self) -> Tensor:
+        """Return the group lasso over bit planes: each level's planes, weighted by 1 / norm."""
+        terms: list[Tensor] = []
+        for path, x in self.bursts.items():
+            levels = x / self.steps[path]().detach()
+            whole = levels.detach().round().to(torch.uint8)
+            for plane in range(3):
+                bit = (whole >> plane & 1).float()
+                norm = bit.mean().sqrt() + 1e-3
+                # A bit has no slope of its own: it falls or rises as its level does.
+                sign = (whole + 1 >> plane & 1).float() - bit
+                terms.append((bit + sign * (levels - levels.detach())).mean() / norm)
+        return torch.stack(terms).mean()
 
 
-def run(name: str, recipe: Recipe, seed: int, options: argparse.Namespace) -> dict[str, object]:
+def cost_of(model: nn.Module, images: Tensor) -> float:
+    """Return bit-sparse accumulations per MAC of the ANN, over these images."""
+    budget = lbq.CostBudget(model, images[:1], budget=1.0)
+    with torch.no_grad():
+        model.eval()(images)
+    budget.remove()
+    return budget.cost_per_mac
+
+
+def tune(
+    model: nn.Module,
+    data: Data,
+    recipe: Recipe,
+    options: argparse.Namespace,
+    *,
+    term: Callable[[float], Tensor | float] = lambda done: 0.0,
+    teacher: nn.Module | None = None,
+    only: str = "",
+) -> None:
+    """Train on; ``term`` gets the share of the tuning that is done."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(only in name)
+    model = model.to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
+    config = OptimConfig(lr=TUNING_LR[options.size], weight_decay=recipe.optim.weight_decay)
+    optimizer = build_optimizer(model, config)
+    steps = steps_per_epoch(data, recipe.batch)
+    for epoch in range(options.epochs):
+        batches = train_batches(
+            data, seed=recipe.seed + 100, epoch=epoch, global_batch=recipe.batch
+        )
+        for n, (images, target, _) in enumerate(batches):
+            step = epoch * steps + n
+            factor = learning_rate_factor(
+                ScheduleConfig(), step=step, steps_per_epoch=steps, epochs=options.epochs
+            )
+            set_learning_rate(optimizer, factor * config.lr)
+            images = images.contiguous(memory_format=torch.channels_last)
+            logits = model(images)
+            loss = F.cross_entropy(logits, target, label_smoothing=recipe.label_smoothing)
+            loss = loss + term(step / (options.epochs * steps))
+            if teacher is not None:
+                with torch.no_grad():
+                    wanted = teacher(images).log_softmax(1)
+                loss = loss + F.kl_div(logits.log_softmax(1), wanted, log_target=True) * 10
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if n % 100 == 0:
+                print(f"  epoch {epoch} step {n}/{steps} loss {loss.item():.3f}", flush=True)
+
+
+def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every way by its name, with what :func:`run` does."""
+    yield "start", {"epochs": 0}
+    yield "tune", {}
+    for share in SHARES:
+        for table in ("popcount", "unary", "events"):
+            yield f"tune-{table}-{share}", {"tables": (table,), "share": share}
+        yield f"tune-unary-popcount-{share}", {"tables": ("unary", "popcount"), "share": share}
+        concave = tuple(float(torch.tensor(1.0 + level).log2()) for level in range(6))
+        yield f"tune-log-{share}", {"tables": (concave,), "share": share}
+        yield f"distil-popcount-{share}", {"tables": ("popcount",), "share": share, "teach": True}
+        yield f"steps-popcount-{share}", {"tables": ("popcount",), "share": share, "only": "step"}
+        if options.size == "cells":
+            yield f"scratch-popcount-{share}", {"scratch": "popcount", "share": share}
+    yield "distil", {"teach": True}
+    for weight in (0.3, 1.0, 3.0):
+        yield f"hoyer-{weight}", {"of_bursts": "hoyer", "weight": weight}
+        yield f"planes-{weight}", {"of_bursts": "planes", "weight": weight}
+    for shift in (0.1, 0.2):
+        yield f"shift-{shift}", {"shift": shift}
+    yield "powers", {"powers": True}
+    for share in SHARES:
+        tables = {"tables": ("popcount",), "share": share}
+        yield f"powers-popcount-{share}", {"powers": True, **tables}
+
+
+def budget_term(
+    model: nn.Module, example: Tensor, tables: tuple[Any, ...], cost: float, weight: float
+) -> Callable[[float], Tensor]:
+    """Return the term of one budget after the other; the weight rises once."""
+    count = len(tables)
+    current: list[Any] = [None, -1]
+
+    def term(done: float) -> Tensor:
+        now = min(count - 1, int(done * count))
+        if current[1] != now:  # takes effect with the next forward pass
+            if current[0] is not None:
+                current[0].remove()
+            current[:] = [lbq.CostBudget(model, example, table=tables[now], budget=cost), now]
+            return torch.zeros(())
+        current[0].weight = weight * min(1.0, done / RAMP)
+        return current[0]()
+
+    return term
+
+
+@torch.no_grad()
+def shift_currents(model: nn.Module, images: Tensor, shift: float) -> None:
+    """Lower the bias of every normalisation before a neuron by a part of the neuron's step."""
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    steps = [neuron.step().mean() for _, neuron in named_neurons(model)]  # pyright: ignore
+    for norm in norms:
+        norm.bias -= shift * torch.stack(steps).mean()
+    del images
+
+
+def with_powers(model: nn.Module, recipe: Recipe) -> nn.Module:
+    """Give every neuron the levels 0, 1, 2, 4."""
+    for path, neuron in list(named_neurons(model)):
+        other = lbq.BurstLIF(
+            4,
+            step=deepcopy(neuron.step),
+            decay=neuron.decay,  # pyright: ignore[reportArgumentType]
+            surrogate=deepcopy(neuron.surrogate),
+            level_set="powers",
+        )
+        model.set_submodule(path, other)
+    del recipe
+    return model
+
+
+def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train and measure, unless there is a record."""
-    path = options.out / f"{name}-{seed}.json"
+    path = options.out / options.size / f"{name}-{seed}.json"
     if path.exists():
         return json.loads(path.read_text())
-    folder = options.runs / f"{name}-{seed}"
-    recipe = replace(recipe, seed=seed)
-    settings = RunOptions(threads=options.threads, workers=0)
-    train(recipe, folder, options=settings)
-    found = measure_run(folder, cache=options.cache, device=torch.device("cpu"))
-    counts, layers = found["counts"], found["layers"]
-    images = counts["num_images"]
+    began = time.time()
+    model, recipe, data = start(seed, options)
+    images = next(sample_batches(data, split="train", limit=256, batch=256)).real
+    before = cost_of(model, images)
+    teacher = deepcopy(model).eval() if way.get("teach") else None
+    if "scratch" in way:
+        budget = BudgetConfig(budget=before * way["share"], table=way["scratch"])
+        recipe = replace(recipe, epochs=recipe.epochs + options.epochs, budget=budget)
+        folder = options.runs / f"{name}-{seed}"
+        train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
+        model = load_run(folder).model
+    else:
+        if "shift" in way:
+            shift_currents(model, images, way["shift"])
+        if way.get("powers"):
+            model = with_powers(model, recipe)
+        term: Callable[[float], Tensor | float] = lambda done: 0.0
+        if "tables" in way:
+            tables = [
+                t if isinstance(t, str) else t[: options.max_level + 1] for t in way["tables"]
+            ]
+            cost = before * way["share"]
+            if not isinstance(tables[-1], str):  # a budget in the units of its own table
+                cost = before * way["share"] * 1.2
+            term = budget_term(model, images[:1], tuple(tables), cost, options.weight)
+        if "of_bursts" in way:
+            watched = Watched(model)
+            of_bursts = getattr(watched, way["of_bursts"])
+
+            def term(done: float) -> Tensor:
+                return way["weight"] * min(1.0, done / RAMP) * of_bursts()
+
+        if way.get("epochs", options.epochs):
+            tune(model, data, recipe, options, term=term, teacher=teacher, only=way.get("only", ""))
+    found = measure(model.eval(), data, recipe, device=torch.device("cpu"))
+    counts = found["counts"]
     record = {
         "way": name,
         "seed": seed,
-        "accuracy": found["measured_correct"] / images,
-        "bit_sparse_acs": counts["bit_sparse_acs"] / images,
-        "unary_acs": counts["unary_acs"] / images,
+        "epochs": options.epochs,
+        "weight": options.weight,
+        "accuracy": found["measured_correct"] / counts["num_images"],
+        "bit_sparse_acs": counts["bit_sparse_acs"] / counts["num_images"],
+        "unary_acs": counts["unary_acs"] / counts["num_images"],
         "ann_macs": counts["ann_macs"],
-        "layers": layers,
+        "active": found["active_ratio"],
+        "layers": found["layers"],
+        "minutes": round((time.time() - began) / 60, 1),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
+    if options.keep:
+        lbq_state = {k: v.contiguous() for k, v in model.state_dict().items()}
+        from safetensors.torch import save_file  # noqa: PLC0415
+
+        save_file(lbq_state, path.with_suffix(".safetensors"))
     return record
+
+
+def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data]:
+    """Return the trained network that is tuned."""
+    if options.size == "pocket":
+        stem = ROOT / "results" / "training" / "pocket-ann"
+        recipe = recipe_from_document(json.loads(stem.with_suffix(".json").read_text())["recipe"])
+        recipe = replace(recipe, precision="fp32", seed=seed)
+        data = open_samples(recipe, source=options.data, cache=options.cache)
+        ann = build_network(recipe.model, num_classes=data.num_classes).eval()
+        ann.load_state_dict(load_file(stem.with_suffix(".safetensors")))
+        samples = next(sample_batches(data, split="train", limit=256, batch=256)).real
+        model = lbq.from_ann(ann, [samples], max_level=options.max_level, timesteps=1)
+        return model, recipe, data
+    recipe = study_recipe(replace(LBQ, max_level=options.max_level))
+    recipe = replace(
+        recipe,
+        precision="fp32",
+        seed=seed,
+        model=replace(recipe.model, timesteps=1),
+        data=replace(recipe.data, source=options.data),
+    )
+    folder = options.runs / f"start-{seed}"
+    train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
+    data = open_samples(recipe, source=options.data, cache=options.cache)
+    return load_run(folder).model, recipe, data
 
 
 def main() -> None:
     """Run what is asked for; print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("size", choices=TUNING_LR)
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, default=Path("results/budget"))
     parser.add_argument("--runs", type=Path, default=Path("runs/budget"))
@@ -77,23 +309,24 @@ def main() -> None:
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--weight", type=float, default=1.0)
+    parser.add_argument("--max-level", type=int, default=5)
+    parser.add_argument("--keep", action="store_true", help="keep the weights beside the record")
     options = parser.parse_args()
-    base = study_recipe(LBQ)
-    base = replace(
-        base,
-        precision="fp32",
-        model=replace(base.model, timesteps=1),
-        data=replace(base.data, source=options.data),
-    )
-    for name, recipe in ways(base):
+    torch.set_num_threads(options.threads)
+    for name, way in ways(options):
         if options.only and not any(name.startswith(word) for word in options.only):
             continue
-        rows = [run(name, recipe, seed, options) for seed in options.seeds]
-        means = [
-            statistics.mean(float(str(r[key])) for r in rows)
-            for key in ("accuracy", "bit_sparse_acs")
-        ]
-        print(f"{name:24}{100 * means[0]:8.2f} %{means[1] / 1e6:9.3f} M  n={len(rows)}", flush=True)
+        rows = [run(name, way, seed, options) for seed in options.seeds]
+        accuracy, acs, active = (
+            statistics.mean(r[key] for r in rows)
+            for key in ("accuracy", "bit_sparse_acs", "active")
+        )
+        print(
+            f"{name:28}{accuracy:9.2%}{acs / 1e6:9.3f} M{active:8.1%} active  n={len(rows)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
