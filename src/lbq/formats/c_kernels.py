@@ -177,8 +177,8 @@ KERNELS = {
     }
 }
 """,
-    "emit": """static void NAME(const struct neuron *s, const X *currents, const int32_t *thresholds,
-                 const int32_t *resets, W *carry, Y *levels)
+    "emit": """static void NAME(const struct neuron *s, const X *currents,
+                 const int32_t *thresholds, const int32_t *resets, W *carry, Y *levels)
 {
     for (int32_t c = 0; c < s->channels; ++c) {
         const int32_t *reached = thresholds + (s->thresholds_differ ? c * s->levels : 0);

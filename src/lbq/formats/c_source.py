@@ -20,7 +20,6 @@ from lbq.deploy.operators import (
     IntegerNeuron,
     Matmul,
     Merge,
-    Move,
     Multiply,
     Offset,
     Operator,
@@ -253,7 +252,14 @@ class _Writer:
             )
             space, made = _plane(entering[1:], 1), _plane(leaving[1:], 1)
             channels, groups = entering[0], node.groups
-        numbers = [channels, *space, len(node.weight), *made, *sum(map(list, window), []), groups]
+        numbers = [
+            channels,
+            *space,
+            len(node.weight),
+            *made,
+            *(n for axis in window for n in axis),
+            groups,
+        ]
         shape = ", ".join(map(str, numbers))
         self.constants.append(f"static const struct window window_{number} = {{{shape}}};\n")
         name = "convolve_events" if self.events and source != INPUT else "convolve"
@@ -489,7 +495,7 @@ def _assemble(writer: _Writer, parts: dict[str, list[str]]) -> CSource:
     outputs = sum(writer.output_size(path) for path in network.outputs)
     arena = [f"    {kind} {_short(kind)}[{n}];" for kind, n in writer.ends.items() if n]
     ram = sum(BYTES[kind] * n for kind, n in writer.ends.items()) + writer.carry_bytes
-    guard = f"{prefix.upper()}_H"
+    guard, unit = f"{prefix.upper()}_H", network.logit_scale
     public = prefix.upper()
     given = "frames, one behind the other" if network.takes_frames else "pixels"
     header = f"""/* {writer.name}: a spiking network in integers, written by lbq. */
@@ -499,7 +505,7 @@ def _assemble(writer: _Writer, parts: dict[str, list[str]]) -> CSource:
 #include <stdint.h>
 
 #define {public}_INPUTS {inputs}  /* bytes that {prefix}_run reads: {given}, channels first */
-#define {public}_OUTPUTS {outputs}  /* integers that it writes, in units of {network.logit_scale:.9g} */
+#define {public}_OUTPUTS {outputs}  /* integers that it writes: logits, in units of {unit:.9g} */
 #define {public}_TIMESTEPS {network.timesteps}
 #define {public}_RAM_BYTES {ram}  /* static memory */
 #define {public}_FLASH_BYTES {writer.flash}  /* constants */

@@ -1,0 +1,87 @@
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from equivalence import engines
+from random_graphs import RandomGraph
+
+import lbq
+from lbq.formats.c_source import export_c
+
+COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+WARNINGS = ("all", "extra", "conversion", "shadow", "undef", "cast-qual", "error")
+FLAGS = (
+    *("-std=c99", "-ffreestanding", "-pedantic", "-O1"),
+    *(f"-W{name}" for name in WARNINGS),
+    *("-fsanitize=undefined", "-fno-sanitize-recover=all"),
+)
+MAIN = """
+#include "net.h"
+#include <stdio.h>
+int main(void)
+{
+    static uint8_t pixels[NET_INPUTS];
+    static int32_t logits[NET_OUTPUTS];
+    while (fread(pixels, 1, NET_INPUTS, stdin) == NET_INPUTS) {
+        net_run(pixels, logits);
+        fwrite(logits, sizeof *logits, NET_OUTPUTS, stdout);
+    }
+    return 0;
+}
+"""
+
+
+def run_c(network, inputs, folder, *, events=False, compiler="gcc", flags=FLAGS):
+    """Compile a network; return its integers for all samples, one row each."""
+    found = export_c(network, folder / "net.c", events=events)
+    (folder / "main.c").write_text(MAIN)
+    program = folder / "net"
+    command = [compiler, *flags, "-o", str(program), str(folder / "net.c")]
+    if "-ffreestanding" in flags:
+        main = [flag for flag in flags if flag != "-ffreestanding"]
+        subprocess.run(
+            [compiler, *main, "-c", "-o", str(folder / "main.o"), str(folder / "main.c")],
+            check=True,
+        )
+        command.append(str(folder / "main.o"))
+    subprocess.run(command, check=True)
+    samples = inputs.transpose(0, 1) if network.takes_frames else inputs
+    done = subprocess.run(
+        [str(program)],
+        input=samples.contiguous().numpy().tobytes(),
+        capture_output=True,
+        check=True,
+    )
+    return np.frombuffer(done.stdout, "<i4").reshape(len(samples), -1), found
+
+
+def expected(network, inputs):
+    """Return the integers of the dense backend, one row per sample."""
+    outputs = lbq.run_network(network, inputs, backend="dense")
+    several = outputs if isinstance(outputs, tuple) else (outputs,)
+    rows = []
+    for path, output in zip(network.outputs, several, strict=True):
+        has_time = network.values()[path].has_time
+        rows.append((output.transpose(0, 1) if has_time else output).flatten(1).numpy())
+    return np.concatenate(rows, 1)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs_compute_the_same_integers(seed, compiler, tmp_path):
+    model = RandomGraph(5000 + seed)
+    inputs = model.inputs()
+    net = engines.integer_network(
+        model, inputs, bits=(4, 8, 16)[seed % 3], calibrate=seed % 2, batch_axis=model.batch_axis
+    )
+    for events in (False, True):
+        found, _ = run_c(net, inputs, tmp_path, events=events, compiler=compiler)
+        assert np.array_equal(found, expected(net, inputs))
+
+
+def test_a_network_of_real_numbers_is_refused(tmp_path):
+    net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
+    with pytest.raises(lbq.LBQError, match=r"integer networks.*--bits 8"):
+        export_c(net, tmp_path / "net.c")
