@@ -31,7 +31,7 @@ from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data, steps_per_epoch, train_batches
 from lbq.functional.planes import popcount
 from lbq.neurons import named_neurons
-from lbq.train import BudgetConfig, RunOptions, build_network, load_run, train
+from lbq.train import CostConfig, RunOptions, build_network, load_run, train
 from lbq.train.optim import (
     OptimConfig,
     ScheduleConfig,
@@ -219,8 +219,12 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
     before = cost_of(model, images)
     teacher = deepcopy(model).eval() if way.get("teach") else None
     if "scratch" in way:
-        budget = BudgetConfig(budget=before * way["share"], table=way["scratch"])
-        recipe = replace(recipe, epochs=recipe.epochs + options.epochs, budget=budget)
+        recipe = replace(
+            recipe,
+            epochs=recipe.epochs + options.epochs,
+            budget=before * way["share"],
+            cost=CostConfig(table=way["scratch"], weight=options.weight),
+        )
         folder = options.runs / f"{name}-{seed}"
         train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
         model = load_run(folder).model

@@ -132,7 +132,8 @@ def test_fit_trains_to_a_budget_and_logs_its_cost(tmp_path):
             epochs=6,
             batch=16,
             optim=lbq.train.OptimConfig(lr=0.05),
-            budget=None if budget is None else lbq.train.BudgetConfig(budget=budget, **options),
+            budget=budget,
+            cost=lbq.train.CostConfig(**options),
         )
         run = lbq.RunOptions(log_every=1)
         data, out = images(), tmp_path / folder

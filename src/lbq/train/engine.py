@@ -445,8 +445,8 @@ class _Attempt:
                 epochs=self.config.epochs,
             )
             lr = self.config.optim.lr * factor
-            if self.budget is not None and self.config.budget is not None:
-                self.budget.weight = self.config.budget.weight_at(progress.step / self.epoch_steps)
+            if self.budget is not None:
+                self.budget.weight = self.config.cost.weight_at(progress.step / self.epoch_steps)
             hooks = self._level_hooks(metrics)
             result = train_step.run(batch, lr=lr, stop=bool(self.stop), hooks=hooks)
             progress.step += 1
@@ -595,9 +595,9 @@ def build_budget(
     return CostBudget(
         model,
         to_device(sample, group.device, channels_last=False),
-        table=config.budget.table,
-        budget=config.budget.budget,
-        floor=config.budget.floor,
+        table=config.cost.table,
+        budget=config.budget,
+        floor=config.cost.floor,
         batch_axis=data.batch_axis,
     )
 

@@ -10,11 +10,9 @@ from lbq.train.optim import OptimConfig, PrecisionKind, ScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetConfig:
-    """A limit on the accumulations of the trained network (:class:`lbq.CostBudget`)."""
+class CostConfig:
+    """How training comes below a budget (:class:`lbq.CostBudget`)."""
 
-    budget: float
-    """Cost to reach, per MAC of the same network as an ANN."""
     table: Literal["popcount", "unary", "events"] = "popcount"
     """What a level costs: its non-zero bits, itself, or one."""
     weight: float = 1.0
@@ -31,7 +29,6 @@ class BudgetConfig:
         check_ranges(
             self,
             RecipeError,
-            budget=Range(0, is_open_below=True),
             weight=Range(0),
             floor=Range(0, 1, is_open_above=True),
             start_epoch=Range(0),
@@ -80,8 +77,11 @@ class TrainConfig:
     calibrate: float | None = None
     """Set the steps from the first batch so that this percentile of the membranes reaches the
     largest level; None keeps the initial steps."""
-    budget: BudgetConfig | None = None
-    """A limit on the accumulations, as a term of the loss; None for none."""
+    budget: float | None = None
+    """Accumulations to come below, per MAC of the same network as an ANN: 0.5 is one accumulation
+    for two MACs. None for no limit."""
+    cost: CostConfig = field(default_factory=CostConfig)
+    """What counts as an accumulation, and how training comes below the budget."""
     deterministic: Literal["samples", "canonical"] = "samples"
     """ "samples": the same samples and augmentations for any number of devices. "canonical": the
     same weights too, bit for bit on the same kind of device; slower (docs/training.md)."""
@@ -112,6 +112,7 @@ class TrainConfig:
             label_smoothing=Range(0, 1, is_open_above=True),
             ema_decay=Range(0, 1, is_open_below=True, is_open_above=True),
             calibrate=Range(0, 100, is_open_below=True),
+            budget=Range(0, is_open_below=True),
         )
         if self.deterministic == "canonical" and self.accumulate > 1:
             raise RecipeError("canonical mode splits the batch into shards; leave accumulate at 1")
