@@ -26,7 +26,6 @@ from lbq.deploy.operators import (
     Pool,
     Readout,
     Rearrange,
-    Repeat,
     Roll,
     Shortcut,
     Slice,
@@ -36,6 +35,7 @@ from lbq.deploy.operators import (
 )
 from lbq.errors import LoweringError
 from lbq.formats.c_kernels import KERNELS, SHIFT, WINDOW
+from lbq.formats.memory_plan import plan_memory
 
 TYPES = {
     "uint8_t": (0, 2**8 - 1),
@@ -106,7 +106,7 @@ class _Writer:
         self.carries: list[str] = []
         self.flash = self.carry_bytes = 0
         self.numbers = {ref.path: n for n, ref in enumerate(network.plan)}
-        self.places = self._place()
+        self.plan = plan_memory(network, self.type_of)
 
     # Types and places
 
@@ -120,69 +120,12 @@ class _Writer:
             low, high = min(low, self.bounds[path].low), max(high, self.bounds[path].high)
         return narrowest(low, high)
 
-    def origin(self, path: str) -> str:
-        """Return the node whose buffer a path reads: repetitions have none of their own."""
-        while path != INPUT and isinstance(self.network.get_submodule(path), Repeat):
-            path = next(ref for ref in self.network.plan if ref.path == path).inputs[0]
-        return path
-
-    def _phases(self) -> tuple[list[NodeRef], list[NodeRef]]:
-        """Split the nodes into those that run once and those of every timestep."""
-        is_read = {name for ref in self.network.plan for name in ref.inputs}
-        once: list[NodeRef] = []
-        always: list[NodeRef] = []
-        for ref, node in self.network.nodes():
-            if isinstance(node, Readout) and ref.path in is_read:
-                raise LoweringError(
-                    f"{ref.path} sums over time and another node reads it; C is written of "
-                    f"networks that end with their readout"
-                )
-            if isinstance(node, Repeat):
-                continue
-            is_timed = self.values[ref.path].has_time or isinstance(node, Readout)
-            (always if is_timed else once).append(ref)
-        return once, always
-
-    def _place(self) -> dict[str, int]:
-        """Return the place of every value in the array of its type: shared by lifetime."""
-        once, always = self._phases()
-        order = [ref.path for ref in (*once, *always)]
-        first = {path: n for n, path in enumerate(order)}
-        last = dict(first)
-        for ref in (*once, *always):
-            for name in map(self.origin, ref.inputs):
-                if name != INPUT:
-                    crosses = first[name] < len(once) <= first[ref.path]
-                    end = len(order) if crosses else first[ref.path]
-                    last[name] = max(last[name], end)
-        places: dict[str, int] = {}
-        ends = dict.fromkeys(TYPES, 0)
-        held = [p for p in order if not isinstance(self.network.get_submodule(p), Readout)]
-        for path in sorted(held, key=lambda p: -self.values[p].size):
-            kind, size = self.type_of(path), self.values[path].size
-            taken = sorted(
-                (places[other], places[other] + self.values[other].size)
-                for other in places
-                if self.type_of(other) == kind
-                and first[other] <= last[path]
-                and first[path] <= last[other]
-            )
-            place = 0
-            for low, high in taken:
-                if place + size <= low:
-                    break
-                place = max(place, high)
-            places[path] = place
-            ends[kind] = max(ends[kind], place + size)
-        self.ends = ends
-        return places
-
     def value(self, path: str) -> str:
         """Return the expression of a node's values."""
-        path = self.origin(path)
+        path = self.plan.origins[path]
         if path == INPUT:
             return "frame" if self.network.takes_frames else "pixels"
-        return f"arena.{_short(self.type_of(path))} + {self.places[path]}"
+        return f"arena.{_short(self.type_of(path))} + {self.plan.places[path]}"
 
     # Constants and kernels
 
@@ -209,8 +152,10 @@ class _Writer:
 
     def write(self) -> CSource:
         """Return the whole file."""
-        once, always = self._phases()
-        parts = {"once": list(self._lines(once)), "always": list(self._lines(always))}
+        parts = {
+            "once": list(self._lines(self.plan.once)),
+            "always": list(self._lines(self.plan.always)),
+        }
         return _assemble(self, parts)
 
     def _lines(self, refs: Sequence[NodeRef]) -> Iterator[str]:
@@ -263,7 +208,9 @@ class _Writer:
         shape = ", ".join(map(str, numbers))
         self.constants.append(f"static const struct window window_{number} = {{{shape}}};\n")
         name = "convolve_events" if self.events and source != INPUT else "convolve"
-        kernel = self.kernel(name, self.type_of(self.origin(source)), kind, self.type_of(ref.path))
+        kernel = self.kernel(
+            name, self.type_of(self.plan.origins[source]), kind, self.type_of(ref.path)
+        )
         yield f"{kernel}(&window_{number}, {self.value(source)}, {weight}, {self.value(ref.path)});"
 
     def _start(self, ref: NodeRef, bias: Tensor | None) -> str:
@@ -284,7 +231,7 @@ class _Writer:
         weights = np.broadcast_to(node.weight.cpu().numpy().reshape(-1), value.shape[:1])
         weight = self.constant(f"weight_{number}", weights, "int16_t")
         kernel = self.kernel(
-            "scale", self.type_of(self.origin(source)), "int16_t", self.type_of(ref.path)
+            "scale", self.type_of(self.plan.origins[source]), "int16_t", self.type_of(ref.path)
         )
         size = value.size // value.shape[0]
         yield (
@@ -302,7 +249,7 @@ class _Writer:
         window = f"window_{self.numbers[ref.path]}"
         shape = ", ".join(map(str, [*numbers, 1, 1, entering[0]]))
         self.constants.append(f"static const struct window {window} = {{{shape}}};\n")
-        types = self.type_of(self.origin(source)), "int32_t", self.type_of(ref.path)
+        types = self.type_of(self.plan.origins[source]), "int32_t", self.type_of(ref.path)
         kernel = self.kernel("pool_max" if node.kind == "max" else "pool_sum", *types)
         yield f"{kernel}(&{window}, {self.value(source)}, {self.value(ref.path)});"
 
@@ -331,7 +278,7 @@ class _Writer:
         ]
         shape = ", ".join(map(str, numbers))
         self.constants.append(f"static const struct neuron neuron_{number} = {{{shape}}};\n")
-        kernel = self.kernel("emit", self.type_of(self.origin(source)), kind, "uint8_t")
+        kernel = self.kernel("emit", self.type_of(self.plan.origins[source]), kind, "uint8_t")
         yield (
             f"{kernel}(&neuron_{number}, {self.value(source)}, {thresholds}, {reset}, {carry}, "
             f"{self.value(ref.path)});"
@@ -362,7 +309,7 @@ class _Writer:
     def matmul(self, ref: NodeRef, node: Matmul) -> Iterator[str]:
         """Multiply matrices."""
         left, right = ref.inputs
-        types = [self.type_of(self.origin(name)) for name in (left, right)]
+        types = [self.type_of(self.plan.origins[name]) for name in (left, right)]
         kernel = self.kernel("multiply", *types, self.type_of(ref.path))
         groups, rows, terms = self.values[left].shape
         columns = self.values[right].shape[2]
@@ -493,8 +440,8 @@ def _assemble(writer: _Writer, parts: dict[str, list[str]]) -> CSource:
     network, prefix = writer.network, writer.prefix
     inputs = writer.values[INPUT].size * (network.timesteps if network.takes_frames else 1)
     outputs = sum(writer.output_size(path) for path in network.outputs)
-    arena = [f"    {kind} {_short(kind)}[{n}];" for kind, n in writer.ends.items() if n]
-    ram = sum(BYTES[kind] * n for kind, n in writer.ends.items()) + writer.carry_bytes
+    arena = [f"    {kind} {_short(kind)}[{n}];" for kind, n in writer.plan.sizes.items()]
+    ram = sum(BYTES[kind] * n for kind, n in writer.plan.sizes.items()) + writer.carry_bytes
     guard, unit = f"{prefix.upper()}_H", network.logit_scale
     public = prefix.upper()
     given = "frames, one behind the other" if network.takes_frames else "pixels"
