@@ -17,13 +17,14 @@ from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError, ParameterError
 from lbq.pretrained import is_pretrained
 
-Format = Literal["onnx", "pt2", "nir", "bundle", "c"]
+Format = Literal["onnx", "pt2", "nir", "bundle", "c", "verilog"]
 
 EXAMPLES = {
     "lbq export net.lbq --to onnx --out net.onnx": "for ONNX Runtime and OpenVINO",
     "lbq export net.lbq --to pt2 --out net.pt2": "for torch where lbq is not installed",
     "lbq export runs/pocket --to nir --out net.nir": "for neuromorphic tools, in real numbers",
     "lbq export net.lbq --to c --out net.c": "for microcontrollers: net.c and net.h",
+    "lbq export net.lbq --to verilog --out net.v": "for FPGAs: a design and its testbench",
 }
 
 
@@ -35,7 +36,7 @@ class ExportArguments:
     """A bundle (.lbq), the folder of a run, or the name of a network of the library."""
     to: Format
     """ "onnx" for ONNX Runtime and OpenVINO, "pt2" for torch alone, "nir" for neuromorphic tools
-    (real numbers only), "c" for microcontrollers, "bundle" for lbq."""
+    (real numbers only), "c" for microcontrollers, "verilog" for FPGAs, "bundle" for lbq."""
     out: Path
     """File to write."""
     style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact"
@@ -111,6 +112,10 @@ def write(
         from lbq.formats.c_source import export_c  # noqa: PLC0415
 
         export_c(network, out, events=events)
+    elif to == "verilog":
+        from lbq.formats.verilog import export_verilog  # noqa: PLC0415
+
+        export_verilog(network, out)
     else:
         from lbq.formats.bundle import save_network  # noqa: PLC0415
 

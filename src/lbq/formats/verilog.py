@@ -77,22 +77,23 @@ _RESETS = ("event", "level", "none", "zero")
 _OPS = {"end": 0, "start": 1, "synapse": 2, "neuron": 3, "pool": 4, "add": 5, "read": 6}
 
 
-def export_verilog(
-    network: LoweredNetwork, folder: Path, *, name: str = "net", samples: Tensor | None = None
-) -> None:
-    """Write an integer network as a design in ``folder``.
+def export_verilog(network: LoweredNetwork, path: Path, *, samples: Tensor | None = None) -> None:
+    """Write an integer network as a design, ``path``, and what belongs to it beside it.
 
-    The files: ``NAME.v``, its memories as ``NAME_*.hex``, and ``NAME_tb.v``, a testbench that
-    runs ``samples`` and compares every logit with those of the library.
+    ``net.v`` is the module ``net``; its memories are ``net_*.hex``, and ``net_tb.v`` is a testbench
+    that runs ``samples`` and compares every logit with those of the library.
 
     Args:
         network: of integers, of linear layers, convolutions, pools, shortcuts and neurons.
-        folder: is created.
-        name: of the module.
+        path: of the design, a ``.v`` file.
         samples: uint8 inputs of the network; four random ones by default.
     """
-    if not re.fullmatch(r"[a-zA-Z_]\w*", name):
-        raise ParameterError(f"a module of Verilog has a name of letters and digits, not {name!r}")
+    path = Path(path)
+    name, folder = path.stem, path.parent
+    if path.suffix != ".v" or not re.fullmatch(r"[a-zA-Z_]\w*", name):
+        raise ParameterError(
+            f"the design is a .v file with the name of its module, letters and digits; got {path}"
+        )
     if not network.is_integer:
         raise LoweringError(
             "Verilog is written of integer networks, and this one has real numbers; "
@@ -103,8 +104,6 @@ def export_verilog(
         shape = network.example(4).shape
         generator = torch.Generator().manual_seed(0)
         samples = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     files = {f"{name}.v": design.write(name), f"{name}_tb.v": design.testbench(name, samples)}
     for memory, values in design.memories.items():
         files[f"{name}_{memory}.hex"] = _hex(values, design.widths[memory])
@@ -299,6 +298,7 @@ class _Design:
             )
         )
         current, carry, level = self.current_bits, self.carry_bits, self.level_bits
+        compared = max(carry, self.widths["thresholds"])
         steps = 1 if self.network.takes_frames else self.network.timesteps
         words: dict[str, str | int] = {"NAME": name, "LOOP": self.loop, "STEPS": steps}
         words |= {f"{letter}D": depth for letter, depth in depths.items()}
@@ -319,6 +319,10 @@ class _Design:
             "CURRENT_M": _resized("current_q", current, carry),
             "CURRENT_O": _resized("current_q", current, 32),
             "WEIGHT": _resized("weight_q", self.widths["weights"], current),
+            "RESET_M": _signed(_resized("reset_q", self.widths["resets"], carry)),
+            "UNITS_M": _signed(_resized("units", level, carry, is_signed=False)),
+            "MEMBRANE_K": _signed(_resized("membrane", carry, compared)),
+            "THRESHOLD_K": _signed(_resized("threshold_q", self.widths["thresholds"], compared)),
         }
         of_map = ("channels", "height", "width", "made", "made_height", "made_width")
         bits = {key: max(1, largest[key].bit_length()) for key in FIELDS}
@@ -328,7 +332,13 @@ class _Design:
         bits |= {"weight_base": int(words["WA"]), "weight_step": int(words["WA"])}
         bits |= {"bias_base": int(words["BA"]), "threshold_base": int(words["TA"])}
         bits |= {"reset_base": int(words["RA"]), "carry_base": int(words["CA"])}
-        bits |= {"max_level": self.level_bits}
+        bits |= {"max_level": self.level_bits, "reset_mode": 2, "kind": 2, "op": 3}
+        counters = dict.fromkeys(("ev_c", "ev_y", "ev_x", "ky", "kx"), int(words["XA"]))
+        words["WIDE"] = "\n".join(
+            f"    wire signed [31:0] {key}_w = {_resized(key, n, 32, is_signed=False)};"
+            for key, n in (bits | counters).items()
+            if f"{key}_w" in ENGINE
+        )
         words["FIELDS"] = "\n".join(f"    reg [{bits[key] - 1}:0] {key};" for key in FIELDS)
         words["DEFAULTS"] = "\n".join(f"        {key} = 0;" for key in FIELDS)
         words["PROGRAM"] = "\n".join(
@@ -395,6 +405,10 @@ def _resized(name: str, bits: int, wanted: int, *, is_signed: bool = True) -> st
         return f"{name}[{wanted - 1}:0]"
     filler = f"{name}[{bits - 1}]" if is_signed else "1'b0"
     return f"{{{{{wanted - bits}{{{filler}}}}}, {name}}}"
+
+
+def _signed(expression: str) -> str:
+    return f"$signed({expression})"
 
 
 def _hex(values: np.ndarray, bits: int) -> str:

@@ -127,9 +127,9 @@ module @NAME@ #(
     reg [@LA@-1:0] scan_at;
     reg [@XA@-1:0] scan_c, scan_y, scan_x, seen_c, seen_y, seen_x;
     wire scan_room = fifo_count < 13;
-    wire scan_last_x = scan_x + 1 == width[@XA@-1:0];
-    wire scan_last_y = scan_y + 1 == height[@XA@-1:0];
-    wire scan_last_c = scan_c + 1 == channels[@XA@-1:0];
+    wire scan_last_x = scan_x + 1 == width;
+    wire scan_last_y = scan_y + 1 == height;
+    wire scan_last_c = scan_c + 1 == channels;
 
     always @(posedge clk) begin
         push <= 0;
@@ -165,10 +165,10 @@ module @NAME@ #(
 
     // Sequencer
 
-    localparam IDLE = 0, CLEAR = 1, FETCH = 2, START_1 = 3, START_2 = 4, POP = 5, PLACE = 6, READ = 7,
-               FIRST = 8, BITS = 9, NEURON_1 = 10, NEURON_2 = 11, NEURON_3 = 12, COMPARE_1 = 13,
-               COMPARE_2 = 14, EMIT = 15, POOL_1 = 16, POOL_2 = 17, POOL_3 = 18, ADD_1 = 19,
-               ADD_2 = 20, ADD_3 = 21, ADD_4 = 22, READ_1 = 23, READ_2 = 24, READ_3 = 25,
+    localparam IDLE = 0, CLEAR = 1, FETCH = 2, START_1 = 3, START_2 = 4, POP = 5, PLACE = 6,
+               READ = 7, FIRST = 8, BITS = 9, NEURON_1 = 10, NEURON_2 = 11, NEURON_3 = 12,
+               COMPARE_1 = 13, COMPARE_2 = 14, EMIT = 15, POOL_1 = 16, POOL_2 = 17,
+               POOL_3 = 18, ADD_1 = 19, ADD_2 = 20, ADD_3 = 21, ADD_4 = 22, READ_1 = 23, READ_2 = 24, READ_3 = 25,
                DRAIN = 26;
     reg [4:0] state;
     reg [@TC@-1:0] t;
@@ -179,21 +179,28 @@ module @NAME@ #(
     reg signed [@MW@-1:0] membrane;
     reg [@LW@-1:0] level, most;
 
-    wire signed [31:0] at_y = $signed({1'b0, ev_y}) + $signed({1'b0, pad_y}) -
-                              $signed({1'b0, ky}) * $signed({1'b0, dilation_y});
-    wire signed [31:0] at_x = $signed({1'b0, ev_x}) + $signed({1'b0, pad_x}) -
-                              $signed({1'b0, kx}) * $signed({1'b0, dilation_x});
-    wire [31:0] to_y = at_y >>> stride_y;   // strides are powers of two
-    wire [31:0] to_x = at_x >>> stride_x;
-    wire on_grid = (at_y & ((1 <<< stride_y) - 1)) == 0 && (at_x & ((1 <<< stride_x) - 1)) == 0;
-    wire is_inside = at_y >= 0 && at_x >= 0 && on_grid &&
-                     to_y < made_height && to_x < made_width;
-    wire is_last_tap = kx + 1 == kernel_x[@XA@-1:0] && ky + 1 == kernel_y[@XA@-1:0];
-    // The channel's place in its group, and the first channel that its group makes.
-    wire [31:0] group = depthwise ? {{32-@XA@{1'b0}}, ev_c} : 0;
-    wire [31:0] in_group = depthwise ? 0 : {{32-@XA@{1'b0}}, ev_c};
-    wire [31:0] weight_first = weight_base + group * taps + in_group * taps + ky * kernel_x + kx;
-    wire [31:0] current_first = target + group * positions + to_y * made_width + to_x;
+    // Places are computed in 32 bits; names with _w are registers in that width.
+    /* verilator lint_off UNUSEDSIGNAL */ // their upper bits are zero
+@WIDE@
+    wire signed [31:0] at_y = ev_y_w + pad_y_w - ky_w * dilation_y_w;
+    wire signed [31:0] at_x = ev_x_w + pad_x_w - kx_w * dilation_x_w;
+    wire signed [31:0] to_y = at_y >>> stride_y; // strides are powers of two
+    wire signed [31:0] to_x = at_x >>> stride_x;
+    wire signed [31:0] off_y = at_y & ((32'sd1 <<< stride_y) - 32'sd1);
+    wire signed [31:0] off_x = at_x & ((32'sd1 <<< stride_x) - 32'sd1);
+    wire is_inside = at_y >= 0 && at_x >= 0 && off_y == 0 && off_x == 0 &&
+                     to_y < made_height_w && to_x < made_width_w;
+    wire is_last_tap = kx + 1 == kernel_x && ky + 1 == kernel_y;
+    wire signed [31:0] group = depthwise ? ev_c_w : 32'sd0;
+    wire signed [31:0] weight_first = weight_base_w + ev_c_w * taps_w + ky_w * kernel_x_w + kx_w;
+    wire signed [31:0] current_first = target_w + group * positions_w + to_y * made_width_w + to_x;
+    wire signed [31:0] pool_y = ev_y_w * stride_y_full_w + ky_w - pad_y_w;
+    wire signed [31:0] pool_x = ev_x_w * stride_x_full_w + kx_w - pad_x_w;
+    wire pool_inside = pool_y >= 0 && pool_x >= 0 && pool_y < height_w && pool_x < width_w;
+    wire signed [31:0] pool_at = source_w + (ev_c_w * height_w + pool_y) * width_w + pool_x;
+    wire signed [31:0] threshold_step = ev_c_w * max_level_w;
+    wire signed [@PW@-1:0] decayed = (carry_q * $signed({1'b0, multiplier})) >>> shift;
+    /* verilator lint_on UNUSEDSIGNAL */
 
     integer bit_number;
     reg [4:0] lowest;
@@ -208,22 +215,11 @@ module @NAME@ #(
     wire signed [@AW@-1:0] term = is_unary ? wide_weight : wide_weight <<< lowest;
     wire [@LW@-1:0] rest_next = is_unary ? rest - 1 : is_single ? {@LW@{1'b0}} : rest & (rest - 1);
 
-    wire [31:0] wide_c = {{32-@XA@{1'b0}}, ev_c};
-    wire [31:0] step_c = wide_c * max_level;
-    wire signed [@PW@-1:0] decayed = (carry_q * $signed({1'b0, multiplier})) >>> shift;
-    wire [31:0] units = reset_mode == 0 ? {31'b0, level != 0} :
-                        reset_mode == 1 ? {{32-@LW@{1'b0}}, level} : 0;
-    wire signed [@MW@-1:0] reset_total = reset_q * $signed({1'b0, units[@LW@:0]});
+    wire [@LW@-1:0] units = reset_mode == 0 ? {{@LW@-1{1'b0}}, level != 0} :
+                            reset_mode == 1 ? level : {@LW@{1'b0}};
+    wire signed [@MW@-1:0] reset_total = @RESET_M@ * @UNITS_M@;
     wire signed [@MW@-1:0] after =
         (reset_mode == 3 && level != 0) ? {@MW@{1'b0}} : membrane - reset_total;
-
-    wire signed [31:0] pool_y = $signed({1'b0, ev_y}) * $signed({1'b0, stride_y_full}) +
-                                $signed({1'b0, ky}) - $signed({1'b0, pad_y});
-    wire signed [31:0] pool_x = $signed({1'b0, ev_x}) * $signed({1'b0, stride_x_full}) +
-                                $signed({1'b0, kx}) - $signed({1'b0, pad_x});
-    wire pool_inside = pool_y >= 0 && pool_x >= 0 && pool_y < $signed({1'b0, height}) &&
-                       pool_x < $signed({1'b0, width});
-    wire [31:0] pool_at = source + (ev_c * height + pool_y) * width + pool_x;
 
     always @* level_at = op == OP_SYNAPSE ? scan_at : pool_at[@LA@-1:0];
 
@@ -270,7 +266,7 @@ module @NAME@ #(
                 ev_x <= 0;
                 most <= 0;
                 case (op)
-                    OP_START: begin bias_at <= bias_base[@BA@-1:0]; state <= START_1; end
+                    OP_START: begin bias_at <= bias_base; state <= START_1; end
                     OP_SYNAPSE: begin scan_begin <= 1; state <= DRAIN; end
                     OP_NEURON: state <= NEURON_1;
                     OP_POOL: state <= POOL_1;
@@ -294,12 +290,12 @@ module @NAME@ #(
                 current_to <= target[@AA@-1:0] + n[@AA@-1:0];
                 current_d <= has_bias ? @BIAS@ : {@AW@{1'b0}};
                 n <= n + 1;
-                m <= m + 1 == repeats[@IA@-1:0] ? {@IA@{1'b0}} : m + 1;
-                if (m + 1 == repeats[@IA@-1:0]) begin
+                m <= m + 1 == repeats ? {@IA@{1'b0}} : m + 1;
+                if (m + 1 == repeats) begin
                     bias_at <= bias_at + 1;
                     state <= START_1;
                 end
-                if (n + 1 == count[@IA@-1:0]) begin
+                if (n + 1 == count) begin
                     pc <= pc + 1;
                     state <= FETCH;
                 end
@@ -323,8 +319,8 @@ module @NAME@ #(
                 current_at <= current_first[@AA@-1:0];
                 state <= READ;
             end else begin
-                kx <= kx + 1 == kernel_x[@XA@-1:0] ? {@XA@{1'b0}} : kx + 1;
-                if (kx + 1 == kernel_x[@XA@-1:0]) ky <= ky + 1;
+                kx <= kx + 1 == kernel_x ? {@XA@{1'b0}} : kx + 1;
+                if (kx + 1 == kernel_x) ky <= ky + 1;
                 if (is_last_tap) state <= POP;
             end
             READ: state <= FIRST;
@@ -344,11 +340,11 @@ module @NAME@ #(
                 current_to <= current_at;
                 current_d <= sum;
                 o <= o + 1;
-                weight_at <= weight_at + weight_step[@WA@-1:0];
+                weight_at <= weight_at + weight_step;
                 current_at <= current_at + positions[@AA@-1:0];
-                if (o + 1 == made[@XA@-1:0]) begin
-                    kx <= kx + 1 == kernel_x[@XA@-1:0] ? {@XA@{1'b0}} : kx + 1;
-                    if (kx + 1 == kernel_x[@XA@-1:0]) ky <= ky + 1;
+                if (o + 1 == made) begin
+                    kx <= kx + 1 == kernel_x ? {@XA@{1'b0}} : kx + 1;
+                    if (kx + 1 == kernel_x) ky <= ky + 1;
                     state <= is_last_tap ? POP : PLACE;
                 end else state <= READ;
             end
@@ -356,12 +352,12 @@ module @NAME@ #(
             // neurons: decay, integrate, count thresholds, reset
             NEURON_1: begin
                 current_at <= source[@AA@-1:0] + n[@AA@-1:0];
-                carry_at <= carry_base[@CA@-1:0] + n[@CA@-1:0];
+                carry_at <= carry_base + n[@CA@-1:0];
                 state <= NEURON_2;
             end
             NEURON_2: begin
-                threshold_at <= threshold_base + (thresholds_differ ? step_c[@TA@-1:0] : 0);
-                reset_at <= reset_base + (resets_differ ? wide_c[@RA@-1:0] : 0);
+                threshold_at <= threshold_base + (thresholds_differ ? threshold_step[@TA@-1:0] : 0);
+                reset_at <= reset_base + (resets_differ ? ev_c_w[@RA@-1:0] : 0);
                 state <= NEURON_3;
             end
             NEURON_3: begin
@@ -369,7 +365,7 @@ module @NAME@ #(
                 level <= 0;
                 state <= COMPARE_1;
             end
-            COMPARE_1: if (level < max_level[@LW@-1:0] && membrane >= threshold_q) begin
+            COMPARE_1: if (level < max_level && @MEMBRANE_K@ >= @THRESHOLD_K@) begin
                 level <= level + 1;
                 threshold_at <= threshold_at + 1;
                 state <= COMPARE_2;
@@ -383,9 +379,9 @@ module @NAME@ #(
                 carry_to <= carry_at;
                 carry_d <= after[@CW@-1:0];
                 n <= n + 1;
-                m <= m + 1 == positions[@IA@-1:0] ? {@IA@{1'b0}} : m + 1;
-                if (m + 1 == positions[@IA@-1:0]) ev_c <= ev_c + 1;
-                if (n + 1 == count[@IA@-1:0]) begin
+                m <= m + 1 == positions ? {@IA@{1'b0}} : m + 1;
+                if (m + 1 == positions) ev_c <= ev_c + 1;
+                if (n + 1 == count) begin
                     pc <= pc + 1;
                     state <= FETCH;
                 end else state <= NEURON_1;
@@ -398,8 +394,8 @@ module @NAME@ #(
                     if (is_sum) most <= most + level_q;
                     else if (level_q > most) most <= level_q;
                 end
-                kx <= kx + 1 == kernel_x[@XA@-1:0] ? {@XA@{1'b0}} : kx + 1;
-                if (kx + 1 == kernel_x[@XA@-1:0]) ky <= is_last_tap ? {@XA@{1'b0}} : ky + 1;
+                kx <= kx + 1 == kernel_x ? {@XA@{1'b0}} : kx + 1;
+                if (kx + 1 == kernel_x) ky <= is_last_tap ? {@XA@{1'b0}} : ky + 1;
                 state <= is_last_tap ? POOL_3 : POOL_1;
             end
             POOL_3: begin
@@ -408,12 +404,12 @@ module @NAME@ #(
                 level_d <= most;
                 most <= 0;
                 n <= n + 1;
-                ev_x <= ev_x + 1 == made_width[@XA@-1:0] ? {@XA@{1'b0}} : ev_x + 1;
-                if (ev_x + 1 == made_width[@XA@-1:0]) begin
-                    ev_y <= ev_y + 1 == made_height[@XA@-1:0] ? {@XA@{1'b0}} : ev_y + 1;
-                    if (ev_y + 1 == made_height[@XA@-1:0]) ev_c <= ev_c + 1;
+                ev_x <= ev_x + 1 == made_width ? {@XA@{1'b0}} : ev_x + 1;
+                if (ev_x + 1 == made_width) begin
+                    ev_y <= ev_y + 1 == made_height ? {@XA@{1'b0}} : ev_y + 1;
+                    if (ev_y + 1 == made_height) ev_c <= ev_c + 1;
                 end
-                if (n + 1 == count[@IA@-1:0]) begin
+                if (n + 1 == count) begin
                     pc <= pc + 1;
                     state <= FETCH;
                 end else state <= POOL_1;
@@ -437,7 +433,7 @@ module @NAME@ #(
                 current_to <= target[@AA@-1:0] + n[@AA@-1:0];
                 current_d <= adds ? sum + current_q : sum;
                 n <= n + 1;
-                if (n + 1 == count[@IA@-1:0]) begin
+                if (n + 1 == count) begin
                     pc <= pc + 1;
                     state <= FETCH;
                 end else state <= ADD_1;
@@ -455,7 +451,7 @@ module @NAME@ #(
                 logit_to <= logit_at;
                 logit_d <= logit_q + @CURRENT_O@;
                 n <= n + 1;
-                if (n + 1 == count[@IA@-1:0]) begin
+                if (n + 1 == count) begin
                     pc <= pc + 1;
                     state <= FETCH;
                 end else state <= READ_1;
