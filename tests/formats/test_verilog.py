@@ -68,7 +68,7 @@ class Small(nn.Module):
 
 def integers(model, inputs):
     lowered = lbq.lower(model.eval(), inputs.float(), batch_axis=1 if model.takes_frames else 0)
-    return lbq.to_fixed_point(lowered, bits=8)
+    return lbq.to_fixed_point(lowered, bits=8, pixels=None)
 
 
 def simulate(folder, variant):
@@ -139,6 +139,6 @@ def test_what_has_no_form_in_hardware_is_refused_by_its_path(tmp_path):
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, stride=3), lbq.BurstLIF(), nn.Flatten(), nn.Linear(16, 3)
     ).eval()
-    net = lbq.to_fixed_point(lbq.lower(model, torch.randn(2, 1, 8, 8)), bits=8)
+    net = lbq.to_fixed_point(lbq.lower(model, torch.randn(2, 1, 8, 8)), bits=8, pixels=None)
     with pytest.raises(lbq.LBQError, match=r"^0 \(Synapse\): its stride is \(3, 3\).*--to c"):
         export_verilog(net, tmp_path / "net.v")

@@ -168,7 +168,8 @@ module @NAME@ #(
     localparam IDLE = 0, CLEAR = 1, FETCH = 2, START_1 = 3, START_2 = 4, POP = 5, PLACE = 6,
                READ = 7, FIRST = 8, BITS = 9, NEURON_1 = 10, NEURON_2 = 11, NEURON_3 = 12,
                COMPARE_1 = 13, COMPARE_2 = 14, EMIT = 15, POOL_1 = 16, POOL_2 = 17,
-               POOL_3 = 18, ADD_1 = 19, ADD_2 = 20, ADD_3 = 21, ADD_4 = 22, READ_1 = 23, READ_2 = 24, READ_3 = 25,
+               POOL_3 = 18, ADD_1 = 19, ADD_2 = 20, ADD_3 = 21, ADD_4 = 22, READ_1 = 23,
+               READ_2 = 24, READ_3 = 25,
                DRAIN = 26;
     reg [4:0] state;
     reg [@TC@-1:0] t;
