@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from device.boards import BOARDS, TOOLS, run_on_board
-from formats.test_verilog import Small, integers
+from device.boards import BOARDS, needs, run_on_board
+from device.test_verilog import Small, integers
 
 import lbq
 
-pytestmark = pytest.mark.skipif(not TOOLS, reason="needs arm-none-eabi-gcc and qemu-system-arm")
+pytestmark = needs("arm-none-eabi-gcc", "qemu-system-arm")
 
 
 @pytest.mark.parametrize("cpu", BOARDS)

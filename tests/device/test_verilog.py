@@ -1,17 +1,17 @@
 import random
 import re
-import shutil
 import subprocess
 
 import pytest
 import torch
+from device.boards import needs
 from torch import nn
 
 import lbq
 from lbq import MeanOverTime, OverTime, RepeatOverTime
 from lbq.formats.verilog import VARIANTS, export_verilog
 
-pytestmark = pytest.mark.skipif(shutil.which("iverilog") is None, reason="needs iverilog")
+pytestmark = needs("iverilog")
 
 
 class Small(nn.Module):
@@ -130,7 +130,7 @@ def test_a_wrong_weight_is_seen_by_the_testbench(tmp_path):
     assert simulate(tmp_path, "planes")["wrong"] > 0
 
 
-@pytest.mark.skipif(shutil.which("verilator") is None, reason="needs verilator")
+@needs("verilator")
 def test_verilator_has_no_warning(tmp_path):
     model = Small(2)
     export_verilog(integers(model, model.inputs(1)), tmp_path / "net.v")
