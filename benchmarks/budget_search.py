@@ -1,10 +1,10 @@
 r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations.
 
     python benchmarks/budget_search.py cells --data $LBQ_DATA/cifar10 --seeds 0 1 2
-    python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only tune-popcount --epochs 3
+    python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only tune-popcount
 
-``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes it
-in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step, for
+``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes
+it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step, for
 as many epochs in all. ``pocket`` starts from the trained ReLU network in results/training, turned
 into bursts by ``lbq.from_ann``. A share is that of the accumulations before tuning. One record per
 way and seed in ``--out``; those that exist are not run again.
@@ -29,7 +29,6 @@ from torch.nn import functional as F
 import lbq
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data, steps_per_epoch, train_batches
-from lbq.functional.planes import popcount
 from lbq.neurons import named_neurons
 from lbq.train import CostConfig, RunOptions, build_network, load_run, train
 from lbq.train.optim import (
@@ -95,13 +94,18 @@ def cost_of(model: nn.Module, images: Tensor) -> float:
     return budget.cost_per_mac
 
 
+def _nothing(done: float) -> float:
+    del done
+    return 0.0
+
+
 def tune(
     model: nn.Module,
     data: Data,
     recipe: Recipe,
     options: argparse.Namespace,
     *,
-    term: Callable[[float], Tensor | float] = lambda done: 0.0,
+    term: Callable[[float], Tensor | float] = _nothing,
     teacher: nn.Module | None = None,
     only: str = "",
 ) -> None:
@@ -116,13 +120,13 @@ def tune(
         batches = train_batches(
             data, seed=recipe.seed + 100, epoch=epoch, global_batch=recipe.batch
         )
-        for n, (images, target, _) in enumerate(batches):
+        for n, (given, target, _) in enumerate(batches):
             step = epoch * steps + n
             factor = learning_rate_factor(
                 ScheduleConfig(), step=step, steps_per_epoch=steps, epochs=options.epochs
             )
             set_learning_rate(optimizer, factor * config.lr)
-            images = images.contiguous(memory_format=torch.channels_last)
+            images = given.contiguous(memory_format=torch.channels_last)
             logits = model(images)
             loss = F.cross_entropy(logits, target, label_smoothing=recipe.label_smoothing)
             loss = loss + term(step / (options.epochs * steps))
@@ -233,7 +237,7 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
             shift_currents(model, images, way["shift"])
         if way.get("powers"):
             model = with_powers(model, recipe)
-        term: Callable[[float], Tensor | float] = lambda done: 0.0
+        term: Callable[[float], Tensor | float] = _nothing
         if "tables" in way:
             tables = [
                 t if isinstance(t, str) else t[: options.max_level + 1] for t in way["tables"]

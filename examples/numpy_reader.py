@@ -128,18 +128,15 @@ def neuron(currents: Array, node: Node) -> Array:
 def move(values: Array, node: Node) -> Array:
     """Slice, roll, rearrange, upsample or pad every instant: ``[n, C, ...]``."""
     kind, settings = node["kind"], node["settings"]
+    axis = 1 + settings.get("axis", 0)
     if kind == "slice":
-        part = slice(settings["start"], settings["stop"], settings["step"])
-        return values[(slice(None),) * (1 + settings["axis"]) + (part,)]
+        return np.take(values, range(settings["start"], settings["stop"], settings["step"]), axis)
     if kind == "roll":
-        length = values.shape[1 + settings["axis"]]
-        places = (settings["start"] + settings["step"] * np.arange(length)) % length
-        return np.take(values, places, 1 + settings["axis"])
+        around = settings["start"] + settings["step"] * np.arange(values.shape[axis])
+        return np.take(values, around, axis, mode="wrap")
     if kind == "rearrange":
-        split = values.reshape(len(values), *settings["sizes"])
-        return split.transpose(0, *(1 + i for i in settings["order"])).reshape(
-            -1, *settings["shape"]
-        )
+        order, shape = (0, *(1 + i for i in settings["order"])), settings["shape"]
+        return values.reshape(-1, *settings["sizes"]).transpose(order).reshape(-1, *shape)
     if kind == "zero_pad":
         sides = zip(settings["before"], settings["after"], strict=True)
         return np.pad(values, [(0, 0), (0, 0), *sides])

@@ -187,6 +187,21 @@ def shifted_windows():
 
 
 @example(2, *IMAGES)
+def rolled_channels():
+    """Channels moved around before a convolution; OpenVINO mistakes a Gather there."""
+
+    class Rolled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.neuron = OverTime(conv_bn(8, 8, 1)), BurstLIF()
+
+        def forward(self, x):
+            return self.neuron(self.conv(x.roll(3, 2)))
+
+    return Sequence(Rolled())
+
+
+@example(2, *IMAGES)
 def both_directions():
     """A map, and the same from right to left, with shared weights."""
 

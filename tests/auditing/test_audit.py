@@ -245,3 +245,12 @@ def test_the_page_in_the_documents_is_what_the_example_gives():
     for finding in found.findings:
         if finding.key != "counts":  # of random weights: another processor may round otherwise
             assert html.escape(finding.sentence) in page
+
+
+def test_many_samples_run_in_batches():
+    """Also the trial whether the network runs in float64."""
+    largest = []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    model.register_forward_pre_hook(lambda module, args: largest.append(len(args[0])))
+    lbq.audit(model, torch.randn(500, 1, 2, 2))
+    assert max(largest) <= 64

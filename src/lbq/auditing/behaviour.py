@@ -79,8 +79,8 @@ class Behaviour:
         self._model, self._axis = model, batch_axis
         self.gains: dict[str, float] = {}
         """Factors on the currents of neurons that are silent otherwise."""
-        self.is_float64, samples = self._runs_in_float64(samples)
-        self._batch = samples.narrow(batch_axis, 0, min(_SAMPLES, samples.shape[batch_axis]))
+        few = samples.narrow(batch_axis, 0, min(_SAMPLES, samples.shape[batch_axis]))
+        self.is_float64, self._batch = self._runs_in_float64(few)
         self._alone = self._batch.split(1, batch_axis)
         neurons = {path for path, module in model.named_modules() if is_neuron(path, module)}
         for gain in _GAINS:

@@ -148,7 +148,7 @@ def _see(emitter: Emitter, values: Tensor, batch: int) -> None:
     if levels is None:
         emitter.real_calls += 1
         return
-    sizes = levels.integers.long().abs()
+    sizes = levels.integers.abs() if levels.integers.dtype.is_signed else levels.integers
     emitter.histogram += torch.bincount(sizes.flatten(), minlength=MAX_LEVEL + 1).cpu()
     if bool((values != 0).any()):
         emitter.step = min(emitter.step, levels.step)

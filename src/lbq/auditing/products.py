@@ -27,6 +27,8 @@ _MOST_PRODUCT = 2**20
 """Largest integer of an operand that may itself be the result of a product."""
 _SAMPLE, _DISTINCT = 4096, 512
 """Values that are looked at first: real numbers are found out by few."""
+_FEW_VALUES = 2**16
+"""Values that are tried with one step per channel before all are."""
 _TOLERANCE = 1e-3
 """How far a value may be from a multiple of the step, in steps."""
 
@@ -152,14 +154,20 @@ def find_levels(
         return _as_levels(values.double(), torch.ones(1, dtype=torch.float64), most)
     some = values.flatten()
     some = some[:: max(1, len(some) // _SAMPLE)].double()
-    exact = values.double()
     step = _common_step(some[some != 0].abs(), most)
-    found = None if step is None else _as_levels(exact, step, most)
-    if found is None and channel_axis is not None:
+    wide = torch.float32 if most <= MAX_LEVEL else torch.float64  # 24 bits tell 255 levels apart
+    if step is not None and (found := _as_levels(values.to(wide), step.to(wide), most)):
+        return found
+    if channel_axis is None:
+        return None
+    axes = [n for n in range(values.dim()) if n != channel_axis % values.dim()]
+    few = values[: max(1, _FEW_VALUES * len(values) // max(1, values.numel()))]
+    for exact in (few.double(), values.double()):  # a few samples tell real numbers
         size = exact.abs()
         smallest = torch.where(size > 0, size, torch.full_like(size, torch.inf))
-        axes = [n for n in range(values.dim()) if n != channel_axis % values.dim()]
         found = _as_levels(exact, smallest.amin(axes, keepdim=True), most)
+        if found is None:
+            return None
     return found
 
 
@@ -188,19 +196,17 @@ def _common_divisor(one: float, other: float) -> float:
     return one
 
 
-def _are_multiples(sizes: Tensor, step: Tensor, most: int) -> bool:
-    ratio = sizes / step
-    gap = (ratio - ratio.round()).abs()
-    return bool((gap <= _TOLERANCE).all()) and bool((ratio <= most + 0.5).all())
-
-
 def _as_levels(values: Tensor, step: Tensor, most: int) -> Levels | None:
     finite = torch.where(step.isfinite(), step, torch.ones_like(step))  # a channel of zeros
-    if not _are_multiples(values.abs(), finite, most):
+    if not values.numel():
+        return Levels(values.to(torch.uint8), float(finite.min()), 0)
+    ratio = values / finite
+    integers = ratio.round()
+    low, high = (int(side) if side.isfinite() else most + 1 for side in integers.aminmax())
+    largest = max(-low, high)
+    if largest > most or not float(ratio.sub_(integers).abs_().max()) <= _TOLERANCE:
         return None
-    integers = (values / finite).round()
-    largest = int(integers.abs().max()) if integers.numel() else 0
-    is_byte = largest <= MAX_LEVEL and not bool((integers < 0).any())
+    is_byte = largest <= MAX_LEVEL and low >= 0
     return Levels(
         integers.to(torch.uint8 if is_byte else torch.int32), float(finite.min()), largest
     )

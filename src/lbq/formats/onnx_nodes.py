@@ -106,11 +106,20 @@ class Nodes:
         )
 
     def roll(self, node: Roll, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Look places up."""
-        size = made.shape[node.axis]
-        places = (node.start + node.step * np.arange(size)) % size
-        name = self.graph.constant(places, np.int64)
-        return self.graph.op("Gather", inputs[0].batch(self.graph), name, axis=1 + node.axis)
+        """Look places up, or join two parts.
+
+        A roll is no Gather: OpenVINO 2026.4 puts the order of channels into the weights behind it,
+        wrongly unless the order is its own inverse, as a flip's is.
+        """
+        name, axis, size = inputs[0].batch(self.graph), node.axis, made.shape[node.axis]
+        if node.step < 0:
+            places = self.graph.constant((node.start - np.arange(size)) % size, np.int64)
+            return self.graph.op("Gather", name, places, axis=1 + axis)
+        ranges = ((node.start, size), (0, node.start))
+        parts = [
+            self.part(name, axis, start, stop, step=1) for start, stop in ranges if start < stop
+        ]
+        return self.graph.op("Concat", *parts, axis=1 + axis)
 
     def rearrange(self, node: Rearrange, inputs: list[TimedValue], made: TimedValue) -> str:
         """Split, permute and merge."""
