@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lbq.deploy.graph import LoweredNetwork
 from lbq.deploy.operators import (
+    PIXEL_MAX,
     LevelNeuron,
     Move,
     Offset,
@@ -73,6 +74,11 @@ class Units:
             self._raise(self._units, path, unit)
         self.extra_bits = dict.fromkeys(best, 0)
         """Bits that the weights of a synapse need in addition."""
+        self._reads_bytes = {
+            path
+            for path, node in nodes.items()
+            if isinstance(node, Synapse) and (node.max_input or 0) >= PIXEL_MAX
+        }
         for together in self._added(best):
             self._refine({path: best[path] for path in together}, limits, room)
 
@@ -102,6 +108,8 @@ class Units:
             for path, unit in best.items()
         }
         bits = min(room, math.ceil(math.log2(max(coarse.values()) / _MAX_COARSE)))
+        for path in self._reads_bytes & best.keys():  # wide inputs and wide weights would be slow
+            bits = min(bits, math.floor(math.log2(coarse[path])))
         if bits <= 0:
             return
         roots = np.unique(np.concatenate([self._roots(path) for path in best]))
