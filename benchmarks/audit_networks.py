@@ -1,7 +1,7 @@
 """What "rate times FLOPs" says of well-known networks at full size, beside exact counts.
 
     python benchmarks/audit_networks.py --data $LBQ_DATA/cifar10 --out benchmarks/results/audit.json
-    python benchmarks/audit_networks.py --data $LBQ_DATA/cifar10 --time 1000     beside a plain forward
+    python benchmarks/audit_networks.py --data $LBQ_DATA/cifar10 --time 1000   # of an audit
 
 The pocket ResNet-20 is trained and reads CIFAR-10 test images. All others have random weights and
 random statistics of batch norms, so their rates are nobody's; what is compared is two ways of
