@@ -1,6 +1,7 @@
 """What "rate times FLOPs" says of well-known networks at full size, beside exact counts.
 
     python benchmarks/audit_networks.py --data $LBQ_DATA/cifar10 --out benchmarks/results/audit.json
+    python benchmarks/audit_networks.py --data $LBQ_DATA/cifar10 --time 1000   # of an audit
 
 The pocket ResNet-20 is trained and reads CIFAR-10 test images. All others have random weights and
 random statistics of batch norms, so their rates are nobody's; what is compared is two ways of
@@ -8,6 +9,7 @@ counting the same levels.
 """
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,6 +133,30 @@ def pocket(source: str, count: int) -> Audit:
     return lbq.audit(lbq.load_pretrained(POCKET), images)
 
 
+def seconds(source: str, count: int) -> dict[str, float]:
+    """Time an audit of the full ResNet-20 on test images, and its plain forward before and after.
+
+    The weights are random.
+    """
+    data = open_samples(pretrained_recipe(POCKET), source=source, cache=Path("~/.cache/lbq"))
+    images = next(sample_batches(data, limit=count, batch=count)).real
+    torch.manual_seed(0)
+    model, taken = settle(spread(lbq.resnet20(10)), images[:64]), list[float]()
+
+    @torch.no_grad()
+    def forward() -> None:
+        for some in images.split(64):
+            model(some)
+
+    for run in (forward, lambda: lbq.audit(model, images), forward):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    plain = (taken[0] + taken[2]) / 2
+    print(f"audit of {count} images: {taken[1]:.0f} s, {taken[1] / plain:.2f} x the forward")
+    return {"images": count, "audit_s": taken[1], "plain_s": plain, "ratio": taken[1] / plain}
+
+
 def row(name: str, found: Audit) -> dict[str, object]:
     """Return the figures of one network, per image."""
     counts, share = found["counts"].evidence, found["multiplications"].evidence["share"]
@@ -148,8 +174,15 @@ def main() -> None:
     """Audit every network; print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", help="CIFAR-10, for the trained network")
+    parser.add_argument(
+        "--time", type=int, metavar="IMAGES", help="only time an audit, with --data"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.time:
+        measured = seconds(options.data, options.time)
+        write_record(options.out, {"commit": git_commit(), **measured})
+        return
     rows: list[dict[str, object]] = []
     for name, (build, shape) in NETWORKS.items():
         torch.manual_seed(0)

@@ -11,6 +11,7 @@ graphs    500 random networks over all operators, on every engine      0 integer
 networks  those of tests/user_networks.py: 1,000 inputs each in float64, trained against lowered,
           and in integers on every engine                              0 levels, 0 integers differ
 images    the pretrained networks in 8 bits on every engine, 1,000 CIFAR-10 images each    0 differ
+          (--networks names those that run; the record keeps what it has of the others)
 bounds    10,000 random layers and 10,000 random operators             0 integers outside the proof
 
 ``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
@@ -22,6 +23,7 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -199,9 +201,9 @@ def networks(scale):
     }
 
 
-def images(scale):
+def images(scale, networks):
     count, rows = max(4, round(1000 * scale)), []
-    for network in lbq.pretrained.pretrained_names():
+    for network in networks:
         model, recipe = lbq.load_pretrained(network), pretrained_recipe(network)
         pixels, inputs = engines.cifar10_bytes(
             Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe
@@ -217,7 +219,9 @@ def images(scale):
                 found = engines.disagreements(engines.answers(net, some, Path(folder)))
             for name, differ in found.items():
                 wrong[name] = wrong.get(name, 0) + differ
+            sys.stderr.write(f"{network}: {len(some)} more images, {wrong}\n")
         rows.append({"network": network, "images": count, "integers_differing": wrong})
+        rows[-1] |= {"commit": git_commit()}
     return {"networks": rows}
 
 
@@ -255,11 +259,18 @@ def main():
     )
     parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--networks", nargs="+", default=lbq.pretrained.pretrained_names())
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     for name in arguments.parts:
         start = time.time()
-        record = {"part": name, **PARTS[name](arguments.scale)}
+        part = PARTS[name]
+        part = partial(part, networks=arguments.networks) if name == "images" else part
+        record = {"part": name, **part(arguments.scale)}
+        if name == "images" and arguments.out and (arguments.out / "images.json").exists():
+            before = json.loads((arguments.out / "images.json").read_text())["networks"]
+            kept = [row for row in before if row["network"] not in arguments.networks]
+            record["networks"] = kept + record["networks"]
         record |= {
             "seconds": round(time.time() - start),
             "date": time.strftime("%Y-%m-%d"),

@@ -136,10 +136,10 @@ def is_neuron(path: str, module: nn.Module, spikes: Sequence[type[nn.Module] | s
 def _looks_spiking(args: Any, values: Tensor) -> bool:
     """Return whether real numbers enter a module and few levels leave it."""
     given = args[0] if args and isinstance(args[0], Tensor) else None
-    if given is None or not values.is_floating_point() or not bool((values != 0).any()):
+    if given is None or not values.is_floating_point():
         return False
     made = find_levels(values)
-    return made is not None and made.max_level <= _MOST_LEVELS and find_levels(given) is None
+    return made is not None and 0 < made.max_level <= _MOST_LEVELS and find_levels(given) is None
 
 
 def _see(emitter: Emitter, values: Tensor, batch: int) -> None:

@@ -414,7 +414,8 @@ def _through(reach: FanOutMap, step: _Step, target: str, *, is_identity: bool) -
         return reach.through_avg_pool(
             space, kernel=node.kernel, stride=node.stride, padding=node.padding
         )
-    if not reach.axes and isinstance(node, Rearrange):  # every value is read, wherever it is
+    reads_all = not reach.axes or (is_identity and reach.is_identity)
+    if reads_all and isinstance(node, Rearrange):  # every value, wherever it is
         return identity_fan_out(space) if is_identity else reach
     cells = _moved_axes(step)
     if cells is None:
