@@ -25,7 +25,7 @@ TIMESTEPS = 2
 
 
 class Recordings(Dataset[tuple[Tensor, int]]):
-    """Event counts ``[T, 2, 17, 17]``: two halves of a recording, four pixels of the camera each."""
+    """Event counts ``[T, 2, 17, 17]`` of the halves of a recording, over 2x2 pixels."""
 
     def __init__(self, split: str) -> None:
         with zipfile.ZipFile(os.environ["NMNIST"]) as archive:

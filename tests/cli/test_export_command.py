@@ -54,7 +54,9 @@ def test_nir_gets_real_numbers_of_a_run_and_refuses_integers(trained, bundle, tm
 
 def test_c_comes_with_its_header_and_verilog_with_its_testbench(bundle, tmp_path, capsys):
     assert main(["export", str(bundle), "--to", "c", "--out", str(tmp_path / "net.c")]) == 0
-    assert "int net_run(const uint8_t *pixels, int32_t *logits);" in (tmp_path / "net.h").read_text()
+    assert (
+        "int net_run(const uint8_t *pixels, int32_t *logits);" in (tmp_path / "net.h").read_text()
+    )
     words = ["export", str(bundle), "--to", "verilog", "--out", str(tmp_path / "net.v")]
     assert main(words) == 0
     assert "module net_tb;" in (tmp_path / "net_tb.v").read_text()
