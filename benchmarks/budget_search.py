@@ -4,8 +4,8 @@ r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations
     python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only tune-popcount
 
 ``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes
-it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step, for
-as many epochs in all. ``pocket`` starts from the trained ReLU network in results/training, turned
+it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step,
+for as many epochs in all. ``pocket`` starts from the ReLU network in results/training, turned
 into bursts by ``lbq.from_ann``. A share is that of the accumulations before tuning. One record per
 way and seed in ``--out``; those that exist are not run again.
 """

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import lbq
 from lbq.cost.budget import CostBudget
 from lbq.errors import CountError, ParameterError
+from lbq.kernels.level_cost import LevelCost
 
 COUNTS = {"popcount": "bit_sparse_acs", "unary": "unary_acs", "events": "unit_event_acs"}
 
@@ -23,10 +24,12 @@ def counted(model, x, table, axis=None):
     return sum(getattr(edge.counts, COUNTS[table]) for edge in edges)
 
 
-@pytest.mark.parametrize(
-    "name",
-    sorted(user_networks.NETWORKS.keys() - test_user_networks.REFUSED.keys() - {"shared"}),
-)
+GATED = {"gated", "qk_attention"}
+"""A synapse reads products of levels."""
+NAMES = user_networks.NETWORKS.keys() - test_user_networks.REFUSED.keys() - GATED - {"shared"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_the_cost_is_that_of_the_counter(name):
     model, axis = test_user_networks.build(name)
     x = torch.randn(test_user_networks.batch_of(name, axis, 3))
@@ -37,6 +40,37 @@ def test_the_cost_is_that_of_the_counter(name):
         cost = budget.cost
         budget.remove()
         assert cost == counted(model, x, table, axis)
+
+
+@pytest.mark.parametrize("name", sorted(GATED))
+def test_products_of_levels_before_a_synapse_are_refused_by_its_path(name):
+    model, axis = test_user_networks.build(name)
+    x = torch.randn(test_user_networks.batch_of(name, axis, 1))
+    with pytest.raises(CountError, match=r"body\.0\.out\.0\.0 reads levels of several neurons"):
+        CostBudget(model, x, budget=0.1, batch_axis=axis)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("most", [1, 5, 20])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_native_and_plain_torch_agree(dtype, most, is_last):
+    shape, generator = (2, 3, 5, 7, 9), torch.Generator().manual_seed(most)
+    levels = torch.randint(0, most + 1, shape, dtype=torch.uint8, generator=generator)
+    grad = torch.randn(shape, generator=generator).to(dtype)
+    if is_last:
+        levels, grad = (x.movedim(2, -1).contiguous().movedim(-1, 2) for x in (levels, grad))
+    table = torch.randint(1, 9, (most + 1,), generator=generator).double()
+    table[0] = 0
+    cost = LevelCost(torch.randint(1, 99, (1, 7, 9), generator=generator), table)
+    assert cost._is_native(levels)
+    plain = LevelCost(cost.fan_out, table)
+    plain.__dict__["_is_exact"] = False  # too large for float32
+    for one, other in zip(cost.sums(levels), plain.sums(levels), strict=True):
+        assert float(one) == float(other)
+    scale = torch.tensor(0.37)
+    found, expected = (c.add_gradient(grad, levels, scale) for c in (cost, plain))
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 class Layer(nn.Module):

@@ -12,6 +12,7 @@ networks  those of tests/user_networks.py: 1,000 inputs each in float64, trained
           and in integers on every engine                              0 levels, 0 integers differ
 images    the pretrained networks in 8 bits on every engine, 1,000 CIFAR-10 images each    0 differ
           (--networks names those that run; the record keeps what it has of the others)
+budgets   the cost in the loss and the counter, 200 random networks, three tables    0 differ
 bounds    10,000 random layers and 10,000 random operators             0 integers outside the proof
 
 ``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests")]
 
 import user_networks  # noqa: E402
+from cost import test_budget  # noqa: E402
 from deploy import test_bounds, test_operators, test_user_networks  # noqa: E402
 from equivalence import engines  # noqa: E402
 from random_graphs import RandomGraph  # noqa: E402
@@ -225,6 +227,27 @@ def images(scale, networks):
     return {"networks": rows}
 
 
+def budgets(scale):
+    count, wrong, refused, seed = max(1, round(200 * scale)), 0, 0, 0
+    done = 0
+    while done < count:
+        model, seed = RandomGraph(3000 + seed).eval(), seed + 1
+        x, axis = model.inputs().float(), model.batch_axis
+        one = x.narrow(axis, 0, 1)
+        try:
+            for table in test_budget.COUNTS:
+                budget = lbq.CostBudget(model, one, table=table, budget=0.1, batch_axis=axis)
+                model(x)
+                wrong += budget.cost != test_budget.counted(model, x, table, axis)
+                budget.remove()
+        except lbq.LBQError as error:
+            refused += 1
+            sys.stderr.write(f"seed {3000 + seed - 1}: {error}\n")
+            continue
+        done += 1
+    return {"networks": count, "differ": wrong, "refused": refused}
+
+
 def bounds(scale):
     count, outside = round(10_000 * scale), 0
     for seed in range(count):
@@ -249,6 +272,7 @@ PARTS = {
     "graphs": graphs,
     "networks": networks,
     "images": images,
+    "budgets": budgets,
     "bounds": bounds,
 }
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lbq.cost.connectivity import Connectivity, Edge, read_connectivity
 from lbq.errors import CountError, ParameterError
 from lbq.functional.planes import popcount
+from lbq.kernels.level_cost import LevelCost
 from lbq.neurons.watch import named_neurons
 
 CostTable = Literal["unary", "popcount", "events"]
@@ -28,8 +29,8 @@ class _Layer:
     """The edges that leave one neuron."""
 
     path: str
-    direct: Tensor | None = None
-    """Sum of the fan-outs of edges that levels enter as they are, ``[*n]`` or broadcast."""
+    direct: LevelCost | None = None
+    """Of the edges that levels enter as they are, with the sum of their fan-outs."""
     carried: tuple[Edge, ...] = ()
     """Edges with a pool or the like before them."""
     levels: Tensor | None = None
@@ -86,7 +87,7 @@ class CostBudget:
         self.budget, self.weight, self.floor = budget, weight, floor
         self._macs = sum(s.dense_macs("skipped") // s.timesteps for s in connectivity.synapses)
         self._table = _table(table, max(connectivity.max_levels.values()))
-        self._layers = _layers(connectivity)
+        self._layers = _layers(connectivity, self._table)
         self._terms: list[Tensor] = []
         self._samples, self._is_read = 0, False
         neurons = dict(named_neurons(model))
@@ -170,8 +171,9 @@ def _table(given: CostTable | Sequence[float], max_level: int) -> Tensor:
     return costs.double()
 
 
-def _layers(connectivity: Connectivity) -> dict[str, _Layer]:
+def _layers(connectivity: Connectivity, table: Tensor) -> dict[str, _Layer]:
     layers = {path: _Layer(path) for path in connectivity.neurons}
+    direct: dict[str, Tensor] = {}
     for edge in connectivity.edges:
         if edge.is_identity:
             continue
@@ -184,12 +186,12 @@ def _layers(connectivity: Connectivity) -> dict[str, _Layer]:
         shape = connectivity.shapes[layer.path]
         probe = torch.zeros(1, *shape, dtype=torch.uint8)
         if edge.carry({layer.path: probe}) is probe:
-            layer.direct = edge.fan_out if layer.direct is None else layer.direct + edge.fan_out
+            direct[layer.path] = direct.get(layer.path, 0) + edge.fan_out
         else:
             layer.carried = (*layer.carried, edge)
-    return {
-        path: layer for path, layer in layers.items() if layer.carried or layer.direct is not None
-    }
+    for path, fan_out in direct.items():
+        layers[path].direct = LevelCost(fan_out, table)
+    return {path: layer for path, layer in layers.items() if layer.carried or path in direct}
 
 
 class _Priced(torch.autograd.Function):
@@ -205,40 +207,46 @@ class _Priced(torch.autograd.Function):
         table: Tensor,
         floor: float,
     ) -> tuple[Tensor, Tensor]:
-        index, total = (
-            levels.abs().int(),
-            torch.zeros((), dtype=torch.float64, device=bursts.device),
-        )
-        slopes = torch.cat([table.diff(), table.new_zeros(1)]).float()
-        push: Tensor | None = None
+        total = torch.zeros((), dtype=torch.float64, device=bursts.device)
+        moved, push, active = total, None, None
         if layer.direct is not None:
-            fan_out = layer.direct.to(bursts.device)
-            by_level = table[index].sum(0)  # over time: [B, *n]
-            total = (by_level * fan_out).sum()
-            push = slopes[index] * fan_out.float()
-            push = push * levels.sign() if levels.dtype == torch.int8 else push
+            total, moved, active = layer.direct.sums(levels)
         for edge in layer.carried:
+            cost = LevelCost(edge.fan_out.to(bursts.device), table)
             with torch.enable_grad():
                 given = levels.flatten(0, 1).float().requires_grad_()
                 entering = edge.carry({layer.path: given})
-            fan_out, at = edge.fan_out.to(bursts.device), entering.detach().int()
-            total = total + (table[at] * fan_out).sum()
-            (back,) = torch.autograd.grad(entering, given, slopes[at] * fan_out.float())
+            total = total + (table[entering.detach().int()] * cost.fan_out).sum()
+            slope = cost.slope.float()[entering.detach().int()] * cost.fan_out
+            (back,) = torch.autograd.grad(entering, given, slope)
             push = back.view_as(levels) + (0 if push is None else push)
-        is_quiet = float((levels != 0).float().mean()) < floor
-        ctx.save_for_backward(step, levels, None if is_quiet else push)
+        active = (levels != 0).sum() if active is None else active
+        ctx.is_quiet = float(active) < floor * levels.numel()
+        ctx.cost, ctx.moved = layer.direct, moved
+        ctx.save_for_backward(step, levels, push)
         return bursts.view_as(bursts), total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_cost: Tensor) -> Any:
-        step, levels, push = ctx.saved_tensors
-        if push is None:
+        if ctx.is_quiet or not bool(grad_cost):
             return grad, None, None, None, None, None
-        shape = [1, 1, -1] + [1] * (levels.dim() - 3)
-        size = step.reshape(shape) if step.numel() > 1 else step
-        extra = push * (grad_cost.float() / size)
-        back = -(extra * levels) if ctx.needs_input_grad[1] else None  # the cost has no scale
-        if back is not None:
-            axes = [n for n in range(levels.dim()) if n != 2] if step.numel() > 1 else None
-            back = (back.sum() if axes is None else back.sum(axes)).reshape(step.shape)
-        return grad + extra.to(grad.dtype), back, None, None, None, None
+        step, levels, push = ctx.saved_tensors
+        factor = grad_cost.float() / _along_channels(step, levels)
+        extended = grad
+        if ctx.cost is not None:
+            extended = ctx.cost.add_gradient(extended, levels, factor)
+        if push is not None:
+            extended = extended + (push * factor).to(grad.dtype)
+        if not ctx.needs_input_grad[1]:
+            return extended, None, None, None, None, None
+        if step.numel() == 1 and push is None:
+            by_step = -ctx.moved * grad_cost / step
+        else:  # the cost has no scale: it falls as the step grows
+            extra = (extended - grad).float() * levels
+            axes = [n for n in range(levels.dim()) if n != 2]
+            by_step = -(extra.sum() if step.numel() == 1 else extra.sum(axes))
+        return extended, by_step.reshape(step.shape).to(step.dtype), None, None, None, None
+
+
+def _along_channels(step: Tensor, levels: Tensor) -> Tensor:
+    return step.reshape([1, 1, -1] + [1] * (levels.dim() - 3)) if step.numel() > 1 else step
