@@ -5,6 +5,7 @@ import subprocess
 import pytest
 import torch
 from device.boards import needs
+from formats.test_c_source import mutants
 from torch import nn
 
 import lbq
@@ -128,6 +129,19 @@ def test_a_wrong_weight_is_seen_by_the_testbench(tmp_path):
     lines[:] = [format(int(word, 16) ^ 4, f"0{len(word)}x") for word in lines]
     path.write_text("\n".join(lines) + "\n")
     assert simulate(tmp_path, "planes")["wrong"] > 0
+
+
+def test_a_mutated_bundle_gives_its_own_answers_or_none(tmp_path):
+    exported = 0
+    for network, inputs in mutants(tmp_path, 12):
+        try:
+            export_verilog(network, tmp_path / "net.v", samples=inputs)
+        except lbq.LBQError:
+            continue
+        exported += 1
+        found = simulate(tmp_path, "planes")
+        assert (found["samples"], found["wrong"]) == (3, 0)
+    assert exported
 
 
 @needs("verilator")

@@ -1,10 +1,13 @@
+import random
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
 import torch
+from bundles import tiny_network
 from equivalence import engines
+from formats import mutate
 from random_graphs import RandomGraph
 
 import lbq
@@ -79,6 +82,30 @@ def test_random_graphs_compute_the_same_integers(seed, compiler, tmp_path):
     for events in (False, True):
         found, _ = run_c(net, inputs, tmp_path, events=events, compiler=compiler)
         assert np.array_equal(found, expected(net, inputs))
+
+
+def mutants(folder, count):
+    """Yield networks whose bundles were changed and are still valid, with inputs."""
+    dice, path = random.Random(0), folder / "mutant.lbq"
+    lbq.save_network(tiny_network(), path)
+    data = path.read_bytes()
+    while count:
+        path.write_bytes(mutate.mutate(data, dice))
+        try:
+            network = lbq.load_network(path)
+        except lbq.LBQError:
+            continue
+        is_small = sum(value.size for value in network.values().values()) < 2**14
+        if network.is_integer and is_small and network.timesteps < 9:
+            count -= 1
+            shape = network.example(3).shape
+            yield network, torch.randint(0, 256, shape, dtype=torch.uint8)
+
+
+def test_a_mutated_bundle_gives_its_own_answers_or_none(tmp_path):
+    for network, inputs in mutants(tmp_path, 15):
+        found, _ = run_c(network, inputs, tmp_path)
+        assert np.array_equal(found, expected(network, inputs))
 
 
 def test_a_network_of_real_numbers_is_refused(tmp_path):
