@@ -90,7 +90,7 @@ def mutants(folder, count):
     lbq.save_network(tiny_network(), path)
     data = path.read_bytes()
     while count:
-        path.write_bytes(mutate.mutate(data, dice))
+        path.write_bytes(mutate.mutate(data, dice)[1])
         try:
             network = lbq.load_network(path)
         except lbq.LBQError:
