@@ -53,3 +53,7 @@ def samples() -> Tensor:
     """Return images to audit it with."""
     torch.manual_seed(1)
     return 2 * torch.randn(32, 3, 32, 32)
+
+
+if __name__ == "__main__":
+    print(lbq.audit(model(), samples(), name="leaking_attention"))
