@@ -164,9 +164,9 @@ def _blocks(width: float) -> Iterator[tuple[str, int, int, int]]:
             inputs = outputs
 
 
-def onnx_runs(model: bytes, batch: int, threads: int) -> dict[str, Run]:
-    """Return the ONNX ResNet on ONNX Runtime and OpenVINO, if they are installed."""
-    images = np.random.default_rng(1).random((batch, 3, 32, 32), dtype=np.float32)
+def onnx_runs(model: bytes, batch: int, threads: int, side: int = 32) -> dict[str, Run]:
+    """Return an ONNX model of images on ONNX Runtime and OpenVINO, if they are installed."""
+    images = np.random.default_rng(1).random((batch, 3, side, side), dtype=np.float32)
     runs: dict[str, Run] = {}
     try:
         import onnxruntime  # noqa: PLC0415 -- an extra
@@ -183,7 +183,7 @@ def onnx_runs(model: bytes, batch: int, threads: int) -> dict[str, Run]:
         core = openvino.Core()
         settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
         read = core.read_model(model, b"")
-        read.reshape([batch, 3, 32, 32])
+        read.reshape([batch, 3, side, side])
         compiled = core.compile_model(read, "CPU", settings)
         request = compiled.create_infer_request()
         runs["OpenVINO int8"] = lambda: request.infer({0: images})

@@ -2,8 +2,8 @@
 
     python benchmarks/record_exact.py pocket-cifar10 --data $LBQ_DATA/cifar10
 
-runs all test images in float64 and writes what was counted after 2,000 and after all of them, then
-the model card. tests/paper/test_exact.py counts the first 2,000 again.
+runs all test images in float64 and writes what was counted after ``--few`` and after all of them,
+then the model card. tests/paper/test_exact.py counts the first few again.
 """
 
 import argparse
@@ -17,20 +17,18 @@ from lbq.pretrained.loading import FOLDER, pretrained_card
 from lbq.pretrained.model_card import CARD
 from lbq_paper.measure import count_exactly
 
-FEW = 2_000
-"""Images that a test can count in a minute."""
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("--data", required=True)
+    parser.add_argument("--few", type=int, default=2_000, help="images that a test counts again")
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/lbq"))
     arguments = parser.parse_args()
     config = replace(pretrained_recipe(arguments.name).data, source=arguments.data)
     data = open_data(config, arguments.cache.expanduser())
     model, record = load_pretrained(arguments.name), pretrained_record(arguments.name)
-    record["exact"] = count_exactly(model, data, milestones=(FEW, data.num_test))
+    record["exact"] = count_exactly(model, data, milestones=(arguments.few, data.num_test))
     folder = FOLDER / arguments.name
     (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
     (folder / CARD).write_text(pretrained_card(arguments.name))

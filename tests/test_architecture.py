@@ -20,7 +20,7 @@ LAYERS = [
     {"train", "deploy"},
     {"formats", "pretrained", "cost"},
     {"analysis", "export"},
-    {"adapters"},
+    {"adapters", "auditing"},
     {"cli"},
 ]
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}

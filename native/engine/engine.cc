@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "generic_nodes.h"
+#include "level_product.h"
 #include "sum_step.h"
 
 namespace lbq {
@@ -190,6 +191,8 @@ void Engine::Impl::run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspac
                 kernels.store(block, to + position * value.stride + output, time_stride, value.stride);
               },
               &record);
+    } else if (step.op == Step::Op::kProduct) {
+      run_product(plan, kernels, step, chunk, space);
     } else if (step.op == Step::Op::kPool) {
       pool(node, input_of(node.inputs[0]), made, chunk.instants(value.has_time));
     } else {

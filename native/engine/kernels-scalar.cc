@@ -63,6 +63,20 @@ void dense_block(const DenseBlock& block) {
       }
 }
 
+void depthwise_block(const DepthwiseBlock& block) {
+  for (int64_t b = 0; b < block.blocks; ++b)
+    for (int64_t position = 0; position < block.rows * block.columns; ++position) {
+      const int64_t row = position / block.columns, column = position % block.columns;
+      const uint8_t* corner = block.levels + row * block.row_step + column * block.column_step + b * block.outputs;
+      int32_t* sums = block.sums + b * block.block_size + position * block.outputs;
+      for (int64_t tap = 0; tap < block.taps; ++tap) {
+        const int16_t* weights = block.weights + 2 * (tap / 2 * block.stride + b * block.outputs) + tap % 2;
+        for (int64_t output = 0; output < block.outputs; ++output)
+          sums[output] += corner[block.taps_at[tap] + output] * weights[2 * output];
+      }
+    }
+}
+
 int32_t current(const CurrentBlock& block, int64_t t, int64_t position, int64_t output) {
   int64_t sum = 0;
   if (block.sums) {
@@ -134,7 +148,7 @@ namespace scalar {
 extern const KernelCosts kCosts;  // cost_model.cc
 extern const EngineKernels kEngine;
 const EngineKernels kEngine = {"scalar",   255, offset, offset,   pair_tile, list_pairs_scalar, count_pairs_scalar,
-                               dense_block, 1,  false,  &kCosts, fire,      store};
+                               dense_block, 1,  false,  &kCosts, offset, depthwise_block, fire, store};
 }  // namespace scalar
 
 }  // namespace lbq

@@ -63,6 +63,20 @@ struct DenseBlock {
   int32_t* sums_of(int64_t block) const { return sums + block * positions * outputs; }
 };
 
+// ---- depthwise: one window per channel ----
+
+struct DepthwiseBlock {
+  const uint8_t* levels;  // of an image with its padding, from the first block's channel on
+  int64_t rows, columns;  // of the outputs
+  int64_t row_step, column_step;  // bytes between the windows of neighbouring outputs
+  int64_t taps;
+  const int64_t* taps_at;  // bytes from the corner of a window to each tap
+  const int16_t* weights;  // [taps / 2][stride][2] by depthwise_offset, from the first block's channel on
+  int64_t stride, blocks, outputs;
+  int32_t* sums;       // [blocks][rows][columns][outputs], added to
+  int64_t block_size;  // numbers between two blocks of sums
+};
+
 // ---- epilogue: currents, neurons ----
 
 // A term that is not in the sums: levels or currents, times a weight.
@@ -114,6 +128,9 @@ struct EngineKernels {
   // Whether it adds pairs of products in 16 bits: weights that would overflow get no dense kernel.
   bool dense_adds_pairs;
   const KernelCosts* costs;  // null: no dense kernel
+  // Index of the weight of a channel and of the first or second tap of two.
+  int64_t (*depthwise_offset)(int64_t channel, int64_t tap);
+  void (*depthwise_block)(const DepthwiseBlock& block);
   void (*fire)(const CurrentBlock& currents, const NeuronBlock& neuron);
   void (*store)(const CurrentBlock& currents, int32_t* to, int64_t time_stride, int64_t position_stride);
 };

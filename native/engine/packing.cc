@@ -92,11 +92,12 @@ PackedSynapse::PackedSynapse(const Node& node, const EngineKernels& kernels)
     : node_input(node.inputs[0]),
       from(node.from),
       to(node.to),
+      window(window_of(node)),
       out_stride(channel_stride(node.to.channels)),
       dense_channels(round_up(node.from.channels, 4)),
       outputs(outputs_per_block(node.to.channels)),
       out_blocks(out_stride / outputs) {
-  find_outputs(window_of(node));
+  find_outputs(window);
   pack(node, kernels);
 }
 
@@ -132,6 +133,15 @@ void PackedSynapse::find_outputs(const Window& window) {
 
 void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {
   const Weights weights(node);
+  if (node.groups > 1 && node.groups == from.channels && node.groups == to.channels) {
+    is_wide = true;
+    depthwise.assign((taps + 1) / 2 * out_stride * 2, 0);
+    for (int64_t channel = 0; channel < to.channels; ++channel)
+      for (int64_t tap = 0; tap < taps; ++tap)
+        depthwise[tap / 2 * out_stride * 2 + kernels.depthwise_offset(channel, tap % 2)] =
+            static_cast<int16_t>(weights(channel, channel, tap));
+    return;
+  }
   const bool is_int8 = fit_int8(node.weight);
   is_wide = true;
   const int64_t whole = round_up(from.channels, kChannelStep);

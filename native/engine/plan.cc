@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "level_product.h"
+
 namespace lbq {
 
 int32_t origin_of(const Network& network, int32_t node) {
@@ -23,6 +25,7 @@ class Planner {
 
   void plan() {
     describe_values();
+    find_products();
     find_materialized();
     for (int32_t node = 0; node < count(); ++node) add_step(node);
     for (size_t step = 0; step < plan_.steps.size(); ++step) record_last_use(static_cast<int64_t>(step));
@@ -50,6 +53,21 @@ class Planner {
     }
   }
 
+  // Which node stores the values of a fast product: the only rearrangement that reads it, or itself.
+  void find_products() {
+    plan_.product_of.assign(count(), kInput);
+    std::vector<int32_t> reader(count(), kInput), num_readers(count(), 0);
+    for (int32_t i = 0; i < count(); ++i)
+      for (int32_t input : at(i).inputs)
+        if (origin(input) != kInput) reader[origin(input)] = i, ++num_readers[origin(input)];
+    for (int32_t i = 0; i < count(); ++i) {
+      if (!has_fast_product(network_, i)) continue;
+      const bool is_moved = num_readers[i] == 1 && at(reader[i]).kind == Kind::kRearrange;
+      plan_.product_of[is_moved ? reader[i] : i] = i;
+    }
+  }
+  bool is_product(int32_t node) const { return plan_.product_of[node] != kInput; }
+
   // Which nodes need a buffer: those with several readers, those read by a node that does not add, and terms without
   // time in a sum with time.
   void find_materialized() {
@@ -61,6 +79,11 @@ class Planner {
           is_materialized_[origin(input)] = true;
     for (int32_t i = count() - 1; i >= 0; --i) {
       const Kind kind = at(i).kind;
+      if (is_product(i)) {
+        for (int32_t input : at(plan_.product_of[i]).inputs) materialize(MovedValue(network_, plan_, input).value);
+        continue;
+      }
+      if (has_fast_product(network_, i)) continue;  // stored by the rearrangement that reads it
       if (!is_current(kind) && kind != Kind::kNeuron && kind != Kind::kRepeat)
         for (int32_t input : at(i).inputs) materialize(input);
       if (kind == Kind::kNeuron) mark_terms(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
@@ -112,6 +135,9 @@ class Planner {
       num_answers_ += node.to.size();
     } else if (node.kind == Kind::kRepeat || !is_materialized_[i]) {
       return;
+    } else if (is_product(i)) {
+      step.op = Step::Op::kProduct;
+      step.product = std::make_unique<LevelProduct>(network_, plan_, kernels_, plan_.product_of[i], i);
     } else if (!is_current(node.kind) || is_plain(node)) {
       step.op = Step::Op::kPlain;
     } else {
@@ -214,6 +240,10 @@ class Planner {
   // Call read(node) for every value that a step reads.
   template <class Read>
   void for_reads(const Step& step, Read read) const {
+    if (step.product) {
+      read(step.product->left.value);
+      read(step.product->right.value);
+    }
     if (step.op == Step::Op::kPool || step.op == Step::Op::kReadout || step.op == Step::Op::kPlain)
       for (int32_t input : at(step.node).inputs) read(origin(input));
     for (const auto& synapse : step.sum.synapses) read(synapse->node_input);

@@ -44,6 +44,7 @@ struct PackedSynapse {
 
   int32_t node_input;  // the node whose levels it reads
   Shape from, to;
+  Window window;
   int64_t rows, columns, taps;            // of the window
   std::vector<int32_t> row_of, column_of;  // [rows][height], [columns][width]: output of a pixel under a tap, or -1
   std::vector<int32_t> row_seen, column_seen;  // [rows][height'], [columns][width']: its inverse, or -1
@@ -51,6 +52,7 @@ struct PackedSynapse {
   int64_t out_stride, dense_channels, outputs, out_blocks;
 
   bool is_wide;
+  std::vector<int16_t> depthwise;  // [taps / 2][out_stride][2]: one input and output per group; the rest is empty then
   int64_t block_channels, channel_blocks, row_bytes, tile_bytes;
   AlignedBuffer tiles;                        // [channel_blocks][taps][out_blocks]
   std::vector<uint8_t> tile_is_used;  // the same
@@ -92,17 +94,39 @@ struct PackedNeuron {
   std::vector<int32_t> thresholds, reset_amount;  // [N][stride], [stride]
 };
 
+// The values of a node behind moves: which value lies where.
+struct MovedValue {
+  MovedValue(const Network& network, const struct Plan& plan, int32_t node);
+  int32_t value;               // the node whose values are read
+  std::vector<int32_t> table;  // places in the memory of one instant; -1: zero
+};
+
+// A product of matrices of levels, level_product.h.
+struct LevelProduct {
+  // `written`: the node whose value is stored, the product itself or a rearrangement of it.
+  LevelProduct(const Network& network, const struct Plan& plan, const EngineKernels& kernels, int32_t product,
+               int32_t written);
+  MovedValue left, right;  // [groups][rows][terms]; packed in tiles, [groups][blocks][pairs][outputs][2]
+  int64_t groups, rows, columns, terms;
+  int64_t pairs, outputs, blocks, tile_pairs;
+  std::vector<int32_t> right_rows;  // [groups][terms]: where rows of the right operand lie, if all lie side by side
+  bool has_right_rows;
+  std::vector<int32_t> places, place_rows;  // of every product in the memory of one instant; of whole rows, or -1
+};
+
 struct Step {
-  enum class Op : uint8_t { kFire, kStore, kPlain, kPool, kReadout } op;
+  enum class Op : uint8_t { kFire, kStore, kPlain, kProduct, kPool, kReadout } op;
   int32_t node;
   int64_t first_answer;  // kReadout: values of earlier outputs, of one sample at one instant
   Sum sum;              // kFire, kStore
   PackedNeuron neuron;  // kFire
+  std::unique_ptr<LevelProduct> product;  // kProduct
 };
 
 struct Plan {
   Plan(const Network& network, const EngineKernels& kernels);
   std::vector<Value> values;  // of every node; the last one is the input's
+  std::vector<int32_t> product_of;  // per node: the fast product whose values it stores, or kInput
   std::vector<Step> steps;
   const Value& value(int32_t node) const { return node == kInput ? values.back() : values[node]; }
 };

@@ -230,6 +230,47 @@ void add_dense(const SumContext& context, const PackedSynapse& synapse, const Re
   context.kernels.dense_block(block);
 }
 
+// Copy the part of an image that a region reads, with zeros around it: [rows][columns][stride].
+void copy_padded(const PackedSynapse& synapse, const Value& value, const uint8_t* image, int64_t first_row, int64_t rows,
+                 int64_t columns, std::vector<uint8_t>& padded) {
+  const int64_t left = synapse.window.padding[1], stride = value.stride;
+  const int64_t begin = std::min(left, columns), end = std::clamp(value.shape.width + left, begin, columns);
+  padded.assign(rows * columns * stride + kSlack, 0);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t from = first_row + row;
+    if (from < 0 || from >= value.shape.height) continue;
+    std::memcpy(padded.data() + (row * columns + begin) * stride,
+                image + (from * value.shape.width + begin - left) * stride, (end - begin) * stride);
+  }
+}
+
+void add_depthwise(const SumContext& context, const PackedSynapse& synapse, const Region& region, ThreadScratch& scratch) {
+  const Window& window = synapse.window;
+  const Value& value = context.plan.value(synapse.node_input);
+  const auto* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
+  const auto reach = [&](int axis, int64_t count) {
+    return (count - 1) * window.stride[axis] + (window.kernel[axis] - 1) * window.dilation[axis] + 1;
+  };
+  const int64_t rows = region.last_row - region.first_row, columns = reach(1, synapse.to.width);
+  const int64_t size = value.shape.height * value.shape.width * value.stride, first = region.first_block * synapse.outputs;
+  std::vector<int64_t> taps_at;
+  for (int64_t i = 0; i < window.kernel[0]; ++i)
+    for (int64_t j = 0; j < window.kernel[1]; ++j)
+      taps_at.push_back((i * window.dilation[0] * columns + j * window.dilation[1]) * value.stride);
+  int32_t* sums = scratch.sums.as<int32_t>();
+  for (int64_t t = 0; t < region.instants; ++t)
+    for (int64_t image = region.first_image; image < region.last_image; ++image) {
+      copy_padded(synapse, value, levels + (t * context.chunk.batch + image) * size,
+                  region.first_row * window.stride[0] - window.padding[0], reach(0, rows), columns, scratch.padded);
+      context.kernels.depthwise_block({scratch.padded.data() + first, rows, synapse.to.width,
+                                       window.stride[0] * columns * value.stride, window.stride[1] * value.stride,
+                                       synapse.taps, taps_at.data(), synapse.depthwise.data() + 2 * first,
+                                       synapse.out_stride, region.last_block - region.first_block, synapse.outputs, sums,
+                                       region.instants * region.positions * synapse.outputs});
+      sums += rows * synapse.to.width * synapse.outputs;
+    }
+}
+
 // Call the epilogue for every block and image of a region.
 void run_epilogue(const SumContext& context, const Sum& sum, const Region& region, ThreadScratch& scratch, const Epilogue& use) {
   const int64_t pixels = sum.shape.height * sum.shape.width, width = region.are_int16 ? 2 : 4;
@@ -283,7 +324,7 @@ void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, Ste
     if (record && i == 0) record->pair_density = density, record->is_dense = is_dense[i];
   }
   for (size_t i = 0; i < num_synapses; ++i)
-    if (!is_dense[i]) list_all_pairs(context, *sum.synapses[i], space.lists[i]);
+    if (!is_dense[i] && sum.synapses[i]->depthwise.empty()) list_all_pairs(context, *sum.synapses[i], space.lists[i]);
 
   const int64_t instants = sum.has_time ? context.chunk.timesteps : 1;
   const Blocks blocks(sum, context.chunk, instants);
@@ -311,7 +352,9 @@ void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, Ste
       if (!is_dense[0]) std::memset(scratch.sums.data(), 0, bytes);  // the first dense synapse overwrites
     }
     for (size_t i = 0; i < num_synapses; ++i) {
-      if (is_dense[i]) {
+      if (!sum.synapses[i]->depthwise.empty()) {
+        add_depthwise(context, *sum.synapses[i], region, scratch);
+      } else if (is_dense[i]) {
         add_dense(context, *sum.synapses[i], region, i == 0, scratch);
       } else {
         add_pairs(context, *sum.synapses[i], space.lists[i], region, scratch);

@@ -2,7 +2,7 @@
 
 The names in ``__all__`` are the stable API. Packages: ``functional`` (the paper's equations),
 ``neurons``, ``models``, ``data``, ``train``, ``deploy``, ``formats``, ``pretrained``, ``cost``,
-``analysis``, ``adapters`` (other libraries).
+``analysis``, ``auditing``, ``adapters`` (other libraries).
 """
 
 from importlib import import_module
@@ -51,6 +51,7 @@ from lbq.neurons import (
 )
 
 if TYPE_CHECKING:
+    from lbq.auditing import audit
     from lbq.data import sample_rng
     from lbq.pretrained import load_pretrained
     from lbq.train import RunOptions, TrainConfig, fit, load_run, param_groups
@@ -74,6 +75,7 @@ __all__ = [
     "RunOptions",
     "SpikingResNet",
     "TrainConfig",
+    "audit",
     "calibrate_steps",
     "check_currents_finite",
     "check_time",
@@ -105,6 +107,7 @@ __all__ = [
 _PACKAGES = (
     "adapters",
     "analysis",
+    "auditing",
     "cost",
     "data",
     "deploy",
@@ -122,6 +125,7 @@ _PACKAGES = (
 _LAZY = {
     "RunOptions": "train",
     "TrainConfig": "train",
+    "audit": "auditing",
     "fit": "train",
     "load_pretrained": "pretrained",
     "load_run": "train",

@@ -71,7 +71,9 @@ def measure(model: nn.Module, data: Data, recipe: Recipe, *, device: torch.devic
 def counts_of(counter: OpCounter) -> Document:
     """Return the totals over all images as whole numbers, and what was not followed."""
     table = counter.table()
-    total = table.total()
+    total, products = table.total(), table.total_products()
+    conventions = ("unary", "bit_pairs", "bit_serial", "dense")
+    of_levels = {name: getattr(products, name) for name in conventions}
     return {
         "num_images": table.num_images,
         "macs_padding": MACS_PADDING,
@@ -83,6 +85,7 @@ def counts_of(counter: OpCounter) -> Document:
         "explicit_shifts": total.explicit_shifts,
         "plane_formations": table.plane_formations(),
         "identity_unary_acs": table.identities().unary_acs,
+        **({"level_products": of_levels} if table.products else {}),
         "untracked": list(table.untracked),
         "uncounted": list(table.uncounted),
     }

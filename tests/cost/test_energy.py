@@ -76,7 +76,12 @@ def test_the_papers_convention_gives_the_papers_energies_and_ratios(claim):
 
 @pytest.mark.parametrize(
     ("name", "mac_pj", "ac_pj"),
-    [("int8, 8-bit sums", 0.23, 0.03), ("int8, 32-bit sums", 0.3, 0.1), ("float16", 1.5, 0.4)],
+    [
+        ("int8, 8-bit sums", 0.23, 0.03),
+        ("int8, 32-bit sums", 0.3, 0.1),
+        ("float16", 1.5, 0.4),
+        ("int4, 32-bit sums", 0.15, 0.1),
+    ],
 )
 def test_both_sides_are_priced_in_the_same_precision(name, mac_pj, ac_pj):
     report = EnergyModel().estimate(table(945_690_000, 695_000))

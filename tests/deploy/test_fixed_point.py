@@ -294,6 +294,35 @@ def test_a_unit_fits_every_weight_that_it_is_for(units):
     assert bool((integers.abs() <= SHORTCUT_MAX).all())
 
 
+class Added(nn.Module):
+    """Two linear layers whose currents are added; one has weights 60 times as large."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(8, 16), BurstLIF())
+        self.last = nn.Sequential(BurstLIF(), nn.Linear(12, 3))
+        self.small, self.large = (nn.Linear(16, 12, bias=False) for _ in range(2))
+        self.large.weight.data *= 60
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(self.small(x) + self.large(x)).mean(0)
+
+
+@pytest.mark.parametrize(
+    ("bits", "widths", "kept"), [(4, (4, 8), 1), (8, (8, 16), 25), (16, (16, 16), 400)]
+)
+def test_small_currents_that_are_added_to_large_ones_keep_their_bits(bits, widths, kept):
+    torch.manual_seed(0)
+    net = lower(Added().eval(), torch.ones(2, 1, 8), batch_axis=1)
+    integers = to_fixed_point(net, bits=bits, pixels=None)
+    small, large = (integers.get_submodule(path) for path in ("small", "large"))
+    assert (small.bits, large.bits) == widths
+    assert small.weight.abs().amax(1).min() >= kept
+    if bits < widths[1]:
+        assert large.weight.abs().max() < 2 ** (widths[1] - 1) - 1  # not clipped
+
+
 @pytest.mark.parametrize(("decay", "expected"), [(0.5, (1, 1)), (0.0, (0, 0)), (1.0, (1, 0))])
 def test_simple_decays_are_exact(decay, expected):
     assert decay_as_fraction(decay, max_shift=8) == expected

@@ -1,14 +1,17 @@
 """The long form of the equivalence tests; its records belong into results/equivalence.
 
     LBQ_RUN=lbq-run python tests/equivalence/long_comparisons.py \\
-        lowering graphs networks images bounds --out results/equivalence
+        lowering transformers graphs networks images bounds --out results/equivalence
 
 lowering  float64: trained against lowered, every shape, block and neuron, 1,000 CIFAR-10 images
           each                                                         0 levels differ
+transformers  the same for the trained pocket transformer, 10,000 CIFAR-10 images, and for
+          E-SpikeFormer 5 M at 224 pixels with random weights, 200 of them     0 levels differ
 graphs    500 random networks over all operators, on every engine      0 integers differ
 networks  those of tests/user_networks.py: 1,000 inputs each in float64, trained against lowered,
           and in integers on every engine                              0 levels, 0 integers differ
-images    the trained pocket network in 8 bits on every engine, 1,000 CIFAR-10 images    0 differ
+images    the pretrained networks in 8 bits on every engine, 1,000 CIFAR-10 images each    0 differ
+          (--networks names those that run; the record keeps what it has of the others)
 bounds    10,000 random layers and 10,000 random operators             0 integers outside the proof
 
 ``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
@@ -20,6 +23,7 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,6 +39,7 @@ from random_networks import to_proven_integers  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
+from lbq.models import spikeformer_5m  # noqa: E402
 from lbq.pretrained import pretrained_recipe  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
 
@@ -51,6 +56,7 @@ NEURONS = {
     "MLF": lambda c: neurons.MultiLevelLIF(),
     "LM-HT": lambda c: neurons.LMHT(2),
 }
+TRANSFORMER = "pocket-spikeformer-cifar10"
 SHAPES = {
     "resnet18": lbq.resnet18,
     "resnet19": lbq.resnet19,
@@ -82,7 +88,7 @@ def differing(model, net, images, batch=50):
             with lbq.watch_levels(network, lambda layer, t, x, into=levels: into.append(x)):
                 network(some)
             pair.append(levels)
-        wrong += sum(int((a != b).sum()) for a, b in zip(*pair, strict=True))
+        wrong += sum(int((a.reshape(b.shape) != b).sum()) for a, b in zip(*pair, strict=True))
         total += sum(a.numel() for a in pair[0])
     return wrong, total
 
@@ -110,6 +116,31 @@ def lowering(scale):
         )
         sys.stderr.write(f"{rows[-1]}\n")
     return {"images": count, "levels_differing": sum(row["differ"] for row in rows), "cases": rows}
+
+
+def transformers(scale):
+    cifar10 = Path(os.environ["LBQ_DATA"]) / "cifar10"
+    recipe = pretrained_recipe(TRANSFORMER)
+    small, large = (
+        engines.cifar10_bytes(cifar10, max(4, round(count * scale)), recipe)[1].double()
+        for count in (10_000, 200)
+    )
+    torch.manual_seed(0)
+    cases = {
+        TRANSFORMER: (lbq.load_pretrained(TRANSFORMER), small, 50),
+        "spikeformer-5m": (
+            randomised(spikeformer_5m(1000)),
+            torch.nn.functional.interpolate(large, size=(224, 224), mode="bilinear"),
+            4,
+        ),
+    }
+    rows = []
+    for name, (trained, given, batch) in cases.items():
+        model = trained.double().eval()
+        wrong, total = differing(model, lbq.lower(model, given[:1]), given, batch)
+        rows.append({"network": name, "images": len(given), "levels": total, "differ": wrong})
+        sys.stderr.write(f"{rows[-1]}\n")
+    return {"levels_differing": sum(row["differ"] for row in rows), "cases": rows}
 
 
 def graphs(scale):
@@ -170,21 +201,28 @@ def networks(scale):
     }
 
 
-def images(scale):
-    model, recipe = lbq.load_pretrained("pocket-cifar10"), pretrained_recipe("pocket-cifar10")
-    count = max(4, round(1000 * scale))
-    pixels, inputs = engines.cifar10_bytes(Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe)
-    normalization = recipe.data.augment.normalization
-    given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
-    net = lbq.to_fixed_point(lbq.lower(model, inputs[:1]), pixels=given, calibration=inputs[:256])
-    wrong = {}
-    for some in pixels.split(50):
-        with tempfile.TemporaryDirectory() as folder:
-            for name, differ in engines.disagreements(
-                engines.answers(net, some, Path(folder))
-            ).items():
+def images(scale, networks):
+    count, rows = max(4, round(1000 * scale)), []
+    for network in networks:
+        model, recipe = lbq.load_pretrained(network), pretrained_recipe(network)
+        pixels, inputs = engines.cifar10_bytes(
+            Path(os.environ["LBQ_DATA"]) / "cifar10", count, recipe
+        )
+        normalization = recipe.data.augment.normalization
+        given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
+        net = lbq.to_fixed_point(
+            lbq.lower(model, inputs[:1]), pixels=given, calibration=inputs[:256]
+        )
+        wrong = {}
+        for some in pixels.split(50):
+            with tempfile.TemporaryDirectory() as folder:
+                found = engines.disagreements(engines.answers(net, some, Path(folder)))
+            for name, differ in found.items():
                 wrong[name] = wrong.get(name, 0) + differ
-    return {"images": count, "integers_differing": wrong}
+            sys.stderr.write(f"{network}: {len(some)} more images, {wrong}\n")
+        rows.append({"network": network, "images": count, "integers_differing": wrong})
+        rows[-1] |= {"commit": git_commit()}
+    return {"networks": rows}
 
 
 def bounds(scale):
@@ -207,6 +245,7 @@ def bounds(scale):
 
 PARTS = {
     "lowering": lowering,
+    "transformers": transformers,
     "graphs": graphs,
     "networks": networks,
     "images": images,
@@ -220,11 +259,18 @@ def main():
     )
     parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--networks", nargs="+", default=lbq.pretrained.pretrained_names())
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     for name in arguments.parts:
         start = time.time()
-        record = {"part": name, **PARTS[name](arguments.scale)}
+        part = PARTS[name]
+        part = partial(part, networks=arguments.networks) if name == "images" else part
+        record = {"part": name, **part(arguments.scale)}
+        if name == "images" and arguments.out and (arguments.out / "images.json").exists():
+            before = json.loads((arguments.out / "images.json").read_text())["networks"]
+            kept = [row for row in before if row["network"] not in arguments.networks]
+            record["networks"] = kept + record["networks"]
         record |= {
             "seconds": round(time.time() - start),
             "date": time.strftime("%Y-%m-%d"),

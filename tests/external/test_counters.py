@@ -287,3 +287,48 @@ def test_levels_sent_whole_are_macs_to_neurobench_and_nothing_to_spikingjelly(mo
     assert neurobench_counts(model, x) == (0, ours.unit_event_acs)
     assert spikingjelly_synops(model, x) == 0
     assert ours.unit_event_acs < ours.bit_sparse_acs < ours.unary_acs
+
+
+# --- products of levels with levels
+
+
+class Attention(nn.Module):
+    """Levels times levels, twice: ``q (k^T v)``, association fixed so that others can follow."""
+
+    def __init__(self, max_level):
+        super().__init__()
+        self.q, self.k, self.v = (lbq.BurstLIF(max_level, step=1.0) for _ in range(3))
+        self.out = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x.flip(-1)), self.v(x.flip(-2))
+        return self.out(q @ (k.transpose(-1, -2) @ v))
+
+
+def coincidences(left, right, split):
+    """Return what SpikingJelly counts if all planes meet: it counts pairs of ones."""
+    counter, ones = SynOpCounter(), itertools.product(split(left), split(right))
+    with DispatchCounterMode([counter]):
+        for one, other in ones:
+            torch.bmm(one.flatten(0, -3), other.flatten(0, -3))
+    return counter.get_total()
+
+
+@pytest.mark.parametrize("max_level", [1, 5])
+@pytest.mark.parametrize(("split", "kind"), [("bits", "bit_pairs"), ("units", "unary")])
+def test_spikingjelly_counts_the_pairs_of_attention_over_planes(max_level, split, kind):
+    def planes(levels):
+        count = int(levels.max())
+        if split == "units":
+            return [(levels >= n).double() for n in range(1, count + 1)]
+        return [((levels.long() >> n) & 1).double() for n in range(count.bit_length())]
+
+    model = Attention(max_level).double().eval().requires_grad_(False)
+    x = torch.randn(T, B, 6, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    x *= max_level
+    with torch.no_grad():
+        q, k, v = model.q(x), model.k(x.flip(-1)), model.v(x.flip(-2))
+    inner = k.transpose(-1, -2) @ v
+    expected = coincidences(k.transpose(-1, -2), v, planes) + coincidences(q, inner, planes)
+    counted = lbq.count_ops(model, x, batch_axis=1)
+    assert getattr(counted.total_products(), kind) == expected > 0

@@ -16,6 +16,7 @@ from lbq.atomic_files import atomic_write
 from lbq.config_io import dump_json, read_fields, read_json, to_document
 from lbq.errors import FormatError, MissingExtraError, ParameterError
 from lbq.models.resnet import SpikingResNet
+from lbq.models.spikeformer import SpikeFormer
 from lbq.pretrained.model_card import CARD, write_card
 from lbq.ranges import Range
 from lbq.train.checkpoint import parse_tensors
@@ -241,7 +242,7 @@ def _read(path: Path) -> bytes:
 
 def _num_classes(model: nn.Module) -> int:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if not isinstance(model, SpikingResNet) or not layers:
+    if not isinstance(model, SpikingResNet | SpikeFormer) or not layers:
         raise FormatError(
             f"the network of the record's recipe is needed, got {type(model).__name__}; pass the "
             f"model that lbq.load_run loaded from the same run"

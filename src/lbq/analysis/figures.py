@@ -13,6 +13,7 @@ from typing import Any, ParamSpec
 
 import torch
 
+from lbq.analysis.attention_maps import AttentionMaps
 from lbq.analysis.layer_stats import (
     BINS_PER_STEP,
     MARGIN,
@@ -236,6 +237,30 @@ def draw_membranes(layers: Sequence[LayerMembranes]) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.legend(loc="upper right")
+    return figure
+
+
+@_styled
+def draw_attention(maps: AttentionMaps) -> Figure:
+    """Draw some images, and below each what every attention passes on, token by token.
+
+    Each map has its own scale, from no level to its largest mean.
+    """
+    rows, columns = 1 + len(maps.blocks), len(maps.images)
+    size = WIDE / (columns + 1.4)
+    figure = Figure(figsize=(WIDE, size * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    for axes, image in zip(grid[0], maps.images, strict=True):
+        axes.imshow(image.squeeze(-1).numpy(), cmap="gray", interpolation="nearest")
+    for row, (path, tokens) in zip(grid[1:], maps.blocks.items(), strict=True):
+        row[0].set_ylabel(_short(path), rotation=0, ha="right", va="center", fontsize=7)
+        for axes, shown in zip(row, tokens, strict=True):
+            most = max(float(shown.max()), 1e-9)
+            axes.imshow(shown.numpy(), cmap="cividis", vmin=0, vmax=most, interpolation="nearest")
     return figure
 
 

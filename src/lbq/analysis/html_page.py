@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 
 CSS = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; }
 * { box-sizing: border-box; }
 body { margin: 0; background: #fff; color: #1b1f24;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", Arial, sans-serif; }
@@ -42,9 +42,24 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; wh
 td.text { overflow-wrap: break-word; }
 .columns { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
 .columns > * { max-width: 100%; }
+.verdicts { list-style: none; margin: 16px 0; padding: 0; display: grid; gap: 6px; }
+.verdict { border-left: 4px solid #2f7d4f; padding: 6px 12px; display: grid; }
+.verdict { grid-template-columns: 17em 1fr; }
+.verdict.fails { border-color: #b3261e; background: #fdf0ef; }
+.verdict.unknown { border-color: #8a8f94; background: #f5f6f7; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
 @media screen { tbody th { white-space: nowrap; } }
-@media screen and (max-width: 800px) { .headline { grid-template-columns: repeat(2, 1fr); } }
+@media screen and (max-width: 800px) {
+  .verdict { grid-template-columns: 1fr; } .headline { grid-template-columns: repeat(2, 1fr); }
+}
+@media screen and (prefers-color-scheme: dark) {
+  body { background: #14181d; color: #e6e9ec; } a { color: #7cc0ee; }
+  .lead, caption, figcaption, .headline dt, .headline .more, footer { color: #a3abb3; }
+  h2, .headline div, tbody tr { border-color: #343c44; } thead th { border-color: #e6e9ec; }
+  .notes, .headline .loss { background: #2b2114; border-color: #d98a3a; }
+  figure svg { background: #fff; border-radius: 6px; }
+  .verdict.fails { background: #3a1c1c; } .verdict.unknown { background: #2b2b20; }
+}
 @media print {
   @page { size: A4; margin: 16mm; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; }
@@ -91,7 +106,14 @@ def ratio(value: float) -> Number:
     return Number(f"{value:.2f} x", value, is_loss=value < 1)
 
 
-def page(title: str, lead: str, body: Iterable[str], *, opening: Iterable[str] = ()) -> str:
+def page(
+    title: str,
+    lead: str,
+    body: Iterable[str],
+    *,
+    opening: Iterable[str] = (),
+    command: str = "lbq report",
+) -> str:
     """Return a whole page.
 
     Args:
@@ -99,6 +121,7 @@ def page(title: str, lead: str, body: Iterable[str], *, opening: Iterable[str] =
         lead: a sentence that says what the page is about.
         body: the sections.
         opening: summaries below the heading, a sentence per run.
+        command: that writes the page.
     """
     outcome = "".join(f'<p class="outcome">{escape(words)}</p>' for words in opening)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -119,7 +142,7 @@ def page(title: str, lead: str, body: Iterable[str], *, opening: Iterable[str] =
             f"<header><h1>{escape(title)}</h1>{outcome}",
             f'<p class="lead">{escape(lead)}</p></header>',
             *body,
-            f"<footer>Written by lbq report on {now}. This page loads nothing.</footer>",
+            f"<footer>Written by {command} on {now}. This page loads nothing.</footer>",
             "</main>",
             "</body>",
             "</html>",

@@ -44,6 +44,7 @@ def render_run(run: RunSummary) -> str:
         "steps": ("Steps", steps_section(run)),
         "levels": ("Levels", levels_section(run)),
         "membranes": ("Membranes", membranes_section(run)),
+        "attention": ("Attention", attention_section(run)),
         "costs": ("Costs", costs_section(run)),
         "energy": ("Energy", energy_section(run)),
         "recipe": ("Recipe" if "model" in run.recipe else "Settings", recipe_section(run)),
@@ -357,6 +358,22 @@ def membranes_section(run: RunSummary) -> list[str]:
             headings,
             rows,
         ),
+    ]
+
+
+def attention_section(run: RunSummary) -> list[str]:
+    """Show which tokens the attention of a spiking transformer passes on."""
+    if run.attention is None:
+        return []
+    return [
+        figure(
+            "plot-attention",
+            figures.to_svg(figures.draw_attention(run.attention)),
+            label="Test images, and below each the mean level behind every attention, per token",
+            caption="Top: test images. Below: the mean level that the neurons behind each "
+            "attention emit, token by token, over channels and timesteps; dark is none, each map "
+            "has its own scale.",
+        )
     ]
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from lbq.analysis.attention_maps import AttentionMaps
 from lbq.analysis.layer_stats import LayerMembranes, LevelProfile, StepProfile
 from lbq.cost.count_table import CountTable
 from lbq.cost.energy import EnergyReport
@@ -26,6 +27,7 @@ class RunSummary:
     membranes: tuple[LayerMembranes, ...] = ()
     counts: CountTable | None = None
     energy: EnergyReport | None = None
+    attention: AttentionMaps | None = None
     notes: tuple[str, ...] = ()
     """What could not be measured, and why."""
 

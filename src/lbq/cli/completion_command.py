@@ -10,6 +10,7 @@ import tyro
 from tyro.conf import subcommand
 
 from lbq.cli.args import read
+from lbq.cli.audit_command import AuditArguments
 from lbq.cli.bench_command import BenchArguments
 from lbq.cli.doctor_command import DoctorArguments
 from lbq.cli.eval_command import EvalArguments
@@ -63,6 +64,7 @@ def _all_commands() -> Any:
         "export": ExportArguments,
         "bench": BenchArguments,
         "report": ReportArguments,
+        "audit": AuditArguments,
         "doctor": DoctorArguments,
         "completion": CompletionArguments,
     }

@@ -16,6 +16,7 @@ import torch
 
 from lbq import __version__
 from lbq.cli import (
+    audit_command,
     bench_command,
     completion_command,
     doctor_command,
@@ -41,6 +42,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "export": (export_command.run, "write it for other engines: ONNX, torch.export, NIR"),
     "bench": (bench_command.run, "time every layer of an integer network on this machine"),
     "report": (report_command.run, "write the results of runs as one HTML page"),
+    "audit": (audit_command.run, "examine a spiking network of any library: leaks, costs, levels"),
     "doctor": (doctor_command.run, "check this machine: what was found, how to fix the rest"),
     "completion": (completion_command.run, "print a completion script for the shell"),
 }

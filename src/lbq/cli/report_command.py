@@ -10,6 +10,7 @@ import torch
 import tyro
 from torch import nn
 
+from lbq.analysis.attention_maps import AttentionMaps, read_attention
 from lbq.analysis.layer_stats import (
     LayerMembranes,
     LevelCounts,
@@ -83,6 +84,7 @@ class Measured:
     levels: LevelProfile
     membranes: tuple[LayerMembranes, ...]
     table: CountTable
+    attention: AttentionMaps | None
 
 
 def run(words: Sequence[str]) -> int:
@@ -193,6 +195,7 @@ class Findings(TypedDict):
     membranes: tuple[LayerMembranes, ...]
     counts: CountTable | None
     energy: EnergyReport | None
+    attention: AttentionMaps | None
     notes: tuple[str, ...]
 
 
@@ -240,6 +243,7 @@ def measure_if_possible(
         membranes=measured.membranes if measured else (),
         counts=measured.table if measured else None,
         energy=energy,
+        attention=measured.attention if measured else None,
         notes=tuple(notes),
     )
 
@@ -269,15 +273,21 @@ def check_same_data(name: str, data: Data | UserData, digest: str | None) -> Non
 def measure(model: nn.Module, data: Data | UserData, *, limit: int) -> Measured:
     """Watch a network, in float32, while it answers test samples."""
     levels = LevelCounts({layer: neuron.max_level for layer, neuron in named_neurons(model)})
-    membranes, counter = MembraneCounts(model), None
+    membranes, counter, attention = MembraneCounts(model), None, None
     for samples in sample_batches(data, limit=limit, batch=min(BATCH, limit)):
         if counter is None:
             one, axis = samples.real.narrow(data.batch_axis, 0, 1), data.batch_axis
             counter = OpCounter(model, one, batch_axis=axis)
+            attention = read_attention(model, samples.real)
         with watch_levels(model, levels), watch_levels(model, counter), membranes.watching():
             model(samples.real)
     assert counter is not None  # a test set has samples
-    return Measured(levels=levels.profile(), membranes=membranes.layers(), table=counter.table())
+    return Measured(
+        levels=levels.profile(),
+        membranes=membranes.layers(),
+        table=counter.table(),
+        attention=attention,
+    )
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:

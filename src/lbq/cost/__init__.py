@@ -2,12 +2,14 @@
 
 from lbq.cost.connectivity import Connectivity, Edge, LevelProduct, read_connectivity
 from lbq.cost.count_table import (
+    Activity,
     Counts,
     CountTable,
     EdgeCounts,
     LayerCounts,
     Padding,
     ProductCounts,
+    RateEstimate,
     SynapseSize,
 )
 from lbq.cost.energy import (
@@ -27,6 +29,7 @@ from lbq.cost.op_counter import OpCounter, count_macs, count_ops
 __all__ = [
     "HAN_2016",
     "HOROWITZ_2014",
+    "Activity",
     "Connectivity",
     "CountTable",
     "Counts",
@@ -41,6 +44,7 @@ __all__ = [
     "OpCounter",
     "Padding",
     "ProductCounts",
+    "RateEstimate",
     "SynapseSize",
     "Technology",
     "Traffic",

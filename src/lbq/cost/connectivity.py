@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lbq.cost.count_table import SynapseSize
+from lbq.cost.count_table import Activity, ProductCounts, SynapseSize
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, identity_fan_out, linear_fan_out
 from lbq.cost.trained_graph import Emission, TrainedGraph
 from lbq.deploy.graph import INPUT, LoweredNetwork
@@ -58,6 +58,8 @@ class Edge:
     """Returns what enters the synapse, given the levels ``[B, *n]`` of these neurons."""
     fan_out: FanOut
     """Outputs that each input position reaches; broadcasts against what enters."""
+    dense: int
+    """MACs of the synapse on what enters, for one sample at one timestep, padding included."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,8 +71,8 @@ class LevelProduct:
     """Neurons whose levels decide its operands."""
     dense: int
     """Pairs of levels that meet, for one sample at one timestep."""
-    count: Callable[[Mapping[str, Tensor]], tuple[int, int, int]]
-    """Counts unary, bit-pair and bit-serial products, given the levels of these neurons."""
+    count: Callable[[Mapping[str, Tensor]], ProductCounts]
+    """Counts products at timestep 0, given the levels of these neurons."""
 
 
 @dataclass(kw_only=True)
@@ -287,14 +289,33 @@ class _LevelGraph:
             values[path] = self.nodes[path].forward(*inputs)
         return values[path]
 
-    def evaluate_part(self, path: str, root: str, levels: Mapping[str, Tensor]) -> Tensor:
-        """Return the value of a node with zeros for all that other roots computed."""
-        known = self.evaluate(root, {name: level.unsqueeze(0) for name, level in levels.items()})
+    def evaluate_part(
+        self, path: str, root: str, levels: Mapping[str, Tensor], value: Tensor | None = None
+    ) -> Tensor:
+        """Return the value of a node with zeros for all that other roots computed.
+
+        Args:
+            path: the node.
+            root: what is not zero.
+            levels: of the neurons that decide the root's value.
+            value: of the root, if it is known.
+        """
+        rows = {name: level.unsqueeze(0) for name, level in levels.items()}
+        known = self.evaluate(root, rows) if value is None else value
         values = {
             name: known.new_zeros(*known.shape[:2], *self.values[name].shape)
             for name in self.roots[path]
         }
         return self.evaluate(path, {**values, root: known})
+
+    def dense(self, path: str, root: str) -> int:
+        """Return the MACs of a synapse on what a root computed, padding included."""
+        node, (entering,) = self.nodes[path], self.inputs[path]
+        whole = self.values[entering]
+        shape = (1, 1, *self.values[root].shape)
+        ones = self.evaluate_part(entering, root, {}, torch.ones(shape, dtype=torch.int32))
+        width = node.weight[0].numel() if isinstance(node, Synapse) else 1
+        return self.values[path].size * width * int((ones != 0).sum()) // whole.size
 
     def computed_mask(self, path: str) -> Tensor:
         """Return ``[*shape]``: 1 where a value is computed, 0 where a zero was put."""
@@ -359,6 +380,7 @@ def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iter
             needs=graph.needs(root) or (),
             carry=partial(carry, root),
             fan_out=reach.fan_out(),
+            dense=graph.dense(path, root),
         )
 
 
@@ -392,7 +414,8 @@ def _through(reach: FanOutMap, step: _Step, target: str, *, is_identity: bool) -
         return reach.through_avg_pool(
             space, kernel=node.kernel, stride=node.stride, padding=node.padding
         )
-    if not reach.axes and isinstance(node, Rearrange):  # every value is read, wherever it is
+    reads_all = not reach.axes or (is_identity and reach.is_identity)
+    if reads_all and isinstance(node, Rearrange):  # every value, wherever it is
         return identity_fan_out(space) if is_identity else reach
     cells = _moved_axes(step)
     if cells is None:
@@ -459,8 +482,9 @@ def _add_product(
     left, right = (graph.values[name] for name in names)
     is_left_integer = (left.max_level or 0) > (right.max_level or 0)
     size = graph.values[path].size * (left.shape[2] if isinstance(node, Matmul) else 1)
+    are_levels = [graph.roots[name] <= frozenset(needs) for name in names]
 
-    def count(levels: Mapping[str, Tensor]) -> tuple[int, int, int]:
+    def count(levels: Mapping[str, Tensor]) -> ProductCounts:
         values = {layer: level.unsqueeze(0) for layer, level in levels.items()}
         operands = [graph.evaluate(name, values).long().abs() for name in names]
         bits = [_popcount(operand) for operand in operands]
@@ -468,9 +492,26 @@ def _add_product(
             (operand != 0).long() if is_left == is_left_integer else bit
             for operand, bit, is_left in zip(operands, bits, (True, False), strict=True)
         ]
-        return _num_pairs(node, operands), _num_pairs(node, bits), _num_pairs(node, serial)
+        sides = [
+            _activity(operand) if is_level else Activity()
+            for operand, is_level in zip(operands, are_levels, strict=True)
+        ]
+        return ProductCounts(
+            name=path,
+            t=0,
+            unary=_num_pairs(node, operands),
+            bit_pairs=_num_pairs(node, bits),
+            bit_serial=_num_pairs(node, serial),
+            dense=size * operands[0].shape[1],
+            left=sides[0],
+            right=sides[1],
+        )
 
     found.products.append(LevelProduct(name=path, needs=needs, dense=size, count=count))
+
+
+def _activity(levels: Tensor) -> Activity:
+    return Activity(size=levels.numel(), active=int((levels != 0).sum()), levels=int(levels.sum()))
 
 
 def _num_pairs(node: Operator, operands: Sequence[Tensor]) -> int:

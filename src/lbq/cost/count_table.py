@@ -1,5 +1,6 @@
 """Operation counts as plain data: exact integers per edge and timestep."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -9,11 +10,14 @@ from typing import Literal, get_args
 from lbq.config_io import DocumentError, dump_json, from_document, read_json, to_document
 from lbq.errors import CountError, FormatError, ParameterError
 
-FORMAT = "lbq-counts-4"
+FORMAT = "lbq-counts-5"
 
 Padding = Literal["skipped", "counted"]
 """Whether dense MACs include products with the zeros of a padding: "skipped" leaves them out, as
 exact fan-out does for accumulations; "counted" is the paper's convention and that of most tools."""
+
+Rate = Literal["levels", "active"]
+"""The rate of a layer: its mean level (a level S is S spikes), or its share of non-zero levels."""
 
 ProductKind = Literal["unary", "bit_pairs", "bit_serial"]
 """How a product of two levels is executed: see :class:`ProductCounts`."""
@@ -44,6 +48,29 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Activity:
+    """Levels that enter a synapse or a product, summed over all images."""
+
+    size: int = 0
+    """Number of levels, zeros included."""
+    active: int = 0
+    """Number of levels that are not zero."""
+    levels: int = 0
+    """Sum of the levels."""
+
+    def rate(self, rate: Rate) -> float:
+        """Return the mean level, or the share of non-zero ones."""
+        return (self.levels if rate == "levels" else self.active) / max(1, self.size)
+
+    def __add__(self, other: "Activity") -> "Activity":
+        return Activity(
+            size=self.size + other.size,
+            active=self.active + other.active,
+            levels=self.levels + other.levels,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EdgeCounts:
     """The counts of one edge at one timestep, summed over all images."""
 
@@ -52,6 +79,10 @@ class EdgeCounts:
     t: int
     is_identity: bool
     counts: Counts
+    entering: Activity = Activity()
+    """What enters the synapse."""
+    dense: int = 0
+    """MACs of the synapse on these inputs, padding included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +104,10 @@ class ProductCounts:
     """One side is kept as an integer: non-zero bits of the other, where that integer is not 0."""
     dense: int = 0
     """Pairs of levels, zeros included."""
+    left: Activity = Activity()
+    """Levels of the left operand; empty if it is the result of a product."""
+    right: Activity = Activity()
+    """Levels of the right operand."""
 
     def __add__(self, other: "ProductCounts") -> "ProductCounts":
         counts = (f.name for f in fields(ProductCounts) if f.name not in ("name", "t"))
@@ -119,6 +154,16 @@ class SynapseSize:
         if padding not in get_args(Padding):
             raise ParameterError(f'padding must be "skipped" or "counted", got {padding!r}')
         return self.macs if padding == "skipped" else self.padded_macs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateEstimate:
+    """Operations by the rule "rate times FLOPs", for all images."""
+
+    acs: float
+    """Accumulations of synapses."""
+    products: float
+    """Products of levels with levels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +227,28 @@ class CountTable:
     def total_products(self) -> ProductCounts:
         """Sum the products of levels with levels over nodes and timesteps."""
         return sum(self.products, ProductCounts(name="total", t=0))
+
+    def rate_estimate(self, rate: Rate = "levels") -> "RateEstimate":
+        """Return what the usual rule, rate times FLOPs, says in place of exact counts.
+
+        Most papers multiply the MACs of a layer, padding included, by the mean rate of what enters
+        it, and those of a product of attention by the rates of both operands. Real fan-out differs
+        between positions and levels between positions that meet, so the rule is off in both.
+
+        Args:
+            rate: "levels" (a level S is S spikes) or "active" (a level counts once).
+        """
+        if rate not in get_args(Rate):
+            raise ParameterError(f'rate must be "levels" or "active", got {rate!r}')
+        edges = (e for e in self.edges if not e.is_identity)
+        return RateEstimate(
+            acs=sum(edge.entering.rate(rate) * edge.dense for edge in edges),
+            products=sum(
+                product.dense
+                * math.prod(side.rate(rate) for side in (product.left, product.right) if side.size)
+                for product in self.products
+            ),
+        )
 
     def plane_formations(self) -> int:
         """Sum the non-zero bits of all layers; binary and ternary ones have no planes to form."""

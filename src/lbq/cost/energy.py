@@ -30,6 +30,7 @@ class Technology:
     fp16_multiply: float
     int8_add: float
     int8_multiply: float
+    int4_multiply: float
     int32_add: float
     sram_byte: float
     """One byte to or from a memory on the chip."""
@@ -48,6 +49,7 @@ HOROWITZ_2014 = Technology(
     fp16_multiply=1.1,
     int8_add=0.03,
     int8_multiply=0.2,
+    int4_multiply=0.2 / 4,  # not published: a multiplier grows with the square of its width
     int32_add=0.1,
     sram_byte=100 / 8,  # published per 64 bits
     sram="1 MB SRAM",
@@ -152,7 +154,7 @@ class EnergyModel:
         ...     logits = model(torch.randn(4, 3, 16, 16))
         >>> report = lbq.EnergyModel().estimate(counter.table())
         >>> [row.name for row in report.arithmetic]
-        ['paper', 'float16', 'int8, 32-bit sums', 'int8, 8-bit sums']
+        ['paper', 'float16', 'int8, 32-bit sums', 'int8, 8-bit sums', 'int4, 32-bit sums']
     """
 
     technology: Technology = HOROWITZ_2014
@@ -173,6 +175,7 @@ class EnergyModel:
             ("float16", "float16 multiply", tech.fp16_multiply, "float16 add", tech.fp16_add),
             ("int8, 32-bit sums", "int8 multiply", tech.int8_multiply, "int32 add", tech.int32_add),
             ("int8, 8-bit sums", "int8 multiply", tech.int8_multiply, "int8 add", tech.int8_add),
+            ("int4, 32-bit sums", "int4 multiply", tech.int4_multiply, "int32 add", tech.int32_add),
         )
         images, padding = max(1, table.num_images), self.padding
         is_priced = self.product_pj is not None and bool(table.products)

@@ -26,6 +26,14 @@ class FanOutMap:
     width: int
     """Outputs at one place: output channels of a position's group, or all of a linear layer."""
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether every position reaches its own output only."""
+        return self.width == 1 and all(
+            axis.shape[0] == axis.shape[1] and bool(axis.eq(torch.eye(len(axis))).all())
+            for axis in self.axes
+        )
+
     def through_avg_pool(
         self,
         size: Sequence[int],

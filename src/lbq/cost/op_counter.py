@@ -5,12 +5,16 @@ each bit is set at each position over the batch, in words of eight 8-bit lanes, 
 the exact fan-out of each edge.
 """
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lbq.cost.connectivity import Edge, LevelProduct, read_connectivity
 from lbq.cost.count_table import (
+    Activity,
     Counts,
     CountTable,
     EdgeCounts,
@@ -79,7 +83,7 @@ class OpCounter:
             for layer in reader.needs:
                 self._leaving[layer].append(index)
         self._waiting: dict[tuple[int, int], dict[str, Tensor]] = {}
-        self._edges: dict[tuple[int, int], Counts] = {}
+        self._edges: dict[tuple[int, int], tuple[Counts, Activity]] = {}
         self._products: dict[tuple[int, int], ProductCounts] = {}
         self._layers: dict[tuple[str, int], LayerCounts] = {}
         self._images: dict[tuple[str, int], int] = {}
@@ -93,7 +97,7 @@ class OpCounter:
                 f"such neuron (it has {known}); create the counter from the model that is watched"
             )
         self._check(layer, t, level)
-        whole = _BitCounts(level)
+        whole = BitCounts(level)
         self._count_layer(layer, t, level, whole)
         for index in self._leaving[layer]:
             reader, levels = self._readers[index], self._arrived(index, layer, t, level)
@@ -103,16 +107,17 @@ class OpCounter:
                 self._count_product(index, reader, t, levels)
                 continue
             entering = reader.carry(levels)
-            bits = whole if entering is level else _BitCounts(entering)
-            before = self._edges.get((index, t), Counts())
-            self._edges[index, t] = before + bits.weighted(reader.fan_out)
+            bits = whole if entering is level else BitCounts(entering)
+            counts, seen = self._edges.get((index, t), (Counts(), Activity()))
+            self._edges[index, t] = counts + bits.weighted(reader.fan_out), seen + bits.activity
 
     def table(self) -> CountTable:
         """Return what was counted so far."""
         self._check_complete()
         edges = self._connectivity.edges
+        images = max(self._images.values(), default=0)
         return CountTable(
-            num_images=max(self._images.values(), default=0),
+            num_images=images,
             timesteps=self._connectivity.timesteps,
             synapses=tuple(self._connectivity.synapses),
             edges=tuple(
@@ -122,8 +127,10 @@ class OpCounter:
                     t=t,
                     is_identity=edges[index].is_identity,
                     counts=counts,
+                    entering=entering,
+                    dense=edges[index].dense * images,
                 )
-                for (index, t), counts in sorted(self._edges.items())
+                for (index, t), (counts, entering) in sorted(self._edges.items(), key=_first)
             ),
             layers=tuple(self._layers.values()),
             untracked=tuple(self._connectivity.untracked),
@@ -188,20 +195,11 @@ class OpCounter:
     def _count_product(
         self, index: int, product: LevelProduct, t: int, levels: dict[str, Tensor]
     ) -> None:
-        unary, bit_pairs, bit_serial = product.count(levels)
-        images = len(levels[product.needs[0]])
-        counted = ProductCounts(
-            name=product.name,
-            t=t,
-            unary=unary,
-            bit_pairs=bit_pairs,
-            bit_serial=bit_serial,
-            dense=product.dense * images,
-        )
+        counted = replace(product.count(levels), t=t)
         before = self._products.get((index, t))
         self._products[index, t] = counted if before is None else before + counted
 
-    def _count_layer(self, layer: str, t: int, level: Tensor, bits: "_BitCounts") -> None:
+    def _count_layer(self, layer: str, t: int, level: Tensor, bits: "BitCounts") -> None:
         before = self._layers.get((layer, t))
         self._images[layer, t] = self._images.get((layer, t), 0) + len(level)
         self._layers[layer, t] = LayerCounts(
@@ -247,13 +245,14 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
     return counter.table()
 
 
-class _BitCounts:
+class BitCounts:
     """How often each bit is set at each spatial position in a batch of levels; signs are ignored.
 
     Channels are added up, since fan-out is the same for all of them.
     """
 
     def __init__(self, level: Tensor) -> None:
+        self.size = level.numel()
         if level.dim() == 1:  # one neuron per sample
             level = level.unsqueeze(1)
         if level.dtype not in (torch.uint8, torch.int8):
@@ -277,6 +276,16 @@ class _BitCounts:
         counts = counts.cpu()
         self.planes, self.active = counts[:-1], counts[-1]  # [K, *space], [*space]
 
+    @property
+    def activity(self) -> Activity:
+        """Sum over positions."""
+        by_plane = [int(plane.sum()) for plane in self.planes]
+        return Activity(
+            size=self.size,
+            active=int(self.active.sum()),
+            levels=sum(count << k for k, count in enumerate(by_plane)),
+        )
+
     def weighted(self, fan_out: FanOut) -> Counts:
         """Multiply by the fan-out of every position and add up."""
         at_position = fan_out[0]  # the first axis of a fan-out stands for all channels
@@ -287,6 +296,10 @@ class _BitCounts:
             unit_event_acs=int((self.active * at_position).sum()),
             explicit_shifts=sum(by_plane[1:]),
         )
+
+
+def _first(item: tuple[tuple[int, int], Any]) -> tuple[int, int]:
+    return item[0]
 
 
 def _count_wide(level: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,6 +34,7 @@ from lbq.neurons.watch import removing_hooks
 from lbq.preprocessing import Pixels
 
 Bits = Literal[4, 8, 16]
+_WIDTHS = (4, 8, 16)
 
 _LEAST_AGREEMENT, _LEAST_SAMPLES = 0.5, 16
 """Warn below this share of equal outputs, given at least this many samples.
@@ -61,11 +62,12 @@ def to_fixed_point(
 
     The result takes uint8 and returns integers, in units of ``logit_scale``. Weights get a scale
     per output channel (one for all classes, so that logits can be compared); identity shortcuts get
-    16 bits. Every accumulator and membrane is proven to fit int32.
+    16 bits, and so do synapses whose currents are added to much smaller ones. Every accumulator and
+    membrane is proven to fit int32.
 
     Args:
         network: what :func:`lbq.lower` returned.
-        bits: of the weights.
+        bits: of the weights; the fewest where synapses differ.
         pixels: the normalisation of training, so that the first synapse takes raw bytes; None if
             the network was trained on integers 0..255 (event counts, raw bytes). Required for
             static images; None by default otherwise.
@@ -155,7 +157,8 @@ def _converted(
         for path, node in nodes.items()
         if isinstance(node, Synapse)
     }
-    return _rounded(network, nodes, Units(network, nodes, best), bits, means)
+    units = Units(network, nodes, best, room=_WIDTHS[-1] - bits)
+    return _rounded(network, nodes, units, bits, means)
 
 
 def _explicit(pixels: Pixels | EllipsisType | None, network: LoweredNetwork) -> Pixels | None:
@@ -273,7 +276,8 @@ def _rounded(
     for ref in network.plan:
         node = nodes[ref.path]
         if isinstance(node, Synapse):
-            made = _synapse(node, units.given_by(ref.path), bits, means.get(ref.path))
+            wide = next(width for width in _WIDTHS if width >= bits + units.extra_bits[ref.path])
+            made = _synapse(node, units.given_by(ref.path), wide, means.get(ref.path))
         elif isinstance(node, Shortcut):
             made = _shortcut(node, units.given_by(ref.path))
         elif isinstance(node, LevelNeuron):

@@ -19,11 +19,11 @@ from lbq.deploy.operators import (
     IntegerNeuron,
     Interval,
     LevelNeuron,
+    Multiplying,
     Operator,
     Product,
     Readout,
     Value,
-    Weighted,
 )
 from lbq.deploy.operators.level_neuron import membrane_intervals
 from lbq.errors import BoundError, LoweringError, NonFiniteError, ShapeError, TimeError
@@ -181,14 +181,14 @@ class LoweredNetwork(nn.Module):
     def forward(self, inputs: Tensor, multiply: Product | None = None) -> Any:
         """Return ``[B, classes]``; of several outputs, a tuple.
 
-        ``multiply`` replaces the dense product of synapses.
+        ``multiply`` replaces the dense product of levels with weights and with levels.
         """
         values = {INPUT: inputs}
         last_use = {name: index for index, ref in enumerate(self.plan) for name in ref.inputs}
         for index, (ref, node) in enumerate(self.nodes()):
             arguments = [values[name] for name in ref.inputs]
-            is_weighted = isinstance(node, Weighted) and INPUT not in ref.inputs
-            values[ref.path] = node(*arguments, multiply) if is_weighted else node(*arguments)
+            multiplies = isinstance(node, Multiplying) and INPUT not in ref.inputs
+            values[ref.path] = node(*arguments, multiply) if multiplies else node(*arguments)
             for name in ref.inputs:
                 if last_use[name] == index:
                     values.pop(name, None)

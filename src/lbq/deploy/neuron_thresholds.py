@@ -10,6 +10,7 @@ from lbq.functional.quantize import level_thresholds
 from lbq.neurons.baselines import (
     LMHT,
     BinaryLIF,
+    HardResetLIF,
     IntegerLIF,
     MultiLevelLIF,
     OriginalTernaryLIF,
@@ -24,6 +25,7 @@ _NEURONS = (
     TernaryLIF,
     OriginalTernaryLIF,
     BinaryLIF,
+    HardResetLIF,
     IntegerLIF,
     MultiLevelLIF,
     LMHT,
@@ -65,8 +67,16 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
             reset="event",
             resets_after_decay=True,
         )
+    elif isinstance(neuron, HardResetLIF):
+        step, threshold = one, neuron.threshold.to(dtype)
+        node = LevelNeuron(
+            level_thresholds(threshold, max_level=1),
+            decay=neuron.decay().to(dtype),
+            reset_amount=one,
+            reset="zero",
+        )
     elif isinstance(neuron, IntegerLIF):
-        step = one
+        step = one * neuron.scale
         node = LevelNeuron(
             _rounding_thresholds(neuron.max_level, dtype),
             decay=neuron.decay().to(dtype),

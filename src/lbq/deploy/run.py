@@ -1,8 +1,9 @@
 """``run_network``: run a lowered network on one of several backends."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from lbq.deploy import native_engine
 from lbq.deploy.capture import forward_hooks
 from lbq.deploy.graph import LoweredNetwork
-from lbq.deploy.operators import Product, Weighted
+from lbq.deploy.operators import Multiplying, Product, Weighted
 from lbq.errors import ImplementationError, LoweringError, ParameterError
 from lbq.functional.planes import bit_sparse_product, num_planes, to_planes
 from lbq.neurons.watch import watch_levels
@@ -28,42 +29,66 @@ def by_sign(levels: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
     return multiply(levels.clamp(min=0)) - multiply((-levels).clamp(min=0))
 
 
-def dense_product(synapse: Weighted, levels: Tensor) -> Tensor:
+def dense_product(node: Multiplying, *levels: Tensor) -> Tensor:
     """Multiply levels as numbers."""
-    return synapse.multiply(levels)
+    return node.multiply(*levels)
 
 
-def unary_product(synapse: Weighted, levels: Tensor) -> Tensor:
+def unary_product(node: Multiplying, *levels: Tensor) -> Tensor:
     """Add one binary product per level reached: levels >= 1, levels >= 2, and so on.
 
-    Levels between two that occur have equal products: these are computed once and multiplied.
+    Levels between two that occur have equal products: these are computed once and multiplied. A
+    product of levels with levels has one for each pair of levels reached.
     """
-    if levels.is_floating_point():
-        return synapse.multiply(levels)
 
-    def add_up(sizes: Tensor) -> Tensor:
+    def add_up(multiply: Callable[[Tensor], Tensor], sizes: Tensor) -> Tensor:
         reached = [0, *(level for level in sizes.unique().tolist() if level)]
         first, *products = (
-            synapse.multiply((sizes >= level).to(torch.uint8)) * (level - before)
+            multiply((sizes >= level).to(torch.uint8)) * (level - before)
             for before, level in pairwise(reached if len(reached) > 1 else [0, 1])
         )
         return sum(products, first)
 
-    return by_sign(levels, add_up)
+    return _in_parts(node, levels, add_up)
 
 
-def planes_product(synapse: Weighted, levels: Tensor) -> Tensor:
-    """Add one shifted binary product per non-empty bit plane, as Eq. 15 does."""
-    if levels.is_floating_point():
-        return synapse.multiply(levels)
-    assert synapse.max_input is not None
+def planes_product(node: Multiplying, *levels: Tensor) -> Tensor:
+    """Add one shifted binary product per non-empty bit plane, as Eq. 15 does.
 
-    def add_up(sizes: Tensor) -> Tensor:
-        planes = to_planes(sizes, num_planes(synapse.max_input or 1))
-        product = bit_sparse_product(synapse.multiply, planes, dtype=torch.uint8)
-        return product.to(torch.int32) if synapse.is_integer else product
+    A product of levels with levels has one for each pair of planes.
+    """
 
-    return by_sign(levels, add_up)
+    def add_up(multiply: Callable[[Tensor], Tensor], sizes: Tensor) -> Tensor:
+        planes = to_planes(sizes, num_planes(max(1, int(sizes.max()))))
+        product = bit_sparse_product(multiply, planes, dtype=torch.uint8)
+        return product.to(torch.int32) if is_integer else product
+
+    is_integer = not isinstance(node, Weighted) or node.is_integer
+    return _in_parts(node, levels, add_up)
+
+
+_AddUp = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+
+
+def _in_parts(node: Multiplying, levels: Sequence[Tensor], add_up: _AddUp) -> Tensor:
+    """Multiply the parts of every operand with the parts of the others.
+
+    Of a product of levels with levels, an operand that is itself the result of a product stays an
+    integer: it has as many levels as it has values.
+    """
+    is_pair = len(levels) > 1
+
+    def of_rest(multiply: Callable[..., Tensor], operands: Sequence[Tensor]) -> Tensor:
+        first, *rest = operands
+
+        def inner(part: Tensor) -> Tensor:
+            return of_rest(partial(multiply, part), rest) if rest else multiply(part)
+
+        if first.is_floating_point() or (is_pair and first.dtype == torch.int32):
+            return inner(first)
+        return by_sign(first, partial(add_up, inner))
+
+    return of_rest(node.multiply, levels)
 
 
 BACKENDS: dict[Literal["dense", "unary", "planes"], Product] = {
@@ -93,8 +118,8 @@ def run_network(
         inputs: as the trained network takes them; uint8 pixels or counts for an integer network.
         backend: "native", the engine in C++ for integer networks on CPUs, on torch's number of
             threads; "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15) in
-            torch, which differ in products of levels with weights and multiply levels with levels
-            as numbers; or "auto": "native" where it is built and supports the network, else "dense"
+            torch, level by level and bit by bit also where levels are multiplied with levels; or
+            "auto": "native" where it is built and supports the network, else "dense"
             (:func:`~lbq.deploy.run.choose_backend`). Integers have the same bits in all.
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
 

@@ -1,8 +1,13 @@
 """The units of an integer network's currents: the value of one integer, per channel.
 
 Currents that are added need one unit, so channels that meet in a sum, an output or a rearrangement
-are joined. The unit of joined channels is the largest that one of their weights asks for.
+are joined. The unit of joined channels is the largest that one of their weights asks for. If other
+synapses would keep too few bits then (many branches of a transformer are added), the unit is made
+finer by a power of two, and the synapses with the larger weights get more bits.
 """
+
+import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -10,6 +15,7 @@ from torch import Tensor
 
 from lbq.deploy.graph import LoweredNetwork
 from lbq.deploy.operators import (
+    PIXEL_MAX,
     LevelNeuron,
     Move,
     Offset,
@@ -26,6 +32,8 @@ _MAX_UNITS = 2**20
 _MAX_CURRENT = 2**30
 """Largest current of one shortcut, so that a few can be added."""
 _LEAST = 1e-30
+_MAX_COARSE = 4.0
+"""A synapse loses at most two bits to the unit of what it is added to, in the median channel."""
 
 
 class Units:
@@ -35,10 +43,16 @@ class Units:
         network: a lowered network of real numbers.
         nodes: its nodes by path, as they will be rounded.
         best: for every synapse, the unit per output channel that suits its weights.
+        room: bits that a synapse may get in addition.
     """
 
     def __init__(
-        self, network: LoweredNetwork, nodes: dict[str, Operator], best: dict[str, Tensor]
+        self,
+        network: LoweredNetwork,
+        nodes: dict[str, Operator],
+        best: dict[str, Tensor],
+        *,
+        room: int = 0,
     ) -> None:
         self._values = network.values()
         self._parents: list[int] = []
@@ -50,16 +64,61 @@ class Units:
             self._merge(np.concatenate(outputs))
         self._inputs = {ref.path: ref.inputs[0] for ref in network.plan}
         self._units = np.full(len(self._parents), _LEAST)
+        limits = self._units.copy()
         for ref in network.plan:
-            needed = _smallest_unit(nodes[ref.path])
-            if isinstance(nodes[ref.path], Synapse):
-                needed = torch.maximum(needed, best[ref.path])
-            channels = self._channels.get(ref.path)
-            if channels is None:  # a neuron, or an operator on levels
-                channels = self._channels.get(ref.inputs[0])
-            if channels is not None:
-                roots = np.array([self._root(channel) for channel in channels])
-                np.maximum.at(self._units, roots, np.broadcast_to(needed.numpy(), roots.shape))
+            path = ref.path if ref.path in self._channels else ref.inputs[0]
+            if path in self._channels:  # else an operator on levels
+                self._raise(limits, path, _smallest_unit(nodes[ref.path]))
+        np.maximum(self._units, limits, out=self._units)
+        for path, unit in best.items():
+            self._raise(self._units, path, unit)
+        self.extra_bits = dict.fromkeys(best, 0)
+        """Bits that the weights of a synapse need in addition."""
+        self._reads_bytes = {
+            path
+            for path, node in nodes.items()
+            if isinstance(node, Synapse) and (node.max_input or 0) >= PIXEL_MAX
+        }
+        for together in self._added(best):
+            self._refine({path: best[path] for path in together}, limits, room)
+
+    def _raise(self, units: np.ndarray, path: str, least: Tensor) -> None:
+        """Make the units of a node's channels at least so large."""
+        roots = self._roots(path)
+        np.maximum.at(units, roots, np.broadcast_to(least.numpy(), roots.shape))
+
+    def _roots(self, path: str) -> np.ndarray:
+        return np.array([self._root(channel) for channel in self._channels[path]])
+
+    def _added(self, paths: Iterable[str]) -> list[list[str]]:
+        """Group the synapses whose channels are joined."""
+        groups: list[tuple[set[int], list[str]]] = []
+        for path in paths:
+            roots, together = set(self._roots(path).tolist()), [path]
+            for group in [group for group in groups if group[0] & roots]:
+                groups.remove(group)
+                roots, together = roots | group[0], group[1] + together
+            groups.append((roots, together))
+        return [together for _, together in groups if len(together) > 1]
+
+    def _refine(self, best: dict[str, Tensor], limits: np.ndarray, room: int) -> None:
+        """Make the unit of synapses that are added finer, if one of them keeps too few bits."""
+        coarse = {
+            path: float(np.median(self._units[self._roots(path)] / unit.numpy()))
+            for path, unit in best.items()
+        }
+        bits = min(room, math.ceil(math.log2(max(coarse.values()) / _MAX_COARSE)))
+        for path in self._reads_bytes & best.keys():  # wide inputs and wide weights would be slow
+            bits = min(bits, math.floor(math.log2(coarse[path])))
+        if bits <= 0:
+            return
+        roots = np.unique(np.concatenate([self._roots(path) for path in best]))
+        self._units[roots] = np.maximum(self._units[roots] / 2**bits, limits[roots])
+        for path, unit in best.items():
+            if coarse[path] >= 2**bits:
+                self._raise(self._units, path, unit)
+            else:
+                self.extra_bits[path] = bits
 
     def given_by(self, path: str) -> Tensor:
         """Return the unit of the currents that a node gives, ``[C]``; ``[1]`` if all are equal."""

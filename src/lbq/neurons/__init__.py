@@ -3,6 +3,7 @@
 from lbq.neurons.baselines import (
     LMHT,
     BinaryLIF,
+    HardResetLIF,
     IntegerLIF,
     MultiLevelLIF,
     OriginalTernaryLIF,
@@ -29,6 +30,7 @@ __all__ = [
     "ClipBox",
     "Decay",
     "FixedStep",
+    "HardResetLIF",
     "IntegerLIF",
     "LearnedStep",
     "MatchedBox",

@@ -1,6 +1,7 @@
 """Neurons of other papers, in plain torch: the baselines of the burst neuron.
 
 - :class:`BinaryLIF`: the paper's preliminaries (Eqs. 1-2), with an arctangent surrogate.
+- :class:`HardResetLIF`: the neuron of Spikformer, QKFormer and Max-Former.
 - :class:`TernaryLIF`, :class:`OriginalTernaryLIF`: Guo et al., "Ternary Spike: Learning Ternary
   Spikes for Spiking Neural Networks", AAAI 2024.
 - :class:`IntegerLIF` (I-LIF): Luo et al., "Integer-Valued Training and Spike-Driven Inference
@@ -119,6 +120,48 @@ class BinaryLIF(Neuron):
         return scan_over_time(update, currents, carry)
 
 
+class HardResetLIF(Neuron):
+    """A leaky neuron that emits 0 or 1 per timestep and forgets its membrane when it fires.
+
+    The neuron of most spiking transformers: SpikingJelly's LIF with a decaying input, a time
+    constant of 2 and threshold v has ``V = V + (I - V) / 2``. Twice that membrane is the one here,
+    with decay 0.5 and threshold 2 v. The reset has no gradient; the gradient of the emission is an
+    arctangent's.
+
+    Args:
+        threshold: firing threshold, 2.0 by default.
+        decay: share of the carry that survives a timestep, 0.5 by default.
+        tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+        sharpness: how steep the surrogate is at the threshold.
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 2.0,
+        decay: float | None = None,
+        tau: float | None = None,
+        sharpness: float = 2.0,
+    ) -> None:
+        super().__init__(max_level=1)
+        self.sharpness = sharpness
+        self.decay = Decay(decay, tau=tau, default=0.5)
+        self.threshold: Tensor
+        self.register_buffer("threshold", scalar(check_step_value(threshold)))
+
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Loop over the timesteps in plain torch."""
+        decay, one = self.decay(), torch.ones_like(self.threshold)
+
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = integrate(state, current, decay=decay)
+            level = burst_level(membrane, self.threshold, max_level=1)
+            soft = arctan_soft_spike(membrane, threshold=self.threshold, sharpness=self.sharpness)
+            return TimestepOutput(straight_through(level, soft, one), level, membrane * (1 - level))
+
+        return scan_over_time(update, currents, carry)
+
+
 class TernaryLIF(Neuron):
     """A leaky neuron with levels -1, 0 and 1 and output ``step * level``: the paper's baseline.
 
@@ -214,21 +257,29 @@ class OriginalTernaryLIF(Neuron):
 
 
 class IntegerLIF(Neuron):
-    """A leaky neuron whose level is the membrane rounded to 0..D, sent unscaled.
+    """A leaky neuron whose level is the membrane rounded to 0..D.
 
-    Rounding means thresholds at 0.5, 1.5, ...; the reset removes the whole level, without
-    gradient; the gradient of the emission is a box over [0, D].
+    Rounding means thresholds at 0.5, 1.5, ..., half to even; the reset removes the whole level,
+    without gradient; the gradient of the emission is a box over [0, D]. The neuron of E-SpikeFormer
+    is ``IntegerLIF(4, decay=0.0, is_normalised=True)``.
 
     Args:
         max_level: the largest level (D), 4 in the original.
         decay: share of the carry that survives a timestep, 0.25 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
+        is_normalised: send ``level / D`` instead of the level itself.
     """
 
     def __init__(
-        self, max_level: int = 4, *, decay: float | None = None, tau: float | None = None
+        self,
+        max_level: int = 4,
+        *,
+        decay: float | None = None,
+        tau: float | None = None,
+        is_normalised: bool = False,
     ) -> None:
         super().__init__(max_level)
+        self.scale = 1 / max_level if is_normalised else 1.0
         self.decay = Decay(decay, tau=tau, default=0.25)
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
@@ -239,7 +290,7 @@ class IntegerLIF(Neuron):
             membrane = integrate(state, current, decay=decay)
             soft = soft_level(membrane, lo=0.0, hi=float(self.max_level))
             level = soft.detach().round()
-            burst = straight_through(level, soft, membrane.new_ones(1))
+            burst = straight_through(level, soft, membrane.new_full((1,), self.scale))
             return TimestepOutput(burst, level, membrane - level)
 
         return scan_over_time(update, currents, carry)

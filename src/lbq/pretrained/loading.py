@@ -12,10 +12,9 @@ from safetensors.torch import load
 
 from lbq.config_io import Document, read_json
 from lbq.errors import FormatError, ParameterError
-from lbq.models.resnet import SpikingResNet
 from lbq.pretrained.model_card import write_card
 from lbq.train.checkpoint import copy_tensors
-from lbq.train.model_config import build_network
+from lbq.train.model_config import Network, build_network
 from lbq.train.recipe import Recipe, recipe_from_document
 
 FOLDER = Path(__file__).parent
@@ -24,7 +23,7 @@ IMAGE_SIZE = 32
 
 _OPENING = """
 A trained network that comes with lbq, for examples, tests and documents that need real weights,
-offline. It is small on purpose: the paper's has about {times:.0f} times its weights.
+offline. It is small on purpose: at full width it would have about {times:.0f} times its weights.
 
 ```python
 model = lbq.load_pretrained("{name}")
@@ -37,7 +36,7 @@ seeds differ for a smaller network.
 """
 
 
-def load_pretrained(name: str) -> SpikingResNet:
+def load_pretrained(name: str) -> Network:
     """Return a trained network in eval mode; nothing is downloaded.
 
     ``model.preprocessing`` says how its inputs are normalised.

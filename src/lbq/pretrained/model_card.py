@@ -98,7 +98,7 @@ def _what_it_came_to(record: Document, config: TrainConfig) -> dict[str, str]:
         for key in ("unary_acs", "bit_sparse_acs", "fp_macs")
     )
     saved = 1 - whole["bit_sparse_acs"] / whole["unary_acs"]
-    return rows | {
+    rows |= {
         "right in float64": f"{whole['correct']:,} of {whole['num_images']:,}",
         "accumulations per image": f"{unary} unary, {bit_sparse} bit-sparse (-{saved:.2%})",
         "multiplications per image": (
@@ -106,6 +106,15 @@ def _what_it_came_to(record: Document, config: TrainConfig) -> dict[str, str]:
             f"padding {whole['macs_padding']})"
         ),
     }
+    if "level_products" in whole:
+        dense, bit_serial, pairs = (
+            f"{whole['level_products'][key] / whole['num_images'] / 1e6:.2f} M"
+            for key in ("dense", "bit_serial", "bit_pairs")
+        )
+        rows["products of levels with levels per image"] = (
+            f"{pairs} of single bits, {bit_serial} with one side kept as an integer, {dense} dense"
+        )
+    return rows
 
 
 def _how_it_was_made(record: Document, config: TrainConfig) -> dict[str, str]:

@@ -17,6 +17,13 @@ from lbq.models.resnet import (
     resnet20,
     resnet34,
 )
+from lbq.models.spikeformer import (
+    NamedSpikeFormer,
+    SpikeFormer,
+    spikeformer_5m,
+    spikeformer_10m,
+    spikeformer_19m,
+)
 from lbq.neurons.baselines import (
     LMHT,
     BinaryLIF,
@@ -40,7 +47,7 @@ from lbq.types import ResetMode
 
 NeuronKind = Literal[
     "lbq", "v1", "v2", "v3", "binary", "ternary", "ternary-learned", "ternary-original", "ilif",
-    "mlf", "lmht", "relu",
+    "sfa", "mlf", "lmht", "relu",
 ]  # fmt: skip
 
 SurrogateKind = Literal["relsg-et", "box-et", "matched-box", "clip-box", "tailed-box"]
@@ -63,7 +70,8 @@ class NeuronConfig:
     """The neuron of every layer."""
 
     kind: NeuronKind = "lbq"
-    """LBQ, the paper's ablations v1 to v3, another published neuron, or "relu" for an ANN."""
+    """LBQ, the paper's ablations v1 to v3, another published neuron ("sfa" is E-SpikeFormer's), or
+    "relu" for an ANN."""
     max_level: int | None = None
     """Largest level (N_max); None for the default of the kind: 5 for bursts."""
     step: float = 1.0
@@ -104,9 +112,12 @@ class NeuronConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """One of the paper's networks; the number of classes comes from the data."""
+    """One of the paper's networks, or an E-SpikeFormer; the data says the number of classes."""
 
-    name: Literal["resnet18", "resnet19", "resnet20", "resnet34"] = "resnet20"
+    name: Literal[
+        "resnet18", "resnet19", "resnet20", "resnet34",
+        "spikeformer-5m", "spikeformer-10m", "spikeformer-19m",
+    ] = "resnet20"  # fmt: skip
     """Architecture."""
     neuron: NeuronConfig = field(default_factory=NeuronConfig)
     """The neuron of every layer."""
@@ -136,8 +147,28 @@ class ModelConfig:
             blocks=Range(0, 200),
             first_stage_stride=Range(1, 64),
         )
+        if self.name in SPIKEFORMERS:
+            plain = ModelConfig(name="resnet20")
+            for name in ("block", "first_stage_stride", "fused"):
+                if getattr(self, name) != getattr(plain, name):
+                    raise RecipeError(
+                        f"{name}={getattr(self, name)!r} is for ResNets, not for {self.name}; "
+                        f"leave it out"
+                    )
+            if self.form == "events" or (self.blocks is not None and len(self.blocks) != 5):
+                raise RecipeError(
+                    f'{self.name} has five stages and takes images: form "cifar" or "imagenet", '
+                    f"and blocks such as 1 1 2 6 2; got form={self.form}, blocks={self.blocks}"
+                )
 
 
+Network = SpikingResNet | SpikeFormer
+"""What recipes train."""
+SPIKEFORMERS: dict[str, NamedSpikeFormer] = {
+    "spikeformer-5m": spikeformer_5m,
+    "spikeformer-10m": spikeformer_10m,
+    "spikeformer-19m": spikeformer_19m,
+}
 NETWORKS: dict[str, NamedResNet] = {
     "resnet18": resnet18,
     "resnet19": resnet19,
@@ -146,14 +177,24 @@ NETWORKS: dict[str, NamedResNet] = {
 }
 
 
-def build_network(config: ModelConfig, *, num_classes: int) -> SpikingResNet:
+def build_network(config: ModelConfig, *, num_classes: int) -> Network:
     """Build and initialise a network."""
-    if config.name not in NETWORKS:
-        raise RecipeError(f"there is no network {config.name!r}; there are {', '.join(NETWORKS)}")
+    if config.name not in {**NETWORKS, **SPIKEFORMERS}:
+        known = ", ".join((*NETWORKS, *SPIKEFORMERS))
+        raise RecipeError(f"there is no network {config.name!r}; there are {known}")
 
     def neuron(channels: int) -> nn.Module:
         return _build_neuron(config.neuron, config.timesteps, channels)
 
+    if config.name in SPIKEFORMERS:
+        return SPIKEFORMERS[config.name](
+            num_classes,
+            timesteps=config.timesteps,
+            neuron=neuron,
+            width=config.width,
+            blocks=None if config.blocks is None else _five(config.blocks),
+            form="cifar" if config.form == "cifar" else "imagenet",
+        )
     return NETWORKS[config.name](
         num_classes,
         timesteps=config.timesteps,
@@ -165,6 +206,11 @@ def build_network(config: ModelConfig, *, num_classes: int) -> SpikingResNet:
         first_stage_stride=config.first_stage_stride,
         fused=config.fused,
     )
+
+
+def _five(blocks: tuple[int, ...]) -> tuple[int, int, int, int, int]:
+    one, two, three, four, five = blocks
+    return one, two, three, four, five
 
 
 def _build_neuron(config: NeuronConfig, timesteps: int, channels: int) -> nn.Module:
@@ -191,6 +237,8 @@ def _build_neuron(config: NeuronConfig, timesteps: int, channels: int) -> nn.Mod
             return OriginalTernaryLIF(decay=decay)
         case "ilif":
             return IntegerLIF(max_level or 4, decay=decay)
+        case "sfa":
+            return IntegerLIF(max_level or 4, decay=decay or 0.0, is_normalised=True)
         case "mlf":
             return MultiLevelLIF(max_level or 3, decay=decay)
         case "lmht":

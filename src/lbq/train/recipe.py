@@ -19,8 +19,7 @@ from lbq.config_io import (
 )
 from lbq.data import Data, DataConfig, open_data
 from lbq.errors import RecipeError
-from lbq.models.resnet import SpikingResNet
-from lbq.train.model_config import ModelConfig, build_network
+from lbq.train.model_config import ModelConfig, Network, build_network
 from lbq.train.train_config import TrainConfig
 
 
@@ -55,7 +54,7 @@ class Recipe(TrainConfig):
         """Return the SHA-256 of the recipe."""
         return digest(to_document(self))
 
-    def build(self, cache: str | Path) -> tuple[SpikingResNet, Data, TrainConfig]:
+    def build(self, cache: str | Path) -> tuple[Network, Data, TrainConfig]:
         """Return the arguments of :func:`lbq.fit`: network, data, training settings.
 
         Args:
@@ -65,7 +64,7 @@ class Recipe(TrainConfig):
         settings = {field.name: getattr(self, field.name) for field in fields(TrainConfig)}
         return self.build_model(data.num_classes), data, TrainConfig(**settings)
 
-    def build_model(self, num_classes: int) -> SpikingResNet:
+    def build_model(self, num_classes: int) -> Network:
         """Build the network, initialised from the seed; torch's generators do not change."""
         with torch.random.fork_rng([]):
             torch.manual_seed(self.seed)

@@ -60,6 +60,23 @@ def load_recipe_file(path: str | Path) -> Recipe | Task:
     return made if isinstance(made, Recipe) else _read_task(made, path)
 
 
+def load_function(path: str | Path, name: str) -> Any:
+    """Load a Python file, call a function in it without arguments and return the result.
+
+    Raises:
+        RecipeError: if there is no such file or function, and for an error in the file.
+    """
+    path = Path(path)
+    if path.suffix != ".py" or not path.is_file():
+        raise RecipeError(f"{path} is no Python file; its name must end in .py")
+    with torch.random.fork_rng([]), _importable(path.resolve().parent), _errors_of(path):
+        torch.manual_seed(SEED)
+        function = getattr(_execute(path), name, None)
+        if callable(function):
+            return function()
+    raise RecipeError(f"{path} has no function {name}()")
+
+
 def _execute(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None

@@ -120,6 +120,29 @@ def pocket_ann() -> Recipe:
     return replace(base, name="pocket-ann", model=model)
 
 
+def pocket_spikeformer() -> Recipe:
+    """CIFAR-10 on two CPU cores: E-SpikeFormer of half the width, burst neurons, one timestep."""
+    base = pocket()
+    mix = MixConfig(mixup=0.2, cutmix=1.0, prob=0.3)
+    return replace(
+        base,
+        name="pocket-spikeformer",
+        data=replace(base.data, augment=replace(base.data.augment, mix=mix)),
+        model=ModelConfig(
+            name="spikeformer-5m",
+            neuron=replace(_LBQ, step=0.5),
+            timesteps=1,
+            width=0.5,
+            blocks=(1, 1, 2, 2, 1),
+            form="cifar",
+        ),
+        epochs=20,
+        optim=OptimConfig(kind="adamw", lr=3e-3, weight_decay=0.05, decay_norms=False),
+        schedule=ScheduleConfig(warmup_epochs=2.0, moves="step"),
+        label_smoothing=0.1,
+    )
+
+
 def nmnist_pocket() -> Recipe:
     """N-MNIST on two CPU cores: four frames per recording."""
     return _pocket_events("nmnist-pocket", "nmnist", AugmentConfig(events="roll"))
@@ -198,6 +221,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "gesture-resnet19": gesture_resnet19,
     "pocket": pocket,
     "pocket-ann": pocket_ann,
+    "pocket-spikeformer": pocket_spikeformer,
     "nmnist-pocket": nmnist_pocket,
     "objects-pocket": objects_pocket,
     "smoke": smoke,

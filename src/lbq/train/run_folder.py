@@ -21,7 +21,6 @@ from lbq.data import Data, open_data
 from lbq.data.sampler import num_steps
 from lbq.data.user_data import UserData
 from lbq.errors import FormatError, RunError
-from lbq.models.resnet import SpikingResNet
 from lbq.train.checkpoint import (
     CheckpointFolder,
     check_tensors,
@@ -32,7 +31,13 @@ from lbq.train.distributed import open_process_group
 from lbq.train.evaluation import Evaluation, evaluate
 from lbq.train.loss import Loss, Metric
 from lbq.train.metrics import Record, read_metrics_log
-from lbq.train.model_config import NETWORKS, ModelConfig, build_network
+from lbq.train.model_config import (
+    NETWORKS,
+    SPIKEFORMERS,
+    ModelConfig,
+    Network,
+    build_network,
+)
 from lbq.train.optim import Precision
 from lbq.train.provenance import structure_digest
 from lbq.train.recipe import Recipe, read_recipe, recipe_from_document
@@ -288,13 +293,13 @@ def load_tensors_into(
 
 def network_from_tensors(
     config: ModelConfig, tensors: Mapping[str, Tensor], *, num_classes: int, what: str
-) -> SpikingResNet:
+) -> Network:
     """Build a network and load its state dict; ``what`` names its source in error messages.
 
     The tensors are compared with the configuration before anything is allocated: a small file may
     describe a huge network.
     """
-    expected = config.blocks or NETWORKS[config.name].shape.blocks
+    expected = config.blocks or {**NETWORKS, **SPIKEFORMERS}[config.name].shape.blocks
     found = {match.groups() for name in tensors if (match := _BLOCK.match(name))}
     counts = Counter(int(stage) for stage, _ in found)
     blocks = [counts[stage] for stage in sorted(counts)]

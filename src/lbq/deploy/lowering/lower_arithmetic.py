@@ -231,10 +231,8 @@ def _associated(
 ) -> PendingProduct:
     """Return the product of three matrices, in the order that takes fewer products."""
     a, b, c = three
-    (_, rows, inner), (_, _, outer), (_, _, columns) = (one.layout.node for one in three)
-    left_first = rows * inner * outer + rows * outer * columns
-    right_first = inner * outer * columns + rows * inner * columns
-    pair = (a, b) if left_first <= right_first else (b, c)
+    left_first = is_left_first(*(one.layout.node for one in three))
+    pair = (a, b) if left_first else (b, c)
     first = PendingProduct(
         path=f"{path}_first",
         left=pair[0],
@@ -243,10 +241,16 @@ def _associated(
         scale=factor,
     )
     made = context.materialize(first)
-    left, right = (made, c) if left_first <= right_first else (a, made)
+    left, right = (made, c) if left_first else (a, made)
     return PendingProduct(
         path=path, left=left, right=right, layout=_product_layout(left, right), scale=numbers(1)
     )
+
+
+def is_left_first(a: Sequence[int], b: Sequence[int], c: Sequence[int]) -> bool:
+    """Whether ``(a @ b) @ c`` takes at most the products of ``a @ (b @ c)``; shapes are given."""
+    (*_, rows, inner), (*_, outer), (*_, columns) = a, b, c
+    return rows * outer * (inner + columns) <= inner * columns * (outer + rows)
 
 
 def _split(call: Call) -> tuple[Call, Any]:

@@ -28,7 +28,9 @@ def neuron(context: Context, call: Call) -> SymbolicValue:
     if not signal.layout.is_sequence:
         context.refuse(call, "a neuron takes [T, B, ...]; unflatten the time before it")
     node, step = as_level_neuron(call.module, path=call.path, dtype=context.dtype)
-    if node.thresholds.shape[1] > 1 or node.reset_amount.numel() > 1:
+    if len(call.shape) == 5:  # [T, B, C, H, W], as the next synapse will read it
+        signal = context.as_axes(call, signal, 2)
+    elif node.thresholds.shape[1] > 1 or node.reset_amount.numel() > 1:
         signal = context.channels_first(call, signal, 2)
     signal, scale = _scaled_thresholds(signal, node)
     currents = context.currents(signal, f"{call.path}_")

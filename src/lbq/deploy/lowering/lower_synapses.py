@@ -242,11 +242,19 @@ def _compose(
     after = layout.with_node(call.shape[1:], first=1)
     if _is_pointwise(weight, geometry) and (bias is None or before.takes_bias):
         return replace(_compose_pointwise(before, dense.flatten(1), bias), layout=after)
-    if before.pools or not _is_pointwise(before.weight, before.geometry):
+    around = before.geometry["padding"]
+    is_padded = any(around) and not any(geometry["padding"])
+    inner = {**before.geometry, "padding": geometry["padding"]} if is_padded else before.geometry
+    if before.pools or not _is_pointwise(before.weight, inner):
         return None
+    if is_padded:  # zeros before the first are zeros before both
+        geometry = {**geometry, "padding": around}
     first = _dense(before.weight, before.geometry["groups"]).flatten(1)
     composed = torch.einsum("om...,mi->oi...", dense, first)
-    if before.bias is not None:  # padding does not have it, so borders differ
+    if before.bias is not None and is_padded:
+        added = torch.einsum("om...,m->o", dense, before.bias)
+        bias = added if bias is None else added + bias
+    elif before.bias is not None:  # padding does not have it, so borders differ
         shape = (1, -1, *[1] * (len(layout.node) - 1))
         constant = before.bias.reshape(shape) if before.bias.dim() == 1 else before.bias[None]
         plain = {name: geometry[name] for name in ("stride", "padding", "dilation")}

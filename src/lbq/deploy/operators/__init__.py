@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lbq.deploy.operators.arithmetic import Matmul, Merge, Multiply, Offset
+from lbq.deploy.operators.arithmetic import LevelsProduct, Matmul, Merge, Multiply, Offset
 from lbq.deploy.operators.level_neuron import IntegerNeuron, LevelNeuron, NodeReset
 from lbq.deploy.operators.moves import Concat, Move, Rearrange, Slice, Upsample, ZeroPad
 from lbq.deploy.operators.operator_base import (
@@ -17,6 +17,9 @@ from lbq.deploy.operators.operator_base import (
 from lbq.deploy.operators.pool import Pool
 from lbq.deploy.operators.sequence import Readout, Repeat
 from lbq.deploy.operators.synapse import EXACT_FLOAT32, Product, Shortcut, Synapse, Weighted
+
+Multiplying = Weighted | LevelsProduct
+"""Operators that multiply levels, by weights or by levels."""
 
 
 def _operators(base: type[Operator]) -> Iterator[type[Operator]]:
@@ -39,10 +42,12 @@ __all__ = [
     "IntegerNeuron",
     "Interval",
     "LevelNeuron",
+    "LevelsProduct",
     "Matmul",
     "Merge",
     "Move",
     "Multiply",
+    "Multiplying",
     "NodeReset",
     "Offset",
     "Operator",

@@ -15,7 +15,7 @@ from lbq.deploy.operators.operator_base import (
     check_alike,
     require,
 )
-from lbq.deploy.operators.synapse import constant_interval
+from lbq.deploy.operators.synapse import Product, constant_interval
 
 _LARGEST = 2**31 - 1
 
@@ -81,13 +81,26 @@ class Offset(Operator):
         return outer.with_zero(), outer
 
 
-class Multiply(Operator):
+class LevelsProduct(Operator):
+    """A product of two tensors of levels."""
+
+    num_inputs = (2, 2)
+
+    def forward(self, left: Tensor, right: Tensor, multiply: Product | None = None) -> Tensor:
+        """Return the products; ``multiply`` replaces the dense one."""
+        return self.multiply(left, right) if multiply is None else multiply(self, left, right)
+
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
+        """Multiply, exactly, in int32."""
+        raise NotImplementedError
+
+
+class Multiply(LevelsProduct):
     """The product of two tensors of levels, element by element; axes of length 1 are repeated."""
 
     op = "multiply"
-    num_inputs = (2, 2)
 
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
         """Multiply, in int32."""
         return left.to(torch.int32) * right.to(torch.int32)
 
@@ -111,13 +124,12 @@ class Multiply(Operator):
         return outer.with_zero(), outer
 
 
-class Matmul(Operator):
+class Matmul(LevelsProduct):
     """Products of matrices of levels: ``[groups, rows, n]`` by ``[groups, n, columns]``."""
 
     op = "matmul"
-    num_inputs = (2, 2)
 
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
         """Multiply at every timestep; sums of 32 bits are exact in float64."""
         return (left.to(torch.float64) @ right.to(torch.float64)).to(torch.int32)
 

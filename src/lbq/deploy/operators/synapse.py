@@ -44,7 +44,7 @@ def per_channel(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(1, -1, *[1] * (like.dim() - 2))
 
 
-Product = Callable[["Weighted", Tensor], Tensor]
+Product = Callable[..., Tensor]
 """How a backend multiplies levels by weights, without bias."""
 
 
