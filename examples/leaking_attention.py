@@ -2,8 +2,8 @@
 
     lbq audit examples/leaking_attention.py --out audit.html
 
-The neuron behind the projection receives batch and time as one axis, so membranes of one image
-leak into the next. ``LEAKS = False`` mends it.
+The last neuron receives batch and time as one axis, so that membranes of one image leak into the
+next. ``LEAKS = False`` mends it.
 """
 
 import torch
@@ -15,46 +15,32 @@ LEAKS = True
 TIMESTEPS, CHANNELS, CLASSES = 4, 32, 10
 
 
-class Attention(nn.Module):
+def synapse() -> lbq.OverTime:
+    """Mix the channels of tokens."""
+    return lbq.OverTime(nn.Conv1d(CHANNELS, CHANNELS, 1, bias=False), nn.BatchNorm1d(CHANNELS))
+
+
+class Network(nn.Module):
     """Queries and keys are levels; the sum of each query gates the keys (as in QKFormer)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.query, self.key = (self._branch() for _ in range(2))
-        self.gate = lbq.BurstLIF(1, step=0.5)
-        self.projection = lbq.OverTime(
-            nn.Conv1d(CHANNELS, CHANNELS, 1, bias=False), nn.BatchNorm1d(CHANNELS)
-        )
-        self.neuron = lbq.BurstLIF(1, step=0.15)
-
-    @staticmethod
-    def _branch() -> nn.Sequential:
-        layers = nn.Conv1d(CHANNELS, CHANNELS, 1, bias=False), nn.BatchNorm1d(CHANNELS)
-        return nn.Sequential(lbq.OverTime(*layers), lbq.BurstLIF(1, step=0.15))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Take and return levels of tokens, ``[T, B, C, N]``."""
-        gate = self.gate(self.query(x).sum(2, keepdim=True))
-        currents = self.projection(gate * self.key(x))
-        if not LEAKS:
-            return self.neuron(currents)
-        return self.neuron(currents.flatten(0, 1).unsqueeze(1)).view_as(currents)
-
-
-class Network(nn.Module):
-    """Patches of images as tokens, attention, a classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
         self.patches = nn.Conv2d(3, CHANNELS, 4, stride=4)
-        self.repeat, self.neuron = lbq.RepeatOverTime(TIMESTEPS), lbq.BurstLIF(1, step=0.4)
-        self.attention = Attention()
+        self.repeat, self.first = lbq.RepeatOverTime(TIMESTEPS), lbq.BurstLIF(1, step=0.4)
+        branches = (nn.Sequential(synapse(), lbq.BurstLIF(1, step=0.15)) for _ in range(2))
+        self.query, self.key = branches
+        self.gate, self.projection = lbq.BurstLIF(1, step=0.5), synapse()
+        self.neuron = lbq.BurstLIF(1, step=0.15)
         self.classifier, self.mean = nn.Linear(CHANNELS, CLASSES), lbq.MeanOverTime()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Classify images ``[B, 3, 32, 32]``."""
-        tokens = self.neuron(self.repeat(self.patches(images).flatten(2)))
-        return self.mean(self.classifier(self.attention(tokens).mean(3)))
+        """Classify images ``[B, 3, 32, 32]``; their patches are tokens, ``[T, B, C, N]``."""
+        tokens = self.first(self.repeat(self.patches(images).flatten(2)))
+        gate = self.gate(self.query(tokens).sum(2, keepdim=True))
+        currents = self.projection(gate * self.key(tokens))
+        merged = currents.flatten(0, 1).unsqueeze(1) if LEAKS else currents
+        levels = self.neuron(merged).view_as(currents)
+        return self.mean(self.classifier(levels.mean(3)))
 
 
 def model() -> nn.Module:
@@ -67,3 +53,7 @@ def samples() -> Tensor:
     """Return images to audit it with."""
     torch.manual_seed(1)
     return 2 * torch.randn(32, 3, 32, 32)
+
+
+if __name__ == "__main__":
+    print(lbq.audit(model(), samples(), name="leaking_attention"))

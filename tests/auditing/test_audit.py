@@ -240,7 +240,7 @@ def test_the_page_in_the_documents_is_what_the_example_gives():
     root = Path(__file__).parents[2]
     example = runpy.run_path(str(root / "examples" / "leaking_attention.py"))
     found = lbq.audit(example["model"](), example["samples"](), name="leaking_attention")
-    assert found["leak"].module == "attention.neuron"
+    assert found["leak"].module == "neuron"
     page = (root / "docs" / "_static" / "audit-example.html").read_text()
     for finding in found.findings:
         if finding.key != "counts":  # of random weights: another processor may round otherwise

@@ -13,7 +13,7 @@ from torch import Tensor
 from lbq.deploy import native_engine
 from lbq.deploy.capture import forward_hooks
 from lbq.deploy.graph import LoweredNetwork
-from lbq.deploy.operators import Multiplying, Product, Weighted
+from lbq.deploy.operators import Multiplying, Product, Shortcut, Weighted
 from lbq.errors import ImplementationError, LoweringError, ParameterError
 from lbq.functional.planes import bit_sparse_product, num_planes, to_planes
 from lbq.neurons.watch import watch_levels
@@ -42,12 +42,11 @@ def unary_product(node: Multiplying, *levels: Tensor) -> Tensor:
     """
 
     def add_up(multiply: Callable[[Tensor], Tensor], sizes: Tensor) -> Tensor:
-        reached = [0, *(level for level in sizes.unique().tolist() if level)]
-        first, *products = (
-            multiply((sizes >= level).to(torch.uint8)) * (level - before)
-            for before, level in pairwise(reached if len(reached) > 1 else [0, 1])
-        )
-        return sum(products, first)
+        levels = [level for level in sizes.unique().tolist() if level] or [1]
+        total = multiply((sizes >= levels[0]).to(torch.uint8)) * levels[0]
+        for before, level in pairwise(levels):
+            total = total + multiply((sizes >= level).to(torch.uint8)) * (level - before)
+        return total
 
     return _in_parts(node, levels, add_up)
 
@@ -73,10 +72,10 @@ _AddUp = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 def _in_parts(node: Multiplying, levels: Sequence[Tensor], add_up: _AddUp) -> Tensor:
     """Multiply the parts of every operand with the parts of the others.
 
-    Of a product of levels with levels, an operand that is itself the result of a product stays an
-    integer: it has as many levels as it has values.
+    The result of a product that is multiplied again, with levels or by the scale of a shortcut,
+    stays an integer: it has as many levels as it has values.
     """
-    is_pair = len(levels) > 1
+    may_be_product = len(levels) > 1 or isinstance(node, Shortcut)
 
     def of_rest(multiply: Callable[..., Tensor], operands: Sequence[Tensor]) -> Tensor:
         first, *rest = operands
@@ -84,7 +83,7 @@ def _in_parts(node: Multiplying, levels: Sequence[Tensor], add_up: _AddUp) -> Te
         def inner(part: Tensor) -> Tensor:
             return of_rest(partial(multiply, part), rest) if rest else multiply(part)
 
-        if first.is_floating_point() or (is_pair and first.dtype == torch.int32):
+        if first.is_floating_point() or (may_be_product and first.dtype == torch.int32):
             return inner(first)
         return by_sign(first, partial(add_up, inner))
 
