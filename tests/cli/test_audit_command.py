@@ -88,3 +88,17 @@ def test_a_pretrained_network(tmp_path, capsys):
     verdicts = {finding["key"]: finding["verdict"] for finding in document["findings"]}
     assert document["samples"] == 8
     assert verdicts["leak"] == verdicts["deployability"] == "holds"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "there is no file"), ("x = 1", "has no function model(); it must return the network")],
+)
+def test_a_file_that_is_missing_or_lacks_a_function_is_named(text, message, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    assert main(["audit", str(path)]) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert str(path) in error
+    assert message in error

@@ -83,7 +83,8 @@ def run(words: Sequence[str]) -> int:
 def _load(arguments: AuditArguments) -> tuple[nn.Module, Tensor, int | None]:
     path = arguments.path
     if path.suffix == ".py":
-        model, samples = (load_function(path, name) for name in ("model", "samples"))
+        model = load_function(path, "model", returns="it must return the network, an nn.Module")
+        samples = load_function(path, "samples", returns="it must return inputs, a tensor")
         if not isinstance(model, nn.Module) or not isinstance(samples, Tensor):
             raise ParameterError(
                 f"model() in {path} must return an nn.Module and samples() a tensor, got "

@@ -157,7 +157,7 @@ def _converted(
         for path, node in nodes.items()
         if isinstance(node, Synapse)
     }
-    units = Units(network, nodes, best, room=_WIDTHS[-1] - bits)
+    units = Units(network, nodes, best, max_extra_bits=_WIDTHS[-1] - bits)
     return _rounded(network, nodes, units, bits, means)
 
 

@@ -43,7 +43,7 @@ class Units:
         network: a lowered network of real numbers.
         nodes: its nodes by path, as they will be rounded.
         best: for every synapse, the unit per output channel that suits its weights.
-        room: bits that a synapse may get in addition.
+        max_extra_bits: bits that a synapse may get in addition.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Units:
         nodes: dict[str, Operator],
         best: dict[str, Tensor],
         *,
-        room: int = 0,
+        max_extra_bits: int = 0,
     ) -> None:
         self._values = network.values()
         self._parents: list[int] = []
@@ -80,7 +80,7 @@ class Units:
             if isinstance(node, Synapse) and (node.max_input or 0) >= PIXEL_MAX
         }
         for together in self._added(best):
-            self._refine({path: best[path] for path in together}, limits, room)
+            self._refine({path: best[path] for path in together}, limits, max_extra_bits)
 
     def _raise(self, units: np.ndarray, path: str, least: Tensor) -> None:
         """Make the units of a node's channels at least so large."""
@@ -101,13 +101,13 @@ class Units:
             groups.append((roots, together))
         return [together for _, together in groups if len(together) > 1]
 
-    def _refine(self, best: dict[str, Tensor], limits: np.ndarray, room: int) -> None:
+    def _refine(self, best: dict[str, Tensor], limits: np.ndarray, max_extra_bits: int) -> None:
         """Make the unit of synapses that are added finer, if one of them keeps too few bits."""
         coarse = {
             path: float(np.median(self._units[self._roots(path)] / unit.numpy()))
             for path, unit in best.items()
         }
-        bits = min(room, math.ceil(math.log2(max(coarse.values()) / _MAX_COARSE)))
+        bits = min(max_extra_bits, math.ceil(math.log2(max(coarse.values()) / _MAX_COARSE)))
         for path in self._reads_bytes & best.keys():  # wide inputs and wide weights would be slow
             bits = min(bits, math.floor(math.log2(coarse[path])))
         if bits <= 0:

@@ -8,6 +8,8 @@ synapse and every product of attention reads levels. Written from the equations 
 - Yao et al., "Spike-driven Transformer V2", ICLR 2024 (:class:`RepConv`).
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -165,10 +167,20 @@ class SpikeDrivenAttention(nn.Module):
 
 def multiply_three(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
     """Multiply three matrices in the order that needs fewer products."""
-    (rows, inner), (outer, columns) = left.shape[-2:], right.shape[-2:]
-    if rows * outer * (inner + columns) <= inner * columns * (outer + rows):
+    if is_left_first(left.shape, right.shape):
         return (left @ middle) @ right
     return left @ (middle @ right)
+
+
+def is_left_first(left: Sequence[int], right: Sequence[int]) -> bool:
+    """Return whether ``(left @ middle) @ right`` needs no more products than the other order.
+
+    Args:
+        left: shape of the first matrix.
+        right: shape of the last matrix.
+    """
+    (rows, inner), (outer, columns) = left[-2:], right[-2:]
+    return rows * outer * (inner + columns) <= inner * columns * (outer + rows)
 
 
 class SpikeFormerBlock(nn.Sequential):

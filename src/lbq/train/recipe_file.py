@@ -44,37 +44,33 @@ def load_recipe_file(path: str | Path) -> Recipe | Task:
         RecipeError: with file and line for an error in the file.
     """
     path = Path(path)
+    returns = f"it must return an lbq.train.Recipe, or a dictionary with {', '.join(_REQUIRED)}"
+    made = load_function(path, _FUNCTION, returns=returns)
+    return made if isinstance(made, Recipe) else _read_task(made, path)
+
+
+def load_function(path: str | Path, name: str, *, returns: str) -> Any:
+    """Load a Python file, call a function in it without arguments and return the result.
+
+    Args:
+        path: of the file.
+        name: of the function.
+        returns: what it must return, as the end of a message.
+
+    Raises:
+        RecipeError: if there is no such file or function, and for an error in the file.
+    """
+    path = Path(path)
     if path.suffix != ".py":
         raise RecipeError(f"{path} is no Python file: its name must end in .py")
     if not path.is_file():
         raise RecipeError(f"there is no file {path}")
     with torch.random.fork_rng([]), _importable(path.resolve().parent), _errors_of(path):
         torch.manual_seed(SEED)
-        function = getattr(_execute(path), _FUNCTION, None)
-        made = function() if callable(function) else None
-    if not callable(function):
-        raise RecipeError(
-            f"{path} has no function {_FUNCTION}(); it must return an lbq.train.Recipe, or a "
-            f"dictionary with {', '.join(_REQUIRED)}"
-        )
-    return made if isinstance(made, Recipe) else _read_task(made, path)
-
-
-def load_function(path: str | Path, name: str) -> Any:
-    """Load a Python file, call a function in it without arguments and return the result.
-
-    Raises:
-        RecipeError: if there is no such file or function, and for an error in the file.
-    """
-    path = Path(path)
-    if path.suffix != ".py" or not path.is_file():
-        raise RecipeError(f"{path} is no Python file; its name must end in .py")
-    with torch.random.fork_rng([]), _importable(path.resolve().parent), _errors_of(path):
-        torch.manual_seed(SEED)
         function = getattr(_execute(path), name, None)
         if callable(function):
             return function()
-    raise RecipeError(f"{path} has no function {name}()")
+    raise RecipeError(f"{path} has no function {name}(); {returns}")
 
 
 def _execute(path: Path) -> ModuleType:

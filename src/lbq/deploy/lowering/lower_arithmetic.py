@@ -19,6 +19,7 @@ from lbq.deploy.lowering.values import (
     numbers,
 )
 from lbq.deploy.operators import Multiply, Offset
+from lbq.models.spikeformer_blocks import is_left_first
 
 _LEVELS = "products are exact for levels only, and currents enter it; put a neuron before it"
 
@@ -231,7 +232,7 @@ def _associated(
 ) -> PendingProduct:
     """Return the product of three matrices, in the order that takes fewer products."""
     a, b, c = three
-    left_first = is_left_first(*(one.layout.node for one in three))
+    left_first = is_left_first(a.layout.node, c.layout.node)
     pair = (a, b) if left_first else (b, c)
     first = PendingProduct(
         path=f"{path}_first",
@@ -245,12 +246,6 @@ def _associated(
     return PendingProduct(
         path=path, left=left, right=right, layout=_product_layout(left, right), scale=numbers(1)
     )
-
-
-def is_left_first(a: Sequence[int], b: Sequence[int], c: Sequence[int]) -> bool:
-    """Whether ``(a @ b) @ c`` takes at most the products of ``a @ (b @ c)``; shapes are given."""
-    (*_, rows, inner), (*_, outer), (*_, columns) = a, b, c
-    return rows * outer * (inner + columns) <= inner * columns * (outer + rows)
 
 
 def _split(call: Call) -> tuple[Call, Any]:
