@@ -2,8 +2,8 @@
 
     LBQ_RUN=lbq-run python tests/device/measure_devices.py --runs runs --out results/devices.json
 
-Trains the two networks of ``examples`` in ``--runs``, each with levels 0..5 and with powers of two,
-unless they are trained. CIFAR-10: 1,000 test images; N-MNIST: all 1,100 recordings.
+Trains the two networks of ``examples/recipes`` in ``--runs``, each with levels 0..5 and with powers
+of two, unless they are trained. CIFAR-10: 1,000 test images; N-MNIST: all 1,100 recordings.
 
 c         on the host, gcc and clang with the undefined behaviour sanitizer, dense and events,
           against lbq-run                                                     0 integers differ
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "recipes")]
 
 from device.boards import BOARDS, run_on_board  # noqa: E402
 from formats.test_c_source import COMPILERS, run_c  # noqa: E402
@@ -40,8 +40,8 @@ from lbq.train.provenance import git_commit  # noqa: E402
 
 DATA = Path(os.environ["LBQ_DATA"])
 NETWORKS = {
-    "tiny_cifar": {"CIFAR10": str(DATA / "cifar10")},
     "tiny_nmnist": {"NMNIST": str(DATA / "nmnist-1100" / "nmnist_small.zip")},
+    "tiny_cifar": {"CIFAR10": str(DATA / "cifar10")},
 }
 CELLS = {
     "ice40": "synth_ice40 -top net; stat",
@@ -56,7 +56,7 @@ def call(*line, **settings):
 
 def trained(name, levels, runs):
     """Return the bundle of a network, which is trained if there is none."""
-    bundle, recipe = runs / f"{name}-{levels}.lbq", f"{ROOT}/examples/{name}.py"
+    bundle, recipe = runs / f"{name}-{levels}.lbq", f"{ROOT}/examples/recipes/{name}.py"
     if not bundle.exists():
         os.environ["LEVELS"] = levels
         folder = runs / f"{name}-{levels}"
@@ -139,8 +139,16 @@ def in_simulators(net, inputs, folder, variants):
     expected, few = counted(inputs), counted(inputs.narrow(axis, 0, 20))
     for variant in variants:
         number = VARIANTS.index(variant)
-        line = ["verilator", "--binary", "-O3", "-Wno-fatal", f"-GVARIANT={number}"]
-        line += ["--top-module", "net_tb", "--Mdir", f"built{number}", "net_tb.v", "net.v"]
+        line = ["verilator", "--binary", "-O3", "-CFLAGS", "-O2", f"-GVARIANT={number}"]
+        line += [
+            "-Wno-fatal",
+            "--top-module",
+            "net_tb",
+            "--Mdir",
+            f"built{number}",
+            "net_tb.v",
+            "net.v",
+        ]
         call(*line, cwd=folder)
         started = time.time()
         seen = numbers(call(f"built{number}/Vnet_tb", cwd=folder))

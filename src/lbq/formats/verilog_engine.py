@@ -126,7 +126,7 @@ module @NAME@ #(
     reg scan_begin, scanning, scan_valid;
     reg [@LA@-1:0] scan_at;
     reg [@XA@-1:0] scan_c, scan_y, scan_x, seen_c, seen_y, seen_x;
-    wire scan_room = fifo_count < 13;
+    wire scan_capacity = fifo_count < 13;
     wire scan_last_x = scan_x + 1 == width;
     wire scan_last_y = scan_y + 1 == height;
     wire scan_last_c = scan_c + 1 == channels;
@@ -142,7 +142,7 @@ module @NAME@ #(
             scan_c <= 0;
             scan_y <= 0;
             scan_x <= 0;
-        end else if (scanning && scan_room) begin
+        end else if (scanning && scan_capacity) begin
             scan_valid <= 1;
             seen_c <= scan_c;
             seen_y <= scan_y;

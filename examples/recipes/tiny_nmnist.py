@@ -1,7 +1,7 @@
 """A perceptron for a microcontroller or a small FPGA: event recordings of digits (N-MNIST).
 
-lbq train ./examples/tiny_nmnist.py --out runs/tiny-nmnist
-lbq lower runs/tiny-nmnist --model examples/tiny_nmnist.py --out tiny_nmnist.lbq
+lbq train ./examples/recipes/tiny_nmnist.py --out runs/tiny-nmnist
+lbq lower runs/tiny-nmnist --model examples/recipes/tiny_nmnist.py --out tiny_nmnist.lbq
 lbq export tiny_nmnist.lbq --to verilog --out tiny_nmnist.v
 
 The environment variable NMNIST names a zip file with the folders Train/<digit> and Test/<digit>;
@@ -81,5 +81,6 @@ def recipe() -> dict[str, Any]:
         "model": model,
         "train_data": Recordings("Train"),
         "eval_data": Recordings("Test"),
+        "time_first": True,
         "config": lbq.TrainConfig(epochs=30, batch=50, optim=OptimConfig(lr=0.05)),
     }

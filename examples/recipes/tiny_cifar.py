@@ -1,7 +1,7 @@
 """A convolution net for a microcontroller or a small FPGA: CIFAR-10 at 16 pixels.
 
-lbq train ./examples/tiny_cifar.py --out runs/tiny-cifar
-lbq lower runs/tiny-cifar --model examples/tiny_cifar.py --out tiny_cifar.lbq
+lbq train ./examples/recipes/tiny_cifar.py --out runs/tiny-cifar
+lbq lower runs/tiny-cifar --model examples/recipes/tiny_cifar.py --out tiny_cifar.lbq
 lbq export tiny_cifar.lbq --to c --out tiny_cifar.c
 
 The environment variable CIFAR10 names a folder, if the data shall not come from the hub; with
@@ -84,5 +84,5 @@ def recipe() -> dict[str, Any]:
         "model": model,
         "train_data": Images("train"),
         "eval_data": Images("test"),
-        "config": lbq.TrainConfig(epochs=8, batch=128, optim=OptimConfig(lr=0.1)),
+        "config": lbq.TrainConfig(epochs=4, batch=128, optim=OptimConfig(lr=0.1)),
     }
