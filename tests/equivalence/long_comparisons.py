@@ -1,7 +1,7 @@
 """The long form of the equivalence tests; its records belong into results/equivalence.
 
     LBQ_RUN=lbq-run python tests/equivalence/long_comparisons.py \\
-        lowering transformers graphs networks images bounds --out results/equivalence
+        lowering transformers graphs networks images bounds devices --out results/equivalence
 
 lowering  float64: trained against lowered, every shape, block and neuron, 1,000 CIFAR-10 images
           each                                                         0 levels differ
@@ -14,6 +14,9 @@ images    the pretrained networks in 8 bits on every engine, 1,000 CIFAR-10 imag
           (--networks names those that run; the record keeps what it has of the others)
 budgets   the cost in the loss and the counter, 200 random networks, three tables    0 differ
 bounds    10,000 random layers and 10,000 random operators             0 integers outside the proof
+devices   exported C, gcc and clang, dense and events, against lbq-run: 50 random graphs and the
+          pocket network, 1,000 inputs each; 200 random graphs in C and in Verilog (Icarus) against
+          the int64 oracle, and the 50 in Verilog                      0 integers differ
 
 ``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
 """
@@ -27,6 +30,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 ROOT = Path(__file__).parents[2]
@@ -35,12 +39,16 @@ sys.path[:0] = [str(ROOT / "tests")]
 import user_networks  # noqa: E402
 from cost import test_budget  # noqa: E402
 from deploy import test_bounds, test_operators, test_user_networks  # noqa: E402
+from device.test_verilog import Small, integers, simulate  # noqa: E402
 from equivalence import engines  # noqa: E402
+from formats import test_c_source  # noqa: E402
+from integer_oracle import run_oracle  # noqa: E402
 from random_graphs import RandomGraph  # noqa: E402
 from random_networks import to_proven_integers  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
+from lbq.formats.verilog import export_verilog  # noqa: E402
 from lbq.models import spikeformer_5m  # noqa: E402
 from lbq.pretrained import pretrained_recipe  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
@@ -227,6 +235,92 @@ def images(scale, networks):
     return {"networks": rows}
 
 
+def devices(scale):
+    found = {"c_against_lbq_run": {}, "pocket": {}, "c_against_oracle": 0, "verilog": 0}
+    found |= {"verilog_graphs": 0, "verilog_refused": 0}
+    count, num_graphs = max(4, round(1000 * scale)), max(1, round(50 * scale))
+    for seed in range(num_graphs):
+        model = RandomGraph(6000 + seed)
+        inputs = model.inputs(count)
+        few = inputs.narrow(model.batch_axis, 0, 3)
+        bits = (4, 8, 16)[seed % 3]
+        net = engines.integer_network(
+            model, few, bits=bits, calibrate=seed % 2, batch_axis=model.batch_axis
+        )
+        for name, differ in differing_in_c(net, inputs).items():
+            found["c_against_lbq_run"].setdefault(name, 0)
+            found["c_against_lbq_run"][name] += differ
+        add_verilog(found, net, few)
+        sys.stderr.write(f"graph {seed}: {found}\n")
+    net, pixels = pocket_network(count)
+    found["pocket"] = differing_in_c(net, pixels)
+    sys.stderr.write(f"pocket: {found['pocket']}\n")
+    num_small = max(1, round(200 * scale))
+    for seed in range(num_small):
+        model = Small(100 + seed, level_set="powers" if seed % 4 == 3 else "all")
+        inputs = model.inputs(3)
+        net = integers(model, inputs)
+        with tempfile.TemporaryDirectory() as folder:
+            rows, _ = test_c_source.run_c(net, inputs, Path(folder), events=bool(seed % 2))
+        values = run_oracle(net, inputs)
+        expected = np.concatenate([values[path] for path in net.outputs], 1)
+        found["c_against_oracle"] += int((rows != expected).sum())
+        dense = lbq.run_network(net, inputs, backend="dense").numpy()
+        found["verilog"] += int((dense != expected).sum())  # the testbench compares with these
+        add_verilog(found, net, inputs)
+        sys.stderr.write(f"small {seed}: {found}\n")
+    return {"inputs_each": count, "graphs": num_graphs, "small_graphs": num_small, **found}
+
+
+def differing_in_c(net, inputs):
+    """Count the integers of C that are not those of lbq-run, by compiler and kind."""
+    wrong = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bundle = folder / "net.lbq"
+        lbq.save_network(net, bundle)
+        expected = engines.by_lbq_run(net, inputs, bundle)["lbq-run, interpreter"]
+        values = net.values()
+        steps = [net.timesteps if values[path].has_time else 1 for path in net.outputs]
+        sizes = [n * values[path].size for n, path in zip(steps, net.outputs, strict=True)]
+        for compiler in test_c_source.COMPILERS:
+            for events in (False, True):
+                rows, _ = test_c_source.run_c(net, inputs, folder, events=events, compiler=compiler)
+                parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
+                by_time = [
+                    part.reshape(len(rows), n, -1).transpose(1, 0, 2).reshape(-1)  # [T, B, n]
+                    for part, n in zip(parts, steps, strict=True)
+                ]
+                differ = np.concatenate(by_time) != expected
+                wrong[f"{compiler}, {'events' if events else 'dense'}"] = int(differ.sum())
+    return wrong
+
+
+def add_verilog(found, net, inputs):
+    """Run a network in Icarus, or count that it is refused by the path of a node."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            export_verilog(net, Path(folder) / "net.v", samples=inputs)
+        except lbq.LBQError as error:
+            assert str(error).split(" ")[0] in {ref.path for ref, _ in net.nodes()}, error
+            found["verilog_refused"] += 1
+            return
+        seen = simulate(folder, "planes")
+        found["verilog"] += seen["wrong"]
+        found["verilog_graphs"] += 1
+
+
+def pocket_network(count):
+    """Return the pretrained pocket network in integers, and images as bytes."""
+    name, cifar10 = "pocket-cifar10", Path(os.environ["LBQ_DATA"]) / "cifar10"
+    recipe = pretrained_recipe(name)
+    pixels, inputs = engines.cifar10_bytes(cifar10, count, recipe)
+    normalization = recipe.data.augment.normalization
+    given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
+    lowered = lbq.lower(lbq.load_pretrained(name), inputs[:1])
+    return lbq.to_fixed_point(lowered, pixels=given, calibration=inputs[:256]), pixels
+
+
 def budgets(scale):
     count, wrong, refused, seed = max(1, round(200 * scale)), 0, 0, 0
     done = 0
@@ -274,6 +368,7 @@ PARTS = {
     "images": images,
     "budgets": budgets,
     "bounds": bounds,
+    "devices": devices,
 }
 
 

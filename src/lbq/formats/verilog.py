@@ -107,7 +107,9 @@ def export_verilog(network: LoweredNetwork, path: Path, *, samples: Tensor | Non
     files = {f"{name}.v": design.write(name), f"{name}_tb.v": design.testbench(name, samples)}
     for memory, values in design.memories.items():
         files[f"{name}_{memory}.hex"] = _hex(values, design.widths[memory])
-    logits = run_network(network, samples, backend="dense")
+    outputs = run_network(network, samples, backend="dense")
+    several = outputs if isinstance(outputs, tuple) else (outputs,)
+    logits = torch.cat([output.flatten(1) for output in several], 1)  # [B, outputs]
     by_sample = samples.transpose(0, 1) if network.takes_frames else samples
     files[f"{name}_samples.hex"] = _hex(by_sample.reshape(-1).numpy(), 8)
     files[f"{name}_logits.hex"] = _hex(logits.reshape(-1).numpy(), 32)
