@@ -62,9 +62,9 @@ def network() -> nn.Sequential:
     """Return four convolutions and a linear layer, one timestep: 21 thousand weights."""
     return nn.Sequential(
         lbq.RepeatOverTime(1),
-        synapse(3, 8, 1),
+        synapse(3, 8, 2),
         neuron(),
-        synapse(8, 16, 2),
+        synapse(8, 16, 1),
         neuron(),
         synapse(16, 32, 2),
         neuron(),

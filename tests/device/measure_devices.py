@@ -12,6 +12,7 @@ verilog   all samples in Verilator, 20 in Icarus, every variant: logits, accumul
           the library's counts, cycles                                        0 differ
 cells     Yosys, for ice40 and for generic cells
 
+``--only`` and ``--networks`` measure a part; the record keeps what it has of the others.
 LBQ_DATA names the folder with cifar10 and nmnist-1100.
 """
 
@@ -43,6 +44,7 @@ NETWORKS = {
     "tiny_nmnist": {"NMNIST": str(DATA / "nmnist-1100" / "nmnist_small.zip")},
     "tiny_cifar": {"CIFAR10": str(DATA / "cifar10")},
 }
+PARTS = ("c", "board", "verilog", "cells")
 CELLS = {
     "ice40": "synth_ice40 -top net; stat",
     "generic": "synth -top net -run begin:fine; opt -fast -full; techmap; opt -fast; abc -fast; "
@@ -139,9 +141,13 @@ def in_simulators(net, inputs, folder, variants):
     expected, few = counted(inputs), counted(inputs.narrow(axis, 0, 20))
     for variant in variants:
         number = VARIANTS.index(variant)
-        line = ["verilator", "--binary", "-O3", "-CFLAGS", "-O2", f"-GVARIANT={number}"]
+        line = ["verilator", "--binary", "-O3", "-CFLAGS", "-O3", f"-GVARIANT={number}"]
         line += [
             "-Wno-fatal",
+            "--x-assign",
+            "fast",
+            "--x-initial",
+            "fast",
             "--top-module",
             "net_tb",
             "--Mdir",
@@ -193,38 +199,50 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--only", nargs="+", default=["c", "board", "verilog", "cells"])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    names = [f"{name}-{levels}" for name in NETWORKS for levels in ("all", "powers")]
+    parser.add_argument("--networks", nargs="+", choices=names, default=names)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    record = {"commit": git_commit(), "networks": {}}
+    record = {"networks": {}}
+    if arguments.out and arguments.out.exists():
+        record = json.loads(arguments.out.read_text())
     for name, place in NETWORKS.items():
         os.environ.update(place)
         for levels in ("all", "powers"):
-            bundle = trained(name, levels, arguments.runs)
-            net = lbq.load_network(bundle)
-            inputs, classes, tested = samples(name)
-            answers = lbq.run_network(net, inputs).argmax(1)
-            right = (answers == torch.tensor(classes))[-tested:]
-            row = {"accuracy": float(right.double().mean()), "tested": tested}
-            row["bytes"] = bundle.stat().st_size
-            variants = VARIANTS if levels == "powers" else VARIANTS[:2]
-            with tempfile.TemporaryDirectory() as path:
-                folder = Path(path)
-                if "c" in arguments.only:
-                    row["c"] = on_host(net, bundle, inputs, folder)
-                if "board" in arguments.only:
-                    row["boards"] = on_boards(net, inputs, folder)
-                if "verilog" in arguments.only:
-                    row["verilog"] = in_simulators(net, inputs, folder, variants)
-                if "cells" in arguments.only:
-                    export_verilog(net, folder / "net.v")
-                    row["cells"] = cells(folder, variants)
-            record["networks"][f"{name}-{levels}"] = row
-            sys.stdout.write(f"{name}-{levels}: {json.dumps(row, indent=1)}\n")
-            sys.stdout.flush()
-            if arguments.out:
-                arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+            if f"{name}-{levels}" not in arguments.networks:
+                continue
+            row = record["networks"].setdefault(f"{name}-{levels}", {})
+            for part, found in measured(name, levels, arguments):
+                row[part] = found
+                sys.stdout.write(f"{name}-{levels} {part}: {json.dumps(found, indent=1)}\n")
+                sys.stdout.flush()
+                if arguments.out:
+                    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def measured(name, levels, arguments):
+    """Yield the parts of a network's record and their names."""
+    bundle = trained(name, levels, arguments.runs)
+    net = lbq.load_network(bundle)
+    inputs, classes, tested = samples(name)
+    answers = lbq.run_network(net, inputs).argmax(1)
+    right = (answers == torch.tensor(classes))[-tested:]
+    about = {"accuracy": float(right.double().mean()), "tested": tested}
+    yield "network", about | {"bytes": bundle.stat().st_size, "commit": git_commit()}
+    variants = VARIANTS if levels == "powers" else VARIANTS[:2]
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        if "c" in arguments.only:
+            yield "c", on_host(net, bundle, inputs, folder)
+        if "board" in arguments.only:
+            yield "board", on_boards(net, inputs, folder)
+        if "verilog" in arguments.only:
+            yield "verilog", in_simulators(net, inputs, folder, variants)
+        if "cells" in arguments.only:
+            export_verilog(net, folder / "net.v")
+            yield "cells", cells(folder, variants)
 
 
 if __name__ == "__main__":

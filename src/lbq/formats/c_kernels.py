@@ -46,18 +46,31 @@ KERNELS = {
     for (int32_t o = 0; o < s->made; ++o) {
         const X *group = x + o / made_per_group * per_group * s->height * s->width;
         for (int32_t oy = 0; oy < s->made_height; ++oy) {
+            const int32_t at_y = oy * s->stride_y - s->pad_y;
+            int32_t first_y = 0, end_y = s->kernel_y; /* the rows of the kernel inside the map */
+            while (at_y + first_y * s->dilation_y < 0) {
+                ++first_y;
+            }
+            while (end_y > first_y && at_y + (end_y - 1) * s->dilation_y >= s->height) {
+                --end_y;
+            }
             for (int32_t ox = 0; ox < s->made_width; ++ox) {
+                const int32_t at_x = ox * s->stride_x - s->pad_x;
+                int32_t first_x = 0, end_x = s->kernel_x;
+                while (at_x + first_x * s->dilation_x < 0) {
+                    ++first_x;
+                }
+                while (end_x > first_x && at_x + (end_x - 1) * s->dilation_x >= s->width) {
+                    --end_x;
+                }
                 int32_t sum = *y;
-                const W *weight = w;
                 for (int32_t c = 0; c < per_group; ++c) {
-                    const X *map = group + c * s->height * s->width;
-                    for (int32_t ky = 0; ky < s->kernel_y; ++ky) {
-                        const int32_t iy = oy * s->stride_y + ky * s->dilation_y - s->pad_y;
-                        for (int32_t kx = 0; kx < s->kernel_x; ++kx, ++weight) {
-                            const int32_t ix = ox * s->stride_x + kx * s->dilation_x - s->pad_x;
-                            if (iy >= 0 && iy < s->height && ix >= 0 && ix < s->width) {
-                                sum += (int32_t)*weight * map[iy * s->width + ix];
-                            }
+                    for (int32_t ky = first_y; ky < end_y; ++ky) {
+                        const int32_t row = c * s->height + at_y + ky * s->dilation_y;
+                        const int32_t start = row * s->width + at_x;
+                        const W *weight = w + (c * s->kernel_y + ky) * s->kernel_x;
+                        for (int32_t kx = first_x; kx < end_x; ++kx) {
+                            sum += (int32_t)weight[kx] * group[start + kx * s->dilation_x];
                         }
                     }
                 }

@@ -180,10 +180,12 @@ class _Writer:
         entering, leaving = self.values[source].shape, self.values[ref.path].shape
         kind = "int8_t" if node.weight.element_size() == 1 else "int16_t"
         weight = self.constant(f"weight_{number}", node.weight, kind)
+        skips = self.events and source != INPUT
         if node.weight.dim() == 2:
-            window = [1, 1], [1, 1], [0, 0], [1, 1]
-            space, made = (1, 1), (1, 1)
-            channels, groups = self.values[source].size, 1
+            features = self.values[source].size  # as channels, or as a row under one wide kernel
+            window = [1, 1 if skips else features], [1, 1], [0, 0], [1, 1]
+            space, made = (1, 1 if skips else features), (1, 1)
+            channels, groups = features if skips else 1, 1
         else:
             kernel = node.weight.shape[2:]
             window = tuple(
@@ -207,7 +209,7 @@ class _Writer:
         ]
         shape = ", ".join(map(str, numbers))
         self.constants.append(f"static const struct window window_{number} = {{{shape}}};\n")
-        name = "convolve_events" if self.events and source != INPUT else "convolve"
+        name = "convolve_events" if skips else "convolve"
         kernel = self.kernel(
             name, self.type_of(self.plan.origins[source]), kind, self.type_of(ref.path)
         )
