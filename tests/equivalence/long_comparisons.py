@@ -1,7 +1,8 @@
 """The long form of the equivalence tests; its records belong into results/equivalence.
 
     LBQ_RUN=lbq-run python tests/equivalence/long_comparisons.py \\
-        lowering transformers graphs networks images bounds devices --out results/equivalence
+        lowering transformers graphs networks images bounds \\
+        c_graphs c_pocket verilog_graphs --out results/equivalence
 
 lowering  float64: trained against lowered, every shape, block and neuron, 1,000 CIFAR-10 images
           each                                                         0 levels differ
@@ -14,9 +15,10 @@ images    the pretrained networks in 8 bits on every engine, 1,000 CIFAR-10 imag
           (--networks names those that run; the record keeps what it has of the others)
 budgets   the cost in the loss and the counter, 200 random networks, three tables    0 differ
 bounds    10,000 random layers and 10,000 random operators             0 integers outside the proof
-devices   exported C, gcc and clang, dense and events, against lbq-run: 50 random graphs and the
-          pocket network, 1,000 inputs each; 200 random graphs in C and in Verilog (Icarus) against
-          the int64 oracle, and the 50 in Verilog                      0 integers differ
+c_graphs  50 random graphs as C, gcc and clang, dense and events, against lbq-run, 1,000 random
+          inputs each; in Verilog (Icarus) 3 inputs, or refused by path        0 integers differ
+c_pocket  the pocket network in 8 bits as C in the same way, 1,000 CIFAR-10 images     0 differ
+verilog_graphs  200 random small graphs as C and in Verilog against the int64 oracle   0 differ
 
 ``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
 """
@@ -235,28 +237,36 @@ def images(scale, networks):
     return {"networks": rows}
 
 
-def devices(scale):
-    found = {"c_against_lbq_run": {}, "pocket": {}, "c_against_oracle": 0, "verilog": 0}
-    found |= dict.fromkeys(("verilog_graphs", "verilog_refused", "verilog_refused_without_path"), 0)
+def c_graphs(scale):
     count, num_graphs = max(4, round(1000 * scale)), max(1, round(50 * scale))
+    wrong, verilog = {}, no_verilog()
     for seed in range(num_graphs):
         model = RandomGraph(6000 + seed)
-        inputs = model.inputs(count)
-        few = inputs.narrow(model.batch_axis, 0, 3)
-        bits = (4, 8, 16)[seed % 3]
-        net = engines.integer_network(
-            model, few, bits=bits, calibrate=seed % 2, batch_axis=model.batch_axis
-        )
+        inputs, axis = model.inputs(count), model.batch_axis
+        few, bits = inputs.narrow(axis, 0, 3), (4, 8, 16)[seed % 3]
+        net = engines.integer_network(model, few, bits=bits, calibrate=seed % 2, batch_axis=axis)
         for name, differ in differing_in_c(net, inputs).items():
-            found["c_against_lbq_run"].setdefault(name, 0)
-            found["c_against_lbq_run"][name] += differ
-        add_verilog(found, net, few)
-        sys.stderr.write(f"graph {seed}: {found}\n")
+            wrong[name] = wrong.get(name, 0) + differ
+        add_verilog(verilog, net, few)
+        sys.stderr.write(f"graph {seed}: {wrong} {verilog}\n")
+    return {
+        "graphs": num_graphs,
+        "inputs_each": count,
+        "integers_differing": wrong,
+        "verilog": verilog,
+    }
+
+
+def c_pocket(scale):
+    count = max(4, round(1000 * scale))
     net, pixels = pocket_network(count)
-    found["pocket"] = differing_in_c(net, pixels)
-    sys.stderr.write(f"pocket: {found['pocket']}\n")
-    num_small = max(1, round(200 * scale))
-    for seed in range(num_small):
+    return {"images": count, "integers_differing": differing_in_c(net, pixels)}
+
+
+def verilog_graphs(scale):
+    count, verilog = max(1, round(200 * scale)), no_verilog()
+    wrong = {"C": 0, "dense backend": 0}
+    for seed in range(count):
         model = Small(100 + seed, level_set="powers" if seed % 4 == 3 else "all")
         inputs = model.inputs(3)
         net = integers(model, inputs)
@@ -264,12 +274,12 @@ def devices(scale):
             rows, _ = test_c_source.run_c(net, inputs, Path(folder), events=bool(seed % 2))
         values = run_oracle(net, inputs)
         expected = np.concatenate([values[path] for path in net.outputs], 1)
-        found["c_against_oracle"] += int((rows != expected).sum())
-        dense = lbq.run_network(net, inputs, backend="dense").numpy()
-        found["verilog"] += int((dense != expected).sum())  # the testbench compares with these
-        add_verilog(found, net, inputs)
-        sys.stderr.write(f"small {seed}: {found}\n")
-    return {"inputs_each": count, "graphs": num_graphs, "small_graphs": num_small, **found}
+        dense = lbq.run_network(net, inputs, backend="dense").numpy()  # what testbenches expect
+        wrong["C"] += int((rows != expected).sum())
+        wrong["dense backend"] += int((dense != expected).sum())
+        add_verilog(verilog, net, inputs)
+        sys.stderr.write(f"graph {seed}: {wrong} {verilog}\n")
+    return {"graphs": count, "integers_differing": wrong, "verilog": verilog}
 
 
 def differing_in_c(net, inputs):
@@ -296,18 +306,22 @@ def differing_in_c(net, inputs):
     return wrong
 
 
-def add_verilog(found, net, inputs):
+def no_verilog():
+    """Return an empty record for ``add_verilog``."""
+    return dict.fromkeys(("graphs", "integers_differing", "refused", "refused_without_path"), 0)
+
+
+def add_verilog(record, net, inputs):
     """Run a network in Icarus, or count that it is refused by the path of a node."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             export_verilog(net, Path(folder) / "net.v", samples=inputs)
         except lbq.LBQError as error:
             is_by_path = str(error).split(" ")[0] in {ref.path for ref, _ in net.nodes()}
-            found["verilog_refused" if is_by_path else "verilog_refused_without_path"] += 1
+            record["refused" if is_by_path else "refused_without_path"] += 1
             return
-        seen = simulate(folder, "planes")
-        found["verilog"] += seen["wrong"]
-        found["verilog_graphs"] += 1
+        record["integers_differing"] += simulate(folder, "planes")["wrong"]
+        record["graphs"] += 1
 
 
 def pocket_network(count):
@@ -368,7 +382,9 @@ PARTS = {
     "images": images,
     "budgets": budgets,
     "bounds": bounds,
-    "devices": devices,
+    "c_graphs": c_graphs,
+    "c_pocket": c_pocket,
+    "verilog_graphs": verilog_graphs,
 }
 
 
