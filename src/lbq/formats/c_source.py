@@ -70,7 +70,7 @@ def export_c(network: LoweredNetwork, path: Path, *, events: bool = False) -> CS
     Args:
         network: of integers.
         path: of the source; its stem is the prefix of all public names.
-        events: skip levels that are zero, instead of multiplying by them.
+        events: skip levels that are zero, and counts of frames, instead of multiplying by them.
     """
     path = Path(path)
     if path.suffix != ".c":
@@ -180,7 +180,7 @@ class _Writer:
         entering, leaving = self.values[source].shape, self.values[ref.path].shape
         kind = "int8_t" if node.weight.element_size() == 1 else "int16_t"
         weight = self.constant(f"weight_{number}", node.weight, kind)
-        skips = self.events and source != INPUT
+        skips = self.events and (source != INPUT or self.network.takes_frames)
         if node.weight.dim() == 2:
             features = self.values[source].size  # as channels, or as a row under one wide kernel
             window = [1, 1 if skips else features], [1, 1], [0, 0], [1, 1]
