@@ -11,6 +11,7 @@ from formats import mutate
 from random_graphs import RandomGraph
 
 import lbq
+from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.formats.c_source import export_c
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
@@ -107,6 +108,38 @@ def test_a_mutated_bundle_gives_its_own_answers_or_none(tmp_path):
     for network, inputs in mutants(tiny_network(), tmp_path, 15):
         found, _ = run_c(network, inputs, tmp_path)
         assert np.array_equal(found, expected(network, inputs))
+
+
+def renamed(network, name):
+    """Return a network whose nodes have other paths."""
+    keys = ("timesteps", "input_shape", "takes_frames", "logit_scale")
+    found = LoweredNetwork(**{key: getattr(network, key) for key in keys})
+    paths = {INPUT: INPUT}
+    for ref, node in network.nodes():
+        inputs = [paths[path] for path in ref.inputs]
+        paths[ref.path] = found.add(name, node, *inputs)
+    return found
+
+
+@pytest.mark.parametrize("name", ["x */ logits[0] = 7; /*", "pixels", "t * 2", "a??/", "n\né"])
+def test_the_paths_of_nodes_are_no_code(name, tmp_path):
+    network = renamed(tiny_network(), name)
+    inputs = torch.randint(0, 256, network.example(3).shape, dtype=torch.uint8)
+    found, source = run_c(network, inputs, tmp_path)
+    assert np.array_equal(found, expected(network, inputs))
+    assert source.source.isascii()
+
+
+@pytest.mark.parametrize("name", ["9.c", "my-net.2.c"])
+def test_the_name_of_the_file_becomes_an_identifier(name, tmp_path):
+    export_c(tiny_network(), tmp_path / name)
+    subprocess.run([COMPILERS[0], *FLAGS, "-c", name], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("name", ["net.h", 'a".c', "my net.c"])
+def test_a_wrong_file_name_is_refused(name, tmp_path):
+    with pytest.raises(lbq.LBQError, match=r"is a \.c file"):
+        export_c(tiny_network(), tmp_path / name)
 
 
 def test_a_network_of_real_numbers_is_refused(tmp_path):

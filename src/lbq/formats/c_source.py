@@ -33,7 +33,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
-from lbq.errors import LoweringError
+from lbq.errors import LoweringError, ParameterError
 from lbq.formats.c_kernels import KERNELS, SHIFT, WINDOW
 from lbq.formats.memory_plan import plan_memory
 
@@ -73,9 +73,13 @@ def export_c(network: LoweredNetwork, path: Path, *, events: bool = False) -> CS
         events: skip levels that are zero, and counts of frames, instead of multiplying by them.
     """
     path = Path(path)
-    if path.suffix != ".c":
-        raise LoweringError(f"the source is a .c file, and its header lies beside it; got {path}")
-    found = write_c(network, prefix=re.sub(r"\W", "_", path.stem), events=events, name=path.stem)
+    if path.suffix != ".c" or not re.fullmatch(r"[a-zA-Z0-9_.-]+", path.stem):
+        raise ParameterError(
+            f"the source is a .c file whose name has letters, digits, '_', '-' and '.'; got {path}"
+        )
+    prefix = re.sub(r"[.-]", "_", path.stem)
+    prefix = f"net_{prefix}" if prefix[0].isdigit() else prefix
+    found = write_c(network, prefix=prefix, events=events, name=path.stem)
     atomic_write(path, found.source.encode())
     atomic_write(path.with_suffix(".h"), found.header.encode())
     return found
@@ -164,7 +168,8 @@ class _Writer:
             assert isinstance(node, Operator)
             value = self.values[ref.path]
             shape = " x ".join(map(str, value.shape))
-            yield f"/* {ref.path}: {type(node).__name__}, {shape} */"
+            shown = re.sub(r"[^a-zA-Z0-9_.-]", "_", ref.path)  # a path must not end the comment
+            yield f"/* {shown}: {type(node).__name__}, {shape} */"
             writer = _WRITERS.get(type(node))
             if writer is None:
                 raise LoweringError(
@@ -476,7 +481,7 @@ void {prefix}_step(const uint8_t *frame, int32_t t, int32_t *logits);
         for name in (re.split(r"[ \[]", carry)[1] for carry in writer.carries)
     )
     once, always = ("\n".join(f"    {line}" for line in parts[key]) for key in ("once", "always"))
-    has_t = any("t *" in line for line in parts["always"])
+    has_t = any(writer.values[path].has_time for path in network.outputs)
     source = f"""/* {writer.name}: a spiking network in integers, written by lbq.
  *
  * Every accumulator and membrane has the narrowest type that no input can overflow.
@@ -495,7 +500,8 @@ void {prefix}_step(const uint8_t *frame, int32_t t, int32_t *logits);
         source += "static struct {\n" + "\n".join(arena) + "\n} arena;\n"
     static = "" if frames else "static "
     taken = "const uint8_t *frame, " if frames else ""
-    reads_pixels = not frames and "pixels" in always
+    read = {writer.plan.origins[name] for ref in writer.plan.always for name in ref.inputs}
+    reads_pixels = not frames and INPUT in read
     taken = "const uint8_t *pixels, " if reads_pixels else taken
     source += f"""{carries}
 {static}void {prefix}_reset(int32_t *logits)
