@@ -61,7 +61,7 @@ def run(words: Sequence[str]) -> int:
     network, notes = _open(arguments)
     is_replaced = arguments.out.exists()
     with show_status(f"writing {arguments.out}"):
-        write(
+        beside = write(
             network,
             arguments.to,
             arguments.out,
@@ -72,10 +72,11 @@ def run(words: Sequence[str]) -> int:
     if arguments.json:
         found = {"file": str(arguments.out), "format": arguments.to, "bytes": size}
         found["replaced"] = is_replaced
-        lines = [json.dumps({**found, "is_integer": network.is_integer, "notes": notes})]
+        found |= {"is_integer": network.is_integer, "notes": [*notes, *beside]}
+        lines = [json.dumps(found)]
     else:
         kind = "integers" if network.is_integer else "real numbers"
-        lines = [*notes, f"{arguments.out}: {size:,} bytes, {kind}"]
+        lines = [*notes, f"{arguments.out}: {size:,} bytes, {kind}", *beside]
         if is_replaced:
             lines.append(f"{arguments.out} was there before and is replaced")
     for line in lines:
@@ -90,8 +91,8 @@ def write(
     *,
     style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact",
     events: bool = False,
-) -> None:
-    """Write a lowered network in one of the formats."""
+) -> tuple[str, ...]:
+    """Write a lowered network in one of the formats; return notes about files beside it."""
     if to != "onnx" and style != "exact":
         raise ParameterError(f"--style {style} is for --to onnx, not {to}")
     if to != "c" and events:
@@ -111,15 +112,25 @@ def write(
     elif to == "c":
         from lbq.formats.c_source import export_c  # noqa: PLC0415
 
-        export_c(network, out, events=events)
+        found = export_c(network, out, events=events)
+        return (
+            f"{out.with_suffix('.h')}: its header",
+            f"{found.flash_bytes:,} bytes of constants, {found.ram_bytes:,} of static memory",
+        )
     elif to == "verilog":
         from lbq.formats.verilog import export_verilog  # noqa: PLC0415
 
         export_verilog(network, out)
+        bench = out.with_name(f"{out.stem}_tb.v")
+        return (
+            f"{bench}: a testbench with four random samples; memories: {out.stem}_*.hex",
+            f"run it in {out.parent}: iverilog -g2005 -o sim {bench.name} {out.name} && ./sim",
+        )
     else:
         from lbq.formats.bundle import save_network  # noqa: PLC0415
 
         save_network(network, out)
+    return ()
 
 
 def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:
