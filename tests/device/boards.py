@@ -1,4 +1,4 @@
-"""Run exported C on Cortex-M processors in QEMU, and designs in simulators."""
+"""Run exported C on Cortex-M processors in QEMU."""
 
 import os
 import shutil
@@ -47,7 +47,10 @@ def run_on_board(network, samples, folder, *, cpu="cortex-m3", events=False, fla
     program = folder / f"{cpu}.elf"
     command = ["arm-none-eabi-gcc", "-std=c99", f"-mcpu={cpu}", "-mthumb", "-ffreestanding", *flags]
     command += ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
-    subprocess.run([*command, "-c", "net.c", "-o", "net.o"], cwd=folder, check=True)
+    where = [command[0], "-print-file-name=include"]
+    headers = subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip()
+    alone = ["-nostdinc", "-isystem", headers]  # no header of a C library
+    subprocess.run([*command, *alone, "-c", "net.c", "-o", "net.o"], cwd=folder, check=True)
     link = ["-nostdlib", "-T", str(HERE / "mps2.ld"), f"-I{folder}", "net.o"]
     startup = [flag for flag in command if not flag.startswith("-W")]
     startup += ["-fno-tree-loop-distribute-patterns", str(HERE / "startup.c")]

@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "recipes")]
 
 from device.boards import BOARDS, run_on_board  # noqa: E402
+from device.test_verilog import numbers  # noqa: E402
 from formats.test_c_source import COMPILERS, run_c  # noqa: E402
 
 import lbq  # noqa: E402
@@ -119,10 +120,6 @@ def on_boards(net, inputs, folder):
                 "ram": found.ram,
             }
     return rows
-
-
-def numbers(text):
-    return {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", text)}
 
 
 def in_simulators(net, inputs, folder, variants):

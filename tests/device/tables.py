@@ -1,13 +1,14 @@
 """The tables of docs/how-to, written from results/devices.json.
 
-python tests/device/tables.py
+python tests/device/tables.py   writes them into the pages, between their comments
 """
 
 import json
-import sys
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+BEGIN, END = "<!-- of results/devices.json -->\n", "\n<!-- end -->"
 NAMES = {
     "tiny_nmnist-all": "N-MNIST, levels 0..5",
     "tiny_nmnist-powers": "N-MNIST, levels 0, 1, 2, 4",
@@ -29,7 +30,7 @@ def _boards(rows):
         "|---|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():
-        for kind in ("dense", "events"):
+        for kind in ("dense", "events") if "board" in row else ():
             m3, m7 = (row["board"][f"cortex-{cpu}, {kind}"] for cpu in ("m3", "m7"))
             lines.append(
                 f"| {name} | {_accuracy(row)} | {kind} | {m3['flash']:,} | {m3['ram']:,} | "
@@ -44,7 +45,7 @@ def _designs(rows):
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():
-        for variant, found in row["verilog"].items():
+        for variant, found in row["verilog"].items() if "cells" in row else ():
             cells, generic = (row["cells"][f"{variant}, {kind}"] for kind in ("ice40", "generic"))
             flops = sum(n for cell, n in cells.items() if cell.startswith("SB_DFF"))
             gates = sum(n for cell, n in generic.items() if cell.startswith("$_"))
@@ -61,6 +62,13 @@ def _accuracy(row):
     return f"{100 * found['accuracy']:.1f} % of {found['tested']:,}"
 
 
+def write():
+    """Replace the tables of the pages."""
+    for name, table in tables().items():
+        page = ROOT / "docs" / "how-to" / name
+        parts = re.split(rf"(?<={BEGIN})(?s:.*)(?={END})", page.read_text())
+        page.write_text(f"\n{table}".join(parts))
+
+
 if __name__ == "__main__":
-    for page, text in tables().items():
-        sys.stdout.write(f"{page}\n\n{text}\n")
+    write()

@@ -84,7 +84,11 @@ def simulate(folder, variant):
     done = subprocess.run(
         ["vvp", "-N", "sim"], cwd=folder, capture_output=True, text=True, check=True, timeout=300
     )
-    return {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", done.stdout)}
+    return numbers(done.stdout)
+
+
+def numbers(text):
+    return {name: int(value) for name, value in re.findall(r"(\w+) +(\d+)", text)}
 
 
 def counted(network, inputs):
@@ -142,6 +146,30 @@ def test_a_mutated_bundle_gives_its_own_answers_or_none(tmp_path):
         found = simulate(tmp_path, "planes")
         assert (found["samples"], found["wrong"]) == (3, 0)
     assert exported > 6
+
+
+@needs("verilator", "make")
+def test_verilator_computes_the_same(tmp_path):
+    model = Small(3)
+    inputs = model.inputs(3)
+    export_verilog(integers(model, inputs), tmp_path / "net.v", samples=inputs)
+    command = ["verilator", "--binary", "-Wno-fatal", "--top-module", "net_tb", "--Mdir", "built"]
+    subprocess.run([*command, "net_tb.v", "net.v"], cwd=tmp_path, capture_output=True, check=True)
+    done = subprocess.run(
+        ["built/Vnet_tb"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert numbers(done.stdout) == simulate(tmp_path, "planes")
+
+
+@needs("yosys")
+def test_yosys_finds_block_memories_for_an_ice40(tmp_path):
+    model = Small(2)
+    export_verilog(integers(model, model.inputs(1)), tmp_path / "net.v")
+    command = ["yosys", "-q", "-p", "read_verilog net.v; synth_ice40 -top net; tee -o stat stat"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    found = numbers((tmp_path / "stat").read_text())
+    assert 0 < found["SB_LUT4"] < 5280  # what an UP5K has
+    assert found["SB_RAM40_4K"] > 0
 
 
 @needs("verilator")

@@ -107,7 +107,7 @@ class _Writer:
         )
         self.kernels: dict[str, str] = {}
         self.constants: list[str] = []
-        self.carries: list[str] = []
+        self.carries: list[tuple[str, str, int]] = []  # type, name and size
         self.flash = self.carry_bytes = 0
         self.numbers = {ref.path: n for n, ref in enumerate(network.plan)}
         self.plan = plan_memory(network, self.type_of)
@@ -270,7 +270,7 @@ class _Writer:
         carry = "0"
         if self.network.timesteps > 1:
             carry = f"carry_{number}"
-            self.carries.append(f"{kind} {carry}[{value.size}]")
+            self.carries.append((kind, carry, value.size))
             self.carry_bytes += BYTES[kind] * value.size
         mode = 4 if node.resets_after_decay else _MODES.index(node.reset)
         numbers = [
@@ -475,10 +475,10 @@ void {prefix}_reset(int32_t *logits);
 void {prefix}_step(const uint8_t *frame, int32_t t, int32_t *logits);
 """
     header += "\n#endif\n"
-    carries = "".join(f"static {carry};\n" for carry in writer.carries)
+    carries = "".join(f"static {kind} {name}[{size}];\n" for kind, name, size in writer.carries)
+    cleared = [*writer.carries, ("int32_t", "logits", outputs)]
     clear = "\n".join(
-        f"    memset({name}, 0, sizeof {name});"
-        for name in (re.split(r"[ \[]", carry)[1] for carry in writer.carries)
+        f"    {writer.kernel('clear', kind)}({name}, {size});" for kind, name, size in cleared
     )
     once, always = ("\n".join(f"    {line}" for line in parts[key]) for key in ("once", "always"))
     has_t = any(writer.values[path].has_time for path in network.outputs)
@@ -488,8 +488,6 @@ void {prefix}_step(const uint8_t *frame, int32_t t, int32_t *logits);
  * Constants: {writer.flash:,} bytes. Static memory: {ram:,} bytes.
  */
 #include "{writer.name}.h"
-
-#include <string.h>
 
 """
     joined = "\n".join(writer.kernels.values())
@@ -506,7 +504,7 @@ void {prefix}_step(const uint8_t *frame, int32_t t, int32_t *logits);
     source += f"""{carries}
 {static}void {prefix}_reset(int32_t *logits)
 {{
-{clear + chr(10) if clear else ""}    memset(logits, 0, {outputs} * sizeof *logits);
+{clear}
 }}
 
 {static}void {prefix}_step({taken}int32_t t, int32_t *logits)

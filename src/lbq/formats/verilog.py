@@ -1,7 +1,6 @@
 """Export to Verilog: a design that runs a small network, its memories, a testbench and vectors.
 
-The widths of all words come from the overflow proof. See :mod:`lbq.formats.verilog_engine` for the
-design itself.
+The widths of all words come from the overflow proof. The design itself is in verilog_engine.py.
 """
 
 import re
