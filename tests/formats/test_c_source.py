@@ -1,6 +1,8 @@
+import importlib
 import random
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,6 +142,20 @@ def test_the_name_of_the_file_becomes_an_identifier(name, tmp_path):
 def test_a_wrong_file_name_is_refused(name, tmp_path):
     with pytest.raises(lbq.LBQError, match=r"is a \.c file"):
         export_c(tiny_network(), tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("tiny_cifar", (4, 3, 16, 16)), ("tiny_nmnist", (2, 4, 2, 17, 17))]
+)
+def test_the_tiny_recipes_fit_into_64_kilobytes(name, shape, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples" / "recipes")
+    torch.manual_seed(0)
+    model, inputs = importlib.import_module(name).network().eval(), torch.randint(0, 256, shape)
+    lowered = lbq.lower(model, inputs.float(), batch_axis=len(shape) - 4)
+    inputs, net = inputs.to(torch.uint8), lbq.to_fixed_point(lowered, bits=8, pixels=None)
+    found, source = run_c(net, inputs, tmp_path)
+    assert np.array_equal(found, expected(net, inputs))
+    assert source.flash_bytes + source.ram_bytes < 60 * 1024  # the rest is code
 
 
 def test_a_network_of_real_numbers_is_refused(tmp_path):
