@@ -6,7 +6,8 @@ r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations
 ``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes
 it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step,
 for as many epochs in all. ``pocket`` starts from the ReLU network in results/training, turned
-into bursts by ``lbq.from_ann``. A share is that of the accumulations before tuning. One record per
+into bursts by ``lbq.from_ann``, and is taught by it. A share is that of the accumulations before
+tuning. One record per
 way and seed in ``--out``; those that exist are not run again.
 """
 
@@ -39,12 +40,12 @@ from lbq.train.optim import (
     set_learning_rate,
 )
 from lbq.train.recipe import Recipe, recipe_from_document
+from lbq.train.recipes import pocket_budget
 from lbq_paper.experiments import LBQ, study_recipe
 from lbq_paper.measure import measure
 
 ROOT = Path(__file__).parents[1]
 TUNING_LR = {"cells": 0.05, "pocket": 0.02}
-SHARES = (0.7, 0.5, 0.35)
 RAMP = 0.25
 """Share of the tuning over which the weight of a term rises."""
 
@@ -113,7 +114,9 @@ def tune(
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(only in name)
     model = model.to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
-    config = OptimConfig(lr=TUNING_LR[options.size], weight_decay=recipe.optim.weight_decay)
+    config = OptimConfig(
+        lr=options.lr or TUNING_LR[options.size], weight_decay=recipe.optim.weight_decay
+    )
     optimizer = build_optimizer(model, config)
     steps = steps_per_epoch(data, recipe.batch)
     for epoch in range(options.epochs):
@@ -145,7 +148,7 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every way by its name, with what :func:`run` does."""
     yield "start", {"epochs": 0}
     yield "tune", {}
-    for share in SHARES:
+    for share in options.shares:
         for table in ("popcount", "unary", "events"):
             yield f"tune-{table}-{share}", {"tables": (table,), "share": share}
         yield f"tune-unary-popcount-{share}", {"tables": ("unary", "popcount"), "share": share}
@@ -162,7 +165,7 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     for shift in (0.1, 0.2):
         yield f"shift-{shift}", {"shift": shift}
     yield "powers", {"powers": True}
-    for share in SHARES:
+    for share in options.shares:
         tables = {"tables": ("popcount",), "share": share}
         yield f"powers-popcount-{share}", {"powers": True, **tables}
 
@@ -218,10 +221,10 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
     if path.exists():
         return json.loads(path.read_text())
     began = time.time()
-    model, recipe, data = start(seed, options)
+    model, recipe, data, ann = start(seed, options)
     images = next(sample_batches(data, split="train", limit=256, batch=256)).real
     before = cost_of(model, images)
-    teacher = deepcopy(model).eval() if way.get("teach") else None
+    teacher = ann if way.get("teach") else None
     if "scratch" in way:
         recipe = replace(
             recipe,
@@ -261,6 +264,7 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
         "way": name,
         "seed": seed,
         "epochs": options.epochs,
+        "lr": options.lr or TUNING_LR[options.size],
         "weight": options.weight,
         "accuracy": found["measured_correct"] / counts["num_images"],
         "bit_sparse_acs": counts["bit_sparse_acs"] / counts["num_images"],
@@ -280,18 +284,10 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
     return record
 
 
-def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data]:
-    """Return the trained network that is tuned."""
+def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data, nn.Module]:
+    """Return the trained network that is tuned, and the one that teaches."""
     if options.size == "pocket":
-        stem = ROOT / "results" / "training" / "pocket-ann"
-        recipe = recipe_from_document(json.loads(stem.with_suffix(".json").read_text())["recipe"])
-        recipe = replace(recipe, precision="fp32", seed=seed)
-        data = open_samples(recipe, source=options.data, cache=options.cache)
-        ann = build_network(recipe.model, num_classes=data.num_classes).eval()
-        ann.load_state_dict(load_file(stem.with_suffix(".safetensors")))
-        samples = next(sample_batches(data, split="train", limit=256, batch=256)).real
-        model = lbq.from_ann(ann, [samples], max_level=options.max_level, timesteps=1)
-        return model, recipe, data
+        return _start_from_ann(seed, options)
     recipe = study_recipe(replace(LBQ, max_level=options.max_level))
     recipe = replace(
         recipe,
@@ -303,7 +299,40 @@ def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Da
     folder = options.runs / f"start-{seed}"
     train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
     data = open_samples(recipe, source=options.data, cache=options.cache)
-    return load_run(folder).model, recipe, data
+    model = load_run(folder).model
+    return model, recipe, data, deepcopy(model).eval()
+
+
+def _start_from_ann(
+    seed: int, options: argparse.Namespace
+) -> tuple[nn.Module, Recipe, Data, nn.Module]:
+    """Return the network of the recipe ``pocket-budget`` with what ``from_ann`` chose."""
+    stem = ROOT / "results" / "training" / "pocket-ann"
+    known = recipe_from_document(json.loads(stem.with_suffix(".json").read_text())["recipe"])
+    data = open_samples(known, source=options.data, cache=options.cache)
+    ann = build_network(known.model, num_classes=data.num_classes).eval()
+    ann.load_state_dict(load_file(stem.with_suffix(".safetensors")))
+    samples = next(sample_batches(data, split="train", limit=256, batch=256)).real
+    chosen = lbq.from_ann(ann, [samples], max_level=options.max_level, timesteps=1)
+    recipe = replace(
+        known,
+        name="pocket-budget",
+        precision="fp32",
+        seed=seed,
+        model=replace(
+            known.model,
+            timesteps=1,
+            neuron=replace(pocket_budget().model.neuron, max_level=options.max_level),
+        ),
+    )
+    model = build_network(recipe.model, num_classes=data.num_classes).eval()
+    weights = {k: v for k, v in chosen.state_dict().items() if k in model.state_dict()}
+    model.load_state_dict(weights, strict=False)
+    for (_, mine), (_, theirs) in zip(named_neurons(model), named_neurons(chosen), strict=True):
+        mine.step.load_state_dict(theirs.step.state_dict())  # pyright: ignore
+    with torch.no_grad():
+        torch.testing.assert_close(model(samples), chosen(samples), rtol=1e-4, atol=1e-4)
+    return model, recipe, data, ann
 
 
 def main() -> None:
@@ -318,8 +347,10 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--lr", type=float, help="learning rate of the tuning")
     parser.add_argument("--weight", type=float, default=1.0)
     parser.add_argument("--max-level", type=int, default=5)
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.7, 0.5, 0.35])
     parser.add_argument("--keep", action="store_true", help="keep the weights beside the record")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

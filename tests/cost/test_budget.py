@@ -104,6 +104,28 @@ def test_the_gradient_is_that_of_the_interpolated_count():
     torch.testing.assert_close(raw.grad, by_step * chain, rtol=1e-5, atol=1)
 
 
+def test_the_gradient_equals_finite_differences_of_the_interpolated_count():
+    model, x = Layer(0.5, max_level=20).double(), torch.zeros(1, 1, 6, dtype=torch.float64)
+    inside = torch.tensor([1.3, 3.9, 7.4, 12.2, 15.6, 19.5], dtype=torch.float64)
+    model.currents.data[:] = 0.5 * inside
+    budget = CostBudget(model, x, budget=1e-9, floor=0, batch_axis=1)
+    model(x)
+    budget().backward()
+    table = [float(level.bit_count()) for level in range(21)]
+
+    def count(membrane):
+        level = int(membrane / 0.5)
+        rest = membrane / 0.5 - level
+        return 4 * ((1 - rest) * table[level] + rest * table[min(20, level + 1)])
+
+    small = 1e-6
+    for current, found in zip(
+        model.currents.detach().flatten(), model.currents.grad.flatten(), strict=True
+    ):
+        difference = (count(float(current) + small) - count(float(current) - small)) / (2 * small)
+        assert float(found) * 1e-9 * 24 == pytest.approx(difference, rel=1e-4, abs=1e-4)
+
+
 def small():
     torch.manual_seed(0)
     return lbq.resnet20(10, width=1 / 16, blocks=(1, 1, 1))
