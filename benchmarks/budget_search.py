@@ -1,7 +1,7 @@
 r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations.
 
     python benchmarks/budget_search.py cells --data $LBQ_DATA/cifar10 --seeds 0 1 2
-    python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only tune-popcount
+    python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only distil-popcount-0.5
 
 ``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes
 it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step,
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,7 +31,7 @@ import lbq
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data, steps_per_epoch, train_batches
 from lbq.neurons import named_neurons
-from lbq.train import CostConfig, RunOptions, build_network, load_run, train
+from lbq.train import CostConfig, NeuronConfig, RunOptions, build_network, load_run, train
 from lbq.train.optim import (
     OptimConfig,
     ScheduleConfig,
@@ -41,10 +41,10 @@ from lbq.train.optim import (
 )
 from lbq.train.recipe import Recipe, recipe_from_document
 from lbq.train.recipes import pocket_budget
-from lbq_paper.experiments import LBQ, study_recipe
+from lbq_paper.experiments import ABLATION, LBQ, study_recipe
 from lbq_paper.measure import measure
 
-ROOT = Path(__file__).parents[1]
+ANN = Path(__file__).parents[1] / "results" / "training" / "pocket-ann"
 TUNING_LR = {"cells": 0.05, "pocket": 0.02}
 RAMP = 0.25
 """Share of the tuning over which the weight of a term rises."""
@@ -136,7 +136,9 @@ def tune(
             if teacher is not None:
                 with torch.no_grad():
                     wanted = teacher(images).log_softmax(1)
-                loss = loss + F.kl_div(logits.log_softmax(1), wanted, log_target=True) * 10
+                loss = loss + F.kl_div(
+                    logits.log_softmax(1), wanted, reduction="batchmean", log_target=True
+                )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -165,6 +167,12 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     for shift in (0.1, 0.2):
         yield f"shift-{shift}", {"shift": shift}
     yield "powers", {"powers": True}
+    if options.size == "cells":  # cheap ways to spend less, trained for as many epochs
+        for share in (0.5, 0.75):
+            yield f"narrow-{share}", {"plain": LBQ, "narrow": share}
+            yield f"ann-{share}", {"plain": ABLATION["ANN"], "narrow": share}
+        for level in (2, 3):
+            yield f"levels-{level}", {"plain": replace(LBQ, max_level=level), "narrow": 1.0}
     for share in options.shares:
         tables = {"tables": ("popcount",), "share": share}
         yield f"powers-popcount-{share}", {"powers": True, **tables}
@@ -221,6 +229,8 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
     if path.exists():
         return json.loads(path.read_text())
     began = time.time()
+    if "plain" in way:
+        return trained_plainly(name, way, seed, options, path)
     model, recipe, data, ann = start(seed, options)
     images = next(sample_batches(data, split="train", limit=256, batch=256)).real
     before = cost_of(model, images)
@@ -258,44 +268,81 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
 
         if way.get("epochs", options.epochs):
             tune(model, data, recipe, options, term=term, teacher=teacher, only=way.get("only", ""))
+    return written(path, name, model, data, recipe, options, began)
+
+
+def trained_plainly(
+    name: str, way: dict[str, Any], seed: int, options: argparse.Namespace, path: Path
+) -> dict[str, Any]:
+    """Train another network from scratch, without a budget."""
+    began = time.time()
+    recipe = small_recipe(way["plain"], seed, options)
+    width = recipe.model.width * way["narrow"]
+    recipe = replace(
+        recipe,
+        epochs=recipe.epochs + options.epochs,
+        model=replace(recipe.model, width=width),
+        compile=False,
+    )
+    folder = options.runs / f"{name}-{seed}"
+    train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
+    data = open_samples(recipe, source=options.data, cache=options.cache)
+    return written(path, name, load_run(folder).model, data, recipe, options, began)
+
+
+def written(
+    path: Path,
+    name: str,
+    model: nn.Module,
+    data: Data,
+    recipe: Recipe,
+    options: argparse.Namespace,
+    began: float,
+) -> dict[str, Any]:
+    """Measure on the whole test set and write the record."""
     found = measure(model.eval(), data, recipe, device=torch.device("cpu"))
     counts = found["counts"]
+    images = counts["num_images"]
     record = {
         "way": name,
-        "seed": seed,
+        "seed": recipe.seed,
         "epochs": options.epochs,
         "lr": options.lr or TUNING_LR[options.size],
         "weight": options.weight,
-        "accuracy": found["measured_correct"] / counts["num_images"],
-        "bit_sparse_acs": counts["bit_sparse_acs"] / counts["num_images"],
-        "unary_acs": counts["unary_acs"] / counts["num_images"],
+        "accuracy": found["measured_correct"] / images,
+        "bit_sparse_acs": counts.get("bit_sparse_acs", 0) / images,
+        "unary_acs": counts.get("unary_acs", 0) / images,
+        "unit_event_acs": counts.get("unit_event_acs", 0) / images,
         "ann_macs": counts["ann_macs"],
-        "active": found["active_ratio"],
+        "active": found.get("active_ratio", 0.0),
         "layers": found["layers"],
         "minutes": round((time.time() - began) / 60, 1),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     if options.keep:
-        lbq_state = {k: v.contiguous() for k, v in model.state_dict().items()}
-        from safetensors.torch import save_file  # noqa: PLC0415
-
-        save_file(lbq_state, path.with_suffix(".safetensors"))
+        weights = {key: value.contiguous() for key, value in model.state_dict().items()}
+        save_file(weights, path.with_suffix(".safetensors"))
     return record
 
 
-def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data, nn.Module]:
-    """Return the trained network that is tuned, and the one that teaches."""
-    if options.size == "pocket":
-        return _start_from_ann(seed, options)
-    recipe = study_recipe(replace(LBQ, max_level=options.max_level))
-    recipe = replace(
+def small_recipe(neuron: NeuronConfig, seed: int, options: argparse.Namespace) -> Recipe:
+    """Return the recipe of ``lbq_paper``'s small experiments at one timestep."""
+    recipe = study_recipe(neuron)
+    return replace(
         recipe,
         precision="fp32",
         seed=seed,
         model=replace(recipe.model, timesteps=1),
         data=replace(recipe.data, source=options.data),
     )
+
+
+def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data, nn.Module]:
+    """Return the trained network that is tuned, and the one that teaches."""
+    if options.size == "pocket":
+        return _start_from_ann(seed, options)
+    recipe = small_recipe(replace(LBQ, max_level=options.max_level), seed, options)
     folder = options.runs / f"start-{seed}"
     train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
     data = open_samples(recipe, source=options.data, cache=options.cache)
@@ -303,28 +350,24 @@ def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Da
     return model, recipe, data, deepcopy(model).eval()
 
 
+def pocket_recipe(known: Recipe, seed: int, max_level: int) -> Recipe:
+    """Return the recipe of a ReLU network with bursts at one timestep in their place."""
+    neuron = replace(pocket_budget().model.neuron, max_level=max_level)
+    model = replace(known.model, timesteps=1, neuron=neuron)
+    return replace(known, name="pocket-budget", precision="fp32", seed=seed, model=model)
+
+
 def _start_from_ann(
     seed: int, options: argparse.Namespace
 ) -> tuple[nn.Module, Recipe, Data, nn.Module]:
     """Return the network of the recipe ``pocket-budget`` with what ``from_ann`` chose."""
-    stem = ROOT / "results" / "training" / "pocket-ann"
-    known = recipe_from_document(json.loads(stem.with_suffix(".json").read_text())["recipe"])
+    known = recipe_from_document(json.loads(ANN.with_suffix(".json").read_text())["recipe"])
     data = open_samples(known, source=options.data, cache=options.cache)
     ann = build_network(known.model, num_classes=data.num_classes).eval()
-    ann.load_state_dict(load_file(stem.with_suffix(".safetensors")))
+    ann.load_state_dict(load_file(ANN.with_suffix(".safetensors")))
     samples = next(sample_batches(data, split="train", limit=256, batch=256)).real
     chosen = lbq.from_ann(ann, [samples], max_level=options.max_level, timesteps=1)
-    recipe = replace(
-        known,
-        name="pocket-budget",
-        precision="fp32",
-        seed=seed,
-        model=replace(
-            known.model,
-            timesteps=1,
-            neuron=replace(pocket_budget().model.neuron, max_level=options.max_level),
-        ),
-    )
+    recipe = pocket_recipe(known, seed, options.max_level)
     model = build_network(recipe.model, num_classes=data.num_classes).eval()
     weights = {k: v for k, v in chosen.state_dict().items() if k in model.state_dict()}
     model.load_state_dict(weights, strict=False)
@@ -343,7 +386,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/budget"))
     parser.add_argument("--runs", type=Path, default=Path("runs/budget"))
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/lbq"))
-    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--only", nargs="+", help="names of ways")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
@@ -355,7 +398,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for name, way in ways(options):
-        if options.only and not any(name.startswith(word) for word in options.only):
+        if options.only and name not in options.only:
             continue
         rows = [run(name, way, seed, options) for seed in options.seeds]
         accuracy, acs, active = (
