@@ -2,9 +2,10 @@
 
 The cost of a forward pass is the sum over all edges of fan-out times c(level), for any table c: one
 per unit ("unary"), per non-zero bit ("popcount") or per non-zero level ("events"). It is counted
-exactly. Its gradient is that of the table interpolated between integers: a neuron at level S has
-the slope c(S + 1) - c(S), so that with the popcount level 3 is pulled to 4 and level 2 is not
-pushed up. The slope enters the bursts, and the neuron's own surrogate carries it on.
+exactly. Its gradient is that of the expected cost if membranes had noise of up to one step, which
+is (c(S + 1) - c(S - 1)) / 2 at level S: with the popcount, levels 1, 2 and 4 are pulled down, and
+level 3, between 2 and 4 that cost the same, is left alone. The slope enters the bursts, and the
+neuron's own surrogate carries it on.
 """
 
 from collections.abc import Sequence
