@@ -86,9 +86,9 @@ class Watched:
         return torch.stack(terms).mean()
 
 
-def cost_of(model: nn.Module, images: Tensor) -> float:
-    """Return bit-sparse accumulations per MAC of the ANN, over these images."""
-    budget = lbq.CostBudget(model, images[:1], budget=1.0)
+def cost_of(model: nn.Module, images: Tensor, table: Any = "popcount") -> float:
+    """Return the cost by this table per MAC of the ANN, over these images."""
+    budget = lbq.CostBudget(model, images[:1], table=table, budget=1.0)
     with torch.no_grad():
         model.eval()(images)
     budget.remove()
@@ -179,7 +179,7 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def budget_term(
-    model: nn.Module, example: Tensor, tables: tuple[Any, ...], cost: float, weight: float
+    model: nn.Module, example: Tensor, tables: list[Any], costs: list[float], weight: float
 ) -> Callable[[float], Tensor]:
     """Return the term of one budget after the other; the weight rises once."""
     count = len(tables)
@@ -190,7 +190,7 @@ def budget_term(
         if current[1] != now:  # takes effect with the next forward pass
             if current[0] is not None:
                 current[0].remove()
-            current[:] = [lbq.CostBudget(model, example, table=tables[now], budget=cost), now]
+            current[:] = [lbq.CostBudget(model, example, table=tables[now], budget=costs[now]), now]
             return torch.zeros(())
         current[0].weight = weight * min(1.0, done / RAMP)
         return current[0]()
@@ -255,10 +255,8 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
             tables = [
                 t if isinstance(t, str) else t[: options.max_level + 1] for t in way["tables"]
             ]
-            cost = before * way["share"]
-            if not isinstance(tables[-1], str):  # a budget in the units of its own table
-                cost = before * way["share"] * 1.2
-            term = budget_term(model, images[:1], tuple(tables), cost, options.weight)
+            costs = [way["share"] * cost_of(model, images, table) for table in tables]
+            term = budget_term(model, images[:1], tables, costs, options.weight)
         if "of_bursts" in way:
             watched = Watched(model)
             of_bursts = getattr(watched, way["of_bursts"])
