@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.cost.connectivity import Connectivity, Edge, read_connectivity
+from lbq.cost.count_table import with_timesteps
 from lbq.errors import CountError, ParameterError
 from lbq.functional.planes import popcount
 from lbq.kernels.level_cost import LevelCost
@@ -86,7 +87,9 @@ class CostBudget:
         if not connectivity.neurons:
             raise CountError("no neuron of this model answered the example: there is no cost")
         self.budget, self.weight, self.floor = budget, weight, floor
-        self._macs = sum(s.dense_macs("skipped") // s.timesteps for s in connectivity.synapses)
+        self._macs = sum(
+            s.dense_macs("skipped") // n for s, n in with_timesteps(connectivity.synapses)
+        )
         self._table = _table(table, max(connectivity.max_levels.values()))
         self._layers = _layers(connectivity, self._table)
         self._terms: list[Tensor] = []
@@ -228,7 +231,8 @@ class _Priced(torch.autograd.Function):
         return bursts.view_as(bursts), total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_cost: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad, grad_cost = grads
         if ctx.is_quiet or not bool(grad_cost):
             return grad, None, None, None, None, None
         step, levels, push = ctx.saved_tensors
