@@ -1,12 +1,13 @@
 r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations.
 
     python benchmarks/budget_search.py cells --data $LBQ_DATA/cifar10 --seeds 0 1 2
-    python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only tune-popcount
+    python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only distil-popcount-0.5
 
 ``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes
 it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step,
 for as many epochs in all. ``pocket`` starts from the ReLU network in results/training, turned
-into bursts by ``lbq.from_ann``. A share is that of the accumulations before tuning. One record per
+into bursts by ``lbq.from_ann``, and is taught by it. A share is that of the accumulations before
+tuning. One record per
 way and seed in ``--out``; those that exist are not run again.
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,7 +31,7 @@ import lbq
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data, steps_per_epoch, train_batches
 from lbq.neurons import named_neurons
-from lbq.train import CostConfig, RunOptions, build_network, load_run, train
+from lbq.train import CostConfig, NeuronConfig, RunOptions, build_network, load_run, train
 from lbq.train.optim import (
     OptimConfig,
     ScheduleConfig,
@@ -39,12 +40,12 @@ from lbq.train.optim import (
     set_learning_rate,
 )
 from lbq.train.recipe import Recipe, recipe_from_document
-from lbq_paper.experiments import LBQ, study_recipe
+from lbq.train.recipes import pocket_budget
+from lbq_paper.experiments import ABLATION, LBQ, study_recipe
 from lbq_paper.measure import measure
 
-ROOT = Path(__file__).parents[1]
+ANN = Path(__file__).parents[1] / "results" / "training" / "pocket-ann"
 TUNING_LR = {"cells": 0.05, "pocket": 0.02}
-SHARES = (0.7, 0.5, 0.35)
 RAMP = 0.25
 """Share of the tuning over which the weight of a term rises."""
 
@@ -85,9 +86,9 @@ class Watched:
         return torch.stack(terms).mean()
 
 
-def cost_of(model: nn.Module, images: Tensor) -> float:
-    """Return bit-sparse accumulations per MAC of the ANN, over these images."""
-    budget = lbq.CostBudget(model, images[:1], budget=1.0)
+def cost_of(model: nn.Module, images: Tensor, table: Any = "popcount") -> float:
+    """Return the cost by this table per MAC of the ANN, over these images."""
+    budget = lbq.CostBudget(model, images[:1], table=table, budget=1.0)
     with torch.no_grad():
         model.eval()(images)
     budget.remove()
@@ -113,7 +114,9 @@ def tune(
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(only in name)
     model = model.to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
-    config = OptimConfig(lr=TUNING_LR[options.size], weight_decay=recipe.optim.weight_decay)
+    config = OptimConfig(
+        lr=options.lr or TUNING_LR[options.size], weight_decay=recipe.optim.weight_decay
+    )
     optimizer = build_optimizer(model, config)
     steps = steps_per_epoch(data, recipe.batch)
     for epoch in range(options.epochs):
@@ -133,7 +136,9 @@ def tune(
             if teacher is not None:
                 with torch.no_grad():
                     wanted = teacher(images).log_softmax(1)
-                loss = loss + F.kl_div(logits.log_softmax(1), wanted, log_target=True) * 10
+                loss = loss + F.kl_div(
+                    logits.log_softmax(1), wanted, reduction="batchmean", log_target=True
+                )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -145,7 +150,7 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every way by its name, with what :func:`run` does."""
     yield "start", {"epochs": 0}
     yield "tune", {}
-    for share in SHARES:
+    for share in options.shares:
         for table in ("popcount", "unary", "events"):
             yield f"tune-{table}-{share}", {"tables": (table,), "share": share}
         yield f"tune-unary-popcount-{share}", {"tables": ("unary", "popcount"), "share": share}
@@ -162,13 +167,19 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     for shift in (0.1, 0.2):
         yield f"shift-{shift}", {"shift": shift}
     yield "powers", {"powers": True}
-    for share in SHARES:
+    if options.size == "cells":  # cheap ways to spend less, trained for as many epochs
+        for share in (0.5, 0.75):
+            yield f"narrow-{share}", {"plain": LBQ, "narrow": share}
+            yield f"ann-{share}", {"plain": ABLATION["ANN"], "narrow": share}
+        for level in (2, 3):
+            yield f"levels-{level}", {"plain": replace(LBQ, max_level=level), "narrow": 1.0}
+    for share in options.shares:
         tables = {"tables": ("popcount",), "share": share}
         yield f"powers-popcount-{share}", {"powers": True, **tables}
 
 
 def budget_term(
-    model: nn.Module, example: Tensor, tables: tuple[Any, ...], cost: float, weight: float
+    model: nn.Module, example: Tensor, tables: list[Any], costs: list[float], weight: float
 ) -> Callable[[float], Tensor]:
     """Return the term of one budget after the other; the weight rises once."""
     count = len(tables)
@@ -179,7 +190,7 @@ def budget_term(
         if current[1] != now:  # takes effect with the next forward pass
             if current[0] is not None:
                 current[0].remove()
-            current[:] = [lbq.CostBudget(model, example, table=tables[now], budget=cost), now]
+            current[:] = [lbq.CostBudget(model, example, table=tables[now], budget=costs[now]), now]
             return torch.zeros(())
         current[0].weight = weight * min(1.0, done / RAMP)
         return current[0]()
@@ -218,10 +229,12 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
     if path.exists():
         return json.loads(path.read_text())
     began = time.time()
-    model, recipe, data = start(seed, options)
+    if "plain" in way:
+        return trained_plainly(name, way, seed, options, path)
+    model, recipe, data, ann = start(seed, options)
     images = next(sample_batches(data, split="train", limit=256, batch=256)).real
     before = cost_of(model, images)
-    teacher = deepcopy(model).eval() if way.get("teach") else None
+    teacher = ann if way.get("teach") else None
     if "scratch" in way:
         recipe = replace(
             recipe,
@@ -242,10 +255,8 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
             tables = [
                 t if isinstance(t, str) else t[: options.max_level + 1] for t in way["tables"]
             ]
-            cost = before * way["share"]
-            if not isinstance(tables[-1], str):  # a budget in the units of its own table
-                cost = before * way["share"] * 1.2
-            term = budget_term(model, images[:1], tuple(tables), cost, options.weight)
+            costs = [way["share"] * cost_of(model, images, table) for table in tables]
+            term = budget_term(model, images[:1], tables, costs, options.weight)
         if "of_bursts" in way:
             watched = Watched(model)
             of_bursts = getattr(watched, way["of_bursts"])
@@ -255,55 +266,114 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
 
         if way.get("epochs", options.epochs):
             tune(model, data, recipe, options, term=term, teacher=teacher, only=way.get("only", ""))
+    return written(path, name, model, data, recipe, options, began)
+
+
+def trained_plainly(
+    name: str, way: dict[str, Any], seed: int, options: argparse.Namespace, path: Path
+) -> dict[str, Any]:
+    """Train another network from scratch, without a budget."""
+    began = time.time()
+    recipe = small_recipe(way["plain"], seed, options)
+    width = recipe.model.width * way["narrow"]
+    recipe = replace(
+        recipe,
+        epochs=recipe.epochs + options.epochs,
+        model=replace(recipe.model, width=width),
+        compile=False,
+    )
+    folder = options.runs / f"{name}-{seed}"
+    train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
+    data = open_samples(recipe, source=options.data, cache=options.cache)
+    return written(path, name, load_run(folder).model, data, recipe, options, began)
+
+
+def written(
+    path: Path,
+    name: str,
+    model: nn.Module,
+    data: Data,
+    recipe: Recipe,
+    options: argparse.Namespace,
+    began: float,
+) -> dict[str, Any]:
+    """Measure on the whole test set and write the record."""
     found = measure(model.eval(), data, recipe, device=torch.device("cpu"))
     counts = found["counts"]
+    images = counts["num_images"]
     record = {
         "way": name,
-        "seed": seed,
+        "seed": recipe.seed,
         "epochs": options.epochs,
+        "lr": options.lr or TUNING_LR[options.size],
         "weight": options.weight,
-        "accuracy": found["measured_correct"] / counts["num_images"],
-        "bit_sparse_acs": counts["bit_sparse_acs"] / counts["num_images"],
-        "unary_acs": counts["unary_acs"] / counts["num_images"],
+        "accuracy": found["measured_correct"] / images,
+        "bit_sparse_acs": counts.get("bit_sparse_acs", 0) / images,
+        "unary_acs": counts.get("unary_acs", 0) / images,
+        "unit_event_acs": counts.get("unit_event_acs", 0) / images,
         "ann_macs": counts["ann_macs"],
-        "active": found["active_ratio"],
+        "active": found.get("active_ratio", 0.0),
         "layers": found["layers"],
         "minutes": round((time.time() - began) / 60, 1),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     if options.keep:
-        lbq_state = {k: v.contiguous() for k, v in model.state_dict().items()}
-        from safetensors.torch import save_file  # noqa: PLC0415
-
-        save_file(lbq_state, path.with_suffix(".safetensors"))
+        weights = {key: value.contiguous() for key, value in model.state_dict().items()}
+        save_file(weights, path.with_suffix(".safetensors"))
     return record
 
 
-def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data]:
-    """Return the trained network that is tuned."""
-    if options.size == "pocket":
-        stem = ROOT / "results" / "training" / "pocket-ann"
-        recipe = recipe_from_document(json.loads(stem.with_suffix(".json").read_text())["recipe"])
-        recipe = replace(recipe, precision="fp32", seed=seed)
-        data = open_samples(recipe, source=options.data, cache=options.cache)
-        ann = build_network(recipe.model, num_classes=data.num_classes).eval()
-        ann.load_state_dict(load_file(stem.with_suffix(".safetensors")))
-        samples = next(sample_batches(data, split="train", limit=256, batch=256)).real
-        model = lbq.from_ann(ann, [samples], max_level=options.max_level, timesteps=1)
-        return model, recipe, data
-    recipe = study_recipe(replace(LBQ, max_level=options.max_level))
-    recipe = replace(
+def small_recipe(neuron: NeuronConfig, seed: int, options: argparse.Namespace) -> Recipe:
+    """Return the recipe of ``lbq_paper``'s small experiments at one timestep."""
+    recipe = study_recipe(neuron)
+    return replace(
         recipe,
         precision="fp32",
         seed=seed,
         model=replace(recipe.model, timesteps=1),
         data=replace(recipe.data, source=options.data),
     )
+
+
+def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data, nn.Module]:
+    """Return the trained network that is tuned, and the one that teaches."""
+    if options.size == "pocket":
+        return _start_from_ann(seed, options)
+    recipe = small_recipe(replace(LBQ, max_level=options.max_level), seed, options)
     folder = options.runs / f"start-{seed}"
     train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
     data = open_samples(recipe, source=options.data, cache=options.cache)
-    return load_run(folder).model, recipe, data
+    model = load_run(folder).model
+    return model, recipe, data, deepcopy(model).eval()
+
+
+def pocket_recipe(known: Recipe, seed: int, max_level: int) -> Recipe:
+    """Return the recipe of a ReLU network with bursts at one timestep in their place."""
+    neuron = replace(pocket_budget().model.neuron, max_level=max_level)
+    model = replace(known.model, timesteps=1, neuron=neuron)
+    return replace(known, name="pocket-budget", precision="fp32", seed=seed, model=model)
+
+
+def _start_from_ann(
+    seed: int, options: argparse.Namespace
+) -> tuple[nn.Module, Recipe, Data, nn.Module]:
+    """Return the network of the recipe ``pocket-budget`` with what ``from_ann`` chose."""
+    known = recipe_from_document(json.loads(ANN.with_suffix(".json").read_text())["recipe"])
+    data = open_samples(known, source=options.data, cache=options.cache)
+    ann = build_network(known.model, num_classes=data.num_classes).eval()
+    ann.load_state_dict(load_file(ANN.with_suffix(".safetensors")))
+    samples = next(sample_batches(data, split="train", limit=256, batch=256)).real
+    chosen = lbq.from_ann(ann, [samples], max_level=options.max_level, timesteps=1)
+    recipe = pocket_recipe(known, seed, options.max_level)
+    model = build_network(recipe.model, num_classes=data.num_classes).eval()
+    weights = {k: v for k, v in chosen.state_dict().items() if k in model.state_dict()}
+    model.load_state_dict(weights, strict=False)
+    for (_, mine), (_, theirs) in zip(named_neurons(model), named_neurons(chosen), strict=True):
+        mine.step.load_state_dict(theirs.step.state_dict())  # pyright: ignore
+    with torch.no_grad():
+        torch.testing.assert_close(model(samples), chosen(samples), rtol=1e-4, atol=1e-4)
+    return model, recipe, data, ann
 
 
 def main() -> None:
@@ -314,17 +384,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/budget"))
     parser.add_argument("--runs", type=Path, default=Path("runs/budget"))
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/lbq"))
-    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--only", nargs="+", help="names of ways")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--lr", type=float, help="learning rate of the tuning")
     parser.add_argument("--weight", type=float, default=1.0)
     parser.add_argument("--max-level", type=int, default=5)
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.7, 0.5, 0.35])
     parser.add_argument("--keep", action="store_true", help="keep the weights beside the record")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for name, way in ways(options):
-        if options.only and not any(name.startswith(word) for word in options.only):
+        if options.only and name not in options.only:
             continue
         rows = [run(name, way, seed, options) for seed in options.seeds]
         accuracy, acs, active = (

@@ -86,22 +86,34 @@ class Layer(nn.Module):
         return self.linear(self.neuron(self.currents + 0 * x)).mean(0)
 
 
-def test_the_gradient_is_that_of_the_interpolated_count():
-    model, x = Layer(0.5).double(), torch.zeros(1, 1, 6, dtype=torch.float64)
-    # in steps, above the first threshold: below it the neuron's surrogate has a tail
-    inside = torch.tensor([1.8, 1.2, 2.7, 3.4, 4.5, 5.5], dtype=torch.float64)
-    model.currents.data[:] = 0.5 * inside
+def expected_count(table, membrane, step):
+    """Mean of 4 * c(level) over noise of up to one step, by many samples of the noise."""
+    noise = torch.linspace(-1, 1, 200_001, dtype=torch.float64)
+    levels = (membrane / step + noise).floor().clamp(0, len(table) - 1).long()
+    return 4 * float(torch.tensor(table, dtype=torch.float64)[levels].mean())
+
+
+@pytest.mark.parametrize("max_level", [5, 20])
+def test_the_gradient_equals_finite_differences_of_the_expected_count(max_level):
+    model, x = Layer(0.5, max_level).double(), torch.zeros(1, 1, 6, dtype=torch.float64)
+    # in steps, between the first and the last threshold: beyond, the surrogate has tails
+    inside = [1.8, 1.2, 2.7, 3.4, 4.5, 4.9] if max_level == 5 else [1.3, 3.9, 7.4, 12.2, 15.6, 19.5]
+    model.currents.data[:] = 0.5 * torch.tensor(inside, dtype=torch.float64)
     budget = CostBudget(model, x, budget=1e-9, weight=1.0, floor=0, batch_axis=1)
     model(x)
     budget().backward()
-    unit = 1 / (1e-9 * 24)  # one accumulation, in units of the budget
-    slopes = torch.tensor([0, 0, 1, -1, 1, 0], dtype=torch.float64)  # popcounts 0 1 1 2 1 2
-    expected = 4 * slopes / 0.5 * unit
-    torch.testing.assert_close(model.currents.grad.flatten(), expected, rtol=1e-5, atol=1)
+    unit = 1e-9 * 24  # one accumulation, in units of the budget
+    table = [level.bit_count() for level in range(max_level + 1)]
+    slopes = []
+    for membrane in model.currents.detach().flatten().tolist():
+        above, below = (expected_count(table, membrane + d, 0.5) for d in (0.01, -0.01))
+        slopes.append((above - below) / 0.02)
+    found = model.currents.grad.flatten() * unit
+    torch.testing.assert_close(found, torch.tensor(slopes, dtype=torch.float64), rtol=0, atol=0.02)
     raw = model.neuron.step.raw_step
-    by_step = (-4 * slopes * inside / 0.5).sum() * unit  # S = U / step
+    by_step = -sum(slope * u for slope, u in zip(slopes, inside, strict=True))  # u = U / step
     chain = torch.autograd.grad(model.neuron.step(), raw)[0]
-    torch.testing.assert_close(raw.grad, by_step * chain, rtol=1e-5, atol=1)
+    torch.testing.assert_close(raw.grad * unit, by_step * chain.double(), rtol=0, atol=0.1)
 
 
 def small():

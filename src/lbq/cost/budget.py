@@ -2,9 +2,10 @@
 
 The cost of a forward pass is the sum over all edges of fan-out times c(level), for any table c: one
 per unit ("unary"), per non-zero bit ("popcount") or per non-zero level ("events"). It is counted
-exactly. Its gradient is that of the table interpolated between integers: a neuron at level S has
-the slope c(S + 1) - c(S), so that with the popcount level 3 is pulled to 4 and level 2 is not
-pushed up. The slope enters the bursts, and the neuron's own surrogate carries it on.
+exactly. Its gradient is that of the expected cost if membranes had noise of up to one step, which
+is (c(S + 1) - c(S - 1)) / 2 at level S: with the popcount, levels 1, 2 and 4 are pulled down, and
+level 3, between 2 and 4 that cost the same, is left alone. The slope enters the bursts, and the
+neuron's own surrogate carries it on.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.cost.connectivity import Connectivity, Edge, read_connectivity
+from lbq.cost.count_table import with_timesteps
 from lbq.errors import CountError, ParameterError
 from lbq.functional.planes import popcount
 from lbq.kernels.level_cost import LevelCost
@@ -85,7 +87,9 @@ class CostBudget:
         if not connectivity.neurons:
             raise CountError("no neuron of this model answered the example: there is no cost")
         self.budget, self.weight, self.floor = budget, weight, floor
-        self._macs = sum(s.dense_macs("skipped") // s.timesteps for s in connectivity.synapses)
+        self._macs = sum(
+            s.dense_macs("skipped") // n for s, n in with_timesteps(connectivity.synapses)
+        )
         self._table = _table(table, max(connectivity.max_levels.values()))
         self._layers = _layers(connectivity, self._table)
         self._terms: list[Tensor] = []
@@ -227,7 +231,8 @@ class _Priced(torch.autograd.Function):
         return bursts.view_as(bursts), total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_cost: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad, grad_cost = grads
         if ctx.is_quiet or not bool(grad_cost):
             return grad, None, None, None, None, None
         step, levels, push = ctx.saved_tensors

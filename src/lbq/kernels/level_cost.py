@@ -39,8 +39,14 @@ class LevelCost:
 
     @cached_property
     def slope(self) -> Tensor:
-        """Return what one level more costs, for every level; nothing above the last."""
-        return torch.cat([self.table.diff(), self.table.new_zeros(1)])
+        """Return how the expected cost grows with every level, under noise of up to one step.
+
+        The mean of c(floor(u + e)) over e in [-1, 1] has the slope (c(S + 1) - c(S - 1)) / 2 in u,
+        S being floor(u). Levels stay within 0..N.
+        """
+        above = torch.cat([self.table[1:], self.table[-1:]])
+        below = torch.cat([self.table[:1], self.table[:-1]])
+        return (above - below) / 2
 
     def sums(self, levels: Tensor) -> LevelSums:
         """Return the sums over levels ``[T, B, *n]``."""
