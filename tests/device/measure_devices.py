@@ -202,7 +202,7 @@ def main():
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    record = {"networks": {}}
+    commit, record = git_commit(), {"networks": {}}
     if arguments.out and arguments.out.exists():
         record = json.loads(arguments.out.read_text())
     for name, place in NETWORKS.items():
@@ -213,6 +213,7 @@ def main():
             row = record["networks"].setdefault(f"{name}-{levels}", {})
             for part, found in measured(name, levels, arguments):
                 row[part] = found
+                row.setdefault("commits", {})[part] = commit
                 sys.stdout.write(f"{name}-{levels} {part}: {json.dumps(found, indent=1)}\n")
                 sys.stdout.flush()
                 if arguments.out:
@@ -227,7 +228,7 @@ def measured(name, levels, arguments):
     answers = lbq.run_network(net, inputs).argmax(1)
     right = (answers == torch.tensor(classes))[-tested:]
     about = {"accuracy": float(right.double().mean()), "tested": tested}
-    yield "network", about | {"bytes": bundle.stat().st_size, "commit": git_commit()}
+    yield "network", about | {"bytes": bundle.stat().st_size}
     variants = VARIANTS if levels == "powers" else VARIANTS[:2]
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
