@@ -178,6 +178,13 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"powers-popcount-{share}", {"powers": True, **tables}
 
 
+def train_whole(recipe: Recipe, folder: Path, threads: int) -> None:
+    """Train to the last epoch; a signal ends this program instead of leaving half a network."""
+    outcome = train(recipe, folder, options=RunOptions(threads=threads, workers=0))
+    if outcome.exit_code:
+        raise SystemExit(outcome.exit_code)
+
+
 def budget_term(
     model: nn.Module, example: Tensor, tables: list[Any], costs: list[float], weight: float
 ) -> Callable[[float], Tensor]:
@@ -243,7 +250,7 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
             cost=CostConfig(table=way["scratch"], weight=options.weight),
         )
         folder = options.runs / f"{name}-{seed}"
-        train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
+        train_whole(recipe, folder, options.threads)
         model = load_run(folder).model
     else:
         if "shift" in way:
@@ -283,7 +290,7 @@ def trained_plainly(
         compile=False,
     )
     folder = options.runs / f"{name}-{seed}"
-    train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
+    train_whole(recipe, folder, options.threads)
     data = open_samples(recipe, source=options.data, cache=options.cache)
     return written(path, name, load_run(folder).model, data, recipe, options, began)
 
@@ -342,7 +349,7 @@ def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Da
         return _start_from_ann(seed, options)
     recipe = small_recipe(replace(LBQ, max_level=options.max_level), seed, options)
     folder = options.runs / f"start-{seed}"
-    train(recipe, folder, options=RunOptions(threads=options.threads, workers=0))
+    train_whole(recipe, folder, options.threads)
     data = open_samples(recipe, source=options.data, cache=options.cache)
     model = load_run(folder).model
     return model, recipe, data, deepcopy(model).eval()
