@@ -147,6 +147,24 @@ lbq_status lbq_norm_backward(const lbq_normed_scan* normed, const lbq_norm_grad_
                              const void* grad_normed, void* grad_currents, int64_t first_block,
                              int64_t last_block);
 
+/* What levels cost: the sum over all values of table[level] times the fan-out of their place. A block is one instant. */
+typedef struct {
+  int64_t instants;     /* samples times timesteps */
+  int64_t size;         /* values of an instant */
+  const uint8_t* levels; /* [instants, size] */
+  const float* fan_out; /* [size] */
+  const float* table;   /* [256]; exact if all its products with fan-outs are integers below 2^24 */
+  const float* slope;   /* [256]: how the cost grows with the level */
+  int32_t max_level;    /* 1..255 */
+  lbq_dtype dtype;      /* of the gradients */
+} lbq_level_cost;
+
+/* sums [blocks, 3]: the cost, slope[level] * level * fan_out, and the number of levels above 0. */
+lbq_status lbq_cost_sums(const lbq_level_cost* cost, double* sums, int64_t first_block, int64_t last_block);
+/* grad_out = grad + scale * slope[level] * fan_out, both [instants, size]. */
+lbq_status lbq_cost_backward(const lbq_level_cost* cost, const void* grad, float scale, void* grad_out,
+                             int64_t first_block, int64_t last_block);
+
 /* The instruction set in use: "scalar", "avx2", "avx512", "avx512bf16" or "neon". LBQ_ISA limits it at load time;
  * "avx2vnni", "avx512vnni" and "amx" differ only for the engine. */
 const char* lbq_isa(void);

@@ -19,11 +19,18 @@ struct NormedKernels {
                         void* grad_currents, int64_t block);
 };
 
+// The cost of levels.
+struct CostKernels {
+  void (*sums)(const lbq_level_cost&, double* sums, int64_t block);
+  void (*backward)(const lbq_level_cost&, const void* grad, float scale, void* grad_out, int64_t block);
+};
+
 // One namespace per instruction set; "scalar" is the reference that the others are tested against.
 #define LBQ_SCAN_KERNELS(isa)      \
   namespace isa {                  \
   extern const BurstKernels kBurst;   \
   extern const NormedKernels kNormed; \
+  extern const CostKernels kCost;     \
   }
 LBQ_SCAN_KERNELS(scalar)
 LBQ_SCAN_KERNELS(avx2)
@@ -36,6 +43,7 @@ struct ScanKernels {
   const char* isa;
   const BurstKernels& burst;
   const NormedKernels& normed;
+  const CostKernels& cost;
 };
 
 // The kernels in use: lbq_isa, lbq_set_isa.

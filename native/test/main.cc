@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   test_dispatch(report);
   if (only.empty() || only == "burst_scan") test_burst_scan(cases, report);
   if (only.empty() || only == "normed_scan") test_normed_scan(cases, report);
+  if (only.empty() || only == "level_cost") test_level_cost(cases, report);
   if (only.empty() || only == "engine") test_engine(cases, report);
   std::printf("%d passed, %d failed\n", report.passed, report.failed);
   return report.failed != 0;

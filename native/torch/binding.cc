@@ -36,7 +36,7 @@ T* write(const Tensor& tensor) {
 template <class Run>
 void for_blocks(int64_t blocks, Run run) {
   torch::stable::parallel_for(0, blocks, kBlocksPerTask, [&](int64_t first, int64_t last) {
-    if (run(first, last) != LBQ_OK) throw std::runtime_error("lbq: invalid sizes for a burst scan");
+    if (run(first, last) != LBQ_OK) throw std::runtime_error("lbq: invalid sizes for a kernel");
   });
 }
 
@@ -198,6 +198,31 @@ std::string isa() { return lbq_isa(); }
 
 bool set_isa(std::string name) { return lbq_set_isa(name.c_str()) == LBQ_OK; }
 
+lbq_level_cost describe_cost(const Tensor& levels, const Tensor& fan_out, const Tensor& table, const Tensor& slope,
+                             int64_t max_level, lbq_dtype dtype) {
+  return {levels.size(0) * levels.size(1), fan_out.numel(), read<uint8_t>(levels), read<float>(fan_out),
+          read<float>(table), read<float>(slope), static_cast<int32_t>(max_level), dtype};
+}
+
+void cost_sums(const Tensor levels, const Tensor fan_out, const Tensor table, const Tensor slope, int64_t max_level,
+               const Tensor sums) {
+  const lbq_level_cost cost = describe_cost(levels, fan_out, table, slope, max_level, LBQ_F32);
+  std::vector<double> parts(3 * cost.instants);
+  for_blocks(cost.instants,
+             [&](int64_t first, int64_t last) { return lbq_cost_sums(&cost, parts.data(), first, last); });
+  lbq_add_blocks(parts.data(), cost.instants, 3, write<double>(sums));
+}
+
+void cost_backward(const Tensor grad, const Tensor levels, const Tensor fan_out, const Tensor table, const Tensor slope,
+                   int64_t max_level, double scale, const Tensor grad_out) {
+  const lbq_dtype dtype = grad.scalar_type() == Scalar::Float ? LBQ_F32 : LBQ_BF16;
+  const lbq_level_cost cost = describe_cost(levels, fan_out, table, slope, max_level, dtype);
+  for_blocks(cost.instants, [&](int64_t first, int64_t last) {
+    return lbq_cost_backward(&cost, grad.const_data_ptr(), static_cast<float>(scale), grad_out.mutable_data_ptr(),
+                             first, last);
+  });
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY(lbq, m) {
@@ -220,6 +245,11 @@ STABLE_TORCH_LIBRARY(lbq, m) {
       "Tensor reset, int max_level, int reset_mode, float lo, float hi, bool detach_reset, "
       "bool detach_carry, Tensor(a!) grad_normed, Tensor(b!) grad_currents, Tensor(c!) grad_norm, "
       "Tensor(d!) grad_step, Tensor(e!) grad_other) -> ()");
+  m.def(
+      "cost_sums(Tensor levels, Tensor fan_out, Tensor table, Tensor slope, int max_level, Tensor(a!) sums) -> ()");
+  m.def(
+      "cost_backward(Tensor grad, Tensor levels, Tensor fan_out, Tensor table, Tensor slope, int max_level, "
+      "float scale, Tensor(a!) grad_out) -> ()");
   m.def("isa() -> str");
   m.def("set_isa(str name) -> bool");
 }
@@ -229,6 +259,8 @@ STABLE_TORCH_LIBRARY_IMPL(lbq, CPU, m) {
   m.impl("burst_backward", TORCH_BOX(&burst_backward));
   m.impl("normed_forward", TORCH_BOX(&normed_forward));
   m.impl("normed_backward", TORCH_BOX(&normed_backward));
+  m.impl("cost_sums", TORCH_BOX(&cost_sums));
+  m.impl("cost_backward", TORCH_BOX(&cost_backward));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(lbq, CompositeExplicitAutograd, m) {

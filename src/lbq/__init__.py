@@ -14,7 +14,7 @@ from lbq import omp_wait_policy as _waiting  # noqa: F401 # pyright: ignore[repo
 # isort: split
 
 from lbq.adapters.ann import from_ann
-from lbq.cost import EnergyModel, OpCounter, count_macs, count_ops
+from lbq.cost import CostBudget, EnergyModel, OpCounter, count_macs, count_ops
 from lbq.deploy import (
     LoweredNetwork,
     Pixels,
@@ -61,6 +61,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BoxET",
     "BurstLIF",
+    "CostBudget",
     "EnergyModel",
     "FixedStep",
     "LBQError",

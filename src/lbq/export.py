@@ -6,20 +6,31 @@ from pathlib import Path
 from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import ParameterError
 from lbq.formats.bundle import save_network
+from lbq.formats.c_source import export_c
 from lbq.formats.nir import export_nir
 from lbq.formats.onnx import export_onnx
 from lbq.formats.pt2 import export_pt2
+from lbq.formats.verilog import export_verilog
 
-_WRITERS = {".lbq": save_network, ".nir": export_nir, ".onnx": export_onnx, ".pt2": export_pt2}
+_WRITERS = {
+    ".lbq": save_network,
+    ".nir": export_nir,
+    ".onnx": export_onnx,
+    ".pt2": export_pt2,
+    ".c": export_c,
+    ".v": export_verilog,
+}
 
 
 def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
     """Write a lowered network to a file; the suffix names the format.
 
     ``.onnx`` is for ONNX Runtime and OpenVINO (extra ``[onnx]``), ``.pt2`` for torch without lbq,
-    ``.nir`` for neuromorphic tools (extra ``[nir]``; real numbers only), ``.lbq`` is the library's
-    own bundle. Bundles, ONNX files and programs of an integer network give the same integers.
-    :func:`~lbq.formats.onnx.export_onnx` has more options.
+    ``.nir`` for neuromorphic tools (extra ``[nir]``; real numbers only), ``.c`` for
+    microcontrollers and ``.v`` for FPGAs (integers only), ``.lbq`` is the library's own bundle. All
+    files of an integer network give the same integers. :func:`~lbq.formats.onnx.export_onnx`,
+    :func:`~lbq.formats.c_source.export_c` and :func:`~lbq.formats.verilog.export_verilog` have more
+    options.
 
     Args:
         network: what :func:`lbq.quantize` or :func:`lbq.lower` returned.

@@ -50,3 +50,18 @@ def test_nir_gets_real_numbers_of_a_run_and_refuses_integers(trained, bundle, tm
     assert "real numbers" in capsys.readouterr().out
     assert main(["export", str(bundle), "--to", "nir", "--out", str(out)]) == 1
     assert "--bits float" in capsys.readouterr().err
+
+
+def test_c_comes_with_its_header_and_verilog_with_its_testbench(bundle, tmp_path, capsys):
+    assert main(["export", str(bundle), "--to", "c", "--out", str(tmp_path / "net.c")]) == 0
+    assert (
+        "int net_run(const uint8_t *pixels, int32_t *logits);" in (tmp_path / "net.h").read_text()
+    )
+    assert "bytes of constants" in capsys.readouterr().out
+    words = ["export", str(bundle), "--to", "verilog", "--out", str(tmp_path / "net.v")]
+    assert main(words) == 0
+    assert "module net_tb;" in (tmp_path / "net_tb.v").read_text()
+    assert main(["export", str(bundle), "--to", "onnx", "--events", "--out", "net.onnx"]) == 1
+    assert "--events is for --to c" in capsys.readouterr().err
+    assert main(["export", str(bundle), "--to", "c", "--out", str(tmp_path / "net")]) == 1
+    assert "the source is a .c file" in capsys.readouterr().err

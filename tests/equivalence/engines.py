@@ -35,7 +35,7 @@ def answers(network, inputs, folder, *, with_oracle=True):
     reader = _load_reader()
     found["numpy reader"] = _flat(reader.run(reader.read_bundle(str(bundle)), inputs.numpy()))
     if "LBQ_RUN" in os.environ:
-        found |= _by_lbq_run(network, inputs, bundle)
+        found |= by_lbq_run(network, inputs, bundle)
     for style in ("exact", "fast"):
         path = folder / f"{style}.onnx"
         try:
@@ -53,7 +53,7 @@ def _flat(outputs):
     return np.concatenate([np.asarray(output).astype(np.int64).reshape(-1) for output in several])
 
 
-def _by_lbq_run(network, inputs, bundle):
+def by_lbq_run(network, inputs, bundle):
     """Run the C reader's interpreter and its engine on raw samples."""
     samples = inputs.transpose(0, 1).contiguous() if network.takes_frames else inputs
     ends = [network.get_submodule(path).over_time for path in network.outputs]

@@ -1,7 +1,8 @@
 """The long form of the equivalence tests; its records belong into results/equivalence.
 
     LBQ_RUN=lbq-run python tests/equivalence/long_comparisons.py \\
-        lowering transformers graphs networks images bounds --out results/equivalence
+        lowering transformers graphs networks images bounds \\
+        c_graphs c_pocket verilog_graphs --out results/equivalence
 
 lowering  float64: trained against lowered, every shape, block and neuron, 1,000 CIFAR-10 images
           each                                                         0 levels differ
@@ -12,7 +13,12 @@ networks  those of tests/user_networks.py: 1,000 inputs each in float64, trained
           and in integers on every engine                              0 levels, 0 integers differ
 images    the pretrained networks in 8 bits on every engine, 1,000 CIFAR-10 images each    0 differ
           (--networks names those that run; the record keeps what it has of the others)
+budgets   the cost in the loss and the counter, 200 random networks, three tables    0 differ
 bounds    10,000 random layers and 10,000 random operators             0 integers outside the proof
+c_graphs  50 random graphs as C, gcc and clang, dense and events, against lbq-run, 1,000 random
+          inputs each; in Verilog (Icarus) 3 inputs, or refused by path        0 integers differ
+c_pocket  the pocket network in 8 bits as C in the same way, 1,000 CIFAR-10 images     0 differ
+verilog_graphs  200 random small graphs as C and in Verilog against the int64 oracle   0 differ
 
 ``--scale 0.1`` does a tenth. LBQ_DATA names the folder that holds cifar10.
 """
@@ -26,19 +32,25 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests")]
 
 import user_networks  # noqa: E402
+from cost import test_budget  # noqa: E402
 from deploy import test_bounds, test_operators, test_user_networks  # noqa: E402
+from device.test_verilog import Small, integers, simulate  # noqa: E402
 from equivalence import engines  # noqa: E402
+from formats import test_c_source  # noqa: E402
+from integer_oracle import run_oracle  # noqa: E402
 from random_graphs import RandomGraph  # noqa: E402
 from random_networks import to_proven_integers  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
+from lbq.formats.verilog import export_verilog  # noqa: E402
 from lbq.models import spikeformer_5m  # noqa: E402
 from lbq.pretrained import pretrained_recipe  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
@@ -225,6 +237,125 @@ def images(scale, networks):
     return {"networks": rows}
 
 
+def c_graphs(scale):
+    count, num_graphs = max(4, round(1000 * scale)), max(1, round(50 * scale))
+    wrong, verilog = {}, no_verilog()
+    for seed in range(num_graphs):
+        model = RandomGraph(6000 + seed)
+        inputs, axis = model.inputs(count), model.batch_axis
+        few, bits = inputs.narrow(axis, 0, 3), (4, 8, 16)[seed % 3]
+        net = engines.integer_network(model, few, bits=bits, calibrate=seed % 2, batch_axis=axis)
+        for name, differ in differing_in_c(net, inputs).items():
+            wrong[name] = wrong.get(name, 0) + differ
+        add_verilog(verilog, net, few)
+        sys.stderr.write(f"graph {seed}: {wrong} {verilog}\n")
+    return {
+        "graphs": num_graphs,
+        "inputs_each": count,
+        "integers_differing": wrong,
+        "verilog": verilog,
+    }
+
+
+def c_pocket(scale):
+    count = max(4, round(1000 * scale))
+    net, pixels = pocket_network(count)
+    return {"images": count, "integers_differing": differing_in_c(net, pixels)}
+
+
+def verilog_graphs(scale):
+    count, verilog = max(1, round(200 * scale)), no_verilog()
+    wrong = {"C": 0, "dense backend": 0}
+    for seed in range(count):
+        model = Small(100 + seed, level_set="powers" if seed % 4 == 3 else "all")
+        inputs = model.inputs(3)
+        net = integers(model, inputs)
+        with tempfile.TemporaryDirectory() as folder:
+            rows, _ = test_c_source.run_c(net, inputs, Path(folder), events=bool(seed % 2))
+        values = run_oracle(net, inputs)
+        expected = np.concatenate([values[path] for path in net.outputs], 1)
+        dense = lbq.run_network(net, inputs, backend="dense").numpy()  # what testbenches expect
+        wrong["C"] += int((rows != expected).sum())
+        wrong["dense backend"] += int((dense != expected).sum())
+        add_verilog(verilog, net, inputs)
+        sys.stderr.write(f"graph {seed}: {wrong} {verilog}\n")
+    return {"graphs": count, "integers_differing": wrong, "verilog": verilog}
+
+
+def differing_in_c(net, inputs):
+    """Count the integers of C that are not those of lbq-run, by compiler and kind."""
+    wrong = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bundle = folder / "net.lbq"
+        lbq.save_network(net, bundle)
+        expected = engines.by_lbq_run(net, inputs, bundle)["lbq-run, interpreter"]
+        values = net.values()
+        steps = [net.timesteps if values[path].has_time else 1 for path in net.outputs]
+        sizes = [n * values[path].size for n, path in zip(steps, net.outputs, strict=True)]
+        for compiler in test_c_source.COMPILERS:
+            for events in (False, True):
+                rows, _ = test_c_source.run_c(net, inputs, folder, events=events, compiler=compiler)
+                parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
+                by_time = [
+                    part.reshape(len(rows), n, -1).transpose(1, 0, 2).reshape(-1)  # [T, B, n]
+                    for part, n in zip(parts, steps, strict=True)
+                ]
+                differ = np.concatenate(by_time) != expected
+                wrong[f"{compiler}, {'events' if events else 'dense'}"] = int(differ.sum())
+    return wrong
+
+
+def no_verilog():
+    """Return an empty record for ``add_verilog``."""
+    return dict.fromkeys(("graphs", "integers_differing", "refused", "refused_without_path"), 0)
+
+
+def add_verilog(record, net, inputs):
+    """Run a network in Icarus, or count that it is refused by the path of a node."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            export_verilog(net, Path(folder) / "net.v", samples=inputs)
+        except lbq.LBQError as error:
+            is_by_path = str(error).split(" ")[0] in {ref.path for ref, _ in net.nodes()}
+            record["refused" if is_by_path else "refused_without_path"] += 1
+            return
+        record["integers_differing"] += simulate(folder, "planes")["wrong"]
+        record["graphs"] += 1
+
+
+def pocket_network(count):
+    """Return the pretrained pocket network in integers, and images as bytes."""
+    name, cifar10 = "pocket-cifar10", Path(os.environ["LBQ_DATA"]) / "cifar10"
+    recipe = pretrained_recipe(name)
+    pixels, inputs = engines.cifar10_bytes(cifar10, count, recipe)
+    normalization = recipe.data.augment.normalization
+    given = lbq.Pixels(mean=normalization.mean, std=normalization.std)
+    lowered = lbq.lower(lbq.load_pretrained(name), inputs[:1])
+    return lbq.to_fixed_point(lowered, pixels=given, calibration=inputs[:256]), pixels
+
+
+def budgets(scale):
+    count, wrong, refused, seed = max(1, round(200 * scale)), 0, 0, 0
+    done = 0
+    while done < count:
+        model, seed = RandomGraph(3000 + seed).eval(), seed + 1
+        x, axis = model.inputs().float(), model.batch_axis
+        one = x.narrow(axis, 0, 1)
+        try:
+            for table in test_budget.COUNTS:
+                budget = lbq.CostBudget(model, one, table=table, budget=0.1, batch_axis=axis)
+                model(x)
+                wrong += budget.cost != test_budget.counted(model, x, table, axis)
+                budget.remove()
+        except lbq.LBQError as error:
+            refused += 1
+            sys.stderr.write(f"seed {3000 + seed - 1}: {error}\n")
+            continue
+        done += 1
+    return {"networks": count, "differ": wrong, "refused": refused}
+
+
 def bounds(scale):
     count, outside = round(10_000 * scale), 0
     for seed in range(count):
@@ -249,7 +380,11 @@ PARTS = {
     "graphs": graphs,
     "networks": networks,
     "images": images,
+    "budgets": budgets,
     "bounds": bounds,
+    "c_graphs": c_graphs,
+    "c_pocket": c_pocket,
+    "verilog_graphs": verilog_graphs,
 }
 
 

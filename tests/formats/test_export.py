@@ -41,7 +41,9 @@ def test_nir_takes_real_numbers_only(tmp_path):
 
 @pytest.mark.parametrize("name", ["net", "net.tflite", "net.ONNX", "net.onnx.gz", ".onnx"])
 def test_other_suffixes_are_refused_with_the_list(name, tmp_path):
-    with pytest.raises(ParameterError, match=r"\.lbq, \.nir, \.onnx, \.pt2, got .*" + name):
+    with pytest.raises(
+        ParameterError, match=r"\.lbq, \.nir, \.onnx, \.pt2, \.c, \.v, got .*" + name
+    ):
         lbq.export(tiny_network(), tmp_path / name)
     assert not list(tmp_path.iterdir())
 

@@ -88,7 +88,7 @@ def run_history(out: Path) -> dict[str, Any]:
         "minutes": round(sum(attempts) / 60, 2),
         "attempts": len(attempts),
         **_rounded(starts[-1], ("device", "processes", "threads")),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
+        "machine": machine_name(),
         "native_kernels": isa(),
         "curve": [_rounded(line, _CURVE) for line in curve[:: 1 + len(curve) // _CURVE_POINTS]],
     }
@@ -134,6 +134,11 @@ def _attempts(metrics_log: Path) -> list[float]:
         if seconds:
             seconds[-1] = line.get("elapsed_s", line["time"] - start)
     return seconds
+
+
+def machine_name() -> str:
+    """Return architecture, number of cores and processor."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}"
 
 
 def _processor() -> str:

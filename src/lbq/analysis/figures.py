@@ -155,10 +155,12 @@ def draw_behaviour(runs: Sequence[tuple[str, StepProfile, LevelProfile]]) -> Fig
 
 @_styled
 def draw_curves(runs: Sequence[RunSummary]) -> Figure:
-    """Draw accuracy and loss over epochs: lines for training, markers for the test set."""
+    """Draw accuracy, loss and cost over epochs: lines for training, markers for the test set."""
     figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
     shown = [("accuracy", "accuracy, %", 100.0), ("loss", "loss", 1.0)]
     shown = shown if have_accuracy(runs) else shown[1:]
+    if have_cost(runs):
+        shown.append(("cost_per_mac", "accumulations per MAC", 1.0))
     panels = list(figure.subplots(1, len(shown), squeeze=False)[0])
     for index, run in enumerate(runs):
         colour, marker = _look(index)
@@ -171,8 +173,11 @@ def draw_curves(runs: Sequence[RunSummary]) -> Figure:
         panels[0].plot([], [], color=COLOURS[0], alpha=0.55, lw=1, label="training samples")
     for axes, (_, label, _) in zip(panels, shown, strict=True):
         axes.set(xlabel="epoch", ylabel=label)
-    losses = [y for run in runs for y in _series((*run.training, *run.evaluations), "loss", 1)[1]]
-    panels[-1].set(ylim=(min([0.0, *filter(math.isfinite, losses)]), None))  # some are negative
+    for axes, (key, _, _) in zip(panels, shown, strict=True):
+        if key != "accuracy":
+            found = [y for r in runs for y in _series((*r.training, *r.evaluations), key, 1)[1]]
+            lowest = min([0.0, *filter(math.isfinite, found)])  # some losses are negative
+            axes.set(ylim=(lowest, None))
     handles = panels[0].get_legend_handles_labels()
     columns = _num_columns(run.name for run in runs)
     figure.legend(*handles, loc="outside upper center", ncols=columns)
@@ -182,6 +187,11 @@ def draw_curves(runs: Sequence[RunSummary]) -> Figure:
 def have_accuracy(runs: Sequence[RunSummary]) -> bool:
     """Return whether any of the runs measured accuracy."""
     return any("accuracy" in record for run in runs for record in (*run.training, *run.evaluations))
+
+
+def have_cost(runs: Sequence[RunSummary]) -> bool:
+    """Return whether any of the runs was trained to a budget."""
+    return any("cost_per_mac" in record for run in runs for record in run.training)
 
 
 @_styled

@@ -236,6 +236,7 @@ def curves_figure(runs: Sequence[RunSummary]) -> str:
         if (record := run.last_evaluation)
     )
     what = "Accuracy and loss" if figures.have_accuracy(runs) else "Loss"
+    what += ", and accumulations per MAC" if figures.have_cost(runs) else ""
     return figure(
         "plot-curves",
         figures.to_svg(figures.draw_curves(runs)),

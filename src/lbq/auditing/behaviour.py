@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lbq.auditing.finding import Finding
 from lbq.models.time import tensors_in
+from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
 
 _TOLERANCE = 1e-6
@@ -252,7 +253,12 @@ def record(model: nn.Module, inputs: Tensor) -> list[Output]:
 
         return keep
 
-    hooks = [m.register_forward_hook(hook(path)) for path, m in model.named_modules()]
+    inner = {
+        m.output for m in model.modules() if isinstance(m, Neuron)
+    }  # the neuron itself is told
+    hooks = [
+        m.register_forward_hook(hook(path)) for path, m in model.named_modules() if m not in inner
+    ]
     with removing_hooks(hooks):
         model(inputs)
     return outputs

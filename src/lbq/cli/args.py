@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from difflib import SequenceMatcher
 from typing import TypeVar
 
 import tyro
@@ -66,7 +67,7 @@ def describe(kind: type[object], examples: Mapping[str, str]) -> str:
 
 
 def in_one_line(box: str) -> str:
-    """Extract the message and the first suggestion from tyro's box.
+    """Extract the message and the closest suggestion from tyro's box.
 
     A log wants one line; `--help` shows the rest.
     """
@@ -81,7 +82,11 @@ def in_one_line(box: str) -> str:
     guess = next((words for words in rest if words.startswith(_GUESS)), None)
     if guess is None:
         return message
-    return f"{message}; did you mean {guess.removeprefix(_GUESS).split()[0]}?"
+    words = guess.removeprefix(_GUESS).split()
+    flags = [word for word in words if word.startswith("--")] or words[:1]
+    given = next((word.rstrip(",") for word in message.split() if word.startswith("--")), "")
+    closest = max(flags, key=lambda flag: SequenceMatcher(None, given, flag).ratio())
+    return f"{message}; did you mean {closest}?"
 
 
 @contextmanager

@@ -17,12 +17,14 @@ from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError, ParameterError
 from lbq.pretrained import is_pretrained
 
-Format = Literal["onnx", "pt2", "nir", "bundle"]
+Format = Literal["onnx", "pt2", "nir", "bundle", "c", "verilog"]
 
 EXAMPLES = {
     "lbq export net.lbq --to onnx --out net.onnx": "for ONNX Runtime and OpenVINO",
     "lbq export net.lbq --to pt2 --out net.pt2": "for torch where lbq is not installed",
     "lbq export runs/pocket --to nir --out net.nir": "for neuromorphic tools, in real numbers",
+    "lbq export net.lbq --to c --out net.c": "for microcontrollers: net.c and net.h",
+    "lbq export net.lbq --to verilog --out net.v": "for FPGAs: a design and its testbench",
 }
 
 
@@ -34,11 +36,13 @@ class ExportArguments:
     """A bundle (.lbq), the folder of a run, or the name of a network of the library."""
     to: Format
     """ "onnx" for ONNX Runtime and OpenVINO, "pt2" for torch alone, "nir" for neuromorphic tools
-    (real numbers only), "bundle" for lbq."""
+    (real numbers only), "c" for microcontrollers, "verilog" for FPGAs, "bundle" for lbq."""
     out: Path
     """File to write."""
     style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact"
     """How an ONNX file computes integers; "int8-lossy" moves thresholds a little."""
+    events: bool = False
+    """C that skips levels that are zero, instead of multiplying by them."""
     options: Annotated[LoweringOptions, tyro.conf.arg(name="")] = field(
         default_factory=LoweringOptions
     )
@@ -57,15 +61,22 @@ def run(words: Sequence[str]) -> int:
     network, notes = _open(arguments)
     is_replaced = arguments.out.exists()
     with show_status(f"writing {arguments.out}"):
-        write(network, arguments.to, arguments.out, style=arguments.style)
+        beside = write(
+            network,
+            arguments.to,
+            arguments.out,
+            style=arguments.style,
+            events=arguments.events,
+        )
     size = arguments.out.stat().st_size
     if arguments.json:
         found = {"file": str(arguments.out), "format": arguments.to, "bytes": size}
         found["replaced"] = is_replaced
-        lines = [json.dumps({**found, "is_integer": network.is_integer, "notes": notes})]
+        found |= {"is_integer": network.is_integer, "notes": [*notes, *beside]}
+        lines = [json.dumps(found)]
     else:
         kind = "integers" if network.is_integer else "real numbers"
-        lines = [*notes, f"{arguments.out}: {size:,} bytes, {kind}"]
+        lines = [*notes, f"{arguments.out}: {size:,} bytes, {kind}", *beside]
         if is_replaced:
             lines.append(f"{arguments.out} was there before and is replaced")
     for line in lines:
@@ -79,10 +90,13 @@ def write(
     out: Path,
     *,
     style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact",
-) -> None:
-    """Write a lowered network in one of the formats."""
+    events: bool = False,
+) -> tuple[str, ...]:
+    """Write a lowered network in one of the formats; return notes about files beside it."""
     if to != "onnx" and style != "exact":
         raise ParameterError(f"--style {style} is for --to onnx, not {to}")
+    if to != "c" and events:
+        raise ParameterError(f"--events is for --to c, not {to}")
     if to == "onnx":
         from lbq.formats.onnx import export_onnx  # noqa: PLC0415
 
@@ -95,10 +109,28 @@ def write(
         from lbq.formats.nir import export_nir  # noqa: PLC0415
 
         export_nir(network, out)
+    elif to == "c":
+        from lbq.formats.c_source import export_c  # noqa: PLC0415
+
+        found = export_c(network, out, events=events)
+        return (
+            f"{out.with_suffix('.h')}: its header",
+            f"{found.flash_bytes:,} bytes of constants, {found.ram_bytes:,} of static memory",
+        )
+    elif to == "verilog":
+        from lbq.formats.verilog import export_verilog  # noqa: PLC0415
+
+        export_verilog(network, out)
+        bench = out.with_name(f"{out.stem}_tb.v")
+        return (
+            f"{bench}: a testbench with four random samples; memories: {out.stem}_*.hex",
+            f"run it in {out.parent}: iverilog -g2005 -o sim {bench.name} {out.name} && ./sim",
+        )
     else:
         from lbq.formats.bundle import save_network  # noqa: PLC0415
 
         save_network(network, out)
+    return ()
 
 
 def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:

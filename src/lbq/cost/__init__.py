@@ -1,5 +1,6 @@
 """Operation counts of a network and energy estimates from them."""
 
+from lbq.cost.budget import CostBudget
 from lbq.cost.connectivity import Connectivity, Edge, LevelProduct, read_connectivity
 from lbq.cost.count_table import (
     Activity,
@@ -31,6 +32,7 @@ __all__ = [
     "HOROWITZ_2014",
     "Activity",
     "Connectivity",
+    "CostBudget",
     "CountTable",
     "Counts",
     "Edge",

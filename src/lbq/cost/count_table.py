@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -156,6 +156,19 @@ class SynapseSize:
         return self.macs if padding == "skipped" else self.padded_macs
 
 
+def with_timesteps(synapses: Iterable[SynapseSize]) -> Iterator[tuple[SynapseSize, int]]:
+    """Yield every synapse with its number of timesteps; raise CountError if one is unknown."""
+    for synapse in synapses:
+        if synapse.timesteps is None:
+            raise CountError(
+                f"at how many timesteps {synapse.name} runs is unknown, so the same network as "
+                f"an ANN has no count: its input could not be followed from a neuron, from "
+                f"frames or from RepeatOverTime. Use RepeatOverTime and OverTime, or reshape "
+                f"with torch's own functions"
+            )
+        yield synapse, synapse.timesteps
+
+
 @dataclass(frozen=True, kw_only=True)
 class RateEstimate:
     """Operations by the rule "rate times FLOPs", for all images."""
@@ -275,15 +288,7 @@ class CountTable:
 
     def synapses_with_timesteps(self) -> Iterator[tuple[SynapseSize, int]]:
         """Yield every synapse with its number of timesteps; raise CountError if one is unknown."""
-        for synapse in self.synapses:
-            if synapse.timesteps is None:
-                raise CountError(
-                    f"at how many timesteps {synapse.name} runs is unknown, so the same network as "
-                    f"an ANN has no count: its input could not be followed from a neuron, from "
-                    f"frames or from RepeatOverTime. Use RepeatOverTime and OverTime, or reshape "
-                    f"with torch's own functions"
-                )
-            yield synapse, synapse.timesteps
+        return with_timesteps(self.synapses)
 
     def active_ratios(self) -> dict[str, float]:
         """Return for every layer the share of non-zero levels, over images and timesteps."""

@@ -26,7 +26,7 @@ from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
 from lbq.models import time
-from lbq.neurons.watch import watch_levels
+from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.types import FanOut
 
 _LANES = 0x0101010101010101
@@ -74,6 +74,9 @@ class OpCounter:
                 "no neuron of this model answered the example, so there are no levels to count (an "
                 "ANN, or neurons that are streamed instead of called); lbq.count_macs counts MACs"
             )
+        names = {path for path, _ in named_neurons(model)}
+        self._unused = names - set(self._connectivity.neurons)
+        """Neurons whose levels reach no output."""
         self._readers: list[Edge | LevelProduct] = [
             *self._connectivity.edges,
             *self._connectivity.products,
@@ -90,6 +93,8 @@ class OpCounter:
 
     def __call__(self, layer: str, t: int, level: Tensor) -> None:
         """Add one timestep of one layer: ``level`` is ``[B, *n]`` in small integers."""
+        if layer in self._unused:
+            return
         if layer not in self._leaving:
             known = ", ".join(self._leaving) or "none"
             raise LevelError(

@@ -42,8 +42,14 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
     if isinstance(neuron, BurstLIF | TernaryLIF):
         step = _step(neuron.step(), path, dtype)
         is_burst = isinstance(neuron, BurstLIF)
+        thresholds = level_thresholds(step, max_level=neuron.max_level)
+        if (
+            is_burst and neuron.level_set == "powers"
+        ):  # a level between has the next one's threshold
+            above = [1 << (level - 1).bit_length() for level in range(1, neuron.max_level + 1)]
+            thresholds = thresholds[[level - 1 for level in above]]
         node = LevelNeuron(
-            level_thresholds(step, max_level=neuron.max_level),
+            thresholds,
             decay=neuron.decay().to(dtype),
             reset_amount=neuron.reset.to(dtype) * step,
             reset=neuron.options.reset_mode if is_burst else neuron.reset_mode,

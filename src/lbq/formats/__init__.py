@@ -1,21 +1,26 @@
-"""Writing lowered networks to files: bundles, ONNX, NIR and PyTorch programs."""
+"""Writing lowered networks to files: bundles, ONNX, NIR, PyTorch programs, C and Verilog."""
 
 from lbq.formats.bundle import digest, load_network, save_network
+from lbq.formats.c_source import CSource, export_c
 from lbq.formats.container import RULES, BundleError
 from lbq.formats.nir import export_nir, import_nir
 from lbq.formats.onnx import export_onnx
 from lbq.formats.onnx_graph import read_onnx_metadata
 from lbq.formats.onnx_run import OnnxRunner, run_onnx
 from lbq.formats.pt2 import export_pt2, read_pt2, run_pt2
+from lbq.formats.verilog import export_verilog
 
 __all__ = [
     "RULES",
     "BundleError",
+    "CSource",
     "OnnxRunner",
     "digest",
+    "export_c",
     "export_nir",
     "export_onnx",
     "export_pt2",
+    "export_verilog",
     "import_nir",
     "load_network",
     "read_onnx_metadata",

@@ -56,6 +56,8 @@ def _can_fuse(bursts: object, synapse: OverTime, neuron: nn.Module) -> bool:
     norm = synapse[1]
     if type(norm) is not nn.BatchNorm2d or type(neuron) is not BurstLIF:
         return False
+    if neuron.level_set != "all":
+        return False
     # forward hooks of emit receive levels; other intermediate values do not exist
     inside = (synapse, norm, neuron, neuron.receive)
     has_global = any(getattr(torch_module, f"_global{kind}") for kind in _HOOKS)
@@ -96,7 +98,7 @@ def _fire_fused(
         _track(norm, mean, variance, before[:, :, 0].numel())
     if levels is not None:
         neuron.emit(levels)
-    return bursts
+    return neuron.output(bursts)
 
 
 @torch.no_grad()

@@ -1,5 +1,8 @@
 """The burst neuron: leaky integration, integer levels, a fixed or learned step."""
 
+from typing import Literal
+
+import torch
 from torch import Tensor
 
 from lbq.errors import ParameterError
@@ -9,6 +12,8 @@ from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import NeuronStep, as_step
 from lbq.neurons.surrogates import ReLSGET, Surrogate
 from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
+
+LevelSet = Literal["all", "powers"]
 
 
 class BurstLIF(Neuron):
@@ -33,6 +38,8 @@ class BurstLIF(Neuron):
         learn_decay: train the decay, as the sigmoid of a parameter; needs 0 < decay < 1.
         detach_reset: keep the step inside the reset out of the gradient.
         detach_carry: stop the gradient between timesteps.
+        level_set: "all" levels 0..N, or "powers" of two, 0, 1, 2, 4 .. N, so that each costs one
+            accumulation: levels between are rounded down.
         keep: saved for the backward on CPUs: "membranes" (4 bytes per neuron and timestep), or
             "residues" (2 bytes; same levels, gradients within 1e-3).
 
@@ -56,9 +63,18 @@ class BurstLIF(Neuron):
         learn_decay: bool = False,
         detach_reset: bool = False,
         detach_carry: bool = False,
+        level_set: LevelSet = "all",
         keep: Keep = "membranes",
     ) -> None:
         super().__init__(max_level)
+        self.level_set: LevelSet = level_set
+        if level_set not in ("all", "powers") or (
+            level_set == "powers" and max_level.bit_count() > 1
+        ):
+            raise ParameterError(
+                f'level_set must be "all", or "powers" with max_level a power of two, got '
+                f"{level_set!r} and max_level={max_level}"
+            )
         self.step = as_step(step)
         self.surrogate = ReLSGET() if surrogate is None else surrogate
         self.options = ScanOptions(
@@ -82,12 +98,24 @@ class BurstLIF(Neuron):
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
         """Run the whole sequence as one operation."""
-        return burst_scan(
+        step = self.step.for_currents(currents, max_level=self.max_level)
+        bursts, levels, carry = burst_scan(
             currents,
-            self.step.for_currents(currents, max_level=self.max_level),
+            step,
             tail=self.surrogate.tail(),
             decay=self.decay(),
             reset=self.reset,
             carry=carry,
             options=self.options,
         )
+        if self.level_set == "powers":
+            kept = levels_kept(self.max_level).to(levels.device)[levels.int()]
+            size = step.reshape(-1, *[1] * (levels.dim() - 3)) if step.numel() > 1 else step
+            bursts, levels = bursts - size * (levels - kept), kept
+        return bursts, levels, carry
+
+
+def levels_kept(max_level: int) -> Tensor:
+    """Return the largest power of two up to every level 0..N."""
+    powers = (1 << (level.bit_length() - 1) if level else 0 for level in range(max_level + 1))
+    return torch.tensor([*powers], dtype=torch.uint8)

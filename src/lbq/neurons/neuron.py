@@ -17,9 +17,9 @@ class Neuron(nn.Module):
 
     There is no state between calls and nothing to reset. A stream passes the ``carry`` explicitly:
     ``bursts, carry = neuron.stream(currents, carry)``; :func:`lbq.stream` does so for all neurons
-    of a network. Currents pass through ``receive`` and
-    integer levels through ``emit``, both identities, for hooks (:func:`lbq.watch_levels`); they are
-    never stored on the module.
+    of a network. Currents pass through ``receive``, integer levels through ``emit`` and bursts
+    through ``output``, all identities, for hooks (:func:`lbq.watch_levels`); they are never stored
+    on the module.
 
     In train mode a neuron warns, once per process, if currents come directly from a convolution, a
     batch norm or a linear layer of ``[B, F]``, whose first axis is the batch and not time.
@@ -40,6 +40,7 @@ class Neuron(nn.Module):
         self.max_level = check_max_level(max_level)
         self.receive = nn.Identity()
         self.emit = nn.Identity()
+        self.output = nn.Identity()
 
     def forward(self, currents: Currents) -> Bursts:
         """Return the bursts of a whole sequence, from rest."""
@@ -55,7 +56,7 @@ class Neuron(nn.Module):
             return carries.advance(self, currents)
         bursts, levels, carry = self.scan(self.receive(currents), carry)
         self.emit(levels)
-        return bursts, carry
+        return self.output(bursts), carry
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
         """Integrate, emit and reset over the sequence; subclasses implement this."""

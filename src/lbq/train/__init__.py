@@ -9,10 +9,11 @@ from lbq.train.optim import OptimConfig, ScheduleConfig, param_groups
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
 from lbq.train.run_folder import Run, evaluate_run, load_run
-from lbq.train.train_config import TrainConfig
+from lbq.train.train_config import CostConfig, TrainConfig
 
 __all__ = [
     "RECIPES",
+    "CostConfig",
     "Evaluation",
     "MetricsLog",
     "ModelConfig",

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lbq.config_io import Document, canonical_json, parse_json, to_document
+from lbq.cost.budget import CostBudget
 from lbq.data import Data, train_batches
 from lbq.data.sampler import num_steps
 from lbq.data.user_data import UserData, as_dataset
-from lbq.errors import NonFiniteError, ParameterError, RunError
+from lbq.errors import NonFiniteError, ParameterError, RecipeError, RunError
 from lbq.neurons.calibrate import calibrate_steps
 from lbq.ranges import Range, check_ranges
 from lbq.train.checkpoint import Saver, TrainingState
@@ -307,6 +308,7 @@ class _Attempt:
             "world_size": group.size,
             **provenance(self.data.digest),
         }
+        self.budget: CostBudget | None = None
         self.saver = None
         if group.is_first:
             every_s, every_steps = options.save_every_s, options.save_every_steps
@@ -390,6 +392,7 @@ class _Attempt:
 
     def _train(self) -> Ending:
         """Train until the end or a stop; either way the last step is saved."""
+        self.budget = build_budget(self.state.model, self.config, self.data, self.group)
         gradients = build_gradients(
             self.config,
             self.state,
@@ -397,6 +400,7 @@ class _Attempt:
             loss=self.task.loss,
             accuracy=self.task.metrics.get("accuracy"),
             batch_axis=self.data.batch_axis,
+            penalty=self.budget,
         )
         train_step = TrainStep(self.state, gradients, self.config, self.group)
         progress = self.state.progress
@@ -407,6 +411,8 @@ class _Attempt:
                 break
         if self.saver is not None:
             self.saver.save(self.state.checkpoint(self.metadata), is_last=True)
+        if self.budget is not None:
+            self.budget.remove()
         self.state.model.eval()
         ending = "finished" if self._is_finished() else "stopped"
         event = "finish" if ending == "finished" else "stop"
@@ -439,6 +445,8 @@ class _Attempt:
                 epochs=self.config.epochs,
             )
             lr = self.config.optim.lr * factor
+            if self.budget is not None:
+                self.budget.weight = self.config.cost.weight_at(progress.step / self.epoch_steps)
             hooks = self._level_hooks(metrics)
             result = train_step.run(batch, lr=lr, stop=bool(self.stop), hooks=hooks)
             progress.step += 1
@@ -466,6 +474,8 @@ class _Attempt:
         if step % self.options.log_every == 0:
             position = {"step": step, "epoch": step / self.epoch_steps, "lr": lr}
             averages = metrics.compute_and_reset()
+            if self.budget is not None:
+                averages["cost_per_mac"] = self.budget.cost_per_mac
             self.log({"event": "train", **position, **averages, "grad_norm": result.norm})
 
     def _is_evaluation_due(self) -> bool:
@@ -555,6 +565,7 @@ def build_gradients(
     loss: Loss | None = None,
     accuracy: Metric | None = correct_predictions,
     batch_axis: int = 0,
+    penalty: Callable[[], Tensor] | None = None,
 ) -> Gradients:
     """Build the gradient computation that the settings ask for."""
     model = ModelWithLoss(
@@ -563,11 +574,32 @@ def build_gradients(
         label_smoothing=config.label_smoothing,
         loss=loss,
         accuracy=accuracy,
+        penalty=penalty,
     )
     is_canonical = config.deterministic == "canonical"
     kind = CanonicalGradients if is_canonical else AveragedGradients
     parts = config.shards if is_canonical else config.accumulate
     return kind(model, group, precision=state.precision, parts=parts, batch_axis=batch_axis)
+
+
+def build_budget(
+    model: nn.Module, config: TrainConfig, data: Data | UserData, group: ProcessGroup
+) -> CostBudget | None:
+    """Watch the cost of the model, if the settings limit it."""
+    if config.budget is None:
+        return None
+    if config.compile:
+        raise RecipeError("a budget watches neurons, which a compiled model hides; compile=False")
+    batches = train_batches(data, seed=config.seed, epoch=0, global_batch=config.batch)
+    sample = next(iter(batches)).x.narrow(data.batch_axis, 0, 1)
+    return CostBudget(
+        model,
+        to_device(sample, group.device, channels_last=False),
+        table=config.cost.table,
+        budget=config.budget,
+        floor=config.cost.floor,
+        batch_axis=data.batch_axis,
+    )
 
 
 def calibrate(

@@ -73,6 +73,7 @@ class ModelWithLoss(nn.Module):
         label_smoothing: as in torch's ``cross_entropy``.
         loss: used instead of the cross-entropy.
         accuracy: which predictions are correct; None if that is not known.
+        penalty: added to the loss after each forward pass.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class ModelWithLoss(nn.Module):
         label_smoothing: float = 0.0,
         loss: Loss | None = None,
         accuracy: Metric | None = correct_predictions,
+        penalty: Callable[[], Tensor] | None = None,
     ) -> None:
         super().__init__()
         if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
@@ -95,6 +97,7 @@ class ModelWithLoss(nn.Module):
         self.label_smoothing = label_smoothing
         self.loss = loss
         self.accuracy = accuracy
+        self.penalty = penalty
 
     def forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss of a batch and the number of correct predictions, as tensors.
@@ -114,6 +117,8 @@ class ModelWithLoss(nn.Module):
             over_time = self._logits_over_time(inputs)  # [T, B, classes]
             losses = [self._cross_entropy(logits, target) for logits in over_time.unbind(0)]
             loss, output = sum(losses[1:], start=losses[0]) / len(losses), over_time.mean(0)
+        if self.penalty is not None:
+            loss = loss + self.penalty()
         if self.accuracy is None:
             return loss, loss.new_zeros(())
         if isinstance(output, Tensor):

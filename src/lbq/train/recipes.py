@@ -120,6 +120,13 @@ def pocket_ann() -> Recipe:
     return replace(base, name="pocket-ann", model=model)
 
 
+def pocket_budget() -> Recipe:
+    """``pocket`` at one timestep, trained to a third of an accumulation for every MAC."""
+    base = pocket()
+    model = replace(base.model, timesteps=1)
+    return replace(base, name="pocket-budget", model=model, budget=0.33)
+
+
 def pocket_spikeformer() -> Recipe:
     """CIFAR-10 on two CPU cores: E-SpikeFormer of half the width, burst neurons, one timestep."""
     base = pocket()
@@ -221,6 +228,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "gesture-resnet19": gesture_resnet19,
     "pocket": pocket,
     "pocket-ann": pocket_ann,
+    "pocket-budget": pocket_budget,
     "pocket-spikeformer": pocket_spikeformer,
     "nmnist-pocket": nmnist_pocket,
     "objects-pocket": objects_pocket,

@@ -10,6 +10,39 @@ from lbq.train.optim import OptimConfig, PrecisionKind, ScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)
+class CostConfig:
+    """How training comes below a budget (:class:`lbq.CostBudget`)."""
+
+    table: Literal["popcount", "unary", "events"] = "popcount"
+    """What a level costs: its non-zero bits, itself, or one."""
+    weight: float = 1.0
+    """Weight of the term in the loss."""
+    floor: float = 0.02
+    """A layer with a smaller share of active levels is not pushed any further."""
+    start_epoch: float = 0.0
+    """Epochs before the weight starts to rise."""
+    ramp_epochs: float = 2.0
+    """Epochs over which it rises."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        check_ranges(
+            self,
+            RecipeError,
+            weight=Range(0),
+            floor=Range(0, 1, is_open_above=True),
+            start_epoch=Range(0),
+            ramp_epochs=Range(0),
+        )
+
+    def weight_at(self, epoch: float) -> float:
+        """Return the weight at this time, in epochs."""
+        late = epoch - self.start_epoch
+        share = late / self.ramp_epochs if self.ramp_epochs else float(late >= 0)
+        return self.weight * min(1.0, max(0.0, share))
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Training settings, as data.
 
@@ -44,6 +77,11 @@ class TrainConfig:
     calibrate: float | None = None
     """Set the steps from the first batch so that this percentile of the membranes reaches the
     largest level; None keeps the initial steps."""
+    budget: float | None = None
+    """Accumulations to come below, per MAC of the same network as an ANN: 0.5 is one accumulation
+    for two MACs. None for no limit."""
+    cost: CostConfig = field(default_factory=CostConfig)
+    """What counts as an accumulation, and how training comes below the budget."""
     deterministic: Literal["samples", "canonical"] = "samples"
     """ "samples": the same samples and augmentations for any number of devices. "canonical": the
     same weights too, bit for bit on the same kind of device; slower (docs/training.md)."""
@@ -74,6 +112,7 @@ class TrainConfig:
             label_smoothing=Range(0, 1, is_open_above=True),
             ema_decay=Range(0, 1, is_open_below=True, is_open_above=True),
             calibrate=Range(0, 100, is_open_below=True),
+            budget=Range(0, is_open_below=True),
         )
         if self.deterministic == "canonical" and self.accumulate > 1:
             raise RecipeError("canonical mode splits the batch into shards; leave accumulate at 1")

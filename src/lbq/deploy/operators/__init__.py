@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from lbq.deploy.operators.arithmetic import LevelsProduct, Matmul, Merge, Multiply, Offset
 from lbq.deploy.operators.level_neuron import IntegerNeuron, LevelNeuron, NodeReset
-from lbq.deploy.operators.moves import Concat, Move, Rearrange, Slice, Upsample, ZeroPad
+from lbq.deploy.operators.moves import Concat, Move, Rearrange, Roll, Slice, Upsample, ZeroPad
 from lbq.deploy.operators.operator_base import (
     PIXEL_MAX,
     Bound,
@@ -57,6 +57,7 @@ __all__ = [
     "Rearrange",
     "Repeat",
     "Role",
+    "Roll",
     "Shortcut",
     "Slice",
     "Synapse",

@@ -1,0 +1,257 @@
+"""``CostBudget``: the exact cost of a network's levels as a term of the loss.
+
+The cost of a forward pass is the sum over all edges of fan-out times c(level), for any table c: one
+per unit ("unary"), per non-zero bit ("popcount") or per non-zero level ("events"). It is counted
+exactly. Its gradient is that of the expected cost if membranes had noise of up to one step, which
+is (c(S + 1) - c(S - 1)) / 2 at level S: with the popcount, levels 1, 2 and 4 are pulled down, and
+level 3, between 2 and 4 that cost the same, is left alone. The slope enters the bursts, and the
+neuron's own surrogate carries it on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lbq.cost.connectivity import Connectivity, Edge, read_connectivity
+from lbq.cost.count_table import with_timesteps
+from lbq.errors import CountError, ParameterError
+from lbq.functional.planes import popcount
+from lbq.kernels.level_cost import LevelCost
+from lbq.neurons.watch import named_neurons
+
+CostTable = Literal["unary", "popcount", "events"]
+
+
+@dataclass(eq=False)
+class _Layer:
+    """The edges that leave one neuron."""
+
+    path: str
+    direct: LevelCost | None = None
+    """Of the edges that levels enter as they are, with the sum of their fan-outs."""
+    carried: tuple[Edge, ...] = ()
+    """Edges with a pool or the like before them."""
+    levels: Tensor | None = None
+    """Of the last forward pass."""
+
+
+class CostBudget:
+    """Adds the cost of levels to a loss, until it is below a budget.
+
+    It watches the neurons of a model from now on; after a forward pass, calling it returns the term
+    to add to the loss, and :attr:`cost` is the exact cost of that pass. :meth:`remove` ends it.
+
+    Example:
+        >>> model = lbq.resnet20(10, width=1 / 16)
+        >>> budget = lbq.CostBudget(model, torch.randn(1, 3, 16, 16), budget=0.3)
+        >>> images, labels = torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 3])
+        >>> loss = torch.nn.functional.cross_entropy(model(images), labels) + budget()
+        >>> loss.backward()
+        >>> budget.cost_per_mac > 0
+        True
+
+    Args:
+        model: the network that is trained.
+        example: input of the model for a batch of one.
+        table: "popcount" (bit-sparse accumulations), "unary", "events", or the cost of every level
+            0..N.
+        budget: cost to reach, per MAC of the same network as an ANN: 0.5 is one accumulation for
+            two MACs.
+        weight: of the term, which is ``weight * max(0, cost / budget - 1)``; 0 changes nothing.
+        floor: a layer of which a smaller share of the levels is active is not pushed any further.
+        batch_axis: the axis of the example that is the batch, as in :class:`lbq.OpCounter`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example: Tensor,
+        *,
+        table: CostTable | Sequence[float] = "popcount",
+        budget: float,
+        weight: float = 1.0,
+        floor: float = 0.02,
+        batch_axis: int | None = None,
+    ) -> None:
+        if budget <= 0:
+            raise ParameterError(f"budget must be positive, got {budget}; 0.5 is half of all MACs")
+        if weight < 0 or not 0 <= floor < 1:
+            raise ParameterError(
+                f"weight must not be negative and floor lie in 0..1, got {weight} and {floor}"
+            )
+        connectivity = read_connectivity(model, example, batch_axis=batch_axis)
+        if not connectivity.neurons:
+            raise CountError("no neuron of this model answered the example: there is no cost")
+        self.budget, self.weight, self.floor = budget, weight, floor
+        self._macs = sum(
+            s.dense_macs("skipped") // n for s, n in with_timesteps(connectivity.synapses)
+        )
+        self._table = _table(table, max(connectivity.max_levels.values()))
+        self._layers = _layers(connectivity, self._table)
+        self._terms: list[Tensor] = []
+        self._samples, self._is_read = 0, False
+        neurons = dict(named_neurons(model))
+        self._hooks = [model.register_forward_pre_hook(self._begin)]
+        self._hooks += [
+            hook
+            for path, layer in self._layers.items()
+            for hook in (
+                neurons[path].emit.register_forward_hook(partial(self._see, layer)),
+                neurons[path].output.register_forward_hook(
+                    partial(self._price, layer, neurons[path])
+                ),
+            )
+        ]
+
+    @property
+    def cost(self) -> int | float:
+        """Return the cost of the last forward pass, all samples together: what the counter says."""
+        total = sum(float(term.detach()) for term in self._terms)
+        return int(total) if total == int(total) else total
+
+    @property
+    def cost_per_mac(self) -> float:
+        """Return the cost per sample and MAC of the ANN, as ``budget`` is given."""
+        return self.cost / max(1, self._samples) / self._macs
+
+    def __call__(self) -> Tensor:
+        """Return the term of the last forward pass, with its gradient."""
+        if not self._terms:
+            raise CountError("no neuron has emitted yet; run the model before calling the budget")
+        self._is_read = True
+        total = torch.stack(self._terms).sum() / self._samples
+        return self.weight * (total / (self.budget * self._macs) - 1).clamp(min=0).float()
+
+    def remove(self) -> None:
+        """Stop watching the model."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _begin(self, model: nn.Module, args: Any) -> None:
+        self._terms, self._is_read = [], False
+
+    def _see(self, layer: _Layer, emit: nn.Module, args: Any, levels: Tensor) -> None:
+        layer.levels = levels.detach()
+
+    def _price(
+        self, layer: _Layer, neuron: nn.Module, output: nn.Module, args: Any, bursts: Tensor
+    ) -> Tensor:
+        levels = layer.levels
+        assert levels is not None
+        layer.levels, self._samples = None, levels.shape[1]
+        table = self._table.to(bursts.device)
+        step = getattr(neuron, "step", None)
+        size = step() if callable(step) else torch.ones(1, device=bursts.device)
+        bursts, cost = _Priced.apply(bursts, size, levels, layer, table, self.floor)
+        if self._is_read:  # a part of the model runs, not the model itself
+            self._begin(output, args)
+        self._terms.append(cost)
+        return bursts
+
+
+def _table(given: CostTable | Sequence[float], max_level: int) -> Tensor:
+    """Return the cost of every level 0..N, and once more that of the last."""
+    levels = torch.arange(max_level + 1)
+    if given == "unary":
+        costs = levels
+    elif given == "popcount":
+        costs = popcount(levels.to(torch.uint8))
+    elif given == "events":
+        costs = levels.clamp(max=1)
+    elif isinstance(given, str):
+        raise ParameterError(
+            f'table must be "unary", "popcount", "events" or one number per level, got {given!r}'
+        )
+    else:
+        costs = torch.tensor(list(given))
+        if len(costs) <= max_level or costs[0] != 0:
+            raise ParameterError(
+                f"a table has the costs of levels 0..{max_level}, that of 0 being 0, got {given}"
+            )
+    return costs.double()
+
+
+def _layers(connectivity: Connectivity, table: Tensor) -> dict[str, _Layer]:
+    layers = {path: _Layer(path) for path in connectivity.neurons}
+    direct: dict[str, Tensor] = {}
+    for edge in connectivity.edges:
+        if edge.is_identity:
+            continue
+        if len(edge.needs) != 1:
+            raise CountError(
+                f"{edge.target} reads levels of several neurons at once ({', '.join(edge.needs)}); "
+                f"a budget follows levels of one neuron"
+            )
+        layer = layers[edge.needs[0]]
+        shape = connectivity.shapes[layer.path]
+        probe = torch.zeros(1, *shape, dtype=torch.uint8)
+        if edge.carry({layer.path: probe}) is probe:
+            direct[layer.path] = direct.get(layer.path, 0) + edge.fan_out
+        else:
+            layer.carried = (*layer.carried, edge)
+    for path, fan_out in direct.items():
+        layers[path].direct = LevelCost(fan_out, table)
+    return {path: layer for path, layer in layers.items() if layer.carried or path in direct}
+
+
+class _Priced(torch.autograd.Function):
+    """The bursts, and the cost of their levels."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        bursts: Tensor,
+        step: Tensor,
+        levels: Tensor,
+        layer: _Layer,
+        table: Tensor,
+        floor: float,
+    ) -> tuple[Tensor, Tensor]:
+        total = torch.zeros((), dtype=torch.float64, device=bursts.device)
+        moved, push, active = total, None, None
+        if layer.direct is not None:
+            total, moved, active = layer.direct.sums(levels)
+        for edge in layer.carried:
+            cost = LevelCost(edge.fan_out.to(bursts.device), table)
+            with torch.enable_grad():
+                given = levels.flatten(0, 1).float().requires_grad_()
+                entering = edge.carry({layer.path: given})
+            total = total + (table[entering.detach().int()] * cost.fan_out).sum()
+            slope = cost.slope.float()[entering.detach().int()] * cost.fan_out
+            (back,) = torch.autograd.grad(entering, given, slope)
+            push = back.view_as(levels) + (0 if push is None else push)
+        active = (levels != 0).sum() if active is None else active
+        ctx.is_quiet = float(active) < floor * levels.numel()
+        ctx.cost, ctx.moved = layer.direct, moved
+        ctx.save_for_backward(step, levels, push)
+        return bursts.view_as(bursts), total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad, grad_cost = grads
+        if ctx.is_quiet or not bool(grad_cost):
+            return grad, None, None, None, None, None
+        step, levels, push = ctx.saved_tensors
+        factor = grad_cost.float() / _along_channels(step, levels)
+        extended = grad
+        if ctx.cost is not None:
+            extended = ctx.cost.add_gradient(extended, levels, factor)
+        if push is not None:
+            extended = extended + (push * factor).to(grad.dtype)
+        if not ctx.needs_input_grad[1]:
+            return extended, None, None, None, None, None
+        if step.numel() == 1 and push is None:
+            by_step = -ctx.moved * grad_cost / step
+        else:  # the cost has no scale: it falls as the step grows
+            extra = (extended - grad).float() * levels
+            axes = [n for n in range(levels.dim()) if n != 2]
+            by_step = -(extra.sum() if step.numel() == 1 else extra.sum(axes))
+        return extended, by_step.reshape(step.shape).to(step.dtype), None, None, None, None
+
+
+def _along_channels(step: Tensor, levels: Tensor) -> Tensor:
+    return step.reshape([1, 1, -1] + [1] * (levels.dim() - 3)) if step.numel() > 1 else step
