@@ -253,9 +253,8 @@ def record(model: nn.Module, inputs: Tensor) -> list[Output]:
 
         return keep
 
-    inner = {
-        m.output for m in model.modules() if isinstance(m, Neuron)
-    }  # the neuron itself is told
+    # Of a neuron, the neuron itself is reported, not its output.
+    inner = {m.output for m in model.modules() if isinstance(m, Neuron)}
     hooks = [
         m.register_forward_hook(hook(path)) for path, m in model.named_modules() if m not in inner
     ]
