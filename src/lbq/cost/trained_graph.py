@@ -156,7 +156,7 @@ class TrainedGraph(Context):
         self._instants: dict[str, frozenset[int]] = {INPUT: frozenset()}
         self._begins_unseen = False
         layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps or None)
-        term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1), max_size=None)
+        term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1.0), max_size=None)
         self._input = SymbolicValue(terms=(term,), layout=layout)
         try:
             captured = capture(model, example, batch_axis=batch_axis)
@@ -269,7 +269,7 @@ class TrainedGraph(Context):
         path, shape = self.add(call.path, node, *self._sources(source)), call.shape[2:] or (1,)
         layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
         layout = replace(layout, axes=layout.axes[: len(call.shape)])
-        term = ScaledInput(source=path, shape=shape, scale=numbers(1), max_size=max_level)
+        term = ScaledInput(source=path, shape=shape, scale=numbers(1.0), max_size=max_level)
         return SymbolicValue(terms=(term,), layout=layout)
 
     def _not_followed(self, call: Call) -> Any:

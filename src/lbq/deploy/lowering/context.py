@@ -228,7 +228,7 @@ class Context:
 
     def given(self, path: str, layout: Layout) -> SymbolicValue:
         """Return the currents that a node gives as a value."""
-        term = ScaledInput(source=path, shape=layout.node, scale=numbers(1), max_size=None)
+        term = ScaledInput(source=path, shape=layout.node, scale=numbers(1.0), max_size=None)
         return SymbolicValue(terms=(term,), layout=layout)
 
     def moved(
@@ -363,7 +363,7 @@ class Context:
             return term
         node = Shortcut(self.to_dtype(term.scale), max_input=term.max_size, has_time=value.has_time)
         return replace(
-            term, source=self.add(name, node, term.source), scale=numbers(1), max_size=None
+            term, source=self.add(name, node, term.source), scale=numbers(1.0), max_size=None
         )
 
 

@@ -199,7 +199,7 @@ def matmul(context: Context, call: Call) -> Symbolic:
         left=first,
         right=second,
         layout=_product_layout(first, second),
-        scale=numbers(1),
+        scale=numbers(1.0),
     )
 
 
@@ -244,7 +244,7 @@ def _associated(
     made = context.materialize(first)
     left, right = (made, c) if left_first else (a, made)
     return PendingProduct(
-        path=path, left=left, right=right, layout=_product_layout(left, right), scale=numbers(1)
+        path=path, left=left, right=right, layout=_product_layout(left, right), scale=numbers(1.0)
     )
 
 

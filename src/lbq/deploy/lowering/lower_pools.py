@@ -78,7 +78,7 @@ def _over_space(context: Context, call: Call, source: Call, axes: set[int], kind
         pending = None if window.is_max else context.pending(source)
         if pending and pending.geometry:
             pools = (*pending.pools, (context.path(call, "pool"), window))
-            made = pending.folded(numbers(1 / size if kind == "mean" else 1))
+            made = pending.folded(numbers(1 / size if kind == "mean" else 1.0))
             return replace(made, pools=pools, layout=after)
         signal = context.signal_of(source)
     else:

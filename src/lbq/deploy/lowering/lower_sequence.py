@@ -50,11 +50,11 @@ def _scaled_thresholds(signal: SymbolicValue, node: LevelNeuron) -> tuple[Symbol
     are_currents = all(term.max_size is None for term in signal.terms)
     are_equal = all(torch.equal(term.scale, scale) for term in signal.terms)
     if signal.is_concatenated or not are_currents or not are_equal or not bool((scale > 0).all()):
-        return signal, numbers(1)
+        return signal, numbers(1.0)
     if bool((scale != 1).any()):
         node.thresholds = (node.thresholds.double() / scale).to(node.thresholds.dtype)
         node.reset_amount = (node.reset_amount.double() / scale).to(node.reset_amount.dtype)
-    terms = tuple(replace(term, scale=numbers(1)) for term in signal.terms)
+    terms = tuple(replace(term, scale=numbers(1.0)) for term in signal.terms)
     return replace(signal, terms=terms), scale
 
 

@@ -71,7 +71,7 @@ class Lowering(Context):
         timesteps = len(example) if has_time else None
         network = LoweredNetwork(timesteps=timesteps or 0, input_shape=shape, takes_frames=has_time)
         super().__init__(network, dtype)
-        term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1), max_size=None)
+        term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1.0), max_size=None)
         layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
         self._input = SymbolicValue(terms=(term,), layout=layout)
         for call in captured.calls:
