@@ -17,12 +17,9 @@ such option. Compare the ratios.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ from typing import Any
 import torch
 from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_agree, products_of
 from inference_sweeps import growth, sweep
-from measure import Run, interleaved, write_record
+from measure import ONEDNN_CAPS, Run, interleaved, on_each_isa, write_record
 from sparse_networks import (
     BY_STAGE,
     UNIFORM,
@@ -46,13 +43,6 @@ from lbq.deploy import LoweredNetwork, run_network
 from lbq.deploy.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
 
-ONEDNN_CAPS = {
-    "avx2": "AVX2",
-    "avx2vnni": "AVX2_VNNI",
-    "avx512": "AVX512_CORE",
-    "avx512vnni": "AVX512_CORE_VNNI",
-    "amx": "AVX512_CORE_AMX",
-}
 ACTIVITY = {"uniform": UNIFORM, "stage": BY_STAGE}
 LEVELS = (*ACTIVITY, "trained")
 WATCHED = 200
@@ -210,21 +200,8 @@ def main() -> None:
     record |= settings
     if not options.isas:
         record["best"] = measure(options)
-    for isa in options.isas or ():
-        if len(options.isas) == 1 and os.environ.get("LBQ_ISA") == isa:
-            record[isa] = measure(options)
-            continue
-        print(f"\n== {isa}", flush=True)
-        out = Path(f"{options.out or 'bench_inference'}.{isa}.json")
-        capped = {**os.environ, "LBQ_ISA": isa, "ONEDNN_MAX_CPU_ISA": ONEDNN_CAPS[isa]}
-        rest = [a for a in sys.argv[1:] if a not in (*ONEDNN_CAPS, "--isas")]
-        if options.out:
-            at = rest.index("--out")
-            del rest[at : at + 2]
-        command = [sys.executable, __file__, *rest, "--isas", isa, "--out", str(out)]
-        subprocess.run(command, env=capped, check=True)  # noqa: S603 -- ourselves
-        record[isa] = json.loads(out.read_text())[isa]
-        out.unlink()
+    for isa, found in on_each_isa(options.isas or ()).items():
+        record[isa] = found["best"]
     write_record(options.out, record)
 
 

@@ -13,20 +13,16 @@ Interleaved, one image, one thread. ``--isas`` limits the engine (``LBQ_ISA``) a
 """
 
 import argparse
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
-from bench_inference import ONEDNN_CAPS, timed
-from dense_engines import onnx_runs
+from bench_inference import timed
+from dense_engines import int8_onnx, onnx_runs
+from measure import ONEDNN_CAPS, on_each_isa, write_record
 from torch import nn
 
 import lbq
@@ -51,35 +47,9 @@ def with_relus(model: SpikeFormer) -> SpikeFormer:
 
 
 def int8_model(model: SpikeFormer, size: int) -> bytes:
-    """Return a network with ReLUs as an ONNX model that ONNX Runtime's tool quantised."""
-    from onnxruntime.quantization import (  # noqa: PLC0415 -- an extra
-        CalibrationDataReader,
-        QuantFormat,
-        quantize_static,
-    )
-    from onnxruntime.quantization.preprocess import quant_pre_process  # noqa: PLC0415
-
-    class Images(CalibrationDataReader):
-        def __init__(self) -> None:
-            dice = np.random.default_rng(0)
-            self.left = [dice.random((1, 3, size, size), np.float32) for _ in range(4)]
-
-        def get_next(self) -> dict[str, Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-            return {"images": self.left.pop()} if self.left else None
-
-    with tempfile.TemporaryDirectory() as folder:
-        real, ready, done = (str(Path(folder) / f"{n}.onnx") for n in ("real", "ready", "done"))
-        torch.onnx.export(
-            model,
-            (torch.randn(1, 3, size, size),),
-            real,
-            input_names=["images"],
-            dynamo=False,
-            opset_version=17,
-        )
-        quant_pre_process(real, ready, skip_symbolic_shape=True)
-        quantize_static(ready, done, Images(), quant_format=QuantFormat.QDQ, per_channel=True)
-        return Path(done).read_bytes()
+    """Return a network with ReLUs in int8, for random images of this size."""
+    torch.manual_seed(0)
+    return int8_onnx(model, torch.rand(4, 3, size, size))
 
 
 @torch.no_grad()
@@ -166,32 +136,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--data", default=str(Path(os.environ.get("LBQ_DATA", ".")) / "cifar10"))
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.part or not options.isas:
-        record = measure(options)
-    else:
-        record = {"commit": git_commit(), "activity of the 5 M network": options.activity}
-        for isa in options.isas:
-            print(f"\n== {isa}", flush=True)
-            with tempfile.TemporaryDirectory() as folder:
-                out = Path(folder) / "part.json"
-                line = [
-                    sys.executable,
-                    __file__,
-                    "--part",
-                    "--out",
-                    str(out),
-                    "--data",
-                    options.data,
-                ]
-                line += ["--rounds", str(options.rounds), "--activity", str(options.activity)]
-                line += ["--networks", *options.networks]
-                capped = {**os.environ, "LBQ_ISA": isa, "ONEDNN_MAX_CPU_ISA": ONEDNN_CAPS[isa]}
-                subprocess.run(line, env=capped, check=True)  # noqa: S603 -- ourselves
-                record[isa] = json.loads(out.read_text())
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    record: dict[str, Any] = {"commit": git_commit()}
+    record["activity of the 5 M network"] = options.activity
+    record |= on_each_isa(options.isas) if options.isas else measure(options)
+    write_record(options.out, record)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations
 ``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes
 it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step,
 for as many epochs in all. ``pocket`` starts from the ReLU network in results/training, turned
-into bursts by ``lbq.from_ann``, and is taught by it. A share is that of the accumulations before
-tuning. One record per
-way and seed in ``--out``; those that exist are not run again.
+into bursts by ``lbq.from_ann``. That network teaches ``taught-*``; ``distil-*`` are taught by what
+they were before tuning. A share is that of the accumulations before tuning. One record per way and
+seed in ``--out``; those that exist are not run again.
 """
 
 import argparse
@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
+from trained_network import ann_recipe, trained_ann
 
 import lbq
 from lbq.cli.samples import open_samples, sample_batches
@@ -39,18 +40,17 @@ from lbq.train.optim import (
     learning_rate_factor,
     set_learning_rate,
 )
-from lbq.train.recipe import Recipe, recipe_from_document
+from lbq.train.recipe import Recipe
 from lbq.train.recipes import pocket_budget
 from lbq_paper.experiments import ABLATION, LBQ, study_recipe
 from lbq_paper.measure import measure
 
-ANN = Path(__file__).parents[1] / "results" / "training" / "pocket-ann"
 TUNING_LR = {"cells": 0.05, "pocket": 0.02}
 RAMP = 0.25
 """Share of the tuning over which the weight of a term rises."""
 
-Term = Callable[[], Tensor]
-"""What is added to the loss after a forward pass."""
+TEACHERS = {"distil": "start", "taught": "ann"}
+"""Ways that have a teacher: the network before tuning, or the ReLU network of pocket size."""
 
 
 class Watched:
@@ -156,11 +156,14 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"tune-unary-popcount-{share}", {"tables": ("unary", "popcount"), "share": share}
         concave = tuple(float(torch.tensor(1.0 + level).log2()) for level in range(6))
         yield f"tune-log-{share}", {"tables": (concave,), "share": share}
-        yield f"distil-popcount-{share}", {"tables": ("popcount",), "share": share, "teach": True}
+        for kind, teacher in TEACHERS.items():
+            tables = {"tables": ("popcount",), "share": share}
+            yield f"{kind}-popcount-{share}", {"teacher": teacher, **tables}
         yield f"steps-popcount-{share}", {"tables": ("popcount",), "share": share, "only": "step"}
         if options.size == "cells":
             yield f"scratch-popcount-{share}", {"scratch": "popcount", "share": share}
-    yield "distil", {"teach": True}
+    for kind, teacher in TEACHERS.items():
+        yield kind, {"teacher": teacher}
     for weight in (0.3, 1.0, 3.0):
         yield f"hoyer-{weight}", {"of_bursts": "hoyer", "weight": weight}
         yield f"planes-{weight}", {"of_bursts": "planes", "weight": weight}
@@ -232,16 +235,18 @@ def with_powers(model: nn.Module, recipe: Recipe) -> nn.Module:
 
 def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train and measure, unless there is a record."""
-    path = options.out / options.size / f"{name}-{seed}.json"
+    path = options.out / f"{options.size}-{options.epochs}-epochs" / f"{name}-{seed}.json"
     if path.exists():
         return json.loads(path.read_text())
     began = time.time()
     if "plain" in way:
         return trained_plainly(name, way, seed, options, path)
-    model, recipe, data, ann = start(seed, options)
+    model, recipe, data = start(seed, options)
+    before_tuning = partial(deepcopy, model)
     images = next(sample_batches(data, split="train", limit=256, batch=256)).real
     before = cost_of(model, images)
-    teacher = ann if way.get("teach") else None
+    teachers = {"start": before_tuning, "ann": trained_ann}
+    teacher = teachers[way["teacher"]]().eval() if "teacher" in way else None
     if "scratch" in way:
         recipe = replace(
             recipe,
@@ -343,16 +348,15 @@ def small_recipe(neuron: NeuronConfig, seed: int, options: argparse.Namespace) -
     )
 
 
-def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data, nn.Module]:
-    """Return the trained network that is tuned, and the one that teaches."""
+def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data]:
+    """Return the trained network that is tuned."""
     if options.size == "pocket":
         return _start_from_ann(seed, options)
     recipe = small_recipe(replace(LBQ, max_level=options.max_level), seed, options)
     folder = options.runs / f"start-{seed}"
     train_whole(recipe, folder, options.threads)
     data = open_samples(recipe, source=options.data, cache=options.cache)
-    model = load_run(folder).model
-    return model, recipe, data, deepcopy(model).eval()
+    return load_run(folder).model, recipe, data
 
 
 def pocket_recipe(known: Recipe, seed: int, max_level: int) -> Recipe:
@@ -362,15 +366,12 @@ def pocket_recipe(known: Recipe, seed: int, max_level: int) -> Recipe:
     return replace(known, name="pocket-budget", precision="fp32", seed=seed, model=model)
 
 
-def _start_from_ann(
-    seed: int, options: argparse.Namespace
-) -> tuple[nn.Module, Recipe, Data, nn.Module]:
+def _start_from_ann(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data]:
     """Return the network of the recipe ``pocket-budget`` with what ``from_ann`` chose."""
-    known = recipe_from_document(json.loads(ANN.with_suffix(".json").read_text())["recipe"])
+    known = ann_recipe()
     data = open_samples(known, source=options.data, cache=options.cache)
-    ann = build_network(known.model, num_classes=data.num_classes).eval()
-    ann.load_state_dict(load_file(ANN.with_suffix(".safetensors")))
     samples = next(sample_batches(data, split="train", limit=256, batch=256)).real
+    ann = trained_ann()
     chosen = lbq.from_ann(ann, [samples], max_level=options.max_level, timesteps=1)
     recipe = pocket_recipe(known, seed, options.max_level)
     model = build_network(recipe.model, num_classes=data.num_classes).eval()
@@ -380,7 +381,7 @@ def _start_from_ann(
         mine.step.load_state_dict(theirs.step.state_dict())  # pyright: ignore
     with torch.no_grad():
         torch.testing.assert_close(model(samples), chosen(samples), rtol=1e-4, atol=1e-4)
-    return model, recipe, data, ann
+    return model, recipe, data
 
 
 def main() -> None:

@@ -1,14 +1,28 @@
 """Interleaved timing, the bytes saved for the backward pass, and records."""
 
+import argparse
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Run = Callable[[], object]
+ONEDNN_CAPS = {
+    "avx2": "AVX2",
+    "avx2vnni": "AVX2_VNNI",
+    "avx512": "AVX512_CORE",
+    "avx512vnni": "AVX512_CORE_VNNI",
+    "amx": "AVX512_CORE_AMX",
+}
+"""Instruction sets of the engine, and their names in oneDNN."""
 
 
 def interleaved(
@@ -54,6 +68,28 @@ def write_record(out: Path | None, record: Mapping[str, object]) -> None:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def on_each_isa(isas: Iterable[str]) -> dict[str, Any]:
+    """Run this program once per instruction set, without ``--isas``; return what each recorded.
+
+    A process is limited when it starts: the engine by ``LBQ_ISA``, oneDNN and OpenVINO by
+    ``ONEDNN_MAX_CPU_ISA``. ONNX Runtime has no such option.
+    """
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--isas", nargs="+")
+    own.add_argument("--out")
+    others = own.parse_known_args()[1]
+    records: dict[str, Any] = {}
+    for isa in isas:
+        print(f"\n== {isa}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "record.json"
+            limits = {"LBQ_ISA": isa, "ONEDNN_MAX_CPU_ISA": ONEDNN_CAPS[isa]}
+            command = [sys.executable, sys.argv[0], *others, "--out", str(out)]
+            subprocess.run(command, env=os.environ | limits, check=True)  # noqa: S603 -- ourselves
+            records[isa] = json.loads(out.read_text())
+    return records
 
 
 def _wait_for(device: str) -> None:

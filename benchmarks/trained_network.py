@@ -1,11 +1,13 @@
-"""Pretrained networks with real images: lowered, and as integers."""
+"""Pretrained networks with real images: lowered, and as integers; the ReLU network beside them."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 import lbq
 from lbq.cli.samples import open_samples, sample_batches
@@ -14,10 +16,12 @@ from lbq.deploy import LoweredNetwork
 from lbq.models import SpikingResNet
 from lbq.pretrained import pretrained_recipe
 from lbq.train import build_network
+from lbq.train.recipe import Recipe, recipe_from_document
 
 POCKET = "pocket-cifar10"
 """The paper's ResNet-20 at an eighth of its width."""
 WIDTH = 0.125
+ANN = Path(__file__).parents[1] / "results" / "training" / "pocket-ann"
 
 
 class Trained(NamedTuple):
@@ -52,3 +56,15 @@ def pocket_integers(source: str, *, batch: int) -> tuple[LoweredNetwork, torch.T
     known = open_trained(POCKET, source, calibration=256)
     net = lbq.to_fixed_point(known.lowered, pixels=known.pixels, calibration=known.calibration)
     return net, next(sample_batches(known.data, limit=batch, batch=batch)).raw
+
+
+def ann_recipe() -> Recipe:
+    """Return the recipe of the trained ReLU network of pocket size."""
+    return recipe_from_document(json.loads(ANN.with_suffix(".json").read_text())["recipe"])
+
+
+def trained_ann() -> nn.Module:
+    """Return the trained ReLU network of pocket size."""
+    ann = build_network(ann_recipe().model, num_classes=10).eval()
+    ann.load_state_dict(load_file(ANN.with_suffix(".safetensors")))
+    return ann

@@ -120,7 +120,8 @@ def _what_it_came_to(record: Document, config: TrainConfig) -> dict[str, str]:
 def _how_it_was_made(record: Document, config: TrainConfig) -> dict[str, str]:
     optim = config.optim
     source = f"{config.data.source}, " if isinstance(config, Recipe) else ""
-    return {
+    rows = {"started from": record["started_from"]} if "started_from" in record else {}
+    return rows | {
         "trained": (
             f"{config.epochs} epochs of batches of {config.batch}, {optim.kind} at {optim.lr}, "
             f"seed {config.seed}"
