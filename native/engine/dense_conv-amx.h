@@ -24,8 +24,8 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Find the rows of `count` tiles from `first` on: rows[tap][tile]. Positions across a border or image row are copied to
-// be evenly spaced.
+// Find the rows of `count` tiles from `first` on: rows[tap][tile]. Positions of different image rows are copied to be
+// evenly spaced.
 void line_up(const DenseBlock& block, int64_t first, int64_t count, std::vector<Rows>& rows,
              std::vector<uint8_t>& copies) {
   rows.resize(block.taps * count);
@@ -33,16 +33,17 @@ void line_up(const DenseBlock& block, int64_t first, int64_t count, std::vector<
   uint8_t* to = copies.data();
   for (int64_t tap = 0; tap < block.taps; ++tap)
     for (int64_t tile = 0; tile < count; ++tile) {
-      const uint8_t* const* pixels = block.pixels + tap * block.positions + (first + tile) * kTileRows;
+      const uint8_t* const* pixels = block.pixels + (first + tile) * kTileRows;
+      const int64_t at = block.taps_at[tap];
       const int64_t stride = reinterpret_cast<intptr_t>(pixels[1]) - reinterpret_cast<intptr_t>(pixels[0]);
       bool is_even = true;
       for (int64_t row = 1; row < kTileRows; ++row)
         is_even &= reinterpret_cast<intptr_t>(pixels[row]) - reinterpret_cast<intptr_t>(pixels[row - 1]) == stride;
-      rows[tap * count + tile] = is_even ? Rows{pixels[0], stride} : Rows{to, block.channels};
+      rows[tap * count + tile] = is_even ? Rows{pixels[0] + at, stride} : Rows{to, block.channels};
       if (is_even) continue;
       for (int64_t row = 0; row < kTileRows; ++row)
         for (int64_t channel = 0; channel < block.channels; channel += kTileChannels, to += kTileChannels)
-          store_vector(to, load_vector(pixels[row] + channel));
+          store_vector(to, load_vector(pixels[row] + at + channel));
     }
 }
 

@@ -36,72 +36,84 @@ inline void finish_quads(const DenseBlock& block, int32_t* to, Vector sum) {
   store_vector(to, block.overwrites ? sum : add_words(load_vector(to), sum));
 }
 
-// One register tile: `kPositions` from `first` on, the panel of block `b` at `output`.
-template <int64_t kPositions>
-void dense_tile(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
+// The pixels of the positions of a tile. Evenly spaced pairs need one pointer: one for each position would not fit the
+// registers.
+template <int64_t kPositions, bool kIsEven>
+struct TilePixels {
+  static constexpr int64_t kGroup = kIsEven ? 2 : 1;
+  const uint8_t* first[kPositions / kGroup];
+  int64_t step;
+
+  TilePixels(const DenseBlock& block, int64_t position) : step(block.step) {
+    for (int64_t g = 0; g < kPositions / kGroup; ++g) first[g] = block.pixels[position + g * kGroup];
+  }
+  Vector quad(int64_t p, int64_t at) const { return spread_quad(first[p / kGroup] + at + p % kGroup * step); }
+};
+
+// One register tile: `kPositions` from `position` on, the panel of block `b` at `output`.
+template <int64_t kPositions, bool kIsEven>
+void dense_tile(const DenseBlock& block, int64_t b, int64_t position, int64_t output) {
   Vector sum[kPositions][kQuadVectors];
   for (int64_t p = 0; p < kPositions; ++p)
     for (int64_t v = 0; v < kQuadVectors; ++v) sum[p][v] = Vector{};
   const int8_t* weights = block.panel_of(b, output);
+  const TilePixels<kPositions, kIsEven> pixels(block, position);
   for (int64_t tap = 0; tap < block.taps; ++tap) {
-    const uint8_t* const* pixels = block.pixels + tap * block.positions + first;
-    for (int64_t channel = 0; channel < block.channels; channel += 4, weights += 4 * kPanel) {
+    const int64_t last = block.taps_at[tap] + block.channels;
+    for (int64_t at = block.taps_at[tap]; at < last; at += 4, weights += 4 * kPanel) {
       const Vector weight[kQuadVectors] = {load_vector(weights), load_vector(weights + 4 * kWords)};
       for (int64_t p = 0; p < kPositions; ++p) {
-        const Vector levels = spread_quad(pixels[p] + channel);
+        const Vector levels = pixels.quad(p, at);
         for (int64_t v = 0; v < kQuadVectors; ++v) sum[p][v] = add_dots(sum[p][v], levels, weight[v]);
       }
     }
   }
   for (int64_t p = 0; p < kPositions; ++p)
     for (int64_t v = 0; v < kQuadVectors; ++v)
-      finish_quads(block, block.sums_of(b) + (first + p) * block.outputs + output + v * kWords, sum[p][v]);
+      finish_quads(block, block.sums_of(b) + (position + p) * block.outputs + output + v * kWords, sum[p][v]);
 }
 
-// The same for a panel whose second half is padding. Sixteen channels at once amortise the load of a pixel's address.
-template <int64_t kPositions>
-void half_tile(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
-  constexpr int64_t kAtOnce = 4;
+// The same for a panel whose second half is padding.
+template <int64_t kPositions, bool kIsEven>
+void half_tile(const DenseBlock& block, int64_t b, int64_t position, int64_t output) {
   Vector sum[kPositions];
   for (int64_t p = 0; p < kPositions; ++p) sum[p] = Vector{};
   const int8_t* weights = block.panel_of(b, output);
+  const TilePixels<kPositions, kIsEven> pixels(block, position);
   for (int64_t tap = 0; tap < block.taps; ++tap) {
-    const uint8_t* const* pixels = block.pixels + tap * block.positions + first;
-    int64_t channel = 0;
-    for (; channel + 4 * kAtOnce <= block.channels; channel += 4 * kAtOnce, weights += kAtOnce * 4 * kPanel) {
-      Vector weight[kAtOnce];
-      for (int64_t q = 0; q < kAtOnce; ++q) weight[q] = load_vector(weights + q * 4 * kPanel);
-      for (int64_t p = 0; p < kPositions; ++p) {
-        const uint8_t* levels = pixels[p] + channel;
-        for (int64_t q = 0; q < kAtOnce; ++q) sum[p] = add_dots(sum[p], spread_quad(levels + 4 * q), weight[q]);
-      }
-    }
-    for (; channel < block.channels; channel += 4, weights += 4 * kPanel) {
+    const int64_t last = block.taps_at[tap] + block.channels;
+    for (int64_t at = block.taps_at[tap]; at < last; at += 4, weights += 4 * kPanel) {
       const Vector weight = load_vector(weights);
-      for (int64_t p = 0; p < kPositions; ++p) sum[p] = add_dots(sum[p], spread_quad(pixels[p] + channel), weight);
+      for (int64_t p = 0; p < kPositions; ++p) sum[p] = add_dots(sum[p], pixels.quad(p, at), weight);
     }
   }
   for (int64_t p = 0; p < kPositions; ++p)
-    finish_quads(block, block.sums_of(b) + (first + p) * block.outputs + output, sum[p]);
+    finish_quads(block, block.sums_of(b) + (position + p) * block.outputs + output, sum[p]);
 }
 
-template <int64_t kPositions, bool kIsHalf>
+template <int64_t kPositions, bool kIsHalf, bool kIsEven>
 int64_t dense_tiles(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
   for (; first + kPositions <= block.positions; first += kPositions) {
     if (kIsHalf) {
-      half_tile<kPositions>(block, b, first, output);
+      half_tile<kPositions, kIsEven>(block, b, first, output);
     } else {
-      dense_tile<kPositions>(block, b, first, output);
+      dense_tile<kPositions, kIsEven>(block, b, first, output);
     }
   }
   return first;
 }
 
+template <bool kIsHalf, bool kIsEven>
+int64_t large_tiles(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
+  first = dense_tiles<kIsHalf ? kHalfPositions : kDensePositions, kIsHalf, kIsEven>(block, b, first, output);
+  return dense_tiles<4, kIsHalf, kIsEven>(block, b, first, output);
+}
+
 template <bool kIsHalf>
 void dense_panel(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
-  first = dense_tiles<kIsHalf ? kHalfPositions : kDensePositions, kIsHalf>(block, b, first, output);
-  first = dense_tiles<4, kIsHalf>(block, b, first, output);
-  dense_tiles<1, kIsHalf>(block, b, first, output);
+  first = block.step ? large_tiles<kIsHalf, true>(block, b, first, output)
+                     : large_tiles<kIsHalf, false>(block, b, first, output);
+  dense_tiles<1, kIsHalf, false>(block, b, first, output);
 }
 
 // Zero the sums of padding, from `output` to the end of its panel.

@@ -54,7 +54,7 @@ void dense_block(const DenseBlock& block) {
   for (int64_t b = 0; b < block.blocks; ++b)
     for (int64_t position = 0; position < block.positions; ++position)
       for (int64_t tap = 0; tap < block.taps; ++tap) {
-        const uint8_t* pixel = block.pixels[tap * block.positions + position];
+        const uint8_t* pixel = block.pixels[position] + block.taps_at[tap];
         for (int64_t channel = 0; channel < block.channels; ++channel)
           for (int64_t output = 0; output < block.outputs; ++output) {
             const int8_t* weights = block.panel_of(b, output) + tap * block.channels;  // of one output: its panel

@@ -48,7 +48,9 @@ int64_t count_pairs_scalar(const uint8_t* bytes, int64_t count);
 // ---- dense: every channel ----
 
 struct DenseBlock {
-  const uint8_t* const* pixels;  // [taps][positions]: the channels that a position reads through a tap
+  const uint8_t* const* pixels;  // [positions]: the channels that a position reads through a tap,
+  const int64_t* taps_at;        // this many bytes from there
+  int64_t step;                  // bytes between positions 2i and 2i + 1; 0: it differs
   int64_t taps, positions, channels;
   const int8_t* weights;    // [blocks][outputs / panel][taps][channels / 4][panel][4]
   int64_t blocks, outputs;  // outputs of a block: 32, 64 or 128

@@ -189,40 +189,75 @@ void add_pairs(const SumContext& context, const PackedSynapse& synapse, const Pa
   }
 }
 
-// ---- dense ----
+// ---- dense and depthwise: what a region reads ----
+
+// The levels that a region reads, with zeros around them where the window has padding.
+struct Seen {
+  const uint8_t* levels;          // of the first instant and image, from the corner of the first window on
+  int64_t image_size, time_size;  // bytes between two images, two instants
+  int64_t row_step, column_step;  // bytes between the windows of neighbouring outputs
+};
+
+// Copy the part of an image that a region reads, with zeros around it: [rows][columns][stride].
+void copy_padded(const PackedSynapse& synapse, const Value& value, const uint8_t* image, int64_t first_row, int64_t rows,
+                 int64_t columns, uint8_t* to) {
+  const int64_t left = synapse.window.padding[1], stride = value.stride;
+  const int64_t begin = std::min(left, columns), end = std::clamp(value.shape.width + left, begin, columns);
+  for (int64_t row = first_row; row < first_row + rows; ++row, to += columns * stride) {
+    const bool is_there = row >= 0 && row < value.shape.height;
+    std::memset(to, 0, (is_there ? begin : columns) * stride);
+    if (!is_there) continue;
+    std::memcpy(to + begin * stride, image + row * value.shape.width * stride, (end - begin) * stride);
+    std::memset(to + end * stride, 0, (columns - end) * stride);
+  }
+}
+
+Seen find_seen(const SumContext& context, const PackedSynapse& synapse, const Region& region, ThreadScratch& scratch) {
+  const Window& window = synapse.window;
+  const Value& value = context.plan.value(synapse.node_input);
+  const auto* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
+  const int64_t stride = value.stride, image = value.shape.height * value.shape.width * stride;
+  const int64_t images = region.last_image - region.first_image, instant = context.chunk.batch * image;
+  const bool is_padded = window.padding[0] > 0 || window.padding[1] > 0;
+  const auto reach = [&](int axis, int64_t count) {
+    return (count - 1) * window.stride[axis] + (window.kernel[axis] - 1) * window.dilation[axis] + 1;
+  };
+  const int64_t rows = reach(0, region.last_row - region.first_row);
+  const int64_t columns = is_padded ? reach(1, synapse.to.width) : value.shape.width;
+  const int64_t first_row = region.first_row * window.stride[0] - window.padding[0];
+  scratch.taps_at.clear();
+  for (int64_t i = 0; i < window.kernel[0]; ++i)
+    for (int64_t j = 0; j < window.kernel[1]; ++j)
+      scratch.taps_at.push_back((i * window.dilation[0] * columns + j * window.dilation[1]) * stride);
+  Seen seen{levels + region.first_image * image + first_row * columns * stride, image, instant,
+            window.stride[0] * columns * stride, window.stride[1] * stride};
+  if (!is_padded) return seen;
+  seen.image_size = rows * columns * stride;
+  seen.time_size = images * seen.image_size;
+  const size_t bytes = region.instants * seen.time_size + kSlack;
+  if (scratch.padded.size() < bytes) scratch.padded.resize(bytes);
+  seen.levels = scratch.padded.data();
+  for (int64_t t = 0; t < region.instants; ++t)
+    for (int64_t i = 0; i < images; ++i)
+      copy_padded(synapse, value, levels + t * instant + (region.first_image + i) * image, first_row, rows, columns,
+                  scratch.padded.data() + t * seen.time_size + i * seen.image_size);
+  return seen;
+}
 
 void add_dense(const SumContext& context, const PackedSynapse& synapse, const Region& region, bool overwrites,
-                 ThreadScratch& scratch) {
-  const Value& value = context.plan.value(synapse.node_input);
-  const uint8_t* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
-  const int64_t pixels = value.shape.height * value.shape.width;
-  scratch.nothing.resize(std::max<size_t>(scratch.nothing.size(), value.stride), 0);
-  scratch.pixels.resize(synapse.taps * region.instants * region.positions);
-  const uint8_t** seen = scratch.pixels.data();
-  for (int64_t tap = 0; tap < synapse.taps; ++tap) {
-    const int32_t* rows = &synapse.row_seen[tap / synapse.columns * synapse.to.height];
-    const int32_t* columns = &synapse.column_seen[tap % synapse.columns * synapse.to.width];
-    const auto is_there = [](int32_t pixel) { return pixel >= 0; };
-    const int32_t *end = columns + synapse.to.width, *begin = std::find_if(columns, end, is_there);
-    const int64_t first = begin - columns;  // columns inside the image are contiguous and evenly spaced
-    const int64_t last = std::find_if_not(begin, end, is_there) - columns;
-    const int64_t step = last - first > 1 ? (begin[1] - begin[0]) * value.stride : 0;
-    for (int64_t t = 0; t < region.instants; ++t)
-      for (int64_t image = region.first_image; image < region.last_image; ++image) {
-        const uint8_t* instant = levels + (t * context.chunk.batch + image) * pixels * value.stride;
-        for (int64_t row = region.first_row; row < region.last_row; ++row, seen += synapse.to.width) {
-          const bool is_outside = rows[row] < 0 || first == last;
-          const int64_t from = is_outside ? synapse.to.width : first;
-          for (int64_t column = 0; column < from; ++column) seen[column] = scratch.nothing.data();
-          if (is_outside) continue;
-          const uint8_t* pixel = instant + (rows[row] * value.shape.width + *begin) * value.stride;
-          for (int64_t column = first; column < last; ++column) seen[column] = pixel + (column - first) * step;
-          for (int64_t column = last; column < synapse.to.width; ++column) seen[column] = scratch.nothing.data();
-        }
-      }
-  }
+               ThreadScratch& scratch) {
+  const Seen seen = find_seen(context, synapse, region, scratch);
   const int64_t count = region.instants * region.positions;
-  DenseBlock block{scratch.pixels.data(), synapse.taps, count, synapse.dense_channels,
+  scratch.pixels.resize(count);
+  const uint8_t** pixel = scratch.pixels.data();
+  for (int64_t t = 0; t < region.instants; ++t)
+    for (int64_t image = 0; image < region.last_image - region.first_image; ++image)
+      for (int64_t row = 0; row < region.last_row - region.first_row; ++row) {
+        const uint8_t* from = seen.levels + t * seen.time_size + image * seen.image_size + row * seen.row_step;
+        for (int64_t column = 0; column < synapse.to.width; ++column) *pixel++ = from + column * seen.column_step;
+      }
+  const int64_t step = synapse.to.width % 2 == 0 ? seen.column_step : 0;
+  DenseBlock block{scratch.pixels.data(), scratch.taps_at.data(), step, synapse.taps, count, synapse.dense_channels,
                    reinterpret_cast<const int8_t*>(synapse.dense.data()), region.last_block - region.first_block,
                    synapse.outputs, synapse.to.channels - region.first_block * synapse.outputs,
                    scratch.sums.as<int32_t>(), overwrites};
@@ -230,42 +265,16 @@ void add_dense(const SumContext& context, const PackedSynapse& synapse, const Re
   context.kernels.dense_block(block);
 }
 
-// Copy the part of an image that a region reads, with zeros around it: [rows][columns][stride].
-void copy_padded(const PackedSynapse& synapse, const Value& value, const uint8_t* image, int64_t first_row, int64_t rows,
-                 int64_t columns, std::vector<uint8_t>& padded) {
-  const int64_t left = synapse.window.padding[1], stride = value.stride;
-  const int64_t begin = std::min(left, columns), end = std::clamp(value.shape.width + left, begin, columns);
-  padded.assign(rows * columns * stride + kSlack, 0);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t from = first_row + row;
-    if (from < 0 || from >= value.shape.height) continue;
-    std::memcpy(padded.data() + (row * columns + begin) * stride,
-                image + (from * value.shape.width + begin - left) * stride, (end - begin) * stride);
-  }
-}
-
 void add_depthwise(const SumContext& context, const PackedSynapse& synapse, const Region& region, ThreadScratch& scratch) {
-  const Window& window = synapse.window;
-  const Value& value = context.plan.value(synapse.node_input);
-  const auto* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
-  const auto reach = [&](int axis, int64_t count) {
-    return (count - 1) * window.stride[axis] + (window.kernel[axis] - 1) * window.dilation[axis] + 1;
-  };
-  const int64_t rows = region.last_row - region.first_row, columns = reach(1, synapse.to.width);
-  const int64_t size = value.shape.height * value.shape.width * value.stride, first = region.first_block * synapse.outputs;
-  std::vector<int64_t> taps_at;
-  for (int64_t i = 0; i < window.kernel[0]; ++i)
-    for (int64_t j = 0; j < window.kernel[1]; ++j)
-      taps_at.push_back((i * window.dilation[0] * columns + j * window.dilation[1]) * value.stride);
+  const Seen seen = find_seen(context, synapse, region, scratch);
+  const int64_t rows = region.last_row - region.first_row, first = region.first_block * synapse.outputs;
   int32_t* sums = scratch.sums.as<int32_t>();
   for (int64_t t = 0; t < region.instants; ++t)
-    for (int64_t image = region.first_image; image < region.last_image; ++image) {
-      copy_padded(synapse, value, levels + (t * context.chunk.batch + image) * size,
-                  region.first_row * window.stride[0] - window.padding[0], reach(0, rows), columns, scratch.padded);
-      context.kernels.depthwise_block({scratch.padded.data() + first, rows, synapse.to.width,
-                                       window.stride[0] * columns * value.stride, window.stride[1] * value.stride,
-                                       synapse.taps, taps_at.data(), synapse.depthwise.data() + 2 * first,
-                                       synapse.out_stride, region.last_block - region.first_block, synapse.outputs, sums,
+    for (int64_t image = 0; image < region.last_image - region.first_image; ++image) {
+      context.kernels.depthwise_block({seen.levels + t * seen.time_size + image * seen.image_size + first, rows,
+                                       synapse.to.width, seen.row_step, seen.column_step, synapse.taps,
+                                       scratch.taps_at.data(), synapse.depthwise.data() + 2 * first, synapse.out_stride,
+                                       region.last_block - region.first_block, synapse.outputs, sums,
                                        region.instants * region.positions * synapse.outputs});
       sums += rows * synapse.to.width * synapse.outputs;
     }
