@@ -109,8 +109,9 @@ def tune(
     term: Callable[[float], Tensor | float] = _nothing,
     teacher: nn.Module | None = None,
     only: str = "",
-) -> None:
-    """Train on; ``term`` gets the share of the tuning that is done."""
+) -> list[dict[str, float]]:
+    """Train on, return losses; ``term`` gets the share of the tuning that is done."""
+    curve: list[dict[str, float]] = []
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(only in name)
     model = model.to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
@@ -143,7 +144,9 @@ def tune(
             loss.backward()
             optimizer.step()
             if n % 100 == 0:
+                curve.append({"epoch": round(step / steps, 3), "loss": round(loss.item(), 3)})
                 print(f"  epoch {epoch} step {n}/{steps} loss {loss.item():.3f}", flush=True)
+    return curve
 
 
 def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -224,7 +227,7 @@ def with_powers(model: nn.Module, recipe: Recipe) -> nn.Module:
         other = lbq.BurstLIF(
             4,
             step=deepcopy(neuron.step),
-            decay=neuron.decay,  # pyright: ignore[reportArgumentType]
+            decay=neuron.decay().item(),  # pyright: ignore[reportCallIssue]
             surrogate=deepcopy(neuron.surrogate),
             level_set="powers",
         )
@@ -238,7 +241,7 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
     path = options.out / f"{options.size}-{options.epochs}-epochs" / f"{name}-{seed}.json"
     if path.exists():
         return json.loads(path.read_text())
-    began = time.time()
+    began, curve = time.time(), list[dict[str, float]]()
     if "plain" in way:
         return trained_plainly(name, way, seed, options, path)
     model, recipe, data = start(seed, options)
@@ -277,8 +280,9 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
                 return way["weight"] * min(1.0, done / RAMP) * of_bursts()
 
         if way.get("epochs", options.epochs):
-            tune(model, data, recipe, options, term=term, teacher=teacher, only=way.get("only", ""))
-    return written(path, name, model, data, recipe, options, began)
+            only = way.get("only", "")
+            curve = tune(model, data, recipe, options, term=term, teacher=teacher, only=only)
+    return written(path, name, model, data, recipe, options, began, curve)
 
 
 def trained_plainly(
@@ -297,7 +301,7 @@ def trained_plainly(
     folder = options.runs / f"{name}-{seed}"
     train_whole(recipe, folder, options.threads)
     data = open_samples(recipe, source=options.data, cache=options.cache)
-    return written(path, name, load_run(folder).model, data, recipe, options, began)
+    return written(path, name, load_run(folder).model, data, recipe, options, began, [])
 
 
 def written(
@@ -308,6 +312,7 @@ def written(
     recipe: Recipe,
     options: argparse.Namespace,
     began: float,
+    curve: list[dict[str, float]],
 ) -> dict[str, Any]:
     """Measure on the whole test set and write the record."""
     found = measure(model.eval(), data, recipe, device=torch.device("cpu"))
@@ -327,6 +332,7 @@ def written(
         "active": found.get("active_ratio", 0.0),
         "layers": found["layers"],
         "minutes": round((time.time() - began) / 60, 1),
+        "curve": curve,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")

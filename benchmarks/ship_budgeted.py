@@ -1,7 +1,7 @@
 r"""Put a network that ``budget_search.py pocket --keep`` tuned among the pretrained ones.
 
-    python benchmarks/ship_budgeted.py results/budget/pocket/distil-popcount-0.5-0.json \
-        pocket-budget-cifar10 --budget 0.24
+    python benchmarks/ship_budgeted.py results/budget/pocket-6-epochs/taught-popcount-0.6-0.json \
+        pocket-budget-cifar10 --budget 0.26
 
 copies its weights, writes its record, and needs ``record_exact.py`` after it for exact counts and
 the card.
@@ -63,7 +63,7 @@ def main() -> None:
         "versions": made["versions"],
         "data_sha256": known["data_sha256"],
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
-        "curve": [],
+        "curve": found["curve"],
         "evaluations": [{"epoch": found["epochs"], "accuracy": found["accuracy"]}],
     }
     folder = FOLDER / options.name
