@@ -36,6 +36,11 @@ from lbq.train.provenance import git_commit
 CALIBRATION = 512
 COUNTED = 1_000
 """Test images over which operations are counted."""
+MEMORIES = (
+    (HAN_2016, HAN_2016.sram),
+    (HOROWITZ_2014, HOROWITZ_2014.sram),
+    (HOROWITZ_2014, "DRAM"),
+)
 TIMED_FIRST = "engine, measured"
 """The name that ``timed`` divides by."""
 
@@ -107,15 +112,14 @@ def energy(model: nn.Module, images: Tensor) -> dict[str, Any]:
         "ann_macs": table.ann_macs(),
         "active": table.active_ratio(),
     }
-    for technology in (HAN_2016, HOROWITZ_2014):
+    for technology, memory in MEMORIES:
         report = lbq.EnergyModel(technology=technology).estimate(table)
-        for memory in (technology.sram, "DRAM"):
-            for sums in ("int8, 32-bit sums", "int4, 32-bit sums"):
-                rows = (report[sums], report[memory])
-                found[f"{sums}, {memory}, uJ"] = {
-                    "burst": 1e3 * sum(row.burst_mj for row in rows),
-                    "ann": 1e3 * sum(row.ann_mj for row in rows),
-                }
+        for sums in ("int8, 32-bit sums", "int4, 32-bit sums"):
+            rows = (report[sums], report[memory])
+            found[f"{sums}, {memory}, uJ"] = {
+                "burst": 1e3 * sum(row.burst_mj for row in rows),
+                "ann": 1e3 * sum(row.ann_mj for row in rows),
+            }
     return found
 
 

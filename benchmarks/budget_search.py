@@ -40,6 +40,7 @@ from lbq.train.optim import (
     learning_rate_factor,
     set_learning_rate,
 )
+from lbq.train.provenance import git_commit
 from lbq.train.recipe import Recipe
 from lbq.train.recipes import pocket_budget
 from lbq_paper.experiments import ABLATION, LBQ, study_recipe
@@ -212,16 +213,15 @@ def budget_term(
 
 
 @torch.no_grad()
-def shift_currents(model: nn.Module, images: Tensor, shift: float) -> None:
-    """Lower the bias of every normalisation before a neuron by a part of the neuron's step."""
+def shift_currents(model: nn.Module, shift: float) -> None:
+    """Lower the bias of every normalisation by a part of the mean step."""
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     steps = [neuron.step().mean() for _, neuron in named_neurons(model)]  # pyright: ignore
     for norm in norms:
         norm.bias -= shift * torch.stack(steps).mean()
-    del images
 
 
-def with_powers(model: nn.Module, recipe: Recipe) -> nn.Module:
+def with_powers(model: nn.Module) -> nn.Module:
     """Give every neuron the levels 0, 1, 2, 4."""
     for path, neuron in list(named_neurons(model)):
         other = lbq.BurstLIF(
@@ -232,7 +232,6 @@ def with_powers(model: nn.Module, recipe: Recipe) -> nn.Module:
             level_set="powers",
         )
         model.set_submodule(path, other)
-    del recipe
     return model
 
 
@@ -245,10 +244,9 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
     if "plain" in way:
         return trained_plainly(name, way, seed, options, path)
     model, recipe, data = start(seed, options)
-    before_tuning = partial(deepcopy, model)
     images = next(sample_batches(data, split="train", limit=256, batch=256)).real
     before = cost_of(model, images)
-    teachers = {"start": before_tuning, "ann": trained_ann}
+    teachers = {"start": partial(deepcopy, model), "ann": trained_ann}
     teacher = teachers[way["teacher"]]().eval() if "teacher" in way else None
     if "scratch" in way:
         recipe = replace(
@@ -262,9 +260,9 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
         model = load_run(folder).model
     else:
         if "shift" in way:
-            shift_currents(model, images, way["shift"])
+            shift_currents(model, way["shift"])
         if way.get("powers"):
-            model = with_powers(model, recipe)
+            model = with_powers(model)
         term: Callable[[float], Tensor | float] = _nothing
         if "tables" in way:
             tables = [
@@ -321,6 +319,7 @@ def written(
     record = {
         "way": name,
         "seed": recipe.seed,
+        "commit": git_commit(),
         "epochs": options.epochs,
         "lr": options.lr or TUNING_LR[options.size],
         "weight": options.weight,

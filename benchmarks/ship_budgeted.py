@@ -59,7 +59,7 @@ def main() -> None:
         "minutes": found["minutes"],
         "attempts": 1,
         "machine": machine_name(),
-        "commit": made["commit"],
+        "commit": found["commit"],
         "versions": made["versions"],
         "data_sha256": known["data_sha256"],
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
