@@ -88,8 +88,10 @@ class WorkerPool:
         return {int(pid): code for pid, code in answer.items()}
 
     def close(self):
+        """Ask it to leave: a process forked from this one may still hold the pipe open."""
+        self._ask({"ask": "leave"})
+        self.process.wait(TIMEOUT_S)
         self.process.stdin.close()
-        self.process.wait(10)
         self.process.stdout.close()
 
     def _ask(self, request):
@@ -138,7 +140,7 @@ def work(jobs, request, rank, port):
 
 
 def serve():
-    """Fork what the client asks for until it closes the pipe."""
+    """Fork what the client asks for until it asks to leave or closes the pipe."""
     spec = importlib.util.spec_from_file_location("jobs", JOBS)
     jobs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(jobs)
@@ -160,6 +162,9 @@ def serve():
             answer = {pid: ended[pid] for pid in request["pids"] if pid in ended}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+        if request["ask"] == "leave":
+            break
+    os._exit(0)  # nothing here is worth an orderly end of torch
 
 
 if __name__ == "__main__":
