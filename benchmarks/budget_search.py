@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -110,9 +111,12 @@ def tune(
     term: Callable[[float], Tensor | float] = _nothing,
     teacher: nn.Module | None = None,
     only: str = "",
+    kept: Path,
 ) -> list[dict[str, float]]:
-    """Train on, return losses; ``term`` gets the share of the tuning that is done."""
-    curve: list[dict[str, float]] = []
+    """Train on, return losses; ``term`` gets the share of the tuning that is done.
+
+    Every epoch is kept in ``kept``, and the next call goes on from there.
+    """
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(only in name)
     model = model.to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
@@ -121,7 +125,8 @@ def tune(
     )
     optimizer = build_optimizer(model, config)
     steps = steps_per_epoch(data, recipe.batch)
-    for epoch in range(options.epochs):
+    first, curve = _resumed(kept, model, optimizer)
+    for epoch in range(first, options.epochs):
         batches = train_batches(
             data, seed=recipe.seed + 100, epoch=epoch, global_batch=recipe.batch
         )
@@ -147,7 +152,40 @@ def tune(
             if n % 100 == 0:
                 curve.append({"epoch": round(step / steps, 3), "loss": round(loss.item(), 3)})
                 print(f"  epoch {epoch} step {n}/{steps} loss {loss.item():.3f}", flush=True)
+        _keep_epoch(kept, epoch + 1, model, optimizer, curve)
     return curve
+
+
+def _keep_epoch(
+    path: Path,
+    done: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    curve: list[dict[str, float]],
+) -> None:
+    tensors = {f"model.{key}": value.contiguous() for key, value in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        if parameter in optimizer.state:
+            tensors[f"momentum.{name}"] = optimizer.state[parameter]["momentum_buffer"].contiguous()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, new := path.with_suffix(".new"), {"done": json.dumps([done, curve])})
+    new.replace(path)
+
+
+def _resumed(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, list[dict[str, float]]]:
+    if not path.exists():
+        return 0, []
+    with safe_open(path, "pt") as file:
+        done, curve = json.loads(file.metadata()["done"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
+    for name, parameter in model.named_parameters():
+        if f"momentum.{name}" in tensors:
+            kept = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
+            optimizer.state[parameter]["momentum_buffer"] = kept
+    return done, curve
 
 
 def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -279,7 +317,10 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
 
         if way.get("epochs", options.epochs):
             only = way.get("only", "")
-            curve = tune(model, data, recipe, options, term=term, teacher=teacher, only=only)
+            kept = options.runs / f"{options.epochs}-epochs" / f"{name}-{seed}.safetensors"
+            curve = tune(
+                model, data, recipe, options, term=term, teacher=teacher, only=only, kept=kept
+            )
     return written(path, name, model, data, recipe, options, began, curve)
 
 
