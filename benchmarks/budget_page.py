@@ -61,6 +61,9 @@ WAYS = {
     "planes": "group lasso over bit planes",
     "shift": "biases lowered, then tuned",
     "powers": "levels 0, 1, 2, 4",
+    "untuned-powers": "levels 0, 1, 2, 4, not tuned",
+    "largest": "largest level per layer, then tuned",
+    "largest-untuned": "largest level per layer, not tuned",
     "powers-popcount": "levels 0, 1, 2, 4, budget",
     "narrow": "fewer channels",
     "levels": "fewer levels",
@@ -87,7 +90,9 @@ tuning without a budget.
 {long}
 
 The same with 2 epochs of tuning, seed 0 only. Seeds of this size differ by about half a
-point: smaller differences say nothing.
+point: smaller differences say nothing. "Largest level per layer" lowers the largest level of one
+neuron after the other, each time where an accumulation saved raises the loss on 512 training images
+least, until the cost is reached.
 
 {short}
 

@@ -212,6 +212,10 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     for shift in (0.1, 0.2):
         yield f"shift-{shift}", {"shift": shift}
     yield "powers", {"powers": True}
+    yield "untuned-powers", {"powers": True, "epochs": 0}
+    for share in options.shares:
+        yield f"largest-{share}", {"largest": share}
+        yield f"largest-untuned-{share}", {"largest": share, "epochs": 0}
     if options.size == "cells":  # cheap ways to spend less, trained for as many epochs
         for share in (0.5, 0.75):
             yield f"narrow-{share}", {"plain": LBQ, "narrow": share}
@@ -225,7 +229,8 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def train_whole(recipe: Recipe, folder: Path, threads: int) -> None:
     """Train to the last epoch; a signal ends this program instead of leaving half a network."""
-    outcome = train(recipe, folder, options=RunOptions(threads=threads, workers=0))
+    options = RunOptions(threads=threads, workers=0, allow_changed=("code",))
+    outcome = train(recipe, folder, options=options)
     if outcome.exit_code:
         raise SystemExit(outcome.exit_code)
 
@@ -273,12 +278,50 @@ def with_powers(model: nn.Module) -> nn.Module:
     return model
 
 
+def set_max_level(neuron: Any, level: int) -> None:
+    """Make this the largest level of a burst neuron."""
+    neuron.max_level = level
+    neuron.options = replace(neuron.options, max_level=level, hi=neuron.surrogate.hi(level))
+
+
+@torch.no_grad()
+def limit_levels(model: nn.Module, images: Tensor, labels: Tensor, cost: float) -> dict[str, int]:
+    """Lower the largest level of one neuron after the other until the cost per MAC is reached.
+
+    Each time it is the neuron, and the level, that raises the loss least for what it saves.
+    """
+    neurons = dict(named_neurons(model.eval()))
+    budget = lbq.CostBudget(model, images[:1], budget=1.0)
+
+    def measured() -> tuple[float, float]:
+        loss = F.cross_entropy(model(images), labels).item()
+        return loss, budget.cost_per_mac
+
+    now = measured()
+    while now[1] > cost:
+        found: list[tuple[float, str, int, tuple[float, float]]] = []
+        for path, neuron in neurons.items():
+            largest = neuron.max_level
+            for level in range(1, largest):
+                set_max_level(neuron, level)
+                loss, saved = measured()
+                if saved < now[1]:
+                    found.append(((loss - now[0]) / (now[1] - saved), path, level, (loss, saved)))
+            set_max_level(neuron, largest)
+        if not found:
+            break
+        _, path, level, now = min(found)
+        set_max_level(neurons[path], level)
+    budget.remove()
+    return {path: neuron.max_level for path, neuron in neurons.items()}
+
+
 def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train and measure, unless there is a record."""
     path = options.out / f"{options.size}-{options.epochs}-epochs" / f"{name}-{seed}.json"
     if path.exists():
         return json.loads(path.read_text())
-    began, curve = time.time(), list[dict[str, float]]()
+    began, curve, chosen = time.time(), list[dict[str, float]](), dict[str, int]()
     if "plain" in way:
         return trained_plainly(name, way, seed, options, path)
     model, recipe, data = start(seed, options)
@@ -301,6 +344,9 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
             shift_currents(model, way["shift"])
         if way.get("powers"):
             model = with_powers(model)
+        if "largest" in way:
+            batch = next(sample_batches(data, split="train", limit=512, batch=512))
+            chosen = limit_levels(model, batch.real, batch.target, before * way["largest"])
         term: Callable[[float], Tensor | float] = _nothing
         if "tables" in way:
             tables = [
@@ -321,7 +367,7 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
             curve = tune(
                 model, data, recipe, options, term=term, teacher=teacher, only=only, kept=kept
             )
-    return written(path, name, model, data, recipe, options, began, curve)
+    return written(path, name, model, data, recipe, options, began, curve, chosen)
 
 
 def trained_plainly(
@@ -340,7 +386,7 @@ def trained_plainly(
     folder = options.runs / f"{name}-{seed}"
     train_whole(recipe, folder, options.threads)
     data = open_samples(recipe, source=options.data, cache=options.cache)
-    return written(path, name, load_run(folder).model, data, recipe, options, began, [])
+    return written(path, name, load_run(folder).model, data, recipe, options, began, [], {})
 
 
 def written(
@@ -352,6 +398,7 @@ def written(
     options: argparse.Namespace,
     began: float,
     curve: list[dict[str, float]],
+    largest: dict[str, int],
 ) -> dict[str, Any]:
     """Measure on the whole test set and write the record."""
     found = measure(model.eval(), data, recipe, device=torch.device("cpu"))
@@ -374,6 +421,8 @@ def written(
         "minutes": round((time.time() - began) / 60, 1),
         "curve": curve,
     }
+    if largest:
+        record["largest_levels"] = largest
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     if options.keep:

@@ -32,32 +32,50 @@ inline Floats look_up(const float* table, Ints index) {
 #endif
 }
 
-template <bool kFew>
+// Vectors summed before their sums are widened: products stay below 2^24, so 64 of them fit 32 bits.
+constexpr int64_t kPart = 64 * kLanes;
+
+bool is_whole(const lbq_level_cost& c) {
+  for (int32_t level = 0; level <= c.max_level; ++level)
+    if (c.table[level] != static_cast<float>(static_cast<int32_t>(c.table[level]))) return false;
+  return true;
+}
+
+// Costs are summed exactly: as integers where the table is whole, else as doubles.
+template <bool kFew, class Costs>
 void sums_of(const lbq_level_cost& c, double* sums, int64_t block) {
   const uint8_t* levels = c.levels + block * c.size;
-  Doubles cost{}, moved{};
-  Ints active{};
-  int64_t i = 0;
-  for (; i + kLanes <= c.size; i += kLanes) {
-    const Ints level = ints_of(levels + i);
-    const Floats fan_out = load(c.fan_out + i);
-    const Floats push = look_up<kFew>(c.slope, level) * fan_out * __builtin_convertvector(level, Floats);
-    cost += __builtin_convertvector(look_up<kFew>(c.table, level) * fan_out, Doubles);
-    moved += __builtin_convertvector(push, Doubles);
-    active -= level != 0;
-  }
   sums[0] = sums[1] = sums[2] = 0;
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    sums[0] += cost[lane];
-    sums[1] += moved[lane];
-    sums[2] += active[lane];
+  const int64_t whole = c.size - c.size % kLanes;
+  for (int64_t first = 0; first < whole; first += kPart) {
+    const int64_t last = whole - first < kPart ? whole : first + kPart;
+    Costs cost{};
+    Floats moved{};
+    Ints active{};
+    for (int64_t i = first; i < last; i += kLanes) {
+      const Ints level = ints_of(levels + i);
+      const Floats fan_out = load(c.fan_out + i);
+      cost += __builtin_convertvector(look_up<kFew>(c.table, level) * fan_out, Costs);
+      moved += look_up<kFew>(c.slope, level) * fan_out * __builtin_convertvector(level, Floats);
+      active -= level != 0;
+    }
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      sums[0] += cost[lane];
+      sums[1] += moved[lane];
+      sums[2] += active[lane];
+    }
   }
-  for (; i < c.size; ++i) {
+  for (int64_t i = whole; i < c.size; ++i) {
     const int level = levels[i];
     sums[0] += c.table[level] * c.fan_out[i];
     sums[1] += c.slope[level] * c.fan_out[i] * static_cast<float>(level);
     sums[2] += level != 0;
   }
+}
+
+template <bool kFew>
+void sums_for(const lbq_level_cost& c, double* sums, int64_t block) {
+  is_whole(c) ? sums_of<kFew, Ints>(c, sums, block) : sums_of<kFew, Doubles>(c, sums, block);
 }
 
 template <bool kFew, class Value>
@@ -87,7 +105,7 @@ void backward_for(const lbq_level_cost& c, const void* grad, float scale, void* 
 
 const CostKernels LBQ_ISA::kCost{
     [](const lbq_level_cost& c, double* sums, int64_t block) {
-      c.max_level < kLanes ? sums_of<true>(c, sums, block) : sums_of<false>(c, sums, block);
+      c.max_level < kLanes ? sums_for<true>(c, sums, block) : sums_for<false>(c, sums, block);
     },
     [](const lbq_level_cost& c, const void* grad, float scale, void* grad_out, int64_t block) {
       c.max_level < kLanes ? backward_for<true>(c, grad, scale, grad_out, block)
