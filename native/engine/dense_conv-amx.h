@@ -105,10 +105,7 @@ void multiply_tiles(const DenseBlock& block, const Group& group, int64_t tile, i
 
 void multiply_panel(const DenseBlock& block, const Group& group, int64_t panel) {
   const int64_t b = panel * kPanel / block.outputs, output = panel * kPanel % block.outputs;
-  if (panel * kPanel >= block.used) {
-    if (group.first == 0) clear_padding(block, b, 0, output);
-    return;
-  }
+  if (panel * kPanel >= block.used) return;
   int64_t tile = 0;
   for (; tile + 2 <= group.count; tile += 2) multiply_tiles<true>(block, group, tile, b, output);
   if (tile < group.count) multiply_tiles<false>(block, group, tile, b, output);

@@ -116,14 +116,6 @@ void dense_panel(const DenseBlock& block, int64_t b, int64_t first, int64_t outp
   dense_tiles<1, kIsHalf, false>(block, b, first, output);
 }
 
-// Zero the sums of padding, from `output` to the end of its panel.
-inline void clear_padding(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
-  if (!block.overwrites) return;
-  for (; first < block.positions; ++first)
-    for (int64_t lane = output; lane < (output / kPanel + 1) * kPanel; lane += kWords)
-      store_vector(block.sums_of(b) + first * block.outputs + lane, Vector{});
-}
-
 // All positions from `start` on, without padding.
 void dense_from(const DenseBlock& block, int64_t start) {
   for (int64_t b = 0; b < block.blocks; ++b)
@@ -133,9 +125,6 @@ void dense_from(const DenseBlock& block, int64_t start) {
         dense_panel<false>(block, b, start, output);
       } else if (used > 0) {
         dense_panel<true>(block, b, start, output);
-        clear_padding(block, b, start, output + kWords);
-      } else {
-        clear_padding(block, b, start, output);
       }
     }
 }

@@ -27,7 +27,7 @@ struct Carries {
 struct StepRecord {
   int32_t node = 0;
   double seconds = 0;        // CPU time of the thread
-  double pair_density = -1;  // share of channel pairs with a nonzero level; -1: no synapse
+  double pair_density = -1;  // share of channel pairs with a nonzero level, in a sample of rows; -1: no synapse
   bool is_dense = false;
 };
 

@@ -149,10 +149,20 @@ inline Words reset_if_fired(Words membrane, Words first, Words reset_amount) {
 #endif
 }
 
+// Levels of padding are zero, whatever its sums hold.
+inline void clear_padding(const CurrentBlock& block, const NeuronBlock& neuron, int64_t first, int64_t last) {
+  const int64_t stride = neuron.position_stride, count = last - first;
+  for (int64_t output = (block.used + kWords - 1) / kWords * kWords; output < block.outputs; output += kWords)
+    for (int64_t t = 0; t < block.timesteps; ++t) {
+      uint8_t* levels = neuron.levels + t * neuron.time_stride + first * stride + output;
+      for (int64_t i = 0; i < count; ++i) std::memset(levels + i * stride, 0, kWords);
+    }
+}
+
 template <Sums kSums, Reset kReset, bool kAfterDecay>
 void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
   for (int64_t position = 0; position < block.positions; ++position)
-    for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
+    for (int64_t output = 0; output < block.used; output += 2 * kWords) {
       int32_t* kept = neuron.carry ? neuron.carry + position * neuron.position_stride + output : nullptr;
       uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
       Words bias[2], carry[2] = {}, current[2];
@@ -179,6 +189,7 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
       if (kept)
         for (int h = 0; h < 2; ++h) store_words(kept + h * kWords, carry[h]);
     }
+  clear_padding(block, neuron, 0, block.positions);
 }
 
 constexpr int32_t kNoBias[kWords] = {};
@@ -186,10 +197,10 @@ constexpr int64_t kNear = 16;  // positions whose sums and levels fit the L1 cac
 
 // The common case with thresholds in registers: int32 sums, no initial carry, event reset, few levels, at most one
 // identity shortcut. Fields are copied to locals because stores to levels (bytes) may alias them.
-template <int kLevels, bool kHasShortcut>
+template <int kLevels, bool kHasShortcut, bool kOnce>
 void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t first, int64_t last) {
   const Extra shortcut = kHasShortcut ? block.extras[0] : Extra{};
-  const int64_t timesteps = block.timesteps, used = block.used, sum_stride = block.sum_stride;
+  const int64_t timesteps = kOnce ? 1 : block.timesteps, used = block.used, sum_stride = block.sum_stride;
   const int64_t time_stride = neuron.time_stride, position_stride = neuron.position_stride;
   const int64_t sum_step = 4 * block.outputs, bias_step = block.bias_stride;
   const int32_t multiplier = neuron.multiplier;
@@ -201,36 +212,35 @@ void fire_near(const CurrentBlock& block, const NeuronBlock& neuron, int64_t fir
     const Words weight = kHasShortcut ? load_words(shortcut.weight + output) : Words{};
     const int32_t* bias = block.bias ? block.bias + output + first * bias_step : kNoBias;
     const char* from = block.sums + first * sum_step + 4 * output;
+    const uint8_t* before = kHasShortcut ? shortcut.levels + first * shortcut.position_stride + output : nullptr;
     uint8_t* to = neuron.levels + first * position_stride + output;
     for (int64_t position = first; position < last; ++position) {
-      const uint8_t* before = kHasShortcut ? shortcut.levels + position * shortcut.position_stride + output : nullptr;
-      const char* sums = from;
-      uint8_t* levels = to;
       Words carry = {};
-      for (int64_t t = 0; t < timesteps; ++t, sums += sum_stride, levels += time_stride) {
-        Words current = load_words(sums) + load_words(bias);
-        if (kHasShortcut) current += words_of(before + t * shortcut.time_stride) * weight;
-        const Words membrane = current + shift(multiplier == 1 ? carry : carry * multiplier);
+      for (int64_t t = 0; t < timesteps; ++t) {
+        Words membrane = load_words(from + t * sum_stride) + load_words(bias);
+        if (kHasShortcut) membrane += words_of(before + t * shortcut.time_stride) * weight;
+        if (!kOnce) membrane += shift(multiplier == 1 ? carry : carry * multiplier);
         Words level = Words{} + kLevels;
         for (int n = 0; n < kLevels; ++n) level = counted(level, membrane, thresholds[n]);
-        store_bytes(levels, level);
-        carry = membrane - reset_if_fired(membrane, thresholds[0], reset_amount);
+        store_bytes(to + t * time_stride, level);
+        if (!kOnce) carry = membrane - reset_if_fired(membrane, thresholds[0], reset_amount);
       }
       bias += bias_step;
       from += sum_step;
       to += position_stride;
+      if (kHasShortcut) before += shortcut.position_stride;
     }
   }
-  for (int64_t output = (block.used + kWords - 1) / kWords * kWords; output < block.outputs; output += kWords)
-    for (int64_t t = 0; t < block.timesteps; ++t)
-      for (int64_t position = first; position < last; ++position)
-        std::memset(neuron.levels + t * neuron.time_stride + position * neuron.position_stride + output, 0, kWords);
+  clear_padding(block, neuron, first, last);
 }
 
 template <int kLevels, bool kHasShortcut>
 void fire_few(const CurrentBlock& block, const NeuronBlock& neuron) {
-  for (int64_t first = 0; first < block.positions; first += kNear)
-    fire_near<kLevels, kHasShortcut>(block, neuron, first, std::min(first + kNear, block.positions));
+  for (int64_t first = 0; first < block.positions; first += kNear) {
+    const int64_t last = std::min(first + kNear, block.positions);
+    block.timesteps == 1 ? fire_near<kLevels, kHasShortcut, true>(block, neuron, first, last)
+                         : fire_near<kLevels, kHasShortcut, false>(block, neuron, first, last);
+  }
 }
 
 template <bool kHasShortcut>
@@ -279,7 +289,7 @@ void store_from(const CurrentBlock& block, int32_t* to, int64_t time_stride, int
         load_bias(block, position, output, bias);
         load_currents<kSums>(block, t, position, output, bias, current);
         int32_t* at = to + t * time_stride + position * position_stride + output;
-        for (int h = 0; h < 2; ++h) store_words(at + h * kWords, current[h]);
+        for (int h = 0; h < 2; ++h) store_words(at + h * kWords, output + h * kWords < block.used ? current[h] : Words{});
       }
 }
 

@@ -55,7 +55,7 @@ struct DenseBlock {
   const int8_t* weights;    // [blocks][outputs / panel][taps][channels / 4][panel][4]
   int64_t blocks, outputs;  // outputs of a block: 32, 64 or 128
   int64_t used;             // outputs of all blocks without padding
-  int32_t* sums;            // [blocks][positions][outputs]
+  int32_t* sums;            // [blocks][positions][outputs]; those of padding may stay unwritten
   bool overwrites;          // store to `sums` instead of adding to them
 
   // The panel that begins with this output.
@@ -92,7 +92,7 @@ struct Extra {
 
 struct CurrentBlock {
   int64_t timesteps, positions, outputs;
-  int64_t used;            // outputs without padding; the levels of padding are zero
+  int64_t used;            // outputs without padding; levels and currents of padding become zero
   const char* sums;        // null: only the other terms
   bool are_int16;          // otherwise int32
   int64_t sum_stride;      // bytes between timesteps; 0: no time

@@ -7,7 +7,9 @@ namespace lbq {
 namespace {
 
 constexpr int64_t kSumBytes = 512 * 1024;  // of the L2 cache
+constexpr int64_t kFewSumBytes = 64 * 1024, kSumsPerWeight = 4;  // where weights are few, sums stay near the L1 cache
 constexpr double kHysteresis = 0.04;
+constexpr int64_t kCountedRow = 3;  // of so many rows, one says how active a layer is
 constexpr int64_t kLine = 64, kSlack = 64;  // bytes of a cache line; entries that vectors write beyond a list
 
 // Positions and outputs of one task: sums[block][instant][position][outputs].
@@ -23,15 +25,25 @@ struct Blocks {
   int64_t images, rows;  // of one block
   int64_t per_image, count;
 
-  Blocks(const Sum& sum, const Chunk& chunk, int64_t instants_per_image) {
+  Blocks(const Sum& sum, const Chunk& chunk, int64_t instants_per_image, int64_t sum_bytes) {
     const int64_t row_bytes = instants_per_image * sum.shape.width * sum.stride * 4;
-    rows = std::clamp<int64_t>(kSumBytes / row_bytes, 1, sum.shape.height);
+    rows = std::clamp<int64_t>(sum_bytes / row_bytes, 1, sum.shape.height);
     per_image = (sum.shape.height + rows - 1) / rows;
     rows = (sum.shape.height + per_image - 1) / per_image;
-    images = per_image > 1 ? 1 : std::clamp<int64_t>(kSumBytes / (row_bytes * sum.shape.height), 1, chunk.batch);
+    images = per_image > 1 ? 1 : std::clamp<int64_t>(sum_bytes / (row_bytes * sum.shape.height), 1, chunk.batch);
     count = per_image * ((chunk.batch + images - 1) / images);
   }
 };
+
+// Bytes of sums of one task. Each task reads all weights; dense products gain nothing from more sums than that is worth.
+int64_t bytes_of_sums(const Sum& sum, const std::vector<bool>& is_dense) {
+  int64_t weights = 0;
+  for (size_t i = 0; i < sum.synapses.size(); ++i) {
+    if (!is_dense[i]) return kSumBytes;
+    weights += static_cast<int64_t>(sum.synapses[i]->dense.size());
+  }
+  return std::clamp(kSumsPerWeight * weights, kFewSumBytes, kSumBytes);
+}
 
 // Whether dense products are predicted to be faster. Hysteresis keeps layers near break-even from switching back and forth.
 bool choose_dense(const SumContext& context, const PackedSynapse& synapse, double density) {
@@ -45,11 +57,15 @@ bool choose_dense(const SumContext& context, const PackedSynapse& synapse, doubl
   return is_dense;
 }
 
+// The share of active pairs, judged by some of the rows.
 double pair_density(const SumContext& context, const PackedSynapse& synapse) {
   const Value& value = context.plan.value(synapse.node_input);
-  const int64_t pixels = context.chunk.instants(value.has_time) * value.shape.height * value.shape.width;
+  const int64_t rows = context.chunk.instants(value.has_time) * value.shape.height;
+  const int64_t row_bytes = value.shape.width * value.stride;
   const uint8_t* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
-  const int64_t active = context.kernels.count_pairs(levels, pixels * value.stride);
+  int64_t active = 0, pixels = 0;
+  for (int64_t row = 0; row < rows; row += kCountedRow, pixels += value.shape.width)
+    active += context.kernels.count_pairs(levels + row * row_bytes, row_bytes);
   return static_cast<double>(active) / static_cast<double>(pixels * ((value.shape.channels + 1) / 2));
 }
 
@@ -336,7 +352,7 @@ void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, Ste
     if (!is_dense[i] && sum.synapses[i]->depthwise.empty()) list_all_pairs(context, *sum.synapses[i], space.lists[i]);
 
   const int64_t instants = sum.has_time ? context.chunk.timesteps : 1;
-  const Blocks blocks(sum, context.chunk, instants);
+  const Blocks blocks(sum, context.chunk, instants, bytes_of_sums(sum, is_dense));
   const int64_t out_blocks = sum.stride / sum.outputs;
   const int64_t wanted = blocks.count >= space.pool.size() ? 1 : space.pool.size();
   const int64_t splits = std::min(out_blocks, wanted);  // of the outputs, where there are fewer positions than threads
