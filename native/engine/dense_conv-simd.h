@@ -1,6 +1,8 @@
 // Dense products: a register tile of positions times outputs, over four channels of a tap at a time.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels.h"
 #include "lanes.h"
 
@@ -11,17 +13,15 @@ namespace {
 
 #if defined(__AVX512BW__)
 constexpr int64_t kDensePositions = 14, kHalfPositions = 16;
-#elif defined(__AVXVNNI__)
-constexpr int64_t kDensePositions = 6, kHalfPositions = 8;
 #else
-constexpr int64_t kDensePositions = 4, kHalfPositions = 4;
+constexpr int64_t kDensePositions = 6, kHalfPositions = 8;
 #endif
 
-// Without VNNI, two products are added up in 16 bits, with saturation.
+// Without VNNI, products are added up in 16 bits.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-constexpr bool kDenseAddsPairs = false;
+constexpr bool kDenseIsNarrow = false;
 #else
-constexpr bool kDenseAddsPairs = true;
+constexpr bool kDenseIsNarrow = true;
 #endif
 
 constexpr int64_t kQuadVectors = 2, kPanel = kQuadVectors * kWords;
@@ -32,8 +32,8 @@ inline Vector spread_quad(const uint8_t* levels) {
   return broadcast(quad);
 }
 
-inline void finish_quads(const DenseBlock& block, int32_t* to, Vector sum) {
-  store_vector(to, block.overwrites ? sum : add_words(load_vector(to), sum));
+inline void finish_quads(bool overwrites, int32_t* to, Vector sum) {
+  store_vector(to, overwrites ? sum : add_words(load_vector(to), sum));
 }
 
 // The pixels of the positions of a tile. Evenly spaced pairs need one pointer: one for each position would not fit the
@@ -50,55 +50,68 @@ struct TilePixels {
   Vector quad(int64_t p, int64_t at) const { return spread_quad(first[p / kGroup] + at + p % kGroup * step); }
 };
 
-// One register tile: `kPositions` from `position` on, the panel of block `b` at `output`.
-template <int64_t kPositions, bool kIsEven>
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+
+// One register tile: `kPositions` from `position` on, `kVectors` of the panel of block `b` at `output`.
+template <int64_t kPositions, int64_t kVectors, bool kIsEven>
 void dense_tile(const DenseBlock& block, int64_t b, int64_t position, int64_t output) {
-  Vector sum[kPositions][kQuadVectors];
+  Vector sum[kPositions][kVectors];
   for (int64_t p = 0; p < kPositions; ++p)
-    for (int64_t v = 0; v < kQuadVectors; ++v) sum[p][v] = Vector{};
+    for (int64_t v = 0; v < kVectors; ++v) sum[p][v] = Vector{};
   const int8_t* weights = block.panel_of(b, output);
   const TilePixels<kPositions, kIsEven> pixels(block, position);
   for (int64_t tap = 0; tap < block.taps; ++tap) {
     const int64_t last = block.taps_at[tap] + block.channels;
     for (int64_t at = block.taps_at[tap]; at < last; at += 4, weights += 4 * kPanel) {
-      const Vector weight[kQuadVectors] = {load_vector(weights), load_vector(weights + 4 * kWords)};
+      Vector weight[kVectors];
+      for (int64_t v = 0; v < kVectors; ++v) weight[v] = load_vector(weights + 4 * v * kWords);
       for (int64_t p = 0; p < kPositions; ++p) {
         const Vector levels = pixels.quad(p, at);
-        for (int64_t v = 0; v < kQuadVectors; ++v) sum[p][v] = add_dots(sum[p][v], levels, weight[v]);
+        for (int64_t v = 0; v < kVectors; ++v) sum[p][v] = add_dots(sum[p][v], levels, weight[v]);
       }
     }
   }
   for (int64_t p = 0; p < kPositions; ++p)
-    for (int64_t v = 0; v < kQuadVectors; ++v)
-      finish_quads(block, block.sums_of(b) + (position + p) * block.outputs + output + v * kWords, sum[p][v]);
+    for (int64_t v = 0; v < kVectors; ++v)
+      finish_quads(block.overwrites, block.sums_of(b) + (position + p) * block.outputs + output + v * kWords, sum[p][v]);
 }
 
-// The same for a panel whose second half is padding.
-template <int64_t kPositions, bool kIsEven>
-void half_tile(const DenseBlock& block, int64_t b, int64_t position, int64_t output) {
-  Vector sum[kPositions];
-  for (int64_t p = 0; p < kPositions; ++p) sum[p] = Vector{};
+#else
+
+// One register tile: `kPositions` from `position` on, `kVectors` of the panel of block `b` at `output`. Products of
+// `narrow_quads` quads add up in 16 bits, which was proven when the weights were packed.
+template <int64_t kPositions, int64_t kVectors, bool kIsEven>
+void dense_tile(const DenseBlock& block, int64_t b, int64_t position, int64_t output) {
   const int8_t* weights = block.panel_of(b, output);
   const TilePixels<kPositions, kIsEven> pixels(block, position);
-  for (int64_t tap = 0; tap < block.taps; ++tap) {
-    const int64_t last = block.taps_at[tap] + block.channels;
-    for (int64_t at = block.taps_at[tap]; at < last; at += 4, weights += 4 * kPanel) {
-      const Vector weight = load_vector(weights);
-      for (int64_t p = 0; p < kPositions; ++p) sum[p] = add_dots(sum[p], pixels.quad(p, at), weight);
+  const int64_t quads = block.taps * block.channels / 4;
+  int32_t* to = block.sums_of(b) + position * block.outputs + output;
+  for (int64_t first = 0; first < quads; first += block.narrow_quads) {
+    const int64_t last = std::min(first + block.narrow_quads, quads);
+    Vector sum[kPositions][kVectors];
+    for (int64_t p = 0; p < kPositions; ++p)
+      for (int64_t v = 0; v < kVectors; ++v) sum[p][v] = Vector{};
+    for (int64_t quad = first; quad < last; ++quad, weights += 4 * kPanel) {
+      const int64_t at = block.quads_at[quad];
+      Vector weight[kVectors];
+      for (int64_t v = 0; v < kVectors; ++v) weight[v] = load_vector(weights + 4 * v * kWords);
+      for (int64_t p = 0; p < kPositions; ++p) {
+        const Vector levels = pixels.quad(p, at);
+        for (int64_t v = 0; v < kVectors; ++v) sum[p][v] = add_narrow_dots(sum[p][v], levels, weight[v]);
+      }
     }
+    for (int64_t p = 0; p < kPositions; ++p)
+      for (int64_t v = 0; v < kVectors; ++v)
+        finish_quads(block.overwrites && first == 0, to + p * block.outputs + v * kWords, widen_narrow_dots(sum[p][v]));
   }
-  for (int64_t p = 0; p < kPositions; ++p)
-    finish_quads(block, block.sums_of(b) + (position + p) * block.outputs + output, sum[p]);
 }
+
+#endif
 
 template <int64_t kPositions, bool kIsHalf, bool kIsEven>
 int64_t dense_tiles(const DenseBlock& block, int64_t b, int64_t first, int64_t output) {
   for (; first + kPositions <= block.positions; first += kPositions) {
-    if (kIsHalf) {
-      half_tile<kPositions, kIsEven>(block, b, first, output);
-    } else {
-      dense_tile<kPositions, kIsEven>(block, b, first, output);
-    }
+    dense_tile<kPositions, kIsHalf ? 1 : kQuadVectors, kIsEven>(block, b, first, output);
   }
   return first;
 }

@@ -22,7 +22,7 @@ const EngineKernels kEngine = {LBQ_NAME_OF(LBQ_ISA), 127, narrow_offset, wide_of
                                count_pairs_scalar, nullptr, 1, false, nullptr, depthwise_offset, depthwise_block, fire, store};
 #else
 const EngineKernels kEngine = {LBQ_NAME_OF(LBQ_ISA), 255, narrow_offset, wide_offset, pair_tile, list_pairs, count_pairs,
-                               dense_block, kPanel, kDenseAddsPairs, &kCosts, depthwise_offset, depthwise_block, fire, store};
+                               dense_block, kPanel, kDenseIsNarrow, &kCosts, depthwise_offset, depthwise_block, fire, store};
 #endif
 
 }  // namespace LBQ_ISA

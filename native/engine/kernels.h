@@ -50,6 +50,8 @@ int64_t count_pairs_scalar(const uint8_t* bytes, int64_t count);
 struct DenseBlock {
   const uint8_t* const* pixels;  // [positions]: the channels that a position reads through a tap,
   const int64_t* taps_at;        // this many bytes from there
+  const int64_t* quads_at;       // [taps * channels / 4]: the same for every four channels; only where dense_is_narrow
+  int64_t narrow_quads;          // quads whose products add up in 16 bits
   int64_t step;                  // bytes between positions 2i and 2i + 1; 0: it differs
   int64_t taps, positions, channels;
   const int8_t* weights;    // [blocks][outputs / panel][taps][channels / 4][panel][4]
@@ -127,8 +129,8 @@ struct EngineKernels {
   int64_t (*count_pairs)(const uint8_t* bytes, int64_t count);
   void (*dense_block)(const DenseBlock& block);
   int64_t dense_panel;  // outputs per panel of its weights
-  // Whether it adds pairs of products in 16 bits: weights that would overflow get no dense kernel.
-  bool dense_adds_pairs;
+  // Whether it adds up products in 16 bits: synapses with sums beyond that get no dense kernel.
+  bool dense_is_narrow;
   const KernelCosts* costs;  // null: no dense kernel
   // Index of the weight of a channel and of the first or second tap of two.
   int64_t (*depthwise_offset)(int64_t channel, int64_t tap);

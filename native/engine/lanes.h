@@ -45,16 +45,24 @@ inline Vector add_products(Vector sum, Vector a, Vector b) {
 #endif
 }
 
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 // sum + four products of levels (u8) and weights (int8).
 inline Vector add_dots(Vector sum, Vector levels, Vector weights) {
 #if defined(__AVX512VNNI__)
   return _mm512_dpbusd_epi32(sum, levels, weights);
-#elif defined(__AVXVNNI__)
-  return _mm256_dpbusd_avx_epi32(sum, levels, weights);
 #else
-  return add_products(sum, LBQ_MM(maddubs_epi16)(levels, weights), LBQ_MM(set1_epi16)(1));
+  return _mm256_dpbusd_avx_epi32(sum, levels, weights);
 #endif
 }
+#else
+// The same in 16 bits: the products of channels 0 and 1 in one lane, of 2 and 3 in the next.
+inline Vector add_narrow_dots(Vector sum, Vector levels, Vector weights) {
+  const Vector products = LBQ_MM(maddubs_epi16)(levels, weights);
+  __asm__ volatile("vpaddw %1, %0, %0" : "+v"(sum) : "v"(products));  // GCC would keep sums in memory
+  return sum;
+}
+inline Vector widen_narrow_dots(Vector sum) { return LBQ_MM(madd_epi16)(sum, LBQ_MM(set1_epi16)(1)); }
+#endif
 
 // Sums of narrow tiles. Lane 2i is output i, lane 2i + 1 output kWords + i: even and odd lanes widen to ordered halves.
 struct NarrowLanes {

@@ -49,6 +49,34 @@ bool tiles_fit_int16(const Weights& weights, int64_t max_input, int64_t block_ch
   return true;
 }
 
+// How many quads in a row, in the order of the dense weights, can be added up in 16 bits for all levels: the products of
+// channels 0 and 1 of each, and those of 2 and 3.
+int64_t quads_in_int16(const Weights& weights, int64_t max_input, int64_t channels) {
+  const int64_t quads = weights.taps * channels / 4;
+  int64_t most = quads;
+  std::vector<int64_t> low(quads), high(quads);
+  for (int64_t output = 0; output < weights.node.to.channels; ++output)
+    for (int64_t half = 0; half < 4; half += 2) {
+      int64_t below = 0, above = 0, first = 0;  // of the quads from `first` on
+      for (int64_t quad = 0; quad < quads; ++quad) {
+        const int64_t tap = 4 * quad / channels, channel = 4 * quad % channels + half;
+        low[quad] = high[quad] = 0;
+        for (int64_t i = 0; i < 2; ++i) {
+          const int64_t product = max_input * weights(output, channel + i, tap);
+          (product < 0 ? low : high)[quad] += product;
+        }
+        below += low[quad];
+        above += high[quad];
+        for (; below < INT16_MIN || above > INT16_MAX; ++first) {
+          most = std::min(most, quad - first);
+          below -= low[first];
+          above -= high[first];
+        }
+      }
+    }
+  return most;
+}
+
 // The L1 bytes of a tile, beside sums and lists.
 int64_t bytes_of_tiles() {
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
@@ -160,10 +188,11 @@ void PackedSynapse::pack(const Node& node, const EngineKernels& kernels) {
   tiles = AlignedBuffer(num_tiles * tile_bytes);
   std::memset(tiles.data(), 0, tiles.size());
   tile_is_used.assign(num_tiles, 0);
-  const bool has_dense = kernels.dense_block && is_int8 && !(kernels.dense_adds_pairs && is_wide);
+  const bool has_dense = kernels.dense_block && is_int8 && !(kernels.dense_is_narrow && is_wide);
   if (has_dense) {
     dense = AlignedBuffer(out_stride * taps * dense_channels);
     std::memset(dense.data(), 0, dense.size());
+    if (kernels.dense_is_narrow) narrow_quads = quads_in_int16(weights, node.max_input, dense_channels);
   }
   for (int64_t output = 0; output < to.channels; ++output)
     for (int64_t channel = 0; channel < from.channels; ++channel)

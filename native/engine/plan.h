@@ -58,6 +58,8 @@ struct PackedSynapse {
   std::vector<uint8_t> tile_is_used;  // the same
   AlignedBuffer dense;                        // [out_stride / panel][taps][dense_channels / 4][panel][4]; empty: no dense kernel
 
+  int64_t narrow_quads = 0;  // products of so many quads of a panel, one after the other, fit 16 bits
+
   // The last choice, for the hysteresis of choose_dense().
   mutable std::atomic<bool> was_dense{false};
 

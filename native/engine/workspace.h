@@ -35,7 +35,7 @@ struct ThreadScratch {
   std::vector<Visit> visits;
   std::vector<Run> runs;
   std::vector<const uint8_t*> pixels;
-  std::vector<int64_t> taps_at;
+  std::vector<int64_t> taps_at, quads_at;
   std::vector<uint8_t> padded;
   std::vector<int64_t> numbers;  // operands and result of an exact kernel
   std::vector<int16_t> packed;   // of a product of levels: the right operand,

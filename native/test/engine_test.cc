@@ -242,6 +242,21 @@ void test_long_sequence(Report& report) {
   for (int threads : {1, 2}) report(equal(run(engine, c, threads, reference.size()), reference), "long sequence: differs");
 }
 
+// Kernels that add up in 16 bits stop in time.
+void test_large_sums(Report& report) {
+  const Case c = Case::as_large_as_allowed();
+  const Longs reference = Oracle(c).answers();
+  for (const char* isa : kIsas)
+    for (lbq::Choice choice : {lbq::Choice::kEvents, lbq::Choice::kDense}) {
+      try {
+        const lbq::Engine engine(c.net, lbq::EngineOptions{isa, choice});
+        report(equal(run(engine, c, 1, reference.size()), reference), std::string("large sums differ, ") + isa);
+      } catch (const std::invalid_argument&) {
+        continue;  // not on this machine
+      }
+    }
+}
+
 // Networks that check_network refuses.
 template <class Change>
 void expect_refusal(const char* what, Report& report, Change change) {
@@ -312,6 +327,7 @@ void test_refusals(Report& report) {
 void test_engine(int cases, Report& report) {
   test_refusals(report);
   test_long_sequence(report);
+  test_large_sums(report);
   for (int index = 0; index < cases;) {
     const Case c;
     if (c.products() > kMostProducts) continue;  // small networks find more per second

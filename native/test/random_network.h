@@ -30,6 +30,7 @@ struct Case {
   Case();
   // Two frames that need two chunks: padded to 32 channels, together they have too many values for one.
   static Case longer_than_one_chunk(int64_t batch);
+  static Case as_large_as_allowed();
   // Integers of a shape; without one, a vector.
   lbq::Integers keep(const Longs& values, int32_t width, const Longs& shape = {}) {
     memory.push_back(std::make_unique<std::vector<char>>(values.size() * width));
@@ -386,6 +387,42 @@ Case Case::longer_than_one_chunk(int64_t batch) {
   neuron.bound = {0, 1000, 16};
   shortcut.inputs = {c.add(neuron)};
   c.add(c.start(Kind::kReadout, c.add(shortcut)));
+  return c;
+}
+
+// Every level is the largest one and every weight as well: sums of 32 channels just fit 16 bits, those of 36 do not.
+Case Case::as_large_as_allowed() {
+  Case c;
+  c.net = {};
+  c.net.timesteps = 1;
+  c.net.input = {32, 6, 7};
+  c.batch = 2;
+  c.inputs.assign(c.batch * c.net.input.size(), 255);
+  Node shortcut = c.start(Kind::kShortcut, lbq::kInput);
+  shortcut.max_input = 255;
+  shortcut.weight = c.keep({1}, 2);
+  shortcut.bound = {0, 255, 16};
+  Node neuron = c.start(Kind::kNeuron, c.add_repeat(c.add(shortcut)));
+  neuron.multiplier = 1;
+  neuron.thresholds = c.keep({1, 2, 3, 4, 5, 6, 7, 8}, 4, {8, 1});
+  neuron.reset_amount = c.keep({1}, 4);
+  neuron.bound = {0, 1000, 16};
+  Node synapse = c.start(Kind::kSynapse, c.add(neuron));
+  synapse.max_input = 8;
+  synapse.to.channels = 20;
+  lbq::Window& window = synapse.window;
+  window.kernel.count = window.stride.count = window.padding.count = window.dilation.count = 2;
+  for (int axis = 0; axis < 2; ++axis) {
+    window.kernel[axis] = 3;
+    window.stride[axis] = window.padding[axis] = window.dilation[axis] = 1;
+  }
+  Longs weights;
+  for (int64_t output = 0; output < 20; ++output)
+    for (int64_t i = 0; i < 32 * 9; ++i) weights.push_back(output % 3 == 0 ? 127 : output % 3 == 1 ? -128 : i % 5 * 60 - 120);
+  synapse.weight = c.keep(weights, 1, {20, 32, 3, 3});
+  synapse.bound = {-300000, 300000, 32};
+  c.add(c.start(Kind::kReadout, c.add(synapse)));
+  lbq::check_network(c.net);
   return c;
 }
 

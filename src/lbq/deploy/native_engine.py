@@ -163,7 +163,7 @@ class StepTime:
     path: str
     seconds: float
     pair_density: float | None
-    """Share of channel pairs that were not both zero; None where nothing is multiplied."""
+    """Share of channel pairs that were not both zero, in a sample of rows; None without products."""
     is_dense: bool
 
 
@@ -412,7 +412,7 @@ class LayerTime:
     kernel: str
     """ "events", "dense", or "plain" where no level meets a weight."""
     pair_density: float | None
-    """Share of pairs of channels that were not both zero."""
+    """Share of pairs of channels that were not both zero, in a sample of rows."""
     products: int
     """Multiplications of a dense engine."""
 
