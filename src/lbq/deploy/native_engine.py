@@ -163,7 +163,7 @@ class StepTime:
     path: str
     seconds: float
     pair_density: float | None
-    """Share of channel pairs that were not both zero, in a sample of rows; None without products."""
+    """Share of channel pairs not both zero, in a sample of rows; None without products."""
     is_dense: bool
 
 
