@@ -116,17 +116,20 @@ inline void load_sums(const char* sums, int64_t index, Words (&half)[2]) {
   }
 }
 
+// Vectors from `output` on that are not only padding: 1 or 2.
+inline int halves_of(const CurrentBlock& block, int64_t output) { return block.used - output > kWords ? 2 : 1; }
+
 // The currents of one timestep and position, from `output` on.
 template <Sums kSums>
-inline void load_currents(const CurrentBlock& block, int64_t t, int64_t position, int64_t output,
+inline void load_currents(const CurrentBlock& block, int64_t t, int64_t position, int64_t output, int halves,
                           const Words (&bias)[2], Words (&half)[2]) {
   const char* sums = kSums == Sums::kNone ? nullptr : block.sums + t * block.sum_stride;
   load_sums<kSums>(sums, position * block.outputs + output, half);
-  for (int h = 0; h < 2; ++h) half[h] += bias[h];
+  for (int h = 0; h < halves; ++h) half[h] += bias[h];
   for (int64_t i = 0; i < block.num_extras; ++i) {
     const Extra& extra = block.extras[i];
     const int64_t at = t * extra.time_stride + position * extra.position_stride + output;
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < halves; ++h) {
       const int64_t from = at + h * kWords;
       Words term = extra.currents ? load_words(extra.currents + from) : words_of(extra.levels + from);
       if (extra.weight) term *= load_words(extra.weight + output + h * kWords);
@@ -163,15 +166,16 @@ template <Sums kSums, Reset kReset, bool kAfterDecay>
 void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
   for (int64_t position = 0; position < block.positions; ++position)
     for (int64_t output = 0; output < block.used; output += 2 * kWords) {
+      const int halves = halves_of(block, output);
       int32_t* kept = neuron.carry ? neuron.carry + position * neuron.position_stride + output : nullptr;
       uint8_t* levels = neuron.levels + position * neuron.position_stride + output;
       Words bias[2], carry[2] = {}, current[2];
       load_bias(block, position, output, bias);
       if (kept)
-        for (int h = 0; h < 2; ++h) carry[h] = load_words(kept + h * kWords);
+        for (int h = 0; h < halves; ++h) carry[h] = load_words(kept + h * kWords);
       for (int64_t t = 0; t < block.timesteps; ++t) {
-        load_currents<kSums>(block, t, position, output, bias, current);
-        for (int h = 0; h < 2; ++h) {
+        load_currents<kSums>(block, t, position, output, halves, bias, current);
+        for (int h = 0; h < halves; ++h) {
           const int64_t channel = output + h * kWords;
           const Words first = load_words(neuron.thresholds + channel), reset_amount = load_words(neuron.reset_amount + channel);
           const Words scaled = neuron.multiplier == 1 ? carry[h] : carry[h] * neuron.multiplier;  // common: decay 1/2
@@ -187,7 +191,7 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
         }
       }
       if (kept)
-        for (int h = 0; h < 2; ++h) store_words(kept + h * kWords, carry[h]);
+        for (int h = 0; h < halves; ++h) store_words(kept + h * kWords, carry[h]);
     }
   clear_padding(block, neuron, 0, block.positions);
 }
@@ -287,9 +291,10 @@ void store_from(const CurrentBlock& block, int32_t* to, int64_t time_stride, int
       for (int64_t output = 0; output < block.outputs; output += 2 * kWords) {
         Words bias[2], current[2];
         load_bias(block, position, output, bias);
-        load_currents<kSums>(block, t, position, output, bias, current);
+        const int halves = output < block.used ? halves_of(block, output) : 0;
+        load_currents<kSums>(block, t, position, output, halves, bias, current);
         int32_t* at = to + t * time_stride + position * position_stride + output;
-        for (int h = 0; h < 2; ++h) store_words(at + h * kWords, output + h * kWords < block.used ? current[h] : Words{});
+        for (int h = 0; h < 2; ++h) store_words(at + h * kWords, h < halves ? current[h] : Words{});
       }
 }
 
