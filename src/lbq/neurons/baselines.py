@@ -22,7 +22,8 @@ from lbq.errors import TimeError
 from lbq.functional.membrane import check_reset_mode, integrate, lif_membrane, soft_reset
 from lbq.functional.quantize import binary_spike, burst_level, ternary_level
 from lbq.functional.surrogate import arctan_soft_spike, soft_level, straight_through
-from lbq.kernels.scan import check_currents
+from lbq.kernels.scan import burst_scan, check_currents
+from lbq.kernels.scan_interface import ScanOptions
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import FixedStep, NeuronStep, as_step, check_step_value
 from lbq.neurons.surrogates import BoxET, Surrogate
@@ -363,9 +364,16 @@ class LMHT(Neuron):
         self.raw_mixture = nn.Parameter(torch.zeros(timesteps, timesteps))
         self.step: Tensor
         self.register_buffer("step", scalar(1.0 if max_level == 1 else 2.0 / max_level))
+        self.options = ScanOptions(
+            max_level=max_level,
+            lo=0.5,
+            hi=max_level + 0.5,
+            reset_mode="level",
+            detach_carry=True,
+        )
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Mix the timesteps, then loop over them in plain torch."""
+        """Mix the timesteps, then run them as one operation."""
         if carry is not None or len(currents) != self.timesteps:
             raise TimeError(
                 f"LMHT mixes all of its {self.timesteps} timesteps, so it takes whole sequences of "
@@ -378,14 +386,7 @@ class LMHT(Neuron):
         flat = currents.to(dtype).flatten(1)  # [T, B n]
         rows = [(row.unsqueeze(1) * flat).sum(0) for row in mixture]  # a product autocast ignores
         mixed = torch.stack(rows).reshape(currents.shape)  # [T, B, *n]
-        step, lo, hi = self.step.to(dtype), 0.5, self.max_level + 0.5
-
-        def update(state: Tensor, current: Tensor) -> TimestepOutput:
-            membrane = leak * state.detach() + current
-            level = burst_level(membrane, step, max_level=self.max_level)
-            soft = soft_level(membrane / step, lo=lo, hi=hi)
-            burst = straight_through(level, soft, step)
-            return TimestepOutput(burst, level, membrane - burst.detach())
-
-        bursts, levels, carry = scan_over_time(update, mixed, None)
+        bursts, levels, carry = burst_scan(
+            mixed, self.step, tail=None, decay=leak, reset=1.0, options=self.options
+        )
         return bursts.to(currents.dtype), levels, carry
