@@ -1,4 +1,6 @@
-"""Neurons of other papers, in plain torch: the baselines of the burst neuron.
+"""Neurons of other papers: the baselines of the burst neuron.
+
+Each is a loop over time in plain torch, and a native kernel that runs instead where it can.
 
 - :class:`BinaryLIF`: the paper's preliminaries (Eqs. 1-2), with an arctangent surrogate.
 - :class:`HardResetLIF`: the neuron of Spikformer, QKFormer and Max-Former.
@@ -22,7 +24,9 @@ from lbq.errors import TimeError
 from lbq.functional.membrane import check_reset_mode, integrate, lif_membrane, soft_reset
 from lbq.functional.quantize import binary_spike, burst_level, ternary_level
 from lbq.functional.surrogate import arctan_soft_spike, soft_level, straight_through
-from lbq.kernels.scan import burst_scan, check_currents
+from lbq.kernels.baseline_scan import BaselineArguments, BaselineOptions
+from lbq.kernels.baseline_scan import run as run_native
+from lbq.kernels.scan import baseline_runs_natively, burst_scan, check_carry, check_currents
 from lbq.kernels.scan_interface import ScanOptions
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import FixedStep, NeuronStep, as_step, check_step_value
@@ -43,7 +47,8 @@ def scan_over_time(
     currents: Currents,
     carry: Carry | None,
     *,
-    rest: Tensor | None = None,
+    native: BaselineArguments | None = None,
+    num_membranes: int | None = None,
     level_dtype: torch.dtype = torch.uint8,
 ) -> tuple[Bursts, Levels, Carry]:
     """Call ``update(carry, current)`` for every timestep and stack the results.
@@ -54,13 +59,20 @@ def scan_over_time(
         update: one timestep of the neuron.
         currents: the sequence.
         carry: initial state; None for rest.
-        rest: the carry at rest; zeros like one timestep of the currents by default.
+        native: the same neuron for the native kernels, which run instead where they can.
+        num_membranes: for a carry of ``[num_membranes, B, *n]``; None for ``[B, *n]``.
         level_dtype: how the levels are stored.
     """
     check_currents(currents)
-    exact = currents.to(torch.promote_types(currents.dtype, torch.float32))
+    leading = () if num_membranes is None else (num_membranes,)
+    check_carry(carry, (*leading, *currents.shape[1:]))
+    dtype = compute_dtype(currents)
+    carry = None if carry is None else carry.to(dtype)
+    if native is not None and baseline_runs_natively(currents, native):
+        return run_native(currents, carry, native)
+    exact = currents.to(dtype)
     if carry is None:
-        carry = torch.zeros_like(exact[0]) if rest is None else rest
+        carry = torch.zeros_like(exact[0]).expand(*leading, *currents.shape[1:])
     bursts: list[Tensor] = []
     levels: list[Tensor] = []
     for current in exact.unbind(0):
@@ -68,6 +80,11 @@ def scan_over_time(
         bursts.append(burst)
         levels.append(level.detach().to(level_dtype))
     return torch.stack(bursts).to(currents.dtype), torch.stack(levels), carry
+
+
+def compute_dtype(currents: Currents) -> torch.dtype:
+    """Return the dtype of membranes and coefficients: float32 or better."""
+    return torch.promote_types(currents.dtype, torch.float32)
 
 
 class BinaryLIF(Neuron):
@@ -94,7 +111,7 @@ class BinaryLIF(Neuron):
         sharpness: float = 2.0,
     ) -> None:
         super().__init__(max_level=1)
-        self.sharpness = sharpness
+        self.options = BaselineOptions(neuron="binary", sharpness=sharpness)
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.threshold: Tensor
         self.reset: Tensor
@@ -102,23 +119,27 @@ class BinaryLIF(Neuron):
         self.register_buffer("reset", scalar(check_reset(reset)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        decay, one = self.decay(), torch.ones_like(self.threshold)
+        """Run the sequence; one timestep is Eqs. 1-2."""
+        dtype = compute_dtype(currents)
+        decay, reset = self.decay().to(dtype), self.reset.to(dtype)
+        threshold = self.threshold.to(dtype)
+        one, sharpness = torch.ones_like(threshold), self.options.sharpness
 
         def update(membrane: Tensor, current: Tensor) -> TimestepOutput:
             membrane = lif_membrane(
                 membrane,
                 current,
-                spike=binary_spike(membrane, threshold=self.threshold),
+                spike=binary_spike(membrane, threshold=threshold),
                 decay=decay,
-                threshold=self.threshold,
-                reset=self.reset,
+                threshold=threshold,
+                reset=reset,
             )
-            level = binary_spike(membrane, threshold=self.threshold)
-            soft = arctan_soft_spike(membrane, threshold=self.threshold, sharpness=self.sharpness)
+            level = binary_spike(membrane, threshold=threshold)
+            soft = arctan_soft_spike(membrane, threshold=threshold, sharpness=sharpness)
             return TimestepOutput(straight_through(level, soft, one), level, membrane)
 
-        return scan_over_time(update, currents, carry)
+        native = BaselineArguments(self.options, one, decay, reset, threshold)
+        return scan_over_time(update, currents, carry, native=native)
 
 
 class HardResetLIF(Neuron):
@@ -145,22 +166,25 @@ class HardResetLIF(Neuron):
         sharpness: float = 2.0,
     ) -> None:
         super().__init__(max_level=1)
-        self.sharpness = sharpness
+        self.options = BaselineOptions(neuron="hard reset", sharpness=sharpness)
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.threshold: Tensor
         self.register_buffer("threshold", scalar(check_step_value(threshold)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        decay, one = self.decay(), torch.ones_like(self.threshold)
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        decay, threshold = self.decay().to(dtype), self.threshold.to(dtype)
+        one, sharpness = torch.ones_like(threshold), self.options.sharpness
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
-            level = burst_level(membrane, self.threshold, max_level=1)
-            soft = arctan_soft_spike(membrane, threshold=self.threshold, sharpness=self.sharpness)
+            level = burst_level(membrane, threshold, max_level=1)
+            soft = arctan_soft_spike(membrane, threshold=threshold, sharpness=sharpness)
             return TimestepOutput(straight_through(level, soft, one), level, membrane * (1 - level))
 
-        return scan_over_time(update, currents, carry)
+        native = BaselineArguments(self.options, one, decay, thresholds=threshold)
+        return scan_over_time(update, currents, carry, native=native)
 
 
 class TernaryLIF(Neuron):
@@ -193,26 +217,36 @@ class TernaryLIF(Neuron):
         super().__init__(max_level=1)
         self.step = FixedStep() if step is None else as_step(step)
         self.surrogate = BoxET() if surrogate is None else surrogate
-        self.reset_mode: ResetMode = check_reset_mode(reset_mode)
+        self.options = BaselineOptions(
+            neuron="ternary",
+            lo=self.surrogate.lo,
+            hi=self.surrogate.hi(1),
+            reset_mode=check_reset_mode(reset_mode),
+        )
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.reset: Tensor
         self.register_buffer("reset", scalar(check_reset(reset)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        step = self.step.for_currents(currents, max_level=1)
-        decay, tail = self.decay(), self.surrogate.tail()
-        lo, hi = self.surrogate.lo, self.surrogate.hi(1)
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        step = self.step.for_currents(currents, max_level=1).to(dtype)
+        decay, reset, tail = self.decay().to(dtype), self.reset.to(dtype), self.surrogate.tail()
+        tail = None if tail is None else tail.to(dtype)
+        lo, hi = self.options.lo, self.options.hi
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             level = ternary_level(membrane, step)
             sign = membrane.detach().sign()
             soft = sign * soft_level(sign * membrane / step, lo=lo, hi=hi, tail=tail)
-            state = soft_reset(membrane, level, step=step, reset=self.reset, mode=self.reset_mode)
+            state = soft_reset(
+                membrane, level, step=step, reset=reset, mode=self.options.reset_mode
+            )
             return TimestepOutput(straight_through(level, soft, step), level, state)
 
-        return scan_over_time(update, currents, carry, level_dtype=torch.int8)
+        native = BaselineArguments(self.options, step, decay, reset, tail=tail)
+        return scan_over_time(update, currents, carry, native=native, level_dtype=torch.int8)
 
 
 class OriginalTernaryLIF(Neuron):
@@ -240,13 +274,15 @@ class OriginalTernaryLIF(Neuron):
     ) -> None:
         super().__init__(max_level=1)
         self.step = as_step(step)
+        self.options = BaselineOptions(neuron="original ternary")
         self.decay = Decay(decay, tau=tau, default=0.25)
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        amplitude = self.step.for_currents(currents, max_level=1)
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        amplitude = self.step.for_currents(currents, max_level=1).to(dtype)
         threshold = amplitude.new_full((1,), self.THRESHOLD)
-        decay, one = self.decay(), amplitude.new_ones(1)
+        decay, one = self.decay().to(dtype), amplitude.new_ones(1)
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
@@ -254,7 +290,8 @@ class OriginalTernaryLIF(Neuron):
             spike = straight_through(level, membrane.clamp(-1, 1), one)
             return TimestepOutput(amplitude * spike, level, membrane * (1 - spike.abs()))
 
-        return scan_over_time(update, currents, carry, level_dtype=torch.int8)
+        native = BaselineArguments(self.options, amplitude, decay, thresholds=threshold)
+        return scan_over_time(update, currents, carry, native=native, level_dtype=torch.int8)
 
 
 class IntegerLIF(Neuron):
@@ -281,20 +318,22 @@ class IntegerLIF(Neuron):
     ) -> None:
         super().__init__(max_level)
         self.scale = 1 / max_level if is_normalised else 1.0
+        self.options = BaselineOptions(neuron="integer", max_level=max_level)
         self.decay = Decay(decay, tau=tau, default=0.25)
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        decay = self.decay()
+        """Run the sequence."""
+        decay = self.decay().to(compute_dtype(currents))
+        scale = decay.new_full((1,), self.scale)
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             soft = soft_level(membrane, lo=0.0, hi=float(self.max_level))
             level = soft.detach().round()
-            burst = straight_through(level, soft, membrane.new_full((1,), self.scale))
-            return TimestepOutput(burst, level, membrane - level)
+            return TimestepOutput(straight_through(level, soft, scale), level, membrane - level)
 
-        return scan_over_time(update, currents, carry)
+        native = BaselineArguments(self.options, scale, decay)
+        return scan_over_time(update, currents, carry, native=native)
 
 
 class MultiLevelLIF(Neuron):
@@ -320,25 +359,27 @@ class MultiLevelLIF(Neuron):
     ) -> None:
         super().__init__(max_level)
         self.decay = Decay(decay, tau=tau, default=0.25)
+        self.options = BaselineOptions(neuron="multi-level", max_level=max_level)
         self.thresholds: Tensor
         self.register_buffer("thresholds", first_threshold + torch.arange(max_level).float())
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        decay = self.decay()
-        thresholds = self.thresholds.reshape(-1, *[1] * (currents.dim() - 1))  # [K, 1, ...]
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        decay, fixed = self.decay().to(dtype), self.thresholds.to(dtype)
+        one = torch.ones_like(decay)
+        thresholds = fixed.reshape(-1, *[1] * (currents.dim() - 1))  # [K, 1, ...]
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membranes = integrate(state, current.expand_as(state), decay=decay)  # [K, B, *n]
             spikes = binary_spike(membranes, threshold=thresholds)
             soft = soft_level(membranes - thresholds, lo=-0.5, hi=0.5)
-            bursts = straight_through(spikes, soft, membranes.new_ones(1))
+            bursts = straight_through(spikes, soft, one)
             state = membranes * (1 - spikes)
             return TimestepOutput(bursts.sum(0), spikes.sum(0), state)
 
-        dtype = torch.promote_types(currents.dtype, torch.float32)
-        rest = currents.new_zeros((self.max_level, *currents.shape[1:]), dtype=dtype)
-        return scan_over_time(update, currents, carry, rest=rest)
+        native = BaselineArguments(self.options, one, decay, thresholds=fixed)
+        return scan_over_time(update, currents, carry, native=native, num_membranes=self.max_level)
 
 
 class LMHT(Neuron):
