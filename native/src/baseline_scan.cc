@@ -9,6 +9,7 @@ bool is_valid(const lbq_baseline_scan* b, int64_t first, int64_t last) {
   switch (b->neuron) {
     case LBQ_INTEGER: return true;
     case LBQ_TERNARY: return b->scan.max_level == 1;
+    case LBQ_MIXED: return b->mixture != nullptr;
     case LBQ_MULTI_LEVEL: return b->thresholds != nullptr;
     case LBQ_BINARY:
     case LBQ_HARD_RESET:
@@ -30,11 +31,12 @@ lbq_status lbq_baseline_forward(const lbq_baseline_scan* baseline, const lbq_for
   return LBQ_OK;
 }
 
-lbq_status lbq_baseline_backward(const lbq_baseline_scan* baseline, const lbq_backward_buffers* buffers, int64_t first,
-                                 int64_t last) {
+lbq_status lbq_baseline_backward(const lbq_baseline_scan* baseline, const lbq_backward_buffers* buffers,
+                                 double* mixture_sums, int64_t first, int64_t last) {
   if (!lbq::is_valid(baseline, first, last)) return LBQ_BAD_ARGUMENT;
+  if ((baseline->neuron == LBQ_MIXED) != (mixture_sums != nullptr)) return LBQ_BAD_ARGUMENT;
   const auto backward = lbq::scan_kernels().baseline.backward;
-  for (int64_t block = first; block < last; ++block) backward(*baseline, *buffers, block);
+  for (int64_t block = first; block < last; ++block) backward(*baseline, *buffers, mixture_sums, block);
   return LBQ_OK;
 }
 

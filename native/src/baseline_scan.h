@@ -17,9 +17,10 @@ inline Floats one_where(Mask mask) {
   return mask ? broadcast(1.0f) : Floats{};
 }
 
-// What most of the neurons share; K is the index of the membrane.
+// What most of the neurons share.
 struct Membrane {
-  static constexpr bool kHasMany = false;  // one membrane per threshold
+  static constexpr bool kHasMany = false;  // one membrane per threshold; then k is its index
+  static constexpr bool kIsMixed = false;  // the currents are mixed, and no gradient passes between timesteps
   float decay;
 
   Membrane(const lbq_baseline_scan& b, int64_t) : decay(b.scan.decay) {}
@@ -138,6 +139,55 @@ struct MultiLevel : Membrane {
   }
 };
 
+struct Mixed : Membrane {
+  static constexpr bool kIsMixed = true;
+  Coefficients c;
+
+  Mixed(const lbq_baseline_scan& b, int64_t k) : Membrane(b, k), c(b.scan) {}
+  Floats level(Floats membrane, Floats step) const {
+    return __builtin_convertvector(level_of(membrane / step, c.max_level), Floats);
+  }
+  Floats carry(Floats membrane, Floats level, Floats step) const { return membrane - round_product(step * level); }
+  Floats back(Floats membrane, Floats level, Floats step, Floats grad, Floats, Sums& sums) const {
+    const Floats ratio = membrane / step, slope = one_where((ratio >= c.lo) & (ratio <= c.hi));
+    sums.burst += grad * (level - ratio * slope);
+    return grad * slope;
+  }
+};
+
+// The currents of a vector of neurons.
+template <class Neuron, class Value, class C>
+struct Input {
+  const lbq_baseline_scan& b;
+  const C& columns;
+  const Value* currents;
+
+  Floats raw(int64_t t) const { return columns.read(currents + t * b.scan.current_stride); }
+  Floats at(int64_t t) const {
+    if (!Neuron::kIsMixed) return raw(t);
+    const float* row = b.mixture + t * b.scan.timesteps;
+    Floats sum = round_product(row[0] * raw(0));
+    for (int64_t j = 1; j < b.scan.timesteps; ++j) sum = sum + round_product(row[j] * raw(j));
+    return sum;
+  }
+  // The gradients of the raw currents and of the mixture, from those of the mixed currents.
+  template <class Put>
+  void back(const float* grads, float* mixture_sums, Put put) const {
+    const int64_t timesteps = b.scan.timesteps;
+    for (int64_t j = 0; j < timesteps; ++j) {
+      const Floats current = raw(j);
+      Floats grad{};
+      for (int64_t t = 0; t < timesteps; ++t) {
+        const Floats mixed = load(grads + t * kLanes);
+        float* sum = mixture_sums + (t * timesteps + j) * kLanes;
+        grad += b.mixture[t * timesteps + j] * mixed;
+        store(sum, load(sum) + mixed * current);
+      }
+      put(j, grad);
+    }
+  }
+};
+
 template <class Neuron>
 inline int64_t num_membranes(const lbq_baseline_scan& b) {
   return Neuron::kHasMany ? b.scan.max_level : 1;
@@ -146,45 +196,48 @@ inline int64_t num_membranes(const lbq_baseline_scan& b) {
 template <class Neuron, class Value, class C>
 inline void forward_lanes(const lbq_baseline_scan& b, const lbq_forward_buffers& f, const C& columns, Floats step) {
   const lbq_scan& scan = b.scan;
-  const int64_t i = columns.first, last = num_membranes<Neuron>(b) - 1;
-  const Value* currents = static_cast<const Value*>(f.currents) + i;
+  const int64_t i = columns.first;
+  const Input<Neuron, Value, C> input{b, columns, static_cast<const Value*>(f.currents) + i};
   Value* bursts = static_cast<Value*>(f.bursts) + i;
-  for (int64_t k = 0; k <= last; ++k) {
-    const Neuron neuron(b, k);
-    Floats carry = f.carry ? columns.read(f.carry + k * scan.size + i) : Floats{};
-    for (int64_t t = 0; t < scan.timesteps; ++t) {
-      const Floats membrane = neuron.membrane(carry, columns.read(currents + t * scan.current_stride));
-      const Floats level = neuron.level(membrane, step);
-      Floats count = membrane == membrane ? level : membrane;  // a NaN stays one
-      if (k > 0) count += columns.read(bursts + t * scan.size);
-      if (k == last) {
-        const Bytes bytes = bytes_of(__builtin_convertvector(count, Ints) & 255);
-        std::memcpy(f.levels + t * scan.size + i, &bytes, columns.count);
-        count *= step;
-      }
-      columns.write(bursts + t * scan.size, count);
+  const float* start = f.carry ? f.carry + i : nullptr;
+  float* last = f.last_carry + i;
+  Floats carry = start ? columns.read(start) : Floats{};
+  for (int64_t t = 0; t < scan.timesteps; ++t) {
+    const Floats current = input.at(t);
+    Floats count{};
+    for (int64_t k = 0; k < num_membranes<Neuron>(b); ++k) {
+      const Neuron neuron(b, k);
+      if (Neuron::kHasMany)  // carries stay in memory
+        carry = t > 0 ? columns.read(last + k * scan.size) : start ? columns.read(start + k * scan.size) : Floats{};
+      const Floats membrane = neuron.membrane(carry, current), level = neuron.level(membrane, step);
+      count += membrane == membrane ? level : membrane;  // a NaN stays one
       carry = neuron.carry(membrane, level, step);
+      if (Neuron::kHasMany) columns.write(last + k * scan.size, carry);
     }
-    columns.write(f.last_carry + k * scan.size + i, carry);
+    const Bytes bytes = bytes_of(__builtin_convertvector(count, Ints) & 255);
+    std::memcpy(f.levels + t * scan.size + i, &bytes, columns.count);
+    columns.write(bursts + t * scan.size, step * count);
   }
+  if (!Neuron::kHasMany) columns.write(last, carry);
 }
 
-// `scratch` holds three vectors per timestep.
+// `scratch` holds three vectors per timestep, `mixture_sums` one per pair of timesteps.
 template <class Neuron, class Value, class C>
 inline void backward_lanes(const lbq_baseline_scan& b, const lbq_backward_buffers& g, const C& columns, Floats step,
-                           float* scratch, Sums& all_sums) {
+                           float* scratch, float* mixture_sums, Sums& all_sums) {
   const lbq_scan& scan = b.scan;
   const int64_t i = columns.first, stride = scan.timesteps * kLanes;
   float *membranes = scratch, *carries = scratch + stride, *grads = scratch + 2 * stride;
-  const Value* currents = static_cast<const Value*>(g.saved) + i;
+  const Input<Neuron, Value, C> input{b, columns, static_cast<const Value*>(g.saved) + i};
   const Value* grad_bursts = static_cast<const Value*>(g.grad_bursts) + i;
   Value* grad_currents = static_cast<Value*>(g.grad_currents) + i;
+  const auto put = [&](int64_t t, Floats grad) { columns.write(grad_currents + t * scan.size, grad); };
   Sums sums;
   for (int64_t k = 0; k < num_membranes<Neuron>(b); ++k) {
     const Neuron neuron(b, k);
     Floats carry = g.carry ? columns.read(g.carry + k * scan.size + i) : Floats{};
     for (int64_t t = 0; t < scan.timesteps; ++t) {
-      const Floats membrane = neuron.membrane(carry, columns.read(currents + t * scan.current_stride));
+      const Floats membrane = neuron.membrane(carry, input.at(t));
       store(membranes + t * kLanes, membrane);
       store(carries + t * kLanes, carry);
       carry = neuron.carry(membrane, neuron.level(membrane, step), step);
@@ -195,15 +248,15 @@ inline void backward_lanes(const lbq_baseline_scan& b, const lbq_backward_buffer
       const Floats grad_membrane = neuron.back(membrane, neuron.level(membrane, step), step, grad, state, sums);
       sums.decay += grad_membrane * load(carries + t * kLanes);
       state = neuron.decay * grad_membrane;
-      if (Neuron::kHasMany)
+      if (Neuron::kHasMany || Neuron::kIsMixed)
         store(grads + t * kLanes, k == 0 ? grad_membrane : grad_membrane + load(grads + t * kLanes));
       else
-        columns.write(grad_currents + t * scan.size, grad_membrane);
+        put(t, grad_membrane);
     }
     if (g.grad_carry) columns.write(g.grad_carry + k * scan.size + i, state);
   }
-  for (int64_t t = 0; Neuron::kHasMany && t < scan.timesteps; ++t)
-    columns.write(grad_currents + t * scan.size, load(grads + t * kLanes));
+  for (int64_t t = 0; Neuron::kHasMany && t < scan.timesteps; ++t) put(t, load(grads + t * kLanes));
+  if (Neuron::kIsMixed) input.back(grads, mixture_sums, put);
   all_sums += sums;
 }
 
@@ -231,11 +284,14 @@ void forward_block(const lbq_baseline_scan& b, const lbq_forward_buffers& buffer
 }
 
 template <class Neuron, class Value>
-void backward_block(const lbq_baseline_scan& b, const lbq_backward_buffers& buffers, int64_t index) {
+void backward_block(const lbq_baseline_scan& b, const lbq_backward_buffers& buffers, double* all_mixture_sums,
+                    int64_t index) {
   const Block block = block_at(b.scan, index);
   double* step_sums = buffers.step_sums + index * lbq_block_steps(&b.scan);
   double* other = buffers.other_sums + index * 3;
-  std::vector<float> scratch(3 * b.scan.timesteps * kLanes);
+  const int64_t pairs = Neuron::kIsMixed ? b.scan.timesteps * b.scan.timesteps : 0;
+  std::vector<float> scratch((3 * b.scan.timesteps + pairs) * kLanes);
+  float* mixture_sums = scratch.data() + 3 * b.scan.timesteps * kLanes;
   Sums sums;
   const auto put = [&](Floats step) {
     other[0] += horizontal_sum(sums.tail(step));
@@ -245,7 +301,7 @@ void backward_block(const lbq_baseline_scan& b, const lbq_backward_buffers& buff
   for (int64_t j = 0; j < block.count; j += kLanes) {
     Floats steps{};
     each_row(block, j, [&](const auto& columns, Floats step) {
-      backward_lanes<Neuron, Value>(b, buffers, columns, step, scratch.data(), sums);
+      backward_lanes<Neuron, Value>(b, buffers, columns, step, scratch.data(), mixture_sums, sums);
       steps = step;
     });
     if (!block.step_per_column) continue;
@@ -254,6 +310,8 @@ void backward_block(const lbq_baseline_scan& b, const lbq_backward_buffers& buff
     put(steps);
     sums = Sums{};
   }
+  for (int64_t pair = 0; pair < pairs; ++pair)
+    all_mixture_sums[index * pairs + pair] = horizontal_sum(load(mixture_sums + pair * kLanes));
   if (block.step_per_column) return;
   step_sums[0] += horizontal_sum(sums.step(b.scan));
   put(broadcast(*block.step));
@@ -269,6 +327,7 @@ inline void with_neuron(const lbq_baseline_scan& b, Visit visit) {
     case LBQ_ORIGINAL_TERNARY: return visit(OriginalTernary(b, 0));
     case LBQ_INTEGER: return visit(Integer(b, 0));
     case LBQ_MULTI_LEVEL: return visit(MultiLevel(b, 0));
+    case LBQ_MIXED: return visit(Mixed(b, 0));
   }
 }
 
@@ -280,11 +339,11 @@ void forward(const lbq_baseline_scan& b, const lbq_forward_buffers& buffers, int
   });
 }
 
-void backward(const lbq_baseline_scan& b, const lbq_backward_buffers& buffers, int64_t index) {
+void backward(const lbq_baseline_scan& b, const lbq_backward_buffers& buffers, double* mixture_sums, int64_t index) {
   with_neuron(b, [&](auto neuron) {
     using Neuron = decltype(neuron);
-    b.scan.dtype == LBQ_F32 ? backward_block<Neuron, float>(b, buffers, index)
-                            : backward_block<Neuron, uint16_t>(b, buffers, index);
+    b.scan.dtype == LBQ_F32 ? backward_block<Neuron, float>(b, buffers, mixture_sums, index)
+                            : backward_block<Neuron, uint16_t>(b, buffers, mixture_sums, index);
   });
 }
 

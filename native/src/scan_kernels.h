@@ -12,7 +12,7 @@ struct BurstKernels {
 
 struct BaselineKernels {
   void (*forward)(const lbq_baseline_scan&, const lbq_forward_buffers&, int64_t block);
-  void (*backward)(const lbq_baseline_scan&, const lbq_backward_buffers&, int64_t block);
+  void (*backward)(const lbq_baseline_scan&, const lbq_backward_buffers&, double* mixture_sums, int64_t block);
 };
 
 // Batch norm, shortcut and neuron in one.

@@ -14,6 +14,7 @@ from torch.library import opcheck
 from lbq.errors import ImplementationError, ShapeError
 from lbq.kernels import force_implementation
 from lbq.neurons import (
+    LMHT,
     BinaryLIF,
     BoxET,
     ClipBox,
@@ -173,6 +174,31 @@ def test_bits_are_the_loops_and_gradients_close(isa, name):
         check_gradients(grads, terms)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lmht_mixes_to_the_same_bits_and_gradients(isa, dtype):
+    for seed in range(60):
+        rng = random.Random(seed)
+        torch.manual_seed(seed)
+        neuron = LMHT(rng.choice([1, 2, 5, 20]), max_level=rng.choice([1, 2, 5]))
+        nn.init.normal_(neuron.raw_mixture)
+        nn.init.normal_(neuron.raw_leak)
+        shape = rng.choice([(3, 5), (2, 7, 3, 3), (1, 2, 70, 70)])
+        currents = torch.randn(neuron.timesteps, *shape)
+        if rng.random() < 0.5 and len(shape) == 4:
+            folded = currents.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+            currents = folded.unflatten(0, (neuron.timesteps, shape[0]))
+        currents, weights = currents.to(dtype), (torch.randn(currents.shape), torch.zeros(shape))
+        found, grads = run(neuron, currents, None, weights, "native")
+        expected, others = run(neuron, currents, None, weights, "plain")
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), seed
+        scale = 1e-5 if dtype == torch.float32 else 2**-7
+        error = (grads["currents"] - others["currents"]).abs()
+        assert (error <= scale * others["currents"].abs() + 1e-6).all(), seed
+        for name in ("raw_leak", "raw_mixture"):  # sums with random signs
+            error, size = (grads[name] - others[name]).abs(), currents[0].numel() ** 0.5
+            assert (error <= 1e-5 * (others[name].abs() + size)).all(), (name, seed)
+
+
 @pytest.mark.parametrize("name", NEURONS)
 def test_bf16_has_the_same_bits_and_gradients_up_to_one_rounding(isa, name):
     for seed in range(20):
@@ -297,11 +323,11 @@ def test_torchs_own_checks_of_registered_operators_pass():
     outputs = torch.empty(2, 3, 4), torch.empty(2, 3, 4, dtype=torch.uint8), torch.empty(3, 4)
     opcheck(
         torch.ops.lbq.baseline_forward.default,
-        (currents, one, one, one, one, None, 0, 0, 1, 0, *outputs),
+        (currents, one, one, one, one, None, None, 0, 0, 1, 0, *outputs),
     )
-    gradients = torch.empty(2, 3, 4), None, torch.empty(1), torch.empty(3)
+    gradients = torch.empty(2, 3, 4), None, torch.empty(1), torch.empty(3), None
     options = 0, 0, 1, 0, 0.0, 0.0, 2.0
     opcheck(
         torch.ops.lbq.baseline_backward.default,
-        (currents, None, currents, one, None, one, one, one, None, *options, *gradients),
+        (currents, None, currents, one, None, one, one, one, None, None, *options, *gradients),
     )

@@ -16,7 +16,9 @@ from lbq.kernels.native_scan import can_run as native_can_run
 from lbq.kernels.scan_interface import cache_signature, match_layout, require_layout
 from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
 
-Baseline = Literal["binary", "hard reset", "ternary", "original ternary", "integer", "multi-level"]
+Baseline = Literal[
+    "binary", "hard reset", "ternary", "original ternary", "integer", "multi-level", "mixed"
+]
 _NEURONS = {
     "binary": 0,
     "hard reset": 1,
@@ -24,6 +26,7 @@ _NEURONS = {
     "original ternary": 3,
     "integer": 4,
     "multi-level": 5,
+    "mixed": 6,
 }
 
 
@@ -36,7 +39,7 @@ class BaselineOptions:
     max_level: int = 1
     """The largest level."""
     lo: float = 0.0
-    """Where the ternary neuron's plateau begins, in steps."""
+    """Where the plateau of a ternary or mixed neuron begins, in steps."""
     hi: float = 0.0
     """Where it ends."""
     reset_mode: ResetMode = "event"
@@ -61,13 +64,15 @@ class BaselineArguments(NamedTuple):
     """Of the binary neuron, without a gradient, and of the ternary neuron."""
     thresholds: Tensor | None = None
     """Of the neurons that do not scale them by the step; without a gradient."""
+    mixture: Tensor | None = None
+    """Of the mixed neuron: the share of every timestep's current in every other's, ``[T, T]``."""
     tail: Tensor | None = None
     """Of the ternary neuron's surrogate; None for a box."""
 
 
 def can_run(currents: Tensor, arguments: BaselineArguments) -> bool:
     """Return whether the native kernels support these arguments."""
-    options, step, decay, reset, thresholds, tail = arguments
+    options, step, decay, reset, thresholds, _, tail = arguments
     constants = [thresholds] if options.neuron == "ternary" else [thresholds, reset]
     is_fixed = not any(c is not None and c.requires_grad for c in constants)
     return is_fixed and native_can_run(currents, step, tail, decay, reset)
@@ -77,13 +82,15 @@ def run(
     currents: Currents, carry: Carry | None, arguments: BaselineArguments
 ) -> tuple[Bursts, Levels, Carry]:
     """Compute the sequence; differentiable once."""
-    options, step, decay, reset, thresholds, tail = arguments
-    return NativeBaselineScan.apply(currents, step, tail, decay, reset, thresholds, carry, options)
+    options, step, decay, reset, thresholds, mixture, tail = arguments
+    return NativeBaselineScan.apply(
+        currents, step, tail, decay, reset, thresholds, mixture, carry, options
+    )
 
 
 @cache_signature
 class NativeBaselineScan(torch.autograd.Function):
-    """``apply(currents, step, tail, decay, reset, thresholds, carry, options)``.
+    """``apply(currents, step, tail, decay, reset, thresholds, mixture, carry, options)``.
 
     Coefficients are float32. Returns bursts, levels and the last carry.
     """
@@ -96,6 +103,7 @@ class NativeBaselineScan(torch.autograd.Function):
         decay: Tensor,
         reset: Tensor | None,
         thresholds: Tensor | None,
+        mixture: Tensor | None,
         carry: Tensor | None,
         options: BaselineOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,6 +126,7 @@ class NativeBaselineScan(torch.autograd.Function):
             decay,
             reset,
             thresholds,
+            mixture,
             match_layout(carry, last_carry),
             run_length(layout, step),
             _NEURONS[options.neuron],
@@ -145,7 +154,7 @@ class NativeBaselineScan(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """Recompute the membranes, then the gradients."""
         grad_bursts, _, grad_last_carry = grads
-        currents, step, tail, decay, reset, thresholds, carry = ctx.saved_tensors
+        currents, step, tail, decay, reset, thresholds, mixture, carry = ctx.saved_tensors
         options: BaselineOptions = ctx.options
         layout = require_layout(currents, step)
         grad_currents = torch.empty_strided(currents.shape, layout.strides, dtype=currents.dtype)
@@ -158,6 +167,7 @@ class NativeBaselineScan(torch.autograd.Function):
             grad_last_carry, carry = (match_layout(t, state) for t in (grad_last_carry, carry))
         grad_carry = None if carry is None else state
         grad_step, grad_other = torch.empty_like(step), step.new_empty(3)
+        grad_mixture = None if mixture is None else torch.empty_like(mixture)
         torch.ops.lbq.baseline_backward.default(
             match_layout(grad_bursts, grad_currents),
             grad_last_carry,
@@ -167,6 +177,7 @@ class NativeBaselineScan(torch.autograd.Function):
             decay,
             reset,
             thresholds,
+            mixture,
             carry,
             run_length(layout, step),
             _NEURONS[options.neuron],
@@ -179,12 +190,14 @@ class NativeBaselineScan(torch.autograd.Function):
             grad_carry,
             grad_step,
             grad_other,
+            grad_mixture,
         )
         return (
             grad_currents,
             grad_step,
             *split_coefficient_grads(grad_other, ctx.needs_input_grad[2:5], tail, decay, reset),
             None,
+            grad_mixture,
             grad_carry,
             None,
         )

@@ -158,6 +158,8 @@ def baseline_runs_natively(currents: Tensor, arguments: BaselineArguments) -> bo
     if forced in ("plain", "reference") or (forced is None and torch.compiler.is_exporting()):
         return False
     is_supported = baseline_can_run(currents, arguments)
+    if forced == "triton" and arguments.options.neuron == "mixed":  # burst_scan behind its mixture
+        return False
     if forced == "triton" or (forced == "native" and not is_supported):
         needs = "a BurstLIF" if forced == "triton" else _NEEDS["native"]
         raise ImplementationError(

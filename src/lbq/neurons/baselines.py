@@ -412,6 +412,9 @@ class LMHT(Neuron):
             reset_mode="level",
             detach_carry=True,
         )
+        self.native_options = BaselineOptions(
+            neuron="mixed", max_level=max_level, lo=self.options.lo, hi=self.options.hi
+        )
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
         """Mix the timesteps, then run them as one operation."""
@@ -421,13 +424,23 @@ class LMHT(Neuron):
                 f"that length, got {len(currents)}{' and a carry' if carry is not None else ''}; "
                 f"build it with timesteps={len(currents)}, or stream with BurstLIF"
             )
-        dtype = torch.promote_types(currents.dtype, torch.float32)
-        leak = torch.sigmoid(self.raw_leak.to(dtype)) + 0.5
+        dtype = compute_dtype(currents)
+        step, leak = self.step.to(dtype), torch.sigmoid(self.raw_leak.to(dtype)) + 0.5
         mixture = 2 * torch.sigmoid(self.raw_mixture.to(dtype)) / self.timesteps
-        flat = currents.to(dtype).flatten(1)  # [T, B n]
-        rows = [(row.unsqueeze(1) * flat).sum(0) for row in mixture]  # a product autocast ignores
-        mixed = torch.stack(rows).reshape(currents.shape)  # [T, B, *n]
+        native = BaselineArguments(self.native_options, step, leak, mixture=mixture)
+        if baseline_runs_natively(currents, native):
+            return run_native(currents, None, native)
+        mixed = self._mix(currents.to(dtype), mixture)
         bursts, levels, carry = burst_scan(
-            mixed, self.step, tail=None, decay=leak, reset=1.0, options=self.options
+            mixed, step, tail=None, decay=leak, reset=1.0, options=self.options
         )
         return bursts.to(currents.dtype), levels, carry
+
+    @staticmethod
+    def _mix(currents: Currents, mixture: Tensor) -> Currents:
+        """Add up the currents of all timesteps, in their order; no product for autocast."""
+        columns = mixture.reshape(*mixture.shape, *[1] * (currents.dim() - 1))  # [T, T, 1, ...]
+        mixed = columns[:, 0] * currents[0]
+        for t in range(1, len(currents)):
+            mixed = mixed + columns[:, t] * currents[t]
+        return mixed  # [T, B, *n]
