@@ -155,32 +155,42 @@ struct Mixed : Membrane {
   }
 };
 
+// The sizes of a scan as locals, which no store to memory can change.
+struct Sizes {
+  int64_t timesteps, size, current_stride, membranes;
+
+  template <class Neuron>
+  static Sizes of(const lbq_baseline_scan& b) {
+    return {b.scan.timesteps, b.scan.size, b.scan.current_stride, Neuron::kHasMany ? b.scan.max_level : 1};
+  }
+};
+
 // The currents of a vector of neurons.
 template <class Neuron, class Value, class C>
 struct Input {
-  const lbq_baseline_scan& b;
-  const C& columns;
+  const C columns;
+  const Sizes n;
   const Value* currents;
+  const float* mixture;
 
-  Floats raw(int64_t t) const { return columns.read(currents + t * b.scan.current_stride); }
+  Floats raw(int64_t t) const { return columns.read(currents + t * n.current_stride); }
   Floats at(int64_t t) const {
     if (!Neuron::kIsMixed) return raw(t);
-    const float* row = b.mixture + t * b.scan.timesteps;
+    const float* row = mixture + t * n.timesteps;
     Floats sum = round_product(row[0] * raw(0));
-    for (int64_t j = 1; j < b.scan.timesteps; ++j) sum = sum + round_product(row[j] * raw(j));
+    for (int64_t j = 1; j < n.timesteps; ++j) sum = sum + round_product(row[j] * raw(j));
     return sum;
   }
   // The gradients of the raw currents and of the mixture, from those of the mixed currents.
   template <class Put>
   void back(const float* grads, float* mixture_sums, Put put) const {
-    const int64_t timesteps = b.scan.timesteps;
-    for (int64_t j = 0; j < timesteps; ++j) {
+    for (int64_t j = 0; j < n.timesteps; ++j) {
       const Floats current = raw(j);
       Floats grad{};
-      for (int64_t t = 0; t < timesteps; ++t) {
+      for (int64_t t = 0; t < n.timesteps; ++t) {
         const Floats mixed = load(grads + t * kLanes);
-        float* sum = mixture_sums + (t * timesteps + j) * kLanes;
-        grad += b.mixture[t * timesteps + j] * mixed;
+        float* sum = mixture_sums + (t * n.timesteps + j) * kLanes;
+        grad += mixture[t * n.timesteps + j] * mixed;
         store(sum, load(sum) + mixed * current);
       }
       put(j, grad);
@@ -188,63 +198,60 @@ struct Input {
   }
 };
 
-template <class Neuron>
-inline int64_t num_membranes(const lbq_baseline_scan& b) {
-  return Neuron::kHasMany ? b.scan.max_level : 1;
-}
-
-template <class Neuron, class Value, class C>
-inline void forward_lanes(const lbq_baseline_scan& b, const lbq_forward_buffers& f, const C& columns, Floats step) {
-  const lbq_scan& scan = b.scan;
+// `first` is the neuron of membrane 0.
+template <class Value, class Neuron, class C>
+inline void forward_lanes(const lbq_baseline_scan& b, const lbq_forward_buffers& f, const Neuron first, const Sizes n,
+                          const C columns, Floats step) {
   const int64_t i = columns.first;
-  const Input<Neuron, Value, C> input{b, columns, static_cast<const Value*>(f.currents) + i};
-  Value* bursts = static_cast<Value*>(f.bursts) + i;
+  const Input<Neuron, Value, C> input{columns, n, static_cast<const Value*>(f.currents) + i, b.mixture};
   const float* start = f.carry ? f.carry + i : nullptr;
+  Value* bursts = static_cast<Value*>(f.bursts) + i;
+  uint8_t* levels = f.levels + i;
   float* last = f.last_carry + i;
   Floats carry = start ? columns.read(start) : Floats{};
-  for (int64_t t = 0; t < scan.timesteps; ++t) {
+  for (int64_t t = 0; t < n.timesteps; ++t) {
     const Floats current = input.at(t);
     Floats count{};
-    for (int64_t k = 0; k < num_membranes<Neuron>(b); ++k) {
-      const Neuron neuron(b, k);
+    for (int64_t k = 0; k < n.membranes; ++k) {
+      const Neuron neuron = k == 0 ? first : Neuron(b, k);
       if (Neuron::kHasMany)  // carries stay in memory
-        carry = t > 0 ? columns.read(last + k * scan.size) : start ? columns.read(start + k * scan.size) : Floats{};
+        carry = t > 0 ? columns.read(last + k * n.size) : start ? columns.read(start + k * n.size) : Floats{};
       const Floats membrane = neuron.membrane(carry, current), level = neuron.level(membrane, step);
-      count += membrane == membrane ? level : membrane;  // a NaN stays one
+      const Floats seen = membrane == membrane ? level : membrane;  // a NaN stays one
+      count = k == 0 ? seen : count + seen;
       carry = neuron.carry(membrane, level, step);
-      if (Neuron::kHasMany) columns.write(last + k * scan.size, carry);
+      if (Neuron::kHasMany) columns.write(last + k * n.size, carry);
     }
     const Bytes bytes = bytes_of(__builtin_convertvector(count, Ints) & 255);
-    std::memcpy(f.levels + t * scan.size + i, &bytes, columns.count);
-    columns.write(bursts + t * scan.size, step * count);
+    std::memcpy(levels + t * n.size, &bytes, columns.count);
+    columns.write(bursts + t * n.size, step * count);
   }
   if (!Neuron::kHasMany) columns.write(last, carry);
 }
 
 // `scratch` holds three vectors per timestep, `mixture_sums` one per pair of timesteps.
-template <class Neuron, class Value, class C>
-inline void backward_lanes(const lbq_baseline_scan& b, const lbq_backward_buffers& g, const C& columns, Floats step,
-                           float* scratch, float* mixture_sums, Sums& all_sums) {
-  const lbq_scan& scan = b.scan;
-  const int64_t i = columns.first, stride = scan.timesteps * kLanes;
+template <class Value, class Neuron, class C>
+inline void backward_lanes(const lbq_baseline_scan& b, const lbq_backward_buffers& g, const Neuron first, const Sizes n,
+                           const C columns, Floats step, float* scratch, float* mixture_sums, Sums& all_sums) {
+  const int64_t i = columns.first, stride = n.timesteps * kLanes;
   float *membranes = scratch, *carries = scratch + stride, *grads = scratch + 2 * stride;
-  const Input<Neuron, Value, C> input{b, columns, static_cast<const Value*>(g.saved) + i};
+  const Input<Neuron, Value, C> input{columns, n, static_cast<const Value*>(g.saved) + i, b.mixture};
   const Value* grad_bursts = static_cast<const Value*>(g.grad_bursts) + i;
   Value* grad_currents = static_cast<Value*>(g.grad_currents) + i;
-  const auto put = [&](int64_t t, Floats grad) { columns.write(grad_currents + t * scan.size, grad); };
+  const auto put = [&](int64_t t, Floats grad) { columns.write(grad_currents + t * n.size, grad); };
   Sums sums;
-  for (int64_t k = 0; k < num_membranes<Neuron>(b); ++k) {
-    const Neuron neuron(b, k);
-    Floats carry = g.carry ? columns.read(g.carry + k * scan.size + i) : Floats{};
-    for (int64_t t = 0; t < scan.timesteps; ++t) {
+  for (int64_t k = 0; k < n.membranes; ++k) {
+    const Neuron neuron = k == 0 ? first : Neuron(b, k);
+    Floats carry = g.carry ? columns.read(g.carry + k * n.size + i) : Floats{};
+    for (int64_t t = 0; t < n.timesteps; ++t) {
       const Floats membrane = neuron.membrane(carry, input.at(t));
       store(membranes + t * kLanes, membrane);
       store(carries + t * kLanes, carry);
       carry = neuron.carry(membrane, neuron.level(membrane, step), step);
     }
-    Floats state = g.grad_last_carry ? columns.read(g.grad_last_carry + k * scan.size + i) : Floats{};
-    for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
-      const Floats membrane = load(membranes + t * kLanes), grad = columns.read(grad_bursts + t * scan.size);
+    Floats state = g.grad_last_carry ? columns.read(g.grad_last_carry + k * n.size + i) : Floats{};
+    for (int64_t t = n.timesteps - 1; t >= 0; --t) {
+      const Floats membrane = load(membranes + t * kLanes), grad = columns.read(grad_bursts + t * n.size);
       const Floats grad_membrane = neuron.back(membrane, neuron.level(membrane, step), step, grad, state, sums);
       sums.decay += grad_membrane * load(carries + t * kLanes);
       state = neuron.decay * grad_membrane;
@@ -253,14 +260,14 @@ inline void backward_lanes(const lbq_baseline_scan& b, const lbq_backward_buffer
       else
         put(t, grad_membrane);
     }
-    if (g.grad_carry) columns.write(g.grad_carry + k * scan.size + i, state);
+    if (g.grad_carry) columns.write(g.grad_carry + k * n.size + i, state);
   }
-  for (int64_t t = 0; Neuron::kHasMany && t < scan.timesteps; ++t) put(t, load(grads + t * kLanes));
+  for (int64_t t = 0; Neuron::kHasMany && t < n.timesteps; ++t) put(t, load(grads + t * kLanes));
   if (Neuron::kIsMixed) input.back(grads, mixture_sums, put);
   all_sums += sums;
 }
 
-// Call visit(columns, step, first column) for the vectors of a block that start in column j, down the rows.
+// Call visit(columns, step) for the vectors of a block that start in column j, down the rows.
 template <class Visit>
 inline void each_row(const Block& block, int64_t j, Visit visit) {
   const int64_t count = block.count - j < kLanes ? block.count - j : kLanes;
@@ -274,24 +281,32 @@ inline void each_row(const Block& block, int64_t j, Visit visit) {
   kLanes == 1 || count == kLanes ? visit_rows(Columns<true>{0, kLanes}) : visit_rows(Columns<false>{0, count});
 }
 
-template <class Neuron, class Value>
-void forward_block(const lbq_baseline_scan& b, const lbq_forward_buffers& buffers, int64_t index) {
+template <class Value, class Neuron>
+void forward_block(const lbq_baseline_scan& b, const lbq_forward_buffers& buffers, const Neuron neuron, int64_t index) {
   const Block block = block_at(b.scan, index);
+  const Sizes sizes = Sizes::of<Neuron>(b);
   for (int64_t j = 0; j < block.count; j += kLanes)
     each_row(block, j, [&](const auto& columns, Floats step) {
-      forward_lanes<Neuron, Value>(b, buffers, columns, step);
+      forward_lanes<Value>(b, buffers, neuron, sizes, columns, step);
     });
 }
 
-template <class Neuron, class Value>
+// The first multiple of a vector's size: a vector across two cache lines takes twice as long.
+inline float* aligned(float* memory) {
+  return memory + (-reinterpret_cast<uintptr_t>(memory) % sizeof(Floats)) / sizeof(float);
+}
+
+template <class Value, class Neuron>
 void backward_block(const lbq_baseline_scan& b, const lbq_backward_buffers& buffers, double* all_mixture_sums,
-                    int64_t index) {
+                    const Neuron neuron, int64_t index) {
+  const Sizes sizes = Sizes::of<Neuron>(b);
   const Block block = block_at(b.scan, index);
   double* step_sums = buffers.step_sums + index * lbq_block_steps(&b.scan);
   double* other = buffers.other_sums + index * 3;
-  const int64_t pairs = Neuron::kIsMixed ? b.scan.timesteps * b.scan.timesteps : 0;
-  std::vector<float> scratch((3 * b.scan.timesteps + pairs) * kLanes);
-  float* mixture_sums = scratch.data() + 3 * b.scan.timesteps * kLanes;
+  const int64_t pairs = Neuron::kIsMixed ? sizes.timesteps * sizes.timesteps : 0;
+  std::vector<float> memory((3 * sizes.timesteps + pairs + 1) * kLanes);
+  float* scratch = aligned(memory.data());
+  float* mixture_sums = scratch + 3 * sizes.timesteps * kLanes;
   Sums sums;
   const auto put = [&](Floats step) {
     other[0] += horizontal_sum(sums.tail(step));
@@ -301,7 +316,7 @@ void backward_block(const lbq_baseline_scan& b, const lbq_backward_buffers& buff
   for (int64_t j = 0; j < block.count; j += kLanes) {
     Floats steps{};
     each_row(block, j, [&](const auto& columns, Floats step) {
-      backward_lanes<Neuron, Value>(b, buffers, columns, step, scratch.data(), mixture_sums, sums);
+      backward_lanes<Value>(b, buffers, neuron, sizes, columns, step, scratch, mixture_sums, sums);
       steps = step;
     });
     if (!block.step_per_column) continue;
@@ -333,17 +348,15 @@ inline void with_neuron(const lbq_baseline_scan& b, Visit visit) {
 
 void forward(const lbq_baseline_scan& b, const lbq_forward_buffers& buffers, int64_t index) {
   with_neuron(b, [&](auto neuron) {
-    using Neuron = decltype(neuron);
-    b.scan.dtype == LBQ_F32 ? forward_block<Neuron, float>(b, buffers, index)
-                            : forward_block<Neuron, uint16_t>(b, buffers, index);
+    b.scan.dtype == LBQ_F32 ? forward_block<float>(b, buffers, neuron, index)
+                            : forward_block<uint16_t>(b, buffers, neuron, index);
   });
 }
 
 void backward(const lbq_baseline_scan& b, const lbq_backward_buffers& buffers, double* mixture_sums, int64_t index) {
   with_neuron(b, [&](auto neuron) {
-    using Neuron = decltype(neuron);
-    b.scan.dtype == LBQ_F32 ? backward_block<Neuron, float>(b, buffers, mixture_sums, index)
-                            : backward_block<Neuron, uint16_t>(b, buffers, mixture_sums, index);
+    b.scan.dtype == LBQ_F32 ? backward_block<float>(b, buffers, mixture_sums, neuron, index)
+                            : backward_block<uint16_t>(b, buffers, mixture_sums, neuron, index);
   });
 }
 
