@@ -83,6 +83,10 @@ def run(
 ) -> tuple[Bursts, Levels, Carry]:
     """Compute the sequence; differentiable once."""
     options, step, decay, reset, thresholds, mixture, tail = arguments
+    if mixture is not None:
+        mixture = mixture.contiguous()
+    if thresholds is not None:
+        thresholds = thresholds.contiguous()
     return NativeBaselineScan.apply(
         currents, step, tail, decay, reset, thresholds, mixture, carry, options
     )

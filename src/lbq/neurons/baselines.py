@@ -1,6 +1,8 @@
 """Neurons of other papers: the baselines of the burst neuron.
 
-Each is a loop over time in plain torch, and a native kernel that runs instead where it can.
+Each is a loop over time in plain torch, and a native kernel that runs instead where it can. The
+kernels are differentiable once; the loop takes every transform of torch and is chosen by
+``lbq.kernels.force_implementation("plain")``.
 
 - :class:`BinaryLIF`: the paper's preliminaries (Eqs. 1-2), with an arctangent surrogate.
 - :class:`HardResetLIF`: the neuron of Spikformer, QKFormer and Max-Former.
