@@ -68,10 +68,22 @@ def networks(width: float, timesteps: int, device: str) -> dict[str, Network]:
     if device == "cuda" and triton_scan.kernels():
         found["LBQ, triton"] = Network(resnet, "triton")
     found["LBQ, plain torch"] = Network(resnet, "plain")
-    found["binary"] = Network(partial(resnet, neuron=lambda channels: lbq.neurons.BinaryLIF()))
-    for name, build in other_neurons(max_level=5).items():
+    for name, build in {**baselines(timesteps), **other_neurons(max_level=5)}.items():
         found[name] = Network(partial(resnet, neuron=lambda channels, build=build: build()))
     return found
+
+
+def baselines(timesteps: int) -> dict[str, Callable[[], nn.Module]]:
+    """Return the neurons of other papers, each with its own defaults."""
+    return {
+        "binary": lbq.neurons.BinaryLIF,
+        "hard reset": lbq.neurons.HardResetLIF,
+        "ternary": lbq.neurons.TernaryLIF,
+        "original ternary": lbq.neurons.OriginalTernaryLIF,
+        "I-LIF": lbq.neurons.IntegerLIF,
+        "MLF": lbq.neurons.MultiLevelLIF,
+        "LM-HT": partial(lbq.neurons.LMHT, timesteps),
+    }
 
 
 class Expand(nn.Module):

@@ -15,7 +15,9 @@ bool fits_residues(const lbq_scan& scan) {
   return scan.max_level <= kMaxResidueLevel && is_residue_edge(scan.lo) && is_residue_edge(scan.hi);
 }
 
-bool is_valid(const lbq_scan* scan, int64_t first, int64_t last) {
+}  // namespace
+
+bool is_valid_scan(const lbq_scan* scan, int64_t first, int64_t last) {
   if (!scan || scan->timesteps < 1 || scan->size < 0 || scan->num_steps < 1 || !scan->step) return false;
   if (scan->max_level < 1 || scan->max_level > 255) return false;
   if (scan->current_stride != 0 && scan->current_stride != scan->size) return false;
@@ -25,7 +27,6 @@ bool is_valid(const lbq_scan* scan, int64_t first, int64_t last) {
   return first >= 0 && last <= lbq_num_blocks(scan);
 }
 
-}  // namespace
 }  // namespace lbq
 
 extern "C" {
@@ -49,7 +50,7 @@ int64_t lbq_block_first_step(const lbq_scan* scan, int64_t block) {
 
 lbq_status lbq_burst_forward(const lbq_scan* scan, const lbq_forward_buffers* buffers, int64_t first,
                              int64_t last) {
-  if (!lbq::is_valid(scan, first, last)) return LBQ_BAD_ARGUMENT;
+  if (!lbq::is_valid_scan(scan, first, last)) return LBQ_BAD_ARGUMENT;
   const auto forward = lbq::scan_kernels().burst.forward;
   for (int64_t block = first; block < last; ++block) forward(*scan, *buffers, block);
   return LBQ_OK;
@@ -57,7 +58,7 @@ lbq_status lbq_burst_forward(const lbq_scan* scan, const lbq_forward_buffers* bu
 
 lbq_status lbq_burst_backward(const lbq_scan* scan, const lbq_backward_buffers* buffers, int64_t first,
                               int64_t last) {
-  if (!lbq::is_valid(scan, first, last)) return LBQ_BAD_ARGUMENT;
+  if (!lbq::is_valid_scan(scan, first, last)) return LBQ_BAD_ARGUMENT;
   const auto backward = lbq::scan_kernels().burst.backward;
   for (int64_t block = first; block < last; ++block) backward(*scan, *buffers, block);
   return LBQ_OK;

@@ -5,22 +5,6 @@
 namespace lbq {
 namespace {
 
-// A vector of channels: all lanes, or the `count` left at the end of a row.
-template <bool kIsWhole>
-struct Columns {
-  int64_t first, count;
-
-  template <class Value>
-  Floats read(const Value* from, float rest = 0) const {
-    return kIsWhole ? load(from) : load_some(from, count, rest);
-  }
-  template <class Value>
-  void write(Value* to, Floats values) const {
-    kIsWhole ? store(to, values) : store_some(to, values, count);
-  }
-  void add(float* to, Floats values) const { write(to, read(to) + values); }
-};
-
 // Channels whose sums stay in the cache over the rows of a block.
 constexpr int64_t kTileChannels = 256;
 

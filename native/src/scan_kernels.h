@@ -10,6 +10,11 @@ struct BurstKernels {
   void (*backward)(const lbq_scan&, const lbq_backward_buffers&, int64_t block);
 };
 
+struct BaselineKernels {
+  void (*forward)(const lbq_baseline_scan&, const lbq_forward_buffers&, int64_t block);
+  void (*backward)(const lbq_baseline_scan&, const lbq_backward_buffers&, double* mixture_sums, int64_t block);
+};
+
 // Batch norm, shortcut and neuron in one.
 struct NormedKernels {
   void (*moments)(const lbq_normed_scan&, double* sums, int64_t block);
@@ -26,11 +31,12 @@ struct CostKernels {
 };
 
 // One namespace per instruction set; "scalar" is the reference that the others are tested against.
-#define LBQ_SCAN_KERNELS(isa)      \
-  namespace isa {                  \
-  extern const BurstKernels kBurst;   \
-  extern const NormedKernels kNormed; \
-  extern const CostKernels kCost;     \
+#define LBQ_SCAN_KERNELS(isa)             \
+  namespace isa {                         \
+  extern const BurstKernels kBurst;       \
+  extern const BaselineKernels kBaseline; \
+  extern const NormedKernels kNormed;     \
+  extern const CostKernels kCost;         \
   }
 LBQ_SCAN_KERNELS(scalar)
 LBQ_SCAN_KERNELS(avx2)
@@ -42,12 +48,16 @@ LBQ_SCAN_KERNELS(neon)
 struct ScanKernels {
   const char* isa;
   const BurstKernels& burst;
+  const BaselineKernels& baseline;
   const NormedKernels& normed;
   const CostKernels& cost;
 };
 
 // The kernels in use: lbq_isa, lbq_set_isa.
 const ScanKernels& scan_kernels();
+
+// Whether a scan has valid sizes and this range of blocks (burst_scan.cc).
+bool is_valid_scan(const lbq_scan* scan, int64_t first_block, int64_t last_block);
 
 // Everything below has internal linkage: files of several instruction sets include it, and one shared copy could hold
 // instructions that the machine lacks.

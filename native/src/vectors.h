@@ -10,7 +10,8 @@
 
 #include "scan_kernels.h"
 
-#if defined(__AVX512F__)
+#if defined(LBQ_LANES)  // one lane, for a reference
+#elif defined(__AVX512F__)
 #define LBQ_LANES 16
 #elif defined(__AVX2__)
 #define LBQ_LANES 8
@@ -161,9 +162,26 @@ inline void store_some(Value* to, Floats vector, int64_t count) {
   std::memcpy(to, values, count * sizeof(Value));
 }
 
+// Neighbouring values: all lanes, or the `count` left at the end of a row.
+template <bool kIsWhole>
+struct Columns {
+  int64_t first, count;
+
+  template <class Value>
+  Floats read(const Value* from, float rest = 0) const {
+    return kIsWhole ? load(from) : load_some(from, count, rest);
+  }
+  template <class Value>
+  void write(Value* to, Floats values) const {
+    kIsWhole ? store(to, values) : store_some(to, values, count);
+  }
+  void add(float* to, Floats values) const { write(to, read(to) + values); }
+};
+
 // Keeps the compiler from fusing this product with an addition.
 inline Floats round_product(Floats product) {
-#if defined(__x86_64__)
+#if LBQ_LANES == 1  // compiled without fusing
+#elif defined(__x86_64__)
   __asm__("" : "+v"(product));
 #elif defined(__aarch64__)
   __asm__("" : "+w"(product));

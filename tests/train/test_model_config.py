@@ -109,7 +109,7 @@ def test_kinds_keep_their_own_surrogate_and_reset_unless_said():
 @pytest.mark.parametrize("mode", ["event", "level", "none"])
 def test_the_reset_is_the_one_asked_for(mode):
     assert first_neuron(reset_mode=mode).options.reset_mode == mode
-    assert first_neuron(kind="ternary", reset_mode=mode).reset_mode == mode
+    assert first_neuron(kind="ternary", reset_mode=mode).options.reset_mode == mode
 
 
 def test_the_gradient_of_the_steps_can_be_scaled():

@@ -52,7 +52,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
             thresholds,
             decay=neuron.decay().to(dtype),
             reset_amount=neuron.reset.to(dtype) * step,
-            reset=neuron.options.reset_mode if is_burst else neuron.reset_mode,
+            reset=neuron.options.reset_mode,
             is_signed=neuron.is_signed,
         )
     elif isinstance(neuron, OriginalTernaryLIF):

@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 RESET_MODES = {"event": 0, "level": 1, "none": 2}
 DTYPES = (torch.float32, torch.bfloat16)
+OPERATORS = ("burst_forward", "burst_backward", "baseline_forward", "baseline_backward")
 _KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16}
 
 
@@ -58,7 +59,7 @@ def load_error() -> str | None:
     try:
         _check_length(Path(spec.origin))
         torch.ops.load_library(spec.origin)
-        for name in ("burst_forward", "burst_backward"):
+        for name in OPERATORS:
             torch.library.register_fake(f"lbq::{name}", _fake_kernel)
         torch.ops.lbq.isa()
     except (OSError, ImportError, AttributeError, RuntimeError) as error:
@@ -92,7 +93,7 @@ _is_built._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMember
 
 
 def can_run(
-    currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor
+    currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor | None
 ) -> bool:
     """Return whether the native kernels support these arguments."""
     if currents.device.type != "cpu" or not _is_built():
@@ -154,7 +155,7 @@ class NativeBurstScan(CompiledScan):
             decay,
             reset,
             match_layout(carry, state),
-            _run_of(layout, step),
+            run_length(layout, step),
             options.max_level,
             RESET_MODES[options.reset_mode],
             options.lo,
@@ -185,7 +186,7 @@ def split_coefficient_grads(
     ]
 
 
-def _run_of(layout: Layout, step: Tensor) -> int:
+def run_length(layout: Layout, step: Tensor) -> int:
     """Return the run length of equal steps; 0 for one step, independent of sizes when compiled."""
     return 0 if step.numel() == 1 else layout.run
 
@@ -227,7 +228,7 @@ def _run(
         decay,
         reset,
         match_layout(carry, last_carry),
-        _run_of(layout, step),
+        run_length(layout, step),
         options.max_level,
         RESET_MODES[options.reset_mode],
         bursts,

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from lbq.errors import ImplementationError, LevelError, ParameterError, ShapeError, TimeError
+from lbq.kernels.baseline_scan import BaselineArguments
+from lbq.kernels.baseline_scan import can_run as baseline_can_run
 from lbq.kernels.native_scan import NativeBurstScan
 from lbq.kernels.native_scan import can_run as native_can_run
 from lbq.kernels.native_scan import run_forward as run_native_forward
@@ -41,11 +43,12 @@ _forced: ContextVar[Implementation | None] = ContextVar("forced", default=None)
 
 @contextmanager
 def force_implementation(name: Implementation) -> Generator[None]:
-    """Run every ``burst_scan`` inside the block with this implementation; raise if it cannot.
+    """Run every neuron inside the block with this implementation; raise if it cannot.
 
     By default the fastest implementation that supports the arguments runs. The block affects this
     thread (or asyncio task) only. A backward runs in the implementation of its forward; a compiled
-    function keeps the one it was traced with.
+    function keeps the one it was traced with. The neurons of other papers have a native
+    implementation and a loop in plain torch, which is both their "reference" and their "plain".
 
     Args:
         name: "reference", "plain", "native" or "triton".
@@ -137,6 +140,37 @@ def check_currents(currents: Tensor) -> None:
         )
 
 
+def check_carry(carry: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raise unless the carry has this shape, or is None."""
+    if carry is not None and carry.shape != shape:
+        raise ShapeError(
+            f"the carry has shape {tuple(carry.shape)}, but the currents need {tuple(shape)}; pass "
+            f"the carry that the previous call of this stream returned"
+        )
+
+
+def baseline_runs_natively(currents: Tensor, arguments: BaselineArguments) -> bool:
+    """Return whether a neuron of another paper runs in native code, not as a loop in plain torch.
+
+    The same rules as for ``burst_scan``: exported programs use plain torch by default.
+    """
+    forced: Implementation | None = _forced_name()
+    if forced in ("plain", "reference") or (forced is None and torch.compiler.is_exporting()):
+        return False
+    is_supported = baseline_can_run(currents, arguments)
+    if forced == "triton" and arguments.options.neuron == "mixed":  # burst_scan behind its mixture
+        return False
+    if forced == "triton" or (forced == "native" and not is_supported):
+        needs = "a BurstLIF" if forced == "triton" else _NEEDS["native"]
+        raise ImplementationError(
+            f'force_implementation("{forced}") needs {needs}; got the '
+            f'"{arguments.options.neuron}" neuron with {currents.dtype} on {currents.device}, '
+            f"shape {tuple(currents.shape)}, strides {currents.stride()}; "
+            f'force "plain", which takes everything, or none'
+        )
+    return is_supported
+
+
 def _implementation(
     currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor
 ) -> Implementation:
@@ -188,12 +222,7 @@ def _check(currents: Tensor, coefficients: dict[str, Scalar | None], carry: Tens
                 f"{tuple(neurons)} (the currents are {tuple(currents.shape)}); use one number, or "
                 f"one per channel shaped [C, 1, 1]"
             )
-    if carry is not None and carry.shape != currents.shape[1:]:
-        raise ShapeError(
-            f"the carry has shape {tuple(carry.shape)}, but the currents need "
-            f"{tuple(currents.shape[1:])}; pass the carry that the previous call of this stream "
-            f"returned"
-        )
+    check_carry(carry, currents.shape[1:])
 
 
 def _fits(shape: torch.Size, neurons: torch.Size) -> bool:

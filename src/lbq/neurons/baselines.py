@@ -1,4 +1,8 @@
-"""Neurons of other papers, in plain torch: the baselines of the burst neuron.
+"""Neurons of other papers: the baselines of the burst neuron.
+
+Each is a loop over time in plain torch, and a native kernel that runs instead where it can. The
+kernels are differentiable once; the loop takes every transform of torch and is chosen by
+``lbq.kernels.force_implementation("plain")``.
 
 - :class:`BinaryLIF`: the paper's preliminaries (Eqs. 1-2), with an arctangent surrogate.
 - :class:`HardResetLIF`: the neuron of Spikformer, QKFormer and Max-Former.
@@ -22,7 +26,10 @@ from lbq.errors import TimeError
 from lbq.functional.membrane import check_reset_mode, integrate, lif_membrane, soft_reset
 from lbq.functional.quantize import binary_spike, burst_level, ternary_level
 from lbq.functional.surrogate import arctan_soft_spike, soft_level, straight_through
-from lbq.kernels.scan import check_currents
+from lbq.kernels.baseline_scan import BaselineArguments, BaselineOptions
+from lbq.kernels.baseline_scan import run as run_native
+from lbq.kernels.scan import baseline_runs_natively, burst_scan, check_carry, check_currents
+from lbq.kernels.scan_interface import ScanOptions
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import FixedStep, NeuronStep, as_step, check_step_value
 from lbq.neurons.surrogates import BoxET, Surrogate
@@ -42,7 +49,8 @@ def scan_over_time(
     currents: Currents,
     carry: Carry | None,
     *,
-    rest: Tensor | None = None,
+    native: BaselineArguments | None = None,
+    num_membranes: int | None = None,
     level_dtype: torch.dtype = torch.uint8,
 ) -> tuple[Bursts, Levels, Carry]:
     """Call ``update(carry, current)`` for every timestep and stack the results.
@@ -53,13 +61,20 @@ def scan_over_time(
         update: one timestep of the neuron.
         currents: the sequence.
         carry: initial state; None for rest.
-        rest: the carry at rest; zeros like one timestep of the currents by default.
+        native: the same neuron for the native kernels, which run instead where they can.
+        num_membranes: for a carry of ``[num_membranes, B, *n]``; None for ``[B, *n]``.
         level_dtype: how the levels are stored.
     """
     check_currents(currents)
-    exact = currents.to(torch.promote_types(currents.dtype, torch.float32))
+    leading = () if num_membranes is None else (num_membranes,)
+    check_carry(carry, (*leading, *currents.shape[1:]))
+    dtype = compute_dtype(currents)
+    carry = None if carry is None else carry.to(dtype)
+    if native is not None and baseline_runs_natively(currents, native):
+        return run_native(currents, carry, native)
+    exact = currents.to(dtype)
     if carry is None:
-        carry = torch.zeros_like(exact[0]) if rest is None else rest
+        carry = torch.zeros_like(exact[0]).expand(*leading, *currents.shape[1:])
     bursts: list[Tensor] = []
     levels: list[Tensor] = []
     for current in exact.unbind(0):
@@ -67,6 +82,11 @@ def scan_over_time(
         bursts.append(burst)
         levels.append(level.detach().to(level_dtype))
     return torch.stack(bursts).to(currents.dtype), torch.stack(levels), carry
+
+
+def compute_dtype(currents: Currents) -> torch.dtype:
+    """Return the dtype of membranes and coefficients: float32 or better."""
+    return torch.promote_types(currents.dtype, torch.float32)
 
 
 class BinaryLIF(Neuron):
@@ -93,7 +113,7 @@ class BinaryLIF(Neuron):
         sharpness: float = 2.0,
     ) -> None:
         super().__init__(max_level=1)
-        self.sharpness = sharpness
+        self.options = BaselineOptions(neuron="binary", sharpness=sharpness)
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.threshold: Tensor
         self.reset: Tensor
@@ -101,23 +121,27 @@ class BinaryLIF(Neuron):
         self.register_buffer("reset", scalar(check_reset(reset)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        decay, one = self.decay(), torch.ones_like(self.threshold)
+        """Run the sequence; one timestep is Eqs. 1-2."""
+        dtype = compute_dtype(currents)
+        decay, reset = self.decay().to(dtype), self.reset.to(dtype)
+        threshold = self.threshold.to(dtype)
+        one, sharpness = torch.ones_like(threshold), self.options.sharpness
 
         def update(membrane: Tensor, current: Tensor) -> TimestepOutput:
             membrane = lif_membrane(
                 membrane,
                 current,
-                spike=binary_spike(membrane, threshold=self.threshold),
+                spike=binary_spike(membrane, threshold=threshold),
                 decay=decay,
-                threshold=self.threshold,
-                reset=self.reset,
+                threshold=threshold,
+                reset=reset,
             )
-            level = binary_spike(membrane, threshold=self.threshold)
-            soft = arctan_soft_spike(membrane, threshold=self.threshold, sharpness=self.sharpness)
+            level = binary_spike(membrane, threshold=threshold)
+            soft = arctan_soft_spike(membrane, threshold=threshold, sharpness=sharpness)
             return TimestepOutput(straight_through(level, soft, one), level, membrane)
 
-        return scan_over_time(update, currents, carry)
+        native = BaselineArguments(self.options, one, decay, reset, threshold)
+        return scan_over_time(update, currents, carry, native=native)
 
 
 class HardResetLIF(Neuron):
@@ -144,22 +168,25 @@ class HardResetLIF(Neuron):
         sharpness: float = 2.0,
     ) -> None:
         super().__init__(max_level=1)
-        self.sharpness = sharpness
+        self.options = BaselineOptions(neuron="hard reset", sharpness=sharpness)
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.threshold: Tensor
         self.register_buffer("threshold", scalar(check_step_value(threshold)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        decay, one = self.decay(), torch.ones_like(self.threshold)
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        decay, threshold = self.decay().to(dtype), self.threshold.to(dtype)
+        one, sharpness = torch.ones_like(threshold), self.options.sharpness
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
-            level = burst_level(membrane, self.threshold, max_level=1)
-            soft = arctan_soft_spike(membrane, threshold=self.threshold, sharpness=self.sharpness)
+            level = burst_level(membrane, threshold, max_level=1)
+            soft = arctan_soft_spike(membrane, threshold=threshold, sharpness=sharpness)
             return TimestepOutput(straight_through(level, soft, one), level, membrane * (1 - level))
 
-        return scan_over_time(update, currents, carry)
+        native = BaselineArguments(self.options, one, decay, thresholds=threshold)
+        return scan_over_time(update, currents, carry, native=native)
 
 
 class TernaryLIF(Neuron):
@@ -192,26 +219,36 @@ class TernaryLIF(Neuron):
         super().__init__(max_level=1)
         self.step = FixedStep() if step is None else as_step(step)
         self.surrogate = BoxET() if surrogate is None else surrogate
-        self.reset_mode: ResetMode = check_reset_mode(reset_mode)
+        self.options = BaselineOptions(
+            neuron="ternary",
+            lo=self.surrogate.lo,
+            hi=self.surrogate.hi(1),
+            reset_mode=check_reset_mode(reset_mode),
+        )
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.reset: Tensor
         self.register_buffer("reset", scalar(check_reset(reset)))
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        step = self.step.for_currents(currents, max_level=1)
-        decay, tail = self.decay(), self.surrogate.tail()
-        lo, hi = self.surrogate.lo, self.surrogate.hi(1)
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        step = self.step.for_currents(currents, max_level=1).to(dtype)
+        decay, reset, tail = self.decay().to(dtype), self.reset.to(dtype), self.surrogate.tail()
+        tail = None if tail is None else tail.to(dtype)
+        lo, hi = self.options.lo, self.options.hi
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             level = ternary_level(membrane, step)
             sign = membrane.detach().sign()
             soft = sign * soft_level(sign * membrane / step, lo=lo, hi=hi, tail=tail)
-            state = soft_reset(membrane, level, step=step, reset=self.reset, mode=self.reset_mode)
+            state = soft_reset(
+                membrane, level, step=step, reset=reset, mode=self.options.reset_mode
+            )
             return TimestepOutput(straight_through(level, soft, step), level, state)
 
-        return scan_over_time(update, currents, carry, level_dtype=torch.int8)
+        native = BaselineArguments(self.options, step, decay, reset, tail=tail)
+        return scan_over_time(update, currents, carry, native=native, level_dtype=torch.int8)
 
 
 class OriginalTernaryLIF(Neuron):
@@ -239,13 +276,15 @@ class OriginalTernaryLIF(Neuron):
     ) -> None:
         super().__init__(max_level=1)
         self.step = as_step(step)
+        self.options = BaselineOptions(neuron="original ternary")
         self.decay = Decay(decay, tau=tau, default=0.25)
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        amplitude = self.step.for_currents(currents, max_level=1)
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        amplitude = self.step.for_currents(currents, max_level=1).to(dtype)
         threshold = amplitude.new_full((1,), self.THRESHOLD)
-        decay, one = self.decay(), amplitude.new_ones(1)
+        decay, one = self.decay().to(dtype), amplitude.new_ones(1)
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
@@ -253,7 +292,8 @@ class OriginalTernaryLIF(Neuron):
             spike = straight_through(level, membrane.clamp(-1, 1), one)
             return TimestepOutput(amplitude * spike, level, membrane * (1 - spike.abs()))
 
-        return scan_over_time(update, currents, carry, level_dtype=torch.int8)
+        native = BaselineArguments(self.options, amplitude, decay, thresholds=threshold)
+        return scan_over_time(update, currents, carry, native=native, level_dtype=torch.int8)
 
 
 class IntegerLIF(Neuron):
@@ -280,20 +320,22 @@ class IntegerLIF(Neuron):
     ) -> None:
         super().__init__(max_level)
         self.scale = 1 / max_level if is_normalised else 1.0
+        self.options = BaselineOptions(neuron="integer", max_level=max_level)
         self.decay = Decay(decay, tau=tau, default=0.25)
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        decay = self.decay()
+        """Run the sequence."""
+        decay = self.decay().to(compute_dtype(currents))
+        scale = decay.new_full((1,), self.scale)
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membrane = integrate(state, current, decay=decay)
             soft = soft_level(membrane, lo=0.0, hi=float(self.max_level))
             level = soft.detach().round()
-            burst = straight_through(level, soft, membrane.new_full((1,), self.scale))
-            return TimestepOutput(burst, level, membrane - level)
+            return TimestepOutput(straight_through(level, soft, scale), level, membrane - level)
 
-        return scan_over_time(update, currents, carry)
+        native = BaselineArguments(self.options, scale, decay)
+        return scan_over_time(update, currents, carry, native=native)
 
 
 class MultiLevelLIF(Neuron):
@@ -319,25 +361,27 @@ class MultiLevelLIF(Neuron):
     ) -> None:
         super().__init__(max_level)
         self.decay = Decay(decay, tau=tau, default=0.25)
+        self.options = BaselineOptions(neuron="multi-level", max_level=max_level)
         self.thresholds: Tensor
         self.register_buffer("thresholds", first_threshold + torch.arange(max_level).float())
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Loop over the timesteps in plain torch."""
-        decay = self.decay()
-        thresholds = self.thresholds.reshape(-1, *[1] * (currents.dim() - 1))  # [K, 1, ...]
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        decay, fixed = self.decay().to(dtype), self.thresholds.to(dtype)
+        one = torch.ones_like(decay)
+        thresholds = fixed.reshape(-1, *[1] * (currents.dim() - 1))  # [K, 1, ...]
 
         def update(state: Tensor, current: Tensor) -> TimestepOutput:
             membranes = integrate(state, current.expand_as(state), decay=decay)  # [K, B, *n]
             spikes = binary_spike(membranes, threshold=thresholds)
             soft = soft_level(membranes - thresholds, lo=-0.5, hi=0.5)
-            bursts = straight_through(spikes, soft, membranes.new_ones(1))
+            bursts = straight_through(spikes, soft, one)
             state = membranes * (1 - spikes)
             return TimestepOutput(bursts.sum(0), spikes.sum(0), state)
 
-        dtype = torch.promote_types(currents.dtype, torch.float32)
-        rest = currents.new_zeros((self.max_level, *currents.shape[1:]), dtype=dtype)
-        return scan_over_time(update, currents, carry, rest=rest)
+        native = BaselineArguments(self.options, one, decay, thresholds=fixed)
+        return scan_over_time(update, currents, carry, native=native, num_membranes=self.max_level)
 
 
 class LMHT(Neuron):
@@ -363,29 +407,42 @@ class LMHT(Neuron):
         self.raw_mixture = nn.Parameter(torch.zeros(timesteps, timesteps))
         self.step: Tensor
         self.register_buffer("step", scalar(1.0 if max_level == 1 else 2.0 / max_level))
+        self.options = ScanOptions(
+            max_level=max_level,
+            lo=0.5,
+            hi=max_level + 0.5,
+            reset_mode="level",
+            detach_carry=True,
+        )
+        self.native_options = BaselineOptions(
+            neuron="mixed", max_level=max_level, lo=self.options.lo, hi=self.options.hi
+        )
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Mix the timesteps, then loop over them in plain torch."""
+        """Mix the timesteps, then run them as one operation."""
         if carry is not None or len(currents) != self.timesteps:
             raise TimeError(
                 f"LMHT mixes all of its {self.timesteps} timesteps, so it takes whole sequences of "
                 f"that length, got {len(currents)}{' and a carry' if carry is not None else ''}; "
                 f"build it with timesteps={len(currents)}, or stream with BurstLIF"
             )
-        dtype = torch.promote_types(currents.dtype, torch.float32)
-        leak = torch.sigmoid(self.raw_leak.to(dtype)) + 0.5
+        dtype = compute_dtype(currents)
+        step, leak = self.step.to(dtype), torch.sigmoid(self.raw_leak.to(dtype)) + 0.5
         mixture = 2 * torch.sigmoid(self.raw_mixture.to(dtype)) / self.timesteps
-        flat = currents.to(dtype).flatten(1)  # [T, B n]
-        rows = [(row.unsqueeze(1) * flat).sum(0) for row in mixture]  # a product autocast ignores
-        mixed = torch.stack(rows).reshape(currents.shape)  # [T, B, *n]
-        step, lo, hi = self.step.to(dtype), 0.5, self.max_level + 0.5
-
-        def update(state: Tensor, current: Tensor) -> TimestepOutput:
-            membrane = leak * state.detach() + current
-            level = burst_level(membrane, step, max_level=self.max_level)
-            soft = soft_level(membrane / step, lo=lo, hi=hi)
-            burst = straight_through(level, soft, step)
-            return TimestepOutput(burst, level, membrane - burst.detach())
-
-        bursts, levels, carry = scan_over_time(update, mixed, None)
+        native = BaselineArguments(self.native_options, step, leak, mixture=mixture)
+        if baseline_runs_natively(currents, native):
+            return run_native(currents, None, native)
+        mixed = self._mix(currents.to(dtype), mixture)
+        bursts, levels, carry = burst_scan(
+            mixed, step, tail=None, decay=leak, reset=1.0, options=self.options
+        )
         return bursts.to(currents.dtype), levels, carry
+
+    @staticmethod
+    def _mix(currents: Currents, mixture: Tensor) -> Currents:
+        """Add up the currents of all timesteps, in their order; no product for autocast."""
+        columns = mixture.reshape(*mixture.shape, *[1] * (currents.dim() - 1))  # [T, T, 1, ...]
+        mixed = columns[:, 0] * currents[0]
+        for t in range(1, len(currents)):
+            mixed = mixed + columns[:, t] * currents[t]
+        return mixed  # [T, B, *n]
