@@ -5,8 +5,9 @@
     python benchmarks/bench_training.py --loop pocket --data $LBQ_DATA/cifar10 --threads 2
 
 The ANN has ReLUs in place of neurons and runs on the same ``T * B`` images (the stem runs once in
-both). Neurons of other libraries are put into the same network if they are installed. Steps are
-interleaved: compare the ratios. Rows with "packed" run inside ``lbq.pack_bursts()``. Let glibc keep freed pages, or page faults dominate:
+both). Neurons of other libraries are put into the same network if they are installed. Rows named
+"packed" run inside ``lbq.pack_bursts()``. Steps are interleaved: compare the ratios. Let glibc keep
+freed pages, or page faults dominate:
 
     MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=17179869184 python benchmarks/...
 
@@ -204,7 +205,8 @@ def main() -> None:
         print(
             f"\n{precision}, width {arguments.width}, T={arguments.timesteps}, B={arguments.batch}"
         )
-        print(f"{'':26}{'median ms':>11}{'min ms':>9}{'x ANN':>8}{'min':>8}{'kept x ANN':>12}{'x unpacked':>12}")
+        titles = f"{'median ms':>11}{'min ms':>9}{'x ANN':>8}{'min':>8}{'kept x ANN':>12}"
+        print(f"{'':26}{titles}{'x unpacked':>12}")
         for name, row in found.items():
             print(
                 f"{name:26}{row['median_ms']:11.1f}{row['min_ms']:9.1f}{row['to_ann']:8.3f}"

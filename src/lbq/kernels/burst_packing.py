@@ -48,8 +48,9 @@ def pack_bursts() -> Generator[None]:
     membranes where these are smaller (half precision, repeated currents), with the same gradients.
 
     The backward pass may run outside of the block. The block works with autocast, gradient
-    accumulation and DistributedDataParallel. Tensors that are saved inside ``torch.utils.checkpoint``
-    or inside a compiled model are not packed. On a GPU every packed tensor costs a synchronisation.
+    accumulation and DistributedDataParallel. What ``torch.utils.checkpoint`` recomputes and what a
+    compiled model saves is not packed. On a GPU every packed tensor costs a synchronisation. Of
+    nested hooks for saved tensors, such as ``save_on_cpu``, torch applies the innermost only.
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16, fused=True)

@@ -2,8 +2,8 @@
 
 The kernels process all timesteps of a few values at a time, so that membranes stay in registers.
 Only membranes are saved for the backward (4 bytes per neuron and timestep), their residues (2
-bytes), or the currents. Channels first and channels last both run without a copy. The kernels are registered with
-``torch.library``, so compiled and exported programs can call them.
+bytes), or the currents. Channels first and channels last both run without a copy. The kernels are
+registered with ``torch.library``, so compiled and exported programs can call them.
 """
 
 import logging

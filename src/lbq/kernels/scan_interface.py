@@ -131,9 +131,7 @@ class CompiledScan(Function):
     """
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
         """Save membranes, residues or currents; nothing else of their size."""
         currents, *tensors, options = inputs
         _, levels, _, kept = output
