@@ -9,17 +9,97 @@ constexpr int64_t kMostLevels = 8 * kPackedBlockBytes;
 inline Words bits_of(const float* from) { return load_raw<Words>(from); }
 inline Halves bits_of(const uint16_t* from) { return load_raw<Halves>(from); }
 
-inline Floats floats_of(const uint8_t* bytes) {
+inline Ints ints_of(const uint8_t* bytes) {
 #if defined(__AVX512F__)
-  const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
-  return __builtin_convertvector((Ints)_mm512_maskz_cvtepu8_epi32(0xffff, loaded), Floats);
+  return (Ints)_mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
 #elif defined(__AVX2__)
-  const __m128i loaded = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
-  return __builtin_convertvector((Ints)_mm256_cvtepu8_epi32(loaded), Floats);
+  return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
 #else
-  return __builtin_convertvector(load_raw<Bytes>(bytes), Floats);
+  return __builtin_convertvector(load_raw<Bytes>(bytes), Ints);
 #endif
 }
+inline Floats floats_of(const uint8_t* bytes) { return __builtin_convertvector(ints_of(bytes), Floats); }
+
+// One step and few levels: the bits of all bursts in one register.
+#if defined(__AVX2__)
+constexpr bool kHasTable = true;
+#else
+constexpr bool kHasTable = false;
+#endif
+
+inline Words look_up(Words table, Ints index) {  // by the low bits of the index
+#if defined(__AVX512F__)
+  return (Words)_mm512_maskz_permutexvar_epi32(0xffff, (__m512i)index, (__m512i)table);
+#elif defined(__AVX2__)
+  return (Words)_mm256_permutevar8x32_epi32((__m256i)table, (__m256i)index);
+#else
+  (void)index;
+  return table;
+#endif
+}
+
+inline Words wide_bits(const float* from) { return load_raw<Words>(from); }
+inline Words wide_bits(const uint16_t* from) { return widened(load_raw<Halves>(from)); }
+inline Floats value_of(Words bits, const float*) { return (Floats)bits; }
+inline Floats value_of(Words bits, const uint16_t*) { return (Floats)(bits << 16); }
+inline void store_bits(float* to, Words bits) { std::memcpy(to, &bits, sizeof bits); }
+inline void store_bits(uint16_t* to, Words bits) {
+  const Halves halves = narrowed(bits);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+template <class Value>
+Words table_of(float step, int32_t max_level) {
+  Words table{};
+  for (int64_t level = 0; level < kLanes; ++level) {
+    Value bursts[kLanes];
+    store(bursts, broadcast(step * static_cast<float>(level)));
+    table[level] = level <= max_level ? wide_bits(bursts)[0] : ~0u;  // no burst has these bits
+  }
+  return table;
+}
+
+// As read_levels. Nothing is clipped: a ratio beyond the levels looks up other bits.
+template <class Value>
+bool read_by_table(const Value* bursts, int64_t count, float step, int32_t max_level, uint8_t* levels) {
+  const Words table = table_of<Value>(step, max_level);
+  const Floats inverse = broadcast(1 / step);
+  Words difference{};
+  const auto read = [&](const Value* from, uint8_t* to) {
+    const Words bits = wide_bits(from);
+    const Ints whole = __builtin_convertvector(value_of(bits, from) * inverse + 0.5f, Ints);
+    difference |= look_up(table, whole) ^ bits;
+    const Bytes bytes = bytes_of(whole);
+    std::memcpy(to, &bytes, sizeof bytes);
+  };
+  const int64_t whole = count - count % kLanes, rest = count - whole;
+  for (int64_t i = 0; i < whole; i += kLanes) read(bursts + i, levels + i);
+  if (rest) {
+    Value values[kLanes] = {};
+    uint8_t bytes[kLanes];
+    store_bits(values, table[0] + Words{});  // zero, or what a NaN step gives
+    std::memcpy(values, bursts + whole, rest * sizeof(Value));
+    read(values, bytes);
+    std::memcpy(levels + whole, bytes, rest);
+  }
+  const Words none{};
+  return std::memcmp(&difference, &none, sizeof none) == 0;
+}
+
+template <class Value>
+void write_by_table(const uint8_t* levels, int64_t count, float step, int32_t max_level, Value* bursts) {
+  const Words table = table_of<Value>(step, max_level);
+  const int64_t whole = count - count % kLanes, rest = count - whole;
+  for (int64_t i = 0; i < whole; i += kLanes) store_bits(bursts + i, look_up(table, ints_of(levels + i)));
+  if (!rest) return;
+  uint8_t bytes[kLanes] = {};
+  Value values[kLanes];
+  std::memcpy(bytes, levels + whole, rest);
+  store_bits(values, look_up(table, ints_of(bytes)));
+  std::memcpy(bursts + whole, values, rest * sizeof(Value));
+}
+
+bool uses_table(const lbq_packing& p) { return kHasTable && p.num_steps == 1 && p.max_level < kLanes; }
 
 // The bytes of `count` levels; returns whether all values are bursts. Levels are rounded, since a burst in bf16 may lie
 // below its multiple of the step.
@@ -73,9 +153,12 @@ bool pack_block(const lbq_packing& p, const void* from, uint8_t* packed, int64_t
   const Value* bursts = static_cast<const Value*>(from) + block.first;
   uint8_t levels[kMostLevels];
   bool are_bursts = true;
-  each_stretch(p, block.first, block.count, [&](int64_t i, int64_t length, const float* steps) {
-    are_bursts = are_bursts && read_levels<kStepPerValue>(bursts + i, length, steps, p.max_level, levels + i);
-  });
+  if (uses_table(p))
+    are_bursts = read_by_table(bursts, block.count, *p.step, p.max_level, levels);
+  else
+    each_stretch(p, block.first, block.count, [&](int64_t i, int64_t length, const float* steps) {
+      are_bursts = are_bursts && read_levels<kStepPerValue>(bursts + i, length, steps, p.max_level, levels + i);
+    });
   if (!are_bursts) return false;
   const int64_t all = block.bytes * block.per_byte;
   for (int64_t i = block.count; i < all; ++i) levels[i] = 0;
@@ -106,6 +189,7 @@ void unpack_block(const lbq_packing& p, const uint8_t* packed, void* to, int64_t
     }
   }
   std::memcpy(levels + (block.per_byte - 1) * block.bytes, rest, block.bytes);
+  if (uses_table(p)) return write_by_table(levels, block.count, *p.step, p.max_level, bursts);
   each_stretch(p, block.first, block.count, [&](int64_t i, int64_t length, const float* steps) {
     write_bursts<kStepPerValue>(levels + i, length, steps, bursts + i);
   });

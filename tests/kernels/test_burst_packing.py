@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lbq
 from lbq.kernels import force_implementation
-from lbq.kernels.burst_packing import PackedBursts, levels_per_byte
+from lbq.kernels.burst_packing import PackedBursts, levels_per_byte, run_of
 from lbq.neurons import named_neurons
 
 require_native()
@@ -47,6 +47,11 @@ def draw_bursts(layout, dtype, max_level, per_channel, seed=0):
     return bursts, step
 
 
+def pack(values, step, max_level):
+    run = run_of(values, step)
+    return None if run is None else PackedBursts.of(values, step, max_level, run)
+
+
 def same_bits(a, b):
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return a.stride() == b.stride() and torch.equal(a.view(bits), b.view(bits))
@@ -58,7 +63,7 @@ def test_bursts_come_back_with_the_same_bits_and_strides(dtype, max_level):
     for layout in LAYOUTS:
         for per_channel in (False, True):
             bursts, step = draw_bursts(layout, dtype, max_level, per_channel)
-            packed = PackedBursts.of(bursts, step, max_level)
+            packed = pack(bursts, step, max_level)
             assert packed is not None, (layout, per_channel)
             step.zero_()  # what was packed does not depend on what happens to the step
             assert same_bits(packed.unpack(), bursts)
@@ -74,10 +79,10 @@ def test_a_byte_holds_as_many_levels_as_digits():
 def test_every_instruction_set_packs_the_same_bytes(isa):
     for layout in LAYOUTS:
         bursts, step = draw_bursts(layout, BF16, 5, per_channel=True)
-        expected = PackedBursts.of(bursts, step, 5)
+        expected = pack(bursts, step, 5)
         torch.ops.lbq.set_isa(isa)
         try:
-            packed = PackedBursts.of(bursts, step, 5)
+            packed = pack(bursts, step, 5)
             assert same_bits(packed.unpack(), bursts)
         finally:
             torch.ops.lbq.set_isa(ISAS[0])
@@ -94,16 +99,16 @@ def test_one_value_that_is_no_burst_is_enough_to_refuse(dtype, wrong):
             place = torch.unravel_index(torch.tensor(index), changed.shape)
             channel_step = step.expand(changed.shape[1:])[place[1], place[2], place[3]]
             changed[place] = (wrong * channel_step).to(dtype) if wrong else wrong
-            assert PackedBursts.of(changed, step, 5) is None, index
-    assert PackedBursts.of(bursts, step, 5) is not None
+            assert pack(changed, step, 5) is None, index
+    assert pack(bursts, step, 5) is not None
 
 
 def test_what_is_not_dense_is_refused():
     bursts, step = draw_bursts("first", torch.float32, 5, per_channel=False)
     for view in (bursts[..., ::2], bursts.transpose(0, 3), bursts[:1].expand(6, -1, -1, -1)):
-        assert PackedBursts.of(view, step, 5) is None
+        assert pack(view, step, 5) is None
     per_channel = draw_bursts("first", torch.float32, 5, per_channel=True)[1]
-    assert PackedBursts.of(bursts.flatten(1), per_channel, 5) is None  # channels are gone
+    assert pack(bursts.flatten(1), per_channel, 5) is None  # channels are gone
 
 
 class Branches(nn.Module):
@@ -246,18 +251,36 @@ def test_bursts_that_two_layers_read_are_kept_once():
     neuron = lbq.BurstLIF(step=0.5)
     convs = [nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 1)]
 
-    def read(count, half=False):
+    def read(count, change=lambda bursts: None):
         def forward():
-            with lbq.pack_bursts(), torch.autocast("cpu", dtype=BF16, enabled=half):
-                bursts = neuron(currents).flatten(0, 1)
-                return sum(conv(bursts).float().sum() for conv in convs[:count])
+            with lbq.pack_bursts():
+                bursts = neuron(currents)
+                first = convs[0](bursts.flatten(0, 1)).sum()
+                change(bursts)  # in place: other bursts, which need their own levels
+                return first + (convs[1](bursts.flatten(0, 1)).sum() if count > 1 else 0)
 
         return forward
 
-    for half in (False, True):  # casts of the same bursts are two tensors
-        kept = [bytes_kept(read(count, half)) for count in (1, 2)]
-        weight = convs[1].weight.numel() * (2 if half else 4)
-        assert kept[1] - kept[0] <= weight + 16
+    once, twice = (bytes_kept(read(count)) for count in (1, 2))
+    changed = bytes_kept(read(2, lambda bursts: bursts.clamp_(max=1.0)))
+    weight = 4 * convs[1].weight.numel()
+    assert twice - once == weight
+    assert changed - twice >= currents.numel() // 3
+
+
+def test_memory_that_is_used_again_is_not_taken_for_the_bursts_before():
+    """Each turn's bursts are freed before the next ones take their place."""
+    torch.manual_seed(0)
+    neuron, conv = lbq.BurstLIF(step=0.5), nn.Conv2d(8, 8, 3)
+    sequences = (3 * torch.randn(20, 2, 4, 8, 16, 16)).requires_grad_()
+    gradients = []
+    for packs in (False, True):
+        conv.zero_grad()
+        with lbq.pack_bursts() if packs else nullcontext():
+            loss = sum(conv(neuron(each).flatten(0, 1)).square().sum() for each in sequences)
+        loss.backward()
+        gradients.append(conv.weight.grad.clone())
+    assert torch.equal(*gradients)
 
 
 def test_the_figure_is_what_the_heap_holds():

@@ -3,19 +3,22 @@
 autograd passes every tensor that it saves to a hook. The hook follows the autograd graph from the
 tensor to the neuron that emitted it, to learn the step. It then packs the tensor if every value has
 the bits of ``step * level``; this is checked value by value, so views, casts, pools and changes in
-place cannot lead to a wrong gradient. Everything else is kept as it is.
+place cannot lead to a wrong gradient. Everything else is kept as it is. Memory that is saved again
+is recognised by its storage and torch's version counter.
 """
 
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from lbq.kernels import native_scan
 from lbq.kernels.scan_interface import layout_for, packing
@@ -74,41 +77,40 @@ class PackedBursts:
     """uint8; every byte holds several levels as digits of base ``max_level + 1``."""
     step: Tensor
     max_level: int
-    run: int | None
-    """Run length of equal steps (0 for one step); None if torch packed the levels."""
+    run: int
+    """Run length of equal steps in memory, 0 for one step."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
 
     @staticmethod
-    def of(values: Tensor, step: Tensor, max_level: int) -> "PackedBursts | None":
-        """Pack values; None unless they are dense and have the bits of ``step * level``."""
-        run = _run_of(values, step)
-        if run is None:
-            return None
+    def of(values: Tensor, step: Tensor, max_level: int, run: int) -> "PackedBursts | None":
+        """Pack dense values; None unless they have the bits of ``step * level``."""
         step = step.clone(memory_format=torch.contiguous_format)  # it may change before it is used
-        shape, strides, dtype = tuple(values.shape), values.stride(), values.dtype
-        if not _is_native(values, step):
+        if not _is_native(values.dtype, step):
             levels = _pack_plain(values, step, max_level)
-            run = None
         else:
             count = -(-values.numel() // levels_per_byte(max_level))
             levels = torch.empty(count, dtype=torch.uint8)
-            if not torch.ops.lbq.pack_bursts(values, step, run, max_level, levels):
-                return None
+            if not torch.ops.lbq.pack_bursts.default(values, step, run, max_level, levels):
+                levels = None
         if levels is None:
             return None
-        return PackedBursts(levels, step, max_level, run, shape, strides, dtype)
+        shape, strides = tuple(values.shape), values.stride()
+        return PackedBursts(levels, step, max_level, run, shape, strides, values.dtype)
 
     def unpack(self) -> Tensor:
         """Return the bursts, with the same bits and strides."""
-        if self.run is None:
+        if not _is_native(self.dtype, self.step):
             return _unpack_plain(self)
         bursts = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
-        torch.ops.lbq.unpack_bursts(self.levels, self.step, self.run, self.max_level, bursts)
+        torch.ops.lbq.unpack_bursts.default(
+            self.levels, self.step, self.run, self.max_level, bursts
+        )
         return bursts
 
 
+@cache
 def levels_per_byte(max_level: int) -> int:
     """Return how many levels 0..N fit into a byte."""
     per_byte = 1
@@ -125,14 +127,31 @@ class _Kept(NamedTuple):
 
 
 def _pack(tensor: Tensor) -> "PackedBursts | _Kept":
-    packed = None
-    if tensor.is_floating_point() and tensor.numel() >= _FEWEST_VALUES:
+    version = tensor._version
+    if tensor.numel() >= _FEWEST_VALUES and tensor.is_floating_point():
         scan = _emitting_scan(tensor)
-        if scan is not None:
-            packed = PackedBursts.of(tensor.detach(), scan.burst_step, scan.options.max_level)
+        packed = None if scan is None else _pack_once(tensor.detach(), scan, version)
         if packed is not None:
-            return _share_levels(packed, scan)
-    return _Kept(tensor.detach(), tensor._version)  # the tensor itself would keep its own graph
+            return packed
+    return _Kept(tensor.detach(), version)  # the tensor itself would keep its own graph
+
+
+def _pack_once(values: Tensor, scan: Any, version: int) -> PackedBursts | None:
+    """Pack bursts, or share the levels if the same memory was packed before and did not change."""
+    run = run_of(values, scan.burst_step)
+    if run is None:
+        return None
+    storage = StorageWeakRef(values.untyped_storage())  # while it exists, no other has its address
+    place = storage.cdata, values.storage_offset(), values.numel(), values.dtype, version, run
+    known: dict[Any, tuple[StorageWeakRef, weakref.ref[PackedBursts]]]
+    known = scan.__dict__.setdefault("packed_bursts", {})
+    packed = known[place][1]() if place in known else None
+    if packed is not None:
+        return replace(packed, shape=tuple(values.shape), strides=values.stride())
+    packed = PackedBursts.of(values, scan.burst_step, scan.options.max_level, run)
+    if packed is not None:
+        known[place] = storage, weakref.ref(packed)
+    return packed
 
 
 def _unpack(kept: "PackedBursts | _Kept") -> Tensor:
@@ -160,18 +179,7 @@ def _emitting_scan(tensor: Tensor) -> Any:
     return None
 
 
-def _share_levels(packed: PackedBursts, scan: Any) -> PackedBursts:
-    """Use the levels of an earlier tensor of the same bursts, if they are still kept."""
-    known: list[weakref.ref[Tensor]] = scan.__dict__.setdefault("packed_levels", [])
-    for reference in known:
-        levels = reference()
-        if levels is not None and torch.equal(levels, packed.levels):
-            return replace(packed, levels=levels)
-    known.append(weakref.ref(packed.levels))
-    return packed
-
-
-def _run_of(values: Tensor, step: Tensor) -> int | None:
+def run_of(values: Tensor, step: Tensor) -> int | None:
     """Return the run length of equal steps in memory, 0 for one step; None if not dense."""
     leading = values.dim() - step.dim() if step.numel() > 1 else 1 + (values.dim() == 5)
     if leading not in (1, 2) or (leading == 2 and len(values) > 1 and values.stride(0) == 0):
@@ -182,9 +190,9 @@ def _run_of(values: Tensor, step: Tensor) -> int | None:
     return 0 if step.numel() == 1 else layout.run
 
 
-def _is_native(values: Tensor, step: Tensor) -> bool:
-    is_supported = values.dtype in native_scan.DTYPES and step.dtype == torch.float32
-    return is_supported and values.device.type == "cpu" and native_scan.isa() is not None
+def _is_native(dtype: torch.dtype, step: Tensor) -> bool:
+    is_supported = dtype in native_scan.DTYPES and step.dtype == torch.float32
+    return is_supported and step.device.type == "cpu" and native_scan.isa() is not None
 
 
 def _pack_plain(values: Tensor, step: Tensor, max_level: int) -> Tensor | None:
