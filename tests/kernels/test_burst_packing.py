@@ -178,6 +178,43 @@ def test_resnet20_has_the_same_levels_and_gradients(fused, half, last, timesteps
     check_same_bits(resnet(timesteps=timesteps, fused=fused), half=half, last=last)
 
 
+def test_fused_neurons_with_a_step_per_channel_are_packed_too():
+    def neuron(channels):
+        return lbq.BurstLIF(step=lbq.LearnedStep(0.5, channels=channels))
+
+    model = resnet(neuron=neuron, fused=True)
+    check_same_bits(model, half=True, last=True)
+    kept = [kept_by(model, packs=packs, half=True) for packs in (False, True)]
+    one_step = resnet(fused=True).to(memory_format=torch.channels_last)
+    assert kept[1] < 1.01 * kept_by(one_step, packs=True, half=True) < 0.7 * kept[0]
+
+
+class Joined(nn.Module):
+    """Two neurons in one tensor, and one neuron at two places."""
+
+    def __init__(self, steps):
+        super().__init__()
+        torch.manual_seed(0)
+        self.neurons = nn.ModuleList(lbq.BurstLIF(step=step) for step in steps)
+        self.conv = lbq.OverTime(nn.Conv2d(6, 3, 3, padding=1))
+        self.head = nn.Sequential(nn.Flatten(2), nn.LazyLinear(10), lbq.MeanOverTime())
+
+    def forward(self, x):
+        x = x.expand(2, *x.shape)
+        joined = self.conv(torch.cat([neuron(x) for neuron in self.neurons], 2))
+        return self.head(self.neurons[0](joined))
+
+
+@pytest.mark.parametrize("steps", [(0.3, 0.3), (0.3, 0.5)])
+def test_several_neurons_in_one_tensor_have_the_same_gradients(steps):
+    model = Joined(steps)
+    model(torch.randn(4, 3, 32, 32))
+    plain, packed = (step(model, packs=packs) for packs in (False, True))
+    assert torch.equal(plain[0], packed[0])
+    for name, expected in plain[2].items():
+        assert torch.equal(expected, packed[2][name]), name
+
+
 @pytest.mark.parametrize("block", ["sew", "ms"])
 def test_other_blocks_have_the_same_gradients(block):
     check_same_bits(resnet(block=block, fused=True), half=True, last=True)

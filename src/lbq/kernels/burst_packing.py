@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -128,7 +129,8 @@ class _Kept(NamedTuple):
 
 def _pack(tensor: Tensor) -> "PackedBursts | _Kept":
     version = tensor._version
-    if tensor.numel() >= _FEWEST_VALUES and tensor.is_floating_point():
+    is_plain = type(tensor) is Tensor  # a subclass may be distributed
+    if is_plain and tensor.numel() >= _FEWEST_VALUES and tensor.is_floating_point():
         scan = _emitting_scan(tensor)
         packed = None if scan is None else _pack_once(tensor.detach(), scan, version)
         if packed is not None:
@@ -171,9 +173,9 @@ def _emitting_scan(tensor: Tensor) -> Any:
     """Return the autograd node of the neuron whose bursts this tensor may hold, or None."""
     node = tensor.grad_fn
     for _ in range(_LONGEST_PATH):
-        if node is None or hasattr(node, "burst_step"):
+        if isinstance(node, BackwardCFunction) and hasattr(node, "burst_step"):
             return node
-        if node.name() not in _PASSED:
+        if type(node).__name__ not in _PASSED:  # also None, the end of the graph
             return None
         node = node.next_functions[0][0]
     return None
