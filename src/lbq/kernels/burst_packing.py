@@ -175,7 +175,7 @@ def _emitting_scan(tensor: Tensor) -> Any:
     for _ in range(_LONGEST_PATH):
         if isinstance(node, BackwardCFunction) and hasattr(node, "burst_step"):
             return node
-        if type(node).__name__ not in _PASSED:  # also None, the end of the graph
+        if node is None or type(node).__name__ not in _PASSED:
             return None
         node = node.next_functions[0][0]
     return None
