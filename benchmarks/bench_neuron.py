@@ -119,7 +119,7 @@ def measure(
     ours = burst_neurons(device, compiled)
     others: dict[str, Callable[[Tensor], Tensor]] = {"ReLU": torch.relu}
     others |= {name: build().to(device) for name, build in other_neurons(OPTIONS.max_level).items()}
-    forward: dict[str, Run] = {
+    forward: dict[str, Callable[[], Tensor]] = {
         name: lambda run=run: run(leaf, step, tail) for name, run in ours.items()
     }
     forward |= {name: lambda run=run: run(leaf) for name, run in others.items()}

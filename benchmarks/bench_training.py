@@ -5,8 +5,9 @@
     python benchmarks/bench_training.py --loop pocket --data $LBQ_DATA/cifar10 --threads 2
 
 The ANN has ReLUs in place of neurons and runs on the same ``T * B`` images (the stem runs once in
-both). Neurons of other libraries are put into the same network if they are installed. Steps are
-interleaved: compare the ratios. Let glibc keep freed pages, or page faults dominate:
+both). Neurons of other libraries are put into the same network if they are installed. Rows named
+"packed" run inside ``lbq.pack_bursts()``. Steps are interleaved: compare the ratios. Let glibc keep
+freed pages, or page faults dominate:
 
     MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=17179869184 python benchmarks/...
 
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from measure import Run, bytes_kept, interleaved, write_record
+from measure import bytes_kept, interleaved, write_record
 from other_neurons import other_neurons
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -48,10 +49,11 @@ from lbq.train.optim import Precision, build_optimizer
 
 
 class Network(NamedTuple):
-    """A row of the table: how to build the network, and which kernels it is forced to run."""
+    """A row of the table: a network, the kernels it is forced to run, whether bursts are packed."""
 
     build: Callable[[], nn.Module]
     kernels: str | None = None
+    packs: bool = False
 
 
 def networks(width: float, timesteps: int, device: str) -> dict[str, Network]:
@@ -62,9 +64,11 @@ def networks(width: float, timesteps: int, device: str) -> dict[str, Network]:
     found["ANN, expand"] = Network(lambda: with_torchs_expand(ann()))
     if device == "cpu" and native_scan.isa():
         found["LBQ, native"] = Network(resnet, "native")
+        found["LBQ, native, packed"] = Network(resnet, "native", packs=True)
         residues = partial(resnet, neuron=lambda channels: lbq.BurstLIF(keep="residues"))
         found["LBQ, residues"] = Network(residues, "native")
         found["LBQ, fused"] = Network(partial(resnet, fused=True), "native")
+        found["LBQ, fused, packed"] = Network(partial(resnet, fused=True), "native", packs=True)
     if device == "cuda" and triton_scan.kernels():
         found["LBQ, triton"] = Network(resnet, "triton")
     found["LBQ, plain torch"] = Network(resnet, "plain")
@@ -107,32 +111,43 @@ def with_torchs_expand(model: nn.Module) -> nn.Module:
     return model
 
 
-def step_of(network: Network, *, batch: int, device: str, half: bool) -> Run:
-    """Build a network and return one training step of it (without the optimizer)."""
+class Step(NamedTuple):
+    """One training step of a network, without the optimizer."""
+
+    forward: Callable[[], Tensor]
+    model: nn.Module
+
+    def __call__(self) -> None:
+        """Run forward and backward."""
+        self.forward().backward()
+        self.model.zero_grad()
+
+
+def step_of(network: Network, *, batch: int, device: str, half: bool, channels_last: bool) -> Step:
+    """Build a network and its training step."""
     torch.manual_seed(0)
     model = network.build().to(device)
     images = torch.randn(batch, 3, 32, 32).to(device)
     target = torch.randint(0, 10, (batch,)).to(device)
-    if half:
-        model = model.to(memory_format=torch.channels_last)
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         images = images.to(memory_format=torch.channels_last)
     device_type = torch.device(device).type
 
-    def step() -> None:
+    def forward() -> Tensor:
         kernels = (
             nullcontext() if network.kernels is None else force_implementation(network.kernels)
         )
-        with kernels, torch.autocast(device_type, dtype=torch.bfloat16, enabled=half):
-            loss = F.cross_entropy(model(images).float(), target)
-        loss.backward()
-        model.zero_grad()
+        packing = lbq.pack_bursts() if network.packs else nullcontext()
+        with kernels, packing, torch.autocast(device_type, dtype=torch.bfloat16, enabled=half):
+            return F.cross_entropy(model(images).float(), target)
 
-    return step
+    return Step(forward, model)
 
 
-def measure(steps: dict[str, Run], rounds: int, device: str) -> dict[str, dict[str, float]]:
-    times = interleaved(steps, rounds=rounds, warmups=1, device=device)
-    kept = {name: bytes_kept(step) for name, step in steps.items()}
+def measure(steps: dict[str, Step], rounds: int, device: str) -> dict[str, dict[str, float]]:
+    times = interleaved({**steps}, rounds=rounds, warmups=1, device=device)
+    kept = {name: bytes_kept(step.forward) for name, step in steps.items()}
     ann = times["ANN"]
     return {
         name: {
@@ -141,9 +156,19 @@ def measure(steps: dict[str, Run], rounds: int, device: str) -> dict[str, dict[s
             "to_ann": statistics.median(a / b for a, b in zip(found, ann, strict=True)),
             "min_to_ann": min(found) / min(ann),
             "kept_to_ann": kept[name] / kept["ANN"],
+            **to_unpacked(name, times),
         }
         for name, found in times.items()
     }
+
+
+def to_unpacked(name: str, times: dict[str, list[float]]) -> dict[str, float]:
+    """Compare a row with packed bursts with the same row without them, if it ran."""
+    plain = times.get(name.removesuffix(", packed"), [])
+    if not name.endswith(", packed") or not plain:
+        return {}
+    ratios = [a / b for a, b in zip(times[name], plain, strict=True)]
+    return {"to_unpacked": statistics.median(ratios)}
 
 
 def main() -> None:
@@ -179,20 +204,26 @@ def main() -> None:
     for precision in arguments.precisions:
         steps = {
             name: step_of(
-                network, batch=arguments.batch, device=device, half=precision != "float32"
+                network,
+                batch=arguments.batch,
+                device=device,
+                half=precision.startswith("bf16"),
+                channels_last="channels_last" in precision,
             )
             for name, network in rows.items()
-            if precision != "float32" or name != "LBQ, fused"  # fused is channels last
+            if "channels_last" in precision or "fused" not in name
         }
         record[precision] = found = measure(steps, arguments.rounds, device)
         print(
             f"\n{precision}, width {arguments.width}, T={arguments.timesteps}, B={arguments.batch}"
         )
-        print(f"{'':26}{'median ms':>11}{'min ms':>9}{'x ANN':>8}{'min':>8}{'kept x ANN':>12}")
+        titles = f"{'median ms':>11}{'min ms':>9}{'x ANN':>8}{'min':>8}{'kept x ANN':>12}"
+        print(f"{'':26}{titles}{'x unpacked':>12}")
         for name, row in found.items():
             print(
                 f"{name:26}{row['median_ms']:11.1f}{row['min_ms']:9.1f}{row['to_ann']:8.3f}"
-                f"{row['min_to_ann']:8.3f}{row['kept_to_ann']:12.2f}"
+                f"{row['min_to_ann']:8.3f}{row['kept_to_ann']:12.3f}"
+                + (f"{row['to_unpacked']:12.3f}" if "to_unpacked" in row else "")
             )
     write_record(arguments.out, record)
 

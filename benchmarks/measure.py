@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +47,46 @@ def interleaved(
     return times
 
 
-def bytes_kept(run: Run) -> int:
-    """Count the bytes saved for the backward pass, inputs and weights included, each storage once.
+def bytes_kept(forward: Callable[[], Tensor]) -> int:
+    """Count the bytes that the graph of a forward pass keeps, inputs and weights included.
 
-    Tensors that an autograd function stores as attributes of its context are not counted.
+    Each storage is counted once, whether autograd saved it as it is, hooks packed it, or an
+    autograd function stored it as an attribute of its context.
     """
     kept: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage  # held, so that no address is used twice
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        run()
+    seen: set[Any] = set()
+    result = forward()
+    nodes = [result.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [following for following, _ in node.next_functions]
+        for tensor in _tensors_of(node):
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage  # held, so that no address is used twice
     return sum(storage.nbytes() for storage in kept.values())
+
+
+def _tensors_of(node: Any) -> Iterator[Tensor]:
+    """Yield what an autograd node saved, as it is stored, and the attributes of its context."""
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            saved = getattr(node, name)
+            for each in saved if isinstance(saved, tuple) else (saved,):
+                yield from _tensors_in(each.data)
+    yield from _tensors_in(getattr(node, "__dict__", None))
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from _tensors_in(vars(value))
 
 
 def write_record(out: Path | None, record: Mapping[str, object]) -> None:

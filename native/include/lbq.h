@@ -15,6 +15,7 @@ extern "C" {
 typedef enum {
   LBQ_OK = 0,
   LBQ_BAD_ARGUMENT = 1, /* an invalid size, level or range */
+  LBQ_NOT_BURSTS = 2,   /* values that cannot be packed */
 } lbq_status;
 
 typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
@@ -22,9 +23,10 @@ typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
 typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2 } lbq_reset_mode;
 
 /* What is saved for the backward pass: float32 membranes, or int16 residues (ratios in 1/1024 of a step, even for
- * multiples of 1/512 and odd between them). Residues give exact levels and slopes within 1e-3; they need max_level <= 20
- * and multiples of 1/512 as lo and hi. */
-typedef enum { LBQ_SAVE_MEMBRANES = 0, LBQ_SAVE_RESIDUES = 1 } lbq_saved;
+ * multiples of 1/512 and odd between them), or the currents themselves. Residues give exact levels and slopes within 1e-3;
+ * they need max_level <= 20 and multiples of 1/512 as lo and hi. From currents the backward pass recomputes the
+ * membranes; the forward pass then writes nothing. */
+typedef enum { LBQ_SAVE_MEMBRANES = 0, LBQ_SAVE_RESIDUES = 1, LBQ_SAVE_CURRENTS = 2 } lbq_saved;
 
 /* One multi-step burst neuron over a dense instant of `size` values, repeated `timesteps` times.
  *
@@ -56,7 +58,7 @@ typedef struct {
   const float* carry;   /* [size] or NULL: zero */
   void* bursts;         /* [T, size] */
   uint8_t* levels;      /* [T, size] */
-  void* saved;           /* [T, size], or NULL if no backward follows */
+  void* saved;           /* [T, size], or NULL if no backward follows or currents are saved */
   float* last_carry;    /* [size] */
 } lbq_forward_buffers;
 
@@ -64,7 +66,7 @@ typedef struct {
 typedef struct {
   const void* grad_bursts;      /* [T, size] */
   const float* grad_last_carry; /* [size] or NULL: zero */
-  const void* saved;             /* [T, size] */
+  const void* saved;             /* [T, size]; currents with their stride */
   const float* carry;           /* [size] or NULL: zero */
   void* grad_currents;          /* [T, size] */
   float* grad_carry;            /* [size] or NULL: not computed */
@@ -195,6 +197,26 @@ lbq_status lbq_cost_sums(const lbq_level_cost* cost, double* sums, int64_t first
 /* grad_out = grad + scale * slope[level] * fan_out, both [instants, size]. */
 lbq_status lbq_cost_backward(const lbq_level_cost* cost, const void* grad, float scale, void* grad_out,
                              int64_t first_block, int64_t last_block);
+
+/* Bursts packed as levels: as many in a byte as it holds digits of base max_level + 1 (3 for max_level = 5, 8 for 1).
+ * Steps come as in lbq_scan. A block is independent of the others. */
+typedef struct {
+  int64_t size;
+  int64_t run;
+  int64_t num_steps;
+  const float* step;
+  int32_t max_level; /* 1..255 */
+  lbq_dtype dtype;   /* of the bursts */
+} lbq_packing;
+
+int64_t lbq_packed_bytes(const lbq_packing* packing);
+int64_t lbq_packing_num_blocks(const lbq_packing* packing);
+/* LBQ_NOT_BURSTS at the first block with a value whose bits are not those of step * level, level in 0..max_level. */
+lbq_status lbq_pack_bursts(const lbq_packing* packing, const void* bursts, uint8_t* packed, int64_t first_block,
+                           int64_t last_block);
+/* The same bits that were packed. */
+lbq_status lbq_unpack_bursts(const lbq_packing* packing, const uint8_t* packed, void* bursts, int64_t first_block,
+                             int64_t last_block);
 
 /* The instruction set in use: "scalar", "avx2", "avx512", "avx512bf16" or "neon". LBQ_ISA limits it at load time;
  * "avx2vnni", "avx512vnni" and "amx" differ only for the engine. */

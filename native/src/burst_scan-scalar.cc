@@ -1,9 +1,25 @@
 // The burst neuron one value at a time: the reference.
+#include <vector>
+
 #include "scan_kernels.h"
 #include "scalar.h"
 
 namespace lbq {
 namespace {
+
+// Run a neuron over time: visit(t, membrane, ratio, level); returns the last carry.
+template <class Visit>
+float run_in_time(const lbq_scan& scan, const void* currents, const float* start, int64_t i, float step, Visit visit) {
+  float carry = start ? start[i] : 0.0f;
+  for (int64_t t = 0; t < scan.timesteps; ++t) {
+    const float current = load(currents, scan.dtype, t * scan.current_stride + i);
+    const float membrane = t == 0 && !start ? current : scan.decay * carry + current;  // Eq. 7
+    const float ratio = membrane / step, level = level_of(ratio, scan.max_level);
+    visit(t, membrane, ratio, level);
+    carry = carry_of(scan, membrane, level, step);
+  }
+  return carry;
+}
 
 void forward(const lbq_scan& scan, const lbq_forward_buffers& buffers, int64_t index) {
   const Block block = block_at(scan, index);
@@ -25,29 +41,29 @@ void backward(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t
 }  // namespace
 
 void forward_value(const lbq_scan& scan, const lbq_forward_buffers& b, int64_t i, float step) {
-  float carry = b.carry ? b.carry[i] : 0.0f;
-  for (int64_t t = 0; t < scan.timesteps; ++t) {
+  const auto visit = [&](int64_t t, float membrane, float ratio, float level) {
     const int64_t at = t * scan.size + i;
-    const float current = load(b.currents, scan.dtype, t * scan.current_stride + i);
-    const float membrane = t == 0 && !b.carry ? current : scan.decay * carry + current;  // Eq. 7
-    const float ratio = membrane / step, level = level_of(ratio, scan.max_level);
     store(b.bursts, scan.dtype, at, std::isnan(membrane) ? membrane : step * level);  // Eq. 5
     b.levels[at] = static_cast<uint8_t>(level);
     if (b.saved && scan.saved == LBQ_SAVE_MEMBRANES) static_cast<float*>(b.saved)[at] = membrane;
     if (b.saved && scan.saved == LBQ_SAVE_RESIDUES) static_cast<int16_t*>(b.saved)[at] = residue_of(ratio);
-    carry = carry_of(scan, membrane, level, step);
-  }
-  b.last_carry[i] = carry;
+  };
+  b.last_carry[i] = run_in_time(scan, b.currents, b.carry, i, step, visit);
 }
 
 void backward_value(const lbq_scan& scan, const lbq_backward_buffers& b, int64_t i, float step,
                     double& step_sum, double* other) {
+  std::vector<float> membranes;
+  if (scan.saved == LBQ_SAVE_CURRENTS)
+    run_in_time(scan, b.saved, b.carry, i, step,
+                [&](int64_t, float membrane, float, float) { membranes.push_back(membrane); });
   const auto saved_at = [&](int64_t t) -> Saved {
     if (scan.saved == LBQ_SAVE_RESIDUES) {
       const float ratio = ratio_of(static_cast<const int16_t*>(b.saved)[t * scan.size + i]);
       return {ratio, ratio * step};
     }
-    const float membrane = static_cast<const float*>(b.saved)[t * scan.size + i];
+    const bool is_recomputed = scan.saved == LBQ_SAVE_CURRENTS;
+    const float membrane = is_recomputed ? membranes[t] : static_cast<const float*>(b.saved)[t * scan.size + i];
     return {membrane / step, membrane};
   };
   const auto grad_at = [&](int64_t t) { return load(b.grad_bursts, scan.dtype, t * scan.size + i); };

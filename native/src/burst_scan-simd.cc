@@ -2,6 +2,8 @@
 //
 // The forward pass rounds its products explicitly: a fused multiply-add would round once where torch rounds twice, and
 // a membrane at a threshold would get another level.
+#include <vector>
+
 #include "vectors.h"
 
 namespace lbq {
@@ -22,24 +24,36 @@ inline void save(const lbq_scan& scan, bool nontemporal, void* saved, int64_t at
   std::memcpy(static_cast<int16_t*>(saved) + at, &residues, sizeof residues);
 }
 
-template <class Value>
-void forward_lanes(const lbq_scan& scan, const Coefficients& c, const lbq_forward_buffers& b, int64_t i,
-                   Floats step, bool nontemporal) {
-  const Value* currents = static_cast<const Value*>(b.currents) + i;
-  Value* bursts = static_cast<Value*>(b.bursts) + i;
-  Floats carry = b.carry ? load(b.carry + i) : Floats{};
+// Run a vector of neurons over time: visit(t, membrane, ratio, level, level as a float); returns the last carry.
+template <class Value, class Visit>
+inline Floats run_in_time(const lbq_scan& scan, const Coefficients& c, const void* from, const float* start, int64_t i,
+                          Floats step, Visit visit) {
+  const Value* currents = static_cast<const Value*>(from) + i;
+  Floats carry = start ? load(start + i) : Floats{};
   for (int64_t t = 0; t < scan.timesteps; ++t) {
     const Floats current = load(currents + t * scan.current_stride);
-    const Floats membrane = t == 0 && !b.carry ? current : round_product(c.decay * carry) + current;
+    const Floats membrane = t == 0 && !start ? current : round_product(c.decay * carry) + current;
     const Floats ratio = membrane / step;
     const Ints whole = level_of(ratio, c.max_level);
     const Floats level = __builtin_convertvector(whole, Floats);
-    const Bytes bytes = bytes_of(whole);
-    store(bursts + t * scan.size, membrane == membrane ? step * level : membrane);  // a NaN stays one
-    std::memcpy(b.levels + t * scan.size + i, &bytes, sizeof bytes);
-    if (b.saved) save(scan, nontemporal, b.saved, t * scan.size + i, membrane, ratio);
+    visit(t, membrane, ratio, whole, level);
     carry = c.carry(membrane, level, step);
   }
+  return carry;
+}
+
+template <class Value>
+void forward_lanes(const lbq_scan& scan, const Coefficients& c, const lbq_forward_buffers& b, int64_t i,
+                   Floats step, bool nontemporal) {
+  Value* bursts = static_cast<Value*>(b.bursts) + i;
+  const Floats carry = run_in_time<Value>(
+      scan, c, b.currents, b.carry, i, step,
+      [&](int64_t t, Floats membrane, Floats ratio, Ints whole, Floats level) {
+        const Bytes bytes = bytes_of(whole);
+        store(bursts + t * scan.size, membrane == membrane ? step * level : membrane);  // a NaN stays one
+        std::memcpy(b.levels + t * scan.size + i, &bytes, sizeof bytes);
+        if (b.saved) save(scan, nontemporal, b.saved, t * scan.size + i, membrane, ratio);
+      });
   store(b.last_carry + i, carry);
 }
 
@@ -75,7 +89,7 @@ struct Saved {
 template <lbq_saved kSaved>
 inline Saved saved_at(const Coefficients& c, const void* saved, int64_t at, Floats step) {
   Saved k;
-  if (kSaved == LBQ_SAVE_MEMBRANES) {
+  if (kSaved != LBQ_SAVE_RESIDUES) {
     k.membrane = load(static_cast<const float*>(saved) + at);
     k.ratio = k.membrane / step;
   } else {
@@ -88,19 +102,26 @@ inline Saved saved_at(const Coefficients& c, const void* saved, int64_t at, Floa
 
 template <class Value, lbq_saved kSaved>
 void backward_lanes(const lbq_scan& scan, const Coefficients& c, const lbq_backward_buffers& b, int64_t i,
-                    Floats step, Sums& all_sums) {
+                    Floats step, float* membranes, Sums& all_sums) {
+  constexpr bool kRecomputes = kSaved == LBQ_SAVE_CURRENTS;
+  if (kRecomputes)
+    run_in_time<Value>(scan, c, b.saved, b.carry, i, step, [&](int64_t t, Floats membrane, Floats, Ints, Floats) {
+      store(membranes + t * kLanes, membrane);
+    });
+  const void* from = kRecomputes ? membranes : b.saved;
+  const int64_t first = kRecomputes ? 0 : i, stride = kRecomputes ? kLanes : scan.size;
   const Value* grads = static_cast<const Value*>(b.grad_bursts) + i;
   Value* grad_currents = static_cast<Value*>(b.grad_currents) + i;
   Floats state = b.grad_last_carry && !scan.detach_carry ? load(b.grad_last_carry + i) : Floats{};
   Sums sums;
-  Saved saved = saved_at<kSaved>(c, b.saved, (scan.timesteps - 1) * scan.size + i, step);
+  Saved saved = saved_at<kSaved>(c, from, first + (scan.timesteps - 1) * stride, step);
   for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
     const Floats grad = load(grads + t * scan.size);
     const Floats grad_membrane = step_back(c, saved.ratio, saved.level, grad, state, sums);
     store(grad_currents + t * scan.size, grad_membrane);
     state = scan.detach_carry ? Floats{} : c.decay * grad_membrane;
     if (t > 0) {  // the timestep before: its carry for the decay's gradient, the rest for the next turn
-      saved = saved_at<kSaved>(c, b.saved, (t - 1) * scan.size + i, step);
+      saved = saved_at<kSaved>(c, from, first + (t - 1) * stride, step);
       sums.decay += grad_membrane * c.carry(saved.membrane, saved.level, step);
     } else {
       if (b.carry) sums.decay += grad_membrane * load(b.carry + i);
@@ -123,11 +144,12 @@ void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, i
     other[2] += horizontal_sum(sums.reset(step));
   };
   Sums sums;
+  std::vector<float> membranes(kSaved == LBQ_SAVE_CURRENTS ? scan.timesteps * kLanes : 0);
   for (int64_t j = 0; j < whole; j += kLanes) {  // down the columns, so that their sums stay in registers
     const Floats step = block.step_per_column ? load(block.step + j) : broadcast(*block.step);
     for (int64_t row = 0; row < block.rows; ++row)
       backward_lanes<Value, kSaved>(scan, coefficients, buffers, block.first + row * block.count + j, step,
-                                   sums);
+                                   membranes.data(), sums);
     if (block.step_per_column) {
       const Floats found = sums.step(scan);
       for (int64_t lane = 0; lane < kLanes; ++lane) step_sums[j + lane] += found[lane];
@@ -149,6 +171,7 @@ void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, i
 
 template <class Value>
 void backward_of(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
+  if (scan.saved == LBQ_SAVE_CURRENTS) return backward_block<Value, LBQ_SAVE_CURRENTS>(scan, buffers, index);
   scan.saved == LBQ_SAVE_MEMBRANES ? backward_block<Value, LBQ_SAVE_MEMBRANES>(scan, buffers, index)
                                   : backward_block<Value, LBQ_SAVE_RESIDUES>(scan, buffers, index);
 }

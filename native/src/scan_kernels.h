@@ -30,6 +30,12 @@ struct CostKernels {
   void (*backward)(const lbq_level_cost&, const void* grad, float scale, void* grad_out, int64_t block);
 };
 
+// Bursts as packed levels; `pack` returns whether all values are bursts.
+struct PackingKernels {
+  bool (*pack)(const lbq_packing&, const void* bursts, uint8_t* packed, int64_t block);
+  void (*unpack)(const lbq_packing&, const uint8_t* packed, void* bursts, int64_t block);
+};
+
 // One namespace per instruction set; "scalar" is the reference that the others are tested against.
 #define LBQ_SCAN_KERNELS(isa)             \
   namespace isa {                         \
@@ -37,6 +43,7 @@ struct CostKernels {
   extern const BaselineKernels kBaseline; \
   extern const NormedKernels kNormed;     \
   extern const CostKernels kCost;         \
+  extern const PackingKernels kPacking;   \
   }
 LBQ_SCAN_KERNELS(scalar)
 LBQ_SCAN_KERNELS(avx2)
@@ -51,6 +58,7 @@ struct ScanKernels {
   const BaselineKernels& baseline;
   const NormedKernels& normed;
   const CostKernels& cost;
+  const PackingKernels& packing;
 };
 
 // The kernels in use: lbq_isa, lbq_set_isa.
@@ -103,6 +111,40 @@ static inline Rows normed_rows(const lbq_normed_scan& normed, int64_t block) {
   const int64_t first = block * count;
   return {first, all - first < count ? all : first + count};
 }
+
+constexpr int64_t kPackedBlockBytes = 1024;
+
+// The values of a block of packed bursts. Byte j holds the levels j, j + bytes, j + 2 bytes, ..., the first of them as
+// the lowest digit.
+struct PackedBlock {
+  int64_t first, count, first_byte, bytes, per_byte;
+};
+
+static inline int64_t levels_per_byte(int32_t max_level) {
+  int64_t per_byte = 1;
+  for (int64_t values = max_level + 1; values * (max_level + 1) <= 256; values *= max_level + 1) ++per_byte;
+  return per_byte;
+}
+
+static inline PackedBlock packed_block(const lbq_packing& p, int64_t index) {
+  const int64_t per_byte = levels_per_byte(p.max_level), first = index * kPackedBlockBytes * per_byte;
+  const int64_t rest = p.size - first, whole = kPackedBlockBytes * per_byte, count = rest < whole ? rest : whole;
+  return {first, count, index * kPackedBlockBytes, (count + per_byte - 1) / per_byte, per_byte};
+}
+
+// Call visit(i, length, steps) for every stretch of the values first + i that has one step, or one per value if they
+// cycle (channels last).
+template <class Visit>
+static inline void each_stretch(const lbq_packing& p, int64_t first, int64_t count, Visit visit) {
+  for (int64_t i = 0, length; i < count; i += length) {
+    const int64_t at = first + i, step = at / p.run % p.num_steps;
+    length = p.run > 1 ? p.run - at % p.run : p.num_steps - step;
+    if (p.num_steps == 1 || length > count - i) length = count - i;
+    visit(i, length, p.step + step);
+  }
+}
+
+static inline bool has_step_per_value(const lbq_packing& p) { return p.run == 1 && p.num_steps > 1; }
 
 // One value through all timesteps, for what does not fill a vector (burst_scan-scalar.cc). `other` is tail, decay, reset.
 void forward_value(const lbq_scan& scan, const lbq_forward_buffers& buffers, int64_t index, float step);

@@ -9,9 +9,9 @@ struct Case : RandomScan {
 
   Case() {
     scan.timesteps = pick<int64_t>({1, 2, 4, 10});
-    scan.saved = pick({LBQ_SAVE_MEMBRANES, LBQ_SAVE_RESIDUES});
-    scan.max_level = scan.saved == LBQ_SAVE_MEMBRANES ? pick<int32_t>({1, 2, 5, 20, 255})
-                                                     : pick<int32_t>({1, 5, 20});
+    scan.saved = pick({LBQ_SAVE_MEMBRANES, LBQ_SAVE_RESIDUES, LBQ_SAVE_CURRENTS});
+    scan.max_level = scan.saved == LBQ_SAVE_RESIDUES ? pick<int32_t>({1, 5, 20})
+                                                    : pick<int32_t>({1, 2, 5, 20, 255});
     const int64_t channels = pick<int64_t>({1, 3, 16, 37}), positions = pick<int64_t>({1, 5, 49, 5000});
     scan.size = pick<int64_t>({1, 2}) * channels * positions;
     const int way = rng()() % 3;
@@ -41,18 +41,20 @@ Result run(const Case& c, int threads) {
   r.bursts.resize(n * width);
   r.grad_currents.resize(n * width);
   r.levels.resize(n);
-  r.saved.resize(n * (scan.saved == LBQ_SAVE_MEMBRANES ? 4 : 2));
+  const bool saves_currents = scan.saved == LBQ_SAVE_CURRENTS;
+  r.saved.resize(saves_currents ? 0 : n * (scan.saved == LBQ_SAVE_MEMBRANES ? 4 : 2));
   r.last_carry.resize(scan.size);
   r.grad_carry.resize(scan.size);
   const float* carry = c.carry.empty() ? nullptr : c.carry.data();
   const int64_t blocks = lbq_num_blocks(&scan);
   const lbq_forward_buffers forward{c.currents.as(scan.dtype), carry,         r.bursts.data(),
-                                    r.levels.data(),           r.saved.data(), r.last_carry.data()};
+                                    r.levels.data(),           saves_currents ? nullptr : r.saved.data(),
+                                    r.last_carry.data()};
   spread(blocks, threads, [&](int64_t a, int64_t b) { lbq_burst_forward(&scan, &forward, a, b); });
   std::vector<double> step_sums(blocks * lbq_block_steps(&scan)), other_sums(blocks * 3);
   const lbq_backward_buffers backward{
       c.grad_bursts.as(scan.dtype), c.grad_last_carry.empty() ? nullptr : c.grad_last_carry.data(),
-      r.saved.data(),                carry,
+      saves_currents ? c.currents.as(scan.dtype) : r.saved.data(), carry,
       r.grad_currents.data(),       carry ? r.grad_carry.data() : nullptr,
       step_sums.data(),             other_sums.data()};
   spread(blocks, threads, [&](int64_t a, int64_t b) { lbq_burst_backward(&scan, &backward, a, b); });
@@ -91,6 +93,16 @@ bool residues_hold_levels(const Case& c) {
     if ((level < c.scan.max_level ? level : c.scan.max_level) != r.levels[i]) return false;
   }
   return true;
+}
+
+// Membranes that the backward pass recomputes from currents give the gradients of saved ones, bit for bit.
+bool currents_give_the_same_bits(Case& c) {
+  if (c.scan.saved == LBQ_SAVE_RESIDUES) return true;
+  c.scan.saved = LBQ_SAVE_MEMBRANES;
+  Result saved = run(c, 1);
+  c.scan.saved = LBQ_SAVE_CURRENTS;
+  saved.saved.clear();
+  return same_bits(run(c, 1), saved);
 }
 
 // 1 on the closed plateau and the tail's slope outside (Eq. 11), however close to an edge the membrane lies.
@@ -159,8 +171,12 @@ void test_burst_scan(int cases, Report& report) {
   report(rejects_invalid_arguments(), "invalid arguments are refused");
   test_edges(report);
   for (int i = 0; i < cases; ++i) {
-    const Case c;
+    Case c;
     compare_isas(c, i, run, agrees, same_bits, report);
     report(residues_hold_levels(c), "residues hold levels, case " + std::to_string(i));
+    for (const std::string& isa : usable_isas()) {
+      lbq_set_isa(isa.c_str());
+      report(currents_give_the_same_bits(c), isa + ": recomputed membranes, case " + std::to_string(i));
+    }
   }
 }

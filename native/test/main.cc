@@ -1,5 +1,5 @@
 // Every instruction set of this build against the scalar reference. Prints "N passed, M failed".
-//   lbq_test [cases] [burst_scan | baseline_scan | normed_scan | level_cost | engine]
+//   lbq_test [cases] [burst_scan | baseline_scan | normed_scan | level_cost | burst_packing | engine]
 #include <cstdlib>
 #include <string>
 
@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   if (only.empty() || only == "baseline_scan") test_baseline_scan(cases, report);
   if (only.empty() || only == "normed_scan") test_normed_scan(cases, report);
   if (only.empty() || only == "level_cost") test_level_cost(cases, report);
+  if (only.empty() || only == "burst_packing") test_burst_packing(cases, report);
   if (only.empty() || only == "engine") test_engine(cases, report);
   std::printf("%d passed, %d failed\n", report.passed, report.failed);
   return report.failed != 0;

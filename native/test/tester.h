@@ -25,6 +25,7 @@ void test_burst_scan(int cases, Report& report);
 void test_baseline_scan(int cases, Report& report);
 void test_normed_scan(int cases, Report& report);
 void test_level_cost(int cases, Report& report);
+void test_burst_packing(int cases, Report& report);
 void test_engine(int cases, Report& report);
 
 inline std::mt19937& rng() {

@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -65,6 +66,7 @@ lbq_scan describe(const Tensor& sequence, const Tensor& step, const std::optiona
   return scan;
 }
 
+// Of membranes and residues; currents are never written.
 lbq_saved saved_kind(const Tensor& saved) {
   return saved.scalar_type() == Scalar::Short ? LBQ_SAVE_RESIDUES : LBQ_SAVE_MEMBRANES;
 }
@@ -98,7 +100,7 @@ struct BlockSums {
 };
 
 void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_last_carry,
-                    const Tensor saved, const Tensor step, const std::optional<Tensor> tail,
+                    const Tensor saved, bool saved_currents, const Tensor step, const std::optional<Tensor> tail,
                     const Tensor decay, const Tensor reset, const std::optional<Tensor> carry, int64_t run,
                     int64_t max_level, int64_t reset_mode, double lo, double hi, bool detach_reset,
                     bool detach_carry, const Tensor grad_currents, const std::optional<Tensor> grad_carry,
@@ -106,7 +108,8 @@ void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_l
   lbq_scan scan = describe(grad_bursts, step, tail, decay, reset, run, max_level, reset_mode, lo, hi);
   scan.detach_reset = detach_reset;
   scan.detach_carry = detach_carry;
-  scan.saved = saved_kind(saved);
+  scan.saved = saved_currents ? LBQ_SAVE_CURRENTS : saved_kind(saved);
+  if (saved_currents && scan.timesteps > 1) scan.current_stride = saved.stride(0);
   const int64_t blocks = lbq_num_blocks(&scan);
   BlockSums sums(scan, blocks);
   const lbq_backward_buffers buffers{grad_bursts.const_data_ptr(),
@@ -262,6 +265,34 @@ void normed_backward(const Tensor grad_bursts, const Tensor currents, const std:
   put(other, grad_other);
 }
 
+lbq_packing describe_packing(const Tensor& bursts, const Tensor& step, int64_t run, int64_t max_level) {
+  const lbq_dtype dtype = bursts.scalar_type() == Scalar::Float ? LBQ_F32 : LBQ_BF16;
+  return {bursts.numel(), run > 0 ? run : bursts.numel(), step.numel(), read<float>(step),
+          static_cast<int32_t>(max_level), dtype};
+}
+
+bool pack_bursts(const Tensor bursts, const Tensor step, int64_t run, int64_t max_level, const Tensor packed) {
+  const lbq_packing packing = describe_packing(bursts, step, run, max_level);
+  if (packed.numel() != lbq_packed_bytes(&packing)) throw std::runtime_error("lbq: invalid sizes for a kernel");
+  std::atomic<bool> are_bursts{true};
+  for_blocks(lbq_packing_num_blocks(&packing), [&](int64_t first, int64_t last) {
+    if (!are_bursts) return LBQ_OK;
+    const lbq_status status = lbq_pack_bursts(&packing, bursts.const_data_ptr(), write<uint8_t>(packed), first, last);
+    if (status != LBQ_NOT_BURSTS) return status;
+    are_bursts = false;
+    return LBQ_OK;
+  });
+  return are_bursts;
+}
+
+void unpack_bursts(const Tensor packed, const Tensor step, int64_t run, int64_t max_level, const Tensor bursts) {
+  const lbq_packing packing = describe_packing(bursts, step, run, max_level);
+  if (packed.numel() != lbq_packed_bytes(&packing)) throw std::runtime_error("lbq: invalid sizes for a kernel");
+  for_blocks(lbq_packing_num_blocks(&packing), [&](int64_t first, int64_t last) {
+    return lbq_unpack_bursts(&packing, read<uint8_t>(packed), bursts.mutable_data_ptr(), first, last);
+  });
+}
+
 std::string isa() { return lbq_isa(); }
 
 bool set_isa(std::string name) { return lbq_set_isa(name.c_str()) == LBQ_OK; }
@@ -299,7 +330,7 @@ STABLE_TORCH_LIBRARY(lbq, m) {
       "int max_level, int reset_mode, Tensor(a!) bursts, Tensor(b!) levels, Tensor(c!)? saved, "
       "Tensor(d!) last_carry) -> ()");
   m.def(
-      "burst_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor saved, Tensor step, "
+      "burst_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor saved, bool saved_currents, Tensor step, "
       "Tensor? tail, Tensor decay, Tensor reset, Tensor? carry, int run, int max_level, int reset_mode, "
       "float lo, float hi, bool detach_reset, bool detach_carry, Tensor(a!) grad_currents, "
       "Tensor(b!)? grad_carry, Tensor(c!) grad_step, Tensor(d!) grad_other) -> ()");
@@ -327,6 +358,8 @@ STABLE_TORCH_LIBRARY(lbq, m) {
   m.def(
       "cost_backward(Tensor grad, Tensor levels, Tensor fan_out, Tensor table, Tensor slope, int max_level, "
       "float scale, Tensor(a!) grad_out) -> ()");
+  m.def("pack_bursts(Tensor bursts, Tensor step, int run, int max_level, Tensor(a!) packed) -> bool");
+  m.def("unpack_bursts(Tensor packed, Tensor step, int run, int max_level, Tensor(a!) bursts) -> ()");
   m.def("isa() -> str");
   m.def("set_isa(str name) -> bool");
 }
@@ -340,6 +373,8 @@ STABLE_TORCH_LIBRARY_IMPL(lbq, CPU, m) {
   m.impl("normed_backward", TORCH_BOX(&normed_backward));
   m.impl("cost_sums", TORCH_BOX(&cost_sums));
   m.impl("cost_backward", TORCH_BOX(&cost_backward));
+  m.impl("pack_bursts", TORCH_BOX(&pack_bursts));
+  m.impl("unpack_bursts", TORCH_BOX(&unpack_bursts));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(lbq, CompositeExplicitAutograd, m) {

@@ -27,6 +27,7 @@ from lbq.deploy import (
 from lbq.errors import LBQError
 from lbq.export import export
 from lbq.formats.bundle import load_network, save_network
+from lbq.kernels.burst_packing import pack_bursts
 from lbq.models import (
     MeanOverTime,
     OverTime,
@@ -89,6 +90,7 @@ __all__ = [
     "load_pretrained",
     "load_run",
     "lower",
+    "pack_bursts",
     "param_groups",
     "quantize",
     "record_levels",

@@ -24,14 +24,33 @@ def test_everything_that_waits_is_counted():
     assert bytes_kept(lambda: x.double().exp()) == 8 * N
 
 
-def test_what_is_freed_on_the_way_is_counted_too():  # its address is free for the next one
+class Stores(torch.autograd.Function):
+    """Keeps a tensor as an attribute of its context."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.own = torch.zeros(3 * N)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def test_attributes_of_a_context_are_counted():
+    x = leaf()
+    assert bytes_kept(lambda: Stores.apply(x)) == 12 * N
+
+
+def test_what_hooks_put_in_place_of_a_tensor_is_counted():
     x = leaf()
 
-    def run():
-        for _ in range(3):
-            x.exp().sum().backward()
+    def halved():
+        half = (lambda y: (y.shape, y.detach().half()), lambda kept: kept[1].float())
+        with torch.autograd.graph.saved_tensors_hooks(*half):
+            return x.exp() * x
 
-    assert bytes_kept(run) == 12 * N
+    assert bytes_kept(halved) == 6 * N  # exp(x) for itself, and both factors
 
 
 def test_nothing_waits_without_a_gradient():

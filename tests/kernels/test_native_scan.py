@@ -1,5 +1,6 @@
 """The native kernels against the reference: every instruction set, layout and number of threads."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +12,8 @@ from kernels.cases import (
     check_far_ratios,
     check_plateau_edges,
     check_threads,
+    draw_case,
+    run,
     saved_bytes,
 )
 from kernels.isas import require_native
@@ -153,9 +156,36 @@ def test_residues_take_two_bytes_and_give_nearly_the_same_gradients(isa):
         assert (grad - reference).abs().max() <= 1e-3 * reference.abs().max()
 
 
-@pytest.mark.parametrize("keep", ["membranes", "residues"])
+@pytest.mark.parametrize("keep", ["membranes", "residues", "currents"])
 def test_slopes_change_exactly_at_the_edges_of_the_plateau(isa, keep):
     check_plateau_edges(keep=keep)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_currents_give_the_same_bits_as_membranes(isa, dtype):
+    for seed in range(60):
+        inputs, options, weights = draw_case(seed)
+        inputs["currents"] = inputs["currents"].to(dtype)
+        found = [
+            run(burst_scan, inputs, replace(options, keep=keep), weights)
+            for keep in ("membranes", "currents")
+        ]
+        for expected, got in zip(*(out for out, _ in found), strict=True):
+            assert torch.equal(expected, got), seed
+        for name, expected in found[0][1].items():
+            assert torch.equal(expected, found[1][1][name]), (seed, name)
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_currents_take_their_own_bytes(isa, repeats):
+    currents = 3 * sequence(4 // repeats, 2, 8, 16, 17).bfloat16()
+    currents = currents.requires_grad_().expand(4, -1, -1, -1, -1)
+    options = ScanOptions(max_level=5, lo=1.0, hi=5.0, keep="currents")
+    arguments = {"tail": 0.5, "decay": 0.5, "reset": 1.0, "options": options}
+    out, _ = saved_bytes(partial(burst_scan, currents, torch.tensor([0.4]), **arguments))
+    (kept,) = (t for t in out.bursts.grad_fn.saved_tensors if t is not None and t.numel() > 1)
+    assert kept.untyped_storage().data_ptr() == currents.untyped_storage().data_ptr()
+    assert kept.untyped_storage().nbytes() == 2 * currents.numel() // repeats
 
 
 @pytest.mark.parametrize("max_level", [5, 20])
@@ -214,7 +244,9 @@ def test_torchs_own_checks_of_registered_operators_pass():
     kept.normal_()
     gradients = torch.empty(2, 3, 4), None, torch.empty(1), torch.empty(3)
     options = 12, 5, 0, 1.0, 5.0, False, False
-    opcheck(
-        torch.ops.lbq.burst_backward.default,
-        (currents, None, kept, step, None, decay, decay, None, *options, *gradients),
-    )
+    for saves_currents in (False, True):
+        saved = kept, saves_currents
+        opcheck(
+            torch.ops.lbq.burst_backward.default,
+            (currents, None, *saved, step, None, decay, decay, None, *options, *gradients),
+        )

@@ -81,7 +81,7 @@ def test_far_ratios_give_no_nan_in_the_backward(dtype):
 
 @pytest.mark.parametrize("name", ["reference", "plain"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("keep", ["membranes", "residues"])
+@pytest.mark.parametrize("keep", ["membranes", "residues", "currents"])
 def test_slopes_change_exactly_at_the_edges_of_the_plateau(name, dtype, keep):  # Eq. 11
     with force_implementation(name):
         check_plateau_edges(keep=keep, dtype=dtype)

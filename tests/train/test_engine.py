@@ -64,6 +64,49 @@ def test_a_run_that_is_stopped_at_any_step_goes_on_bit_for_bit(tiny, tmp_path, c
     assert tiny.final_hashes(tmp_path / "cut") == tiny.final_hashes(tmp_path / "whole")
 
 
+FUSED = ModelConfig(name="resnet20", width=1 / 32, timesteps=2, fused=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"precision": "bf16", "channels_last": True, "accumulate": 2},
+        {"precision": "fp16", "budget": 0.4},
+        {"deterministic": "canonical", "shards": 4},
+    ],
+    ids=["plain", "bf16 accumulate", "fp16 budget", "canonical"],
+)
+def test_packed_bursts_do_not_change_a_run(tiny, tmp_path, changes):
+    recipe = tiny.tiny_recipe(epochs=2, model=FUSED, **changes)
+    train(recipe, tmp_path / "plain", OPTIONS)
+    train(recipe, tmp_path / "packed", replace(OPTIONS, pack_bursts=True, stop_at=5))
+    train(recipe, tmp_path / "packed", OPTIONS)  # it may change within a run
+    assert tiny.final_hashes(tmp_path / "packed") == tiny.final_hashes(tmp_path / "plain")
+
+
+@pytest.mark.multi
+def test_packed_bursts_do_not_change_a_run_of_two_processes(tiny, tmp_path, pool):
+    changes = {"precision": "bf16", "channels_last": True, "epochs": 1}
+    recipe = to_document(tiny.tiny_recipe(model=FUSED, **changes))
+    found = [
+        pool.run(
+            "train_run",
+            world=2,
+            out=str(tmp_path / str(packs)),
+            recipe=recipe,
+            options={"pack_bursts": packs},
+        )
+        for packs in (False, True)
+    ]
+    assert found[0] == found[1]
+
+
+def test_packed_bursts_are_refused_for_a_compiled_model(tiny, tmp_path):
+    with pytest.raises(RecipeError, match="compile or pack_bursts"):
+        train(tiny.tiny_recipe(compile=True), tmp_path, replace(OPTIONS, pack_bursts=True))
+
+
 def test_an_epoch_that_ended_in_a_stop_is_still_evaluated(tiny, tmp_path):
     recipe = tiny.tiny_recipe()
     assert train(recipe, tmp_path, replace(OPTIONS, stop_at=4)).evaluations == ()

@@ -16,6 +16,7 @@ import lbq
 from lbq.data import train_batches
 from lbq.data.user_data import UserData
 from lbq.errors import FormatError, ParameterError, RecipeError, RunError, ShapeError
+from lbq.kernels.scan_interface import is_packing
 from lbq.train import OptimConfig, correct_predictions
 
 OPTIONS = lbq.RunOptions(device="cpu", log_every=1, save_every_s=1e9)
@@ -174,6 +175,15 @@ def test_own_loss_and_metrics(tmp_path, seed):
     assert "accuracy" not in records[0]
     assert records[-1]["absolute_error"] == last.metrics["absolute_error"]
     assert outcome.evaluations[-1].describe().startswith("loss ")
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_bursts_are_packed_in_training_if_the_options_say_so(tmp_path, packs):
+    found, model, data = set(), network(), arrays()
+    model.register_forward_hook(lambda module, *_: found.add((module.training, is_packing())))
+    options = replace(OPTIONS, pack_bursts=packs)
+    lbq.fit(model, data, data, CONFIG, tmp_path, options=options)
+    assert found == {(True, packs), (False, False)}
 
 
 def test_own_loss_with_accuracy_counts_correct_predictions(tmp_path):

@@ -1,9 +1,9 @@
 """The multi-step neuron in native CPU code: the binding of ``native/``.
 
 The kernels process all timesteps of a few values at a time, so that membranes stay in registers.
-Only membranes are saved for the backward (4 bytes per neuron and timestep), or their residues (2
-bytes). Channels first and channels last both run without a copy. The kernels are registered with
-``torch.library``, so compiled and exported programs can call them.
+Only membranes are saved for the backward (4 bytes per neuron and timestep), their residues (2
+bytes), or the currents. Channels first and channels last both run without a copy. The kernels are
+registered with ``torch.library``, so compiled and exported programs can call them.
 """
 
 import logging
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 RESET_MODES = {"event": 0, "level": 1, "none": 2}
 DTYPES = (torch.float32, torch.bfloat16)
 OPERATORS = ("burst_forward", "burst_backward", "baseline_forward", "baseline_backward")
-_KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16}
+_KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16, "currents": None}
 
 
 @cache
@@ -120,14 +120,10 @@ class NativeBurstScan(CompiledScan):
         reset: Tensor,
         carry: Tensor | None,
         options: ScanOptions,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Compute the sequence."""
         del tail  # shapes the gradient only
-        bursts, levels, last_carry, kept = _run(
-            currents, step, decay, reset, carry, options, _KEPT_DTYPES[options.keep]
-        )
-        assert kept is not None
-        return bursts, levels, last_carry, kept
+        return _run(currents, step, decay, reset, carry, options, _KEPT_DTYPES[options.keep])
 
     @staticmethod
     @once_differentiable
@@ -139,7 +135,7 @@ class NativeBurstScan(CompiledScan):
         kept, step, tail, decay, reset, carry = ctx.saved_tensors
         options: ScanOptions = ctx.options
         layout = require_layout(kept, step)
-        grad_currents = torch.empty_like(kept, dtype=ctx.dtype)
+        grad_currents = torch.empty_strided(kept.shape, layout.strides, dtype=ctx.dtype)
         if grad_bursts is None:
             grad_bursts = torch.zeros_like(grad_currents)
         has_state = carry is not None or grad_last_carry is not None
@@ -150,6 +146,7 @@ class NativeBurstScan(CompiledScan):
             match_layout(grad_bursts, grad_currents),
             match_layout(grad_last_carry, state),
             kept,
+            options.keep == "currents",
             step.contiguous(),
             tail,
             decay,

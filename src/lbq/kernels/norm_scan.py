@@ -12,7 +12,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lbq.kernels.native_scan import DTYPES, RESET_MODES, isa, split_coefficient_grads
-from lbq.kernels.scan_interface import ScanOptions, cache_signature, match_layout
+from lbq.kernels.scan_interface import (
+    ScanOptions,
+    cache_signature,
+    match_layout,
+    note_step,
+)
 
 MAX_TIMESTEPS = 32
 """Timesteps whose membranes a kernel can hold in the backward."""
@@ -92,6 +97,7 @@ class NormedBurstScan(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(currents, shortcut, weight, bias, used_mean, used_variance, *tensors)
         ctx.options, ctx.eps, ctx.uses_batch_stats = options, eps, mean is None
+        note_step(ctx, tensors[0])
 
     @staticmethod
     @once_differentiable

@@ -36,7 +36,7 @@ from lbq.functional.surrogate import (
     step_slope,
     tail_slope,
 )
-from lbq.kernels.scan_interface import ScanOptions, cache_signature
+from lbq.kernels.scan_interface import ScanOptions, cache_signature, note_step
 
 _SLICE_ELEMENTS = 1 << 17
 """Neurons per slice: temporaries of 512 KiB in float32 stay in the L2 cache."""
@@ -90,6 +90,7 @@ class PlainBurstScan(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(membranes, levels, *tensors)
         ctx.options, ctx.dtype = options, currents.dtype
+        note_step(ctx, tensors[0])
 
     @staticmethod
     @once_differentiable

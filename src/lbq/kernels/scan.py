@@ -8,6 +8,7 @@ dtype. The choice is made here; :func:`force_implementation` overrides it.
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -21,7 +22,7 @@ from lbq.kernels.native_scan import can_run as native_can_run
 from lbq.kernels.native_scan import run_forward as run_native_forward
 from lbq.kernels.plain_scan import PlainBurstScan
 from lbq.kernels.reference_scan import burst_scan_reference
-from lbq.kernels.scan_interface import ScanOptions, ScanOutput
+from lbq.kernels.scan_interface import ScanOptions, ScanOutput, is_packing
 from lbq.kernels.triton_scan import TritonBurstScan
 from lbq.kernels.triton_scan import can_run as triton_can_run
 from lbq.types import Carry, Currents, Scalar, Step
@@ -116,6 +117,8 @@ def burst_scan(
         return out._replace(bursts=out.bursts.to(currents.dtype))
     if name == "native" and not _wants_gradients(currents, *coefficients, start):
         return run_native_forward(currents, coefficients[0], *coefficients[2:], start, options)
+    if is_packing() and options.keep == "membranes" and _are_smaller(currents):
+        options = replace(options, keep="currents")
     scan = _FUNCTIONS[name]
     bursts, levels, last_carry, _ = scan.apply(currents, *coefficients, start, options)
     return ScanOutput(bursts, levels, last_carry)
@@ -196,6 +199,11 @@ def _implementation(
             f'step of shape {tuple(step.shape)}; force "plain", which takes everything, or none'
         )
     return forced
+
+
+def _are_smaller(currents: Tensor) -> bool:
+    """Whether currents take fewer bytes than their membranes: in half precision, or repeated."""
+    return currents.element_size() < 4 or (len(currents) > 1 and currents.stride(0) == 0)
 
 
 def _wants_gradients(*tensors: Tensor | None) -> bool:

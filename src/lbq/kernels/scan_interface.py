@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -17,7 +18,7 @@ from lbq.functional.membrane import check_reset_mode
 from lbq.functional.planes import check_max_level
 from lbq.types import Bursts, Carry, Levels, ResetMode
 
-Keep = Literal["membranes", "residues"]
+Keep = Literal["membranes", "residues", "currents"]
 MAX_RESIDUE_LEVEL = 20
 
 
@@ -39,15 +40,19 @@ class ScanOptions:
     """Stop the gradient between timesteps (no back-propagation through time)."""
     keep: Keep = "membranes"
     """What the native kernels save for the backward: membranes (4 bytes per neuron and timestep),
-    or residues (2 bytes): ratios within 1/1024 of a step, with exact levels and plateau edges, and
-    slopes within 1e-3. Residues need max_level <= 20, and ``lo`` and ``hi`` in multiples of 1/512.
+    residues (2 bytes): ratios within 1/1024 of a step, with exact levels and plateau edges, and
+    slopes within 1e-3, or the currents (2 bytes in bfloat16, shared by the timesteps if they are
+    repeated), from which the membranes are recomputed. Residues need max_level <= 20, and ``lo``
+    and ``hi`` in multiples of 1/512.
     """
 
     def __post_init__(self) -> None:
         check_max_level(self.max_level)
         check_reset_mode(self.reset_mode)
         if self.keep not in get_args(Keep):
-            raise ParameterError(f'keep must be "membranes" or "residues", got {self.keep!r}')
+            raise ParameterError(
+                f'keep must be "membranes", "residues" or "currents", got {self.keep!r}'
+            )
         if self.keep == "residues" and self.max_level > MAX_RESIDUE_LEVEL:
             raise ParameterError(
                 f"residues hold ratios up to 32, so they need max_level <= {MAX_RESIDUE_LEVEL}, "
@@ -101,6 +106,24 @@ def cache_signature(function: F) -> F:
     return function
 
 
+packing: ContextVar[bool] = ContextVar("packing", default=False)
+"""Whether :func:`lbq.pack_bursts` is active."""
+
+
+def is_packing() -> bool:
+    """Return whether bursts are kept as packed levels."""
+    return packing.get()
+
+
+is_packing._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess] -- see scan.py
+
+
+def note_step(ctx: Any, step: Tensor) -> None:
+    """Tell :mod:`lbq.kernels.burst_packing` the step of the bursts that a scan returns."""
+    if is_packing():
+        ctx.burst_step = step.detach()
+
+
 class CompiledScan(Function):
     """Base of the compiled implementations, whose forward returns what their backward needs last.
 
@@ -108,14 +131,15 @@ class CompiledScan(Function):
     """
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Save membranes or residues; nothing else of their size."""
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        """Save membranes, residues or currents; nothing else of their size."""
         currents, *tensors, options = inputs
         _, levels, _, kept = output
-        ctx.mark_non_differentiable(levels, kept)
+        ctx.mark_non_differentiable(levels, *(() if kept is None else (kept,)))
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(kept, *tensors)
+        ctx.save_for_backward(currents if kept is None else kept, *tensors)
         ctx.options, ctx.dtype = options, currents.dtype
+        note_step(ctx, tensors[0])
 
 
 class Layout(NamedTuple):

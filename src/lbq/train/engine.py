@@ -23,6 +23,7 @@ from lbq.data import Data, train_batches
 from lbq.data.sampler import num_steps
 from lbq.data.user_data import UserData, as_dataset
 from lbq.errors import NonFiniteError, ParameterError, RecipeError, RunError
+from lbq.kernels.burst_packing import pack_bursts
 from lbq.neurons.calibrate import calibrate_steps
 from lbq.ranges import Range, check_ranges
 from lbq.train.checkpoint import Saver, TrainingState
@@ -71,6 +72,8 @@ class RunOptions:
     """Data loader processes per device; 0 loads in the main process."""
     threads: int | None = None
     """CPU threads per device; None for torch's default, in canonical mode 1."""
+    pack_bursts: bool = False
+    """Keep bursts for the backward pass as packed levels (:func:`lbq.pack_bursts`): less memory."""
     log_every: int = 50
     """Steps between two lines of the metrics log."""
     save_every_s: float = 300.0
@@ -392,6 +395,11 @@ class _Attempt:
 
     def _train(self) -> Ending:
         """Train until the end or a stop; either way the last step is saved."""
+        if self.options.pack_bursts and self.config.compile:
+            raise RecipeError(
+                "pack_bursts cannot see the bursts inside a compiled model; leave one of them, "
+                "compile or pack_bursts, at False"
+            )
         self.budget = build_budget(self.state.model, self.config, self.data, self.group)
         gradients = build_gradients(
             self.config,
@@ -448,7 +456,8 @@ class _Attempt:
             if self.budget is not None:
                 self.budget.weight = self.config.cost.weight_at(progress.step / self.epoch_steps)
             hooks = self._level_hooks(metrics)
-            result = train_step.run(batch, lr=lr, stop=bool(self.stop), hooks=hooks)
+            with pack_bursts() if self.options.pack_bursts else nullcontext():
+                result = train_step.run(batch, lr=lr, stop=bool(self.stop), hooks=hooks)
             progress.step += 1
             if math.isfinite(result.loss):
                 metrics.update(loss=result.loss, correct=result.correct)
