@@ -130,8 +130,8 @@ void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_l
 lbq_baseline_scan describe_baseline(const Tensor& sequence, const Tensor& currents, const Tensor& step,
                                     const std::optional<Tensor>& tail, const Tensor& decay,
                                     const std::optional<Tensor>& reset, const std::optional<Tensor>& thresholds,
-                                    const std::optional<Tensor>& mixture, int64_t run, int64_t neuron, int64_t max_level, int64_t reset_mode, double lo,
-                                    double hi, double sharpness) {
+                                    const std::optional<Tensor>& mixture, int64_t run, int64_t neuron,
+                                    int64_t max_level, int64_t reset_mode, double lo, double hi, double sharpness) {
   lbq_scan scan = describe(sequence, step, tail, decay, decay, run, max_level, reset_mode, lo, hi);
   scan.reset = reset ? value_of(*reset) : 0;
   if (scan.timesteps > 1) scan.current_stride = currents.stride(0);
@@ -141,8 +141,8 @@ lbq_baseline_scan describe_baseline(const Tensor& sequence, const Tensor& curren
 
 void baseline_forward(const Tensor currents, const Tensor step, const Tensor decay, const std::optional<Tensor> reset,
                       const std::optional<Tensor> thresholds, const std::optional<Tensor> mixture,
-                      const std::optional<Tensor> carry, int64_t run, int64_t neuron, int64_t max_level, int64_t reset_mode, const Tensor bursts, const Tensor levels,
-                      const Tensor last_carry) {
+                      const std::optional<Tensor> carry, int64_t run, int64_t neuron, int64_t max_level,
+                      int64_t reset_mode, const Tensor bursts, const Tensor levels, const Tensor last_carry) {
   const lbq_baseline_scan baseline = describe_baseline(bursts, currents, step, std::nullopt, decay, reset, thresholds,
                                                        mixture, run, neuron, max_level, reset_mode, 0, 0, 0);
   const lbq_forward_buffers buffers{currents.const_data_ptr(), read<float>(carry), bursts.mutable_data_ptr(),
@@ -341,8 +341,8 @@ STABLE_TORCH_LIBRARY(lbq, m) {
   m.def(
       "baseline_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor currents, Tensor step, Tensor? tail, "
       "Tensor decay, Tensor? reset, Tensor? thresholds, Tensor? mixture, Tensor? carry, int run, int neuron, "
-      "int max_level, int reset_mode, float lo, float hi, float sharpness, Tensor(a!) grad_currents, Tensor(b!)? grad_carry, "
-      "Tensor(c!) grad_step, Tensor(d!) grad_other, Tensor(e!)? grad_mixture) -> ()");
+      "int max_level, int reset_mode, float lo, float hi, float sharpness, Tensor(a!) grad_currents, "
+      "Tensor(b!)? grad_carry, Tensor(c!) grad_step, Tensor(d!) grad_other, Tensor(e!)? grad_mixture) -> ()");
   m.def(
       "normed_forward(Tensor currents, Tensor? shortcut, Tensor? weight, Tensor? bias, float eps, "
       "bool uses_batch_stats, Tensor step, Tensor decay, Tensor reset, int max_level, int reset_mode, "
