@@ -135,9 +135,9 @@ CPU.
   a budget the network is {behind:.1f} points behind the float32 ANN, which was trained for 30
   epochs; the budget takes another half point.
 - **Time.** For one image the engine is faster than both dense engines on all three instruction
-  sets. For 64 OpenVINO is faster. On VNNI stem and first stage, 16 channels wide, take half of
-  the engine's time: their products fill half of a register tile, and each needs a load of its
-  own. AVX2 and AVX-512 without VNNI were not profiled.
+  sets. For 64 it takes the time of OpenVINO within a few percent. Products are half of the
+  engine's time, neurons a fifth. Layers of 16 channels fill half of a register tile, so that each
+  product needs a load of its own.
 
 Commands: `python benchmarks/budget_search.py cells --seeds 0 1 2 --epochs 4 --shares 0.69`,
 `python benchmarks/budget_search.py pocket --epochs 6 --lr 0.02`, `python
