@@ -228,7 +228,10 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def train_whole(recipe: Recipe, folder: Path, threads: int) -> None:
-    """Train to the last epoch; a signal ends this program instead of leaving half a network."""
+    """Train to the last epoch; a signal ends this program instead of leaving half a network.
+
+    A network that older code has trained is taken as it is.
+    """
     options = RunOptions(threads=threads, workers=0, allow_changed=("code",))
     outcome = train(recipe, folder, options=options)
     if outcome.exit_code:
@@ -325,6 +328,8 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
     if "plain" in way:
         return trained_plainly(name, way, seed, options, path)
     model, recipe, data = start(seed, options)
+    settings = f"lr-{options.lr or TUNING_LR[options.size]}-weight-{options.weight}"
+    kept = options.runs / f"{options.epochs}-epochs-{settings}" / f"{name}-{seed}.safetensors"
     images = next(sample_batches(data, split="train", limit=256, batch=256)).real
     before = cost_of(model, images)
     teachers = {"start": partial(deepcopy, model), "ann": trained_ann}
@@ -363,11 +368,12 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
 
         if way.get("epochs", options.epochs):
             only = way.get("only", "")
-            kept = options.runs / f"{options.epochs}-epochs" / f"{name}-{seed}.safetensors"
             curve = tune(
                 model, data, recipe, options, term=term, teacher=teacher, only=only, kept=kept
             )
-    return written(path, name, model, data, recipe, options, began, curve, chosen)
+    record = written(path, name, model, data, recipe, options, began, curve, chosen)
+    kept.unlink(missing_ok=True)
+    return record
 
 
 def trained_plainly(

@@ -277,9 +277,10 @@ void add_dense(const SumContext& context, const PackedSynapse& synapse, const Re
     for (int64_t channel = 0; channel < synapse.dense_channels; channel += 4)
       scratch.quads_at.push_back(scratch.taps_at[tap] + channel);
   const int64_t step = synapse.to.width % 2 == 0 ? seen.column_step : 0;
-  DenseBlock block{scratch.pixels.data(), scratch.taps_at.data(), scratch.quads_at.data(), synapse.narrow_quads, step, synapse.taps, count, synapse.dense_channels,
-                   reinterpret_cast<const int8_t*>(synapse.dense.data()), region.last_block - region.first_block,
-                   synapse.outputs, synapse.to.channels - region.first_block * synapse.outputs,
+  DenseBlock block{scratch.pixels.data(), scratch.taps_at.data(), scratch.quads_at.data(), synapse.narrow_quads, step,
+                   synapse.taps, count, synapse.dense_channels, reinterpret_cast<const int8_t*>(synapse.dense.data()),
+                   region.last_block - region.first_block, synapse.outputs,
+                   synapse.to.channels - region.first_block * synapse.outputs,
                    scratch.sums.as<int32_t>(), overwrites};
   block.weights = block.panel_of(region.first_block, 0);
   context.kernels.dense_block(block);

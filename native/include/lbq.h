@@ -180,7 +180,8 @@ lbq_status lbq_norm_backward(const lbq_normed_scan* normed, const lbq_norm_grad_
                              const void* grad_normed, void* grad_currents, int64_t first_block,
                              int64_t last_block);
 
-/* What levels cost: the sum over all values of table[level] times the fan-out of their place. A block is one instant. */
+/* What levels cost: the sum over all values of table[level] times the fan-out of their place, each product below 2^24.
+ * A block is one instant. */
 typedef struct {
   int64_t instants;     /* samples times timesteps */
   int64_t size;         /* values of an instant */
