@@ -97,7 +97,7 @@ void dense_tile(const DenseBlock& block, int64_t b, int64_t position, int64_t ou
       for (int64_t v = 0; v < kVectors; ++v) weight[v] = load_vector(weights + 4 * v * kWords);
       for (int64_t p = 0; p < kPositions; ++p) {
         const Vector levels = pixels.quad(p, at);
-        for (int64_t v = 0; v < kVectors; ++v) sum[p][v] = add_narrow_dots(sum[p][v], levels, weight[v]);
+        for (int64_t v = 0; v < kVectors; ++v) sum[p][v] = add_pair_products(sum[p][v], levels, weight[v]);
       }
     }
     for (int64_t p = 0; p < kPositions; ++p)

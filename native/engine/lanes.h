@@ -45,6 +45,13 @@ inline Vector add_products(Vector sum, Vector a, Vector b) {
 #endif
 }
 
+// sum + pairs of products of levels (u8) and weights (int8), in 16 bits.
+inline Vector add_pair_products(Vector sum, Vector levels, Vector weights) {
+  const Vector products = LBQ_MM(maddubs_epi16)(levels, weights);
+  __asm__("vpaddw %1, %0, %0" : "+v"(sum) : "v"(products));  // GCC would copy sums, or keep them in memory
+  return sum;
+}
+
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 // sum + four products of levels (u8) and weights (int8).
 inline Vector add_dots(Vector sum, Vector levels, Vector weights) {
@@ -55,12 +62,6 @@ inline Vector add_dots(Vector sum, Vector levels, Vector weights) {
 #endif
 }
 #else
-// The same in 16 bits: the products of channels 0 and 1 in one lane, of 2 and 3 in the next.
-inline Vector add_narrow_dots(Vector sum, Vector levels, Vector weights) {
-  const Vector products = LBQ_MM(maddubs_epi16)(levels, weights);
-  __asm__ volatile("vpaddw %1, %0, %0" : "+v"(sum) : "v"(products));  // GCC would keep sums in memory
-  return sum;
-}
 inline Vector widen_narrow_dots(Vector sum) { return LBQ_MM(madd_epi16)(sum, LBQ_MM(set1_epi16)(1)); }
 #endif
 
@@ -71,7 +72,7 @@ struct NarrowLanes {
   static Vector load(const char* from) { return load_vector(from); }
   static void store(char* to, Vector sum) { store_vector(to, sum); }
   static Vector add(Vector sum, Pair pair, const char* weights) {
-    return LBQ_MM(add_epi16)(sum, LBQ_MM(maddubs_epi16)(pair, load_vector(weights)));
+    return add_pair_products(sum, pair, load_vector(weights));
   }
   static void widen_onto(char* to, Vector sum) {
     store_vector(to, add_products(load_vector(to), sum, broadcast(1)));

@@ -119,6 +119,7 @@ void tile_in_mode(const PairTile& tile) {
         for (int64_t entry = 0; entry < length; ++entry) {
           const Pair pair = spread_pair(levels[entry]);
           const char* row = weights + rows[entry];
+          __asm__("" : "+r"(row));  // an address of one register: with an index loads and products are not fused
           for (int64_t v = 0; v < kVectors; ++v) sum[v] = Lanes::add(sum[v], pair, row + v * kBytes);
         }
         for (int64_t v = 0; v < kVectors; ++v) {
