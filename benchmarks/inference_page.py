@@ -3,7 +3,8 @@
     python benchmarks/inference_page.py        writes docs/engine-speed.md and its figure again
 
 Records: ``benchmarks/results/inference_*.json`` (whole networks; all of them count),
-``inference-sweep_*.json`` (activity), ``inference-growth_*.json`` (T, N_max, width, batch).
+``inference-sweep_*.json`` (activity), ``inference-growth_*.json`` (T, N_max, width, batch),
+``engine-second-machine.json`` (whole networks on another processor, with the engine as it is now).
 """
 
 import json
@@ -66,7 +67,12 @@ def records(kind: str) -> list[Record]:
     return [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{kind}_*.json"))]
 
 
-def page(networks: list[Record], sweep: Record, growth: Record) -> str:
+def second_machine() -> Record:
+    """Return the record of the second machine."""
+    return json.loads((RESULTS / "engine-second-machine.json").read_text())
+
+
+def page(networks: list[Record], sweep: Record, growth: Record, second: Record) -> str:
     """Return the page in Markdown."""
     parts = [
         "# Speed of the native engine",
@@ -96,6 +102,7 @@ def page(networks: list[Record], sweep: Record, growth: Record) -> str:
         "Milliseconds (the fastest round) of one call with 0.151 of the levels active, the fastest "
         "dense engine for the same call, and the ratio of the two times.",
         *_growth(growth),
+        *_second_machine(second),
     ]
     return "\n\n".join(part if part[0] in "#|!" else fill(part, 120) for part in parts) + "\n"
 
@@ -215,6 +222,42 @@ def _growth(record: Record) -> Iterator[str]:
         yield _table([words, *columns], rows)
 
 
+def _second_machine(record: Record) -> Iterator[str]:
+    yield "## A second machine"
+    yield (
+        f"Commit {record['commit'][:12]}, a Xeon of the generation before (Cascade Lake: AVX-512 "
+        "VNNI, no AMX, 32 KB of L1 and 1 MB of L2), the fastest of 11 rounds and in brackets the "
+        "median of the ratios of rounds. The tables above are from an earlier engine. ONNX Runtime "
+        "is compared on VNNI only."
+    )
+    isas = _isas(record)
+    rows = [
+        [
+            f"{LEVELS.get(levels, levels)}: {name}",
+            *(_both(record[isa][levels], name) for isa in isas),
+        ]
+        for levels in ("uniform", "trained", "pocket")
+        for name in ("oneDNN int8 to bytes", UNCAPPED, "OpenVINO int8")
+    ]
+    for row in rows:
+        if UNCAPPED in row[0]:
+            row[1:] = [cell if isa in BEST else "" for isa, cell in zip(isas, row[1:], strict=True)]
+    for name in ("ONNX Runtime int8, ANN", "OpenVINO int8, ANN"):
+        row = [f"0.151 active, T=1 against the int8 ANN: {name.removesuffix(' int8, ANN')}"]
+        for isa in isas:
+            runs = record[isa]["uniform"]["runs"]
+            ours = runs["engine, measured, T=1"]
+            cells = [runs[name][key] / ours[key] for key in ("min_ms", "median_ms")]
+            row.append("{:.2f} ({:.2f})".format(*cells) if isa in BEST or "Open" in name else "")
+        rows.append(row)
+    yield _table(["times the engine", *(NAMES[isa] for isa in isas)], rows)
+
+
+def _both(record: Record, name: str) -> str:
+    row = record["runs"][name]
+    return f"{row['times_the_engine_min']:.2f} ({row['times_the_engine']:.2f})"
+
+
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -252,7 +295,7 @@ def draw(record: Record) -> Figure:
 def main() -> None:
     """Write the page and the figure."""
     [sweep], [growth] = records("inference-sweep"), records("inference-growth")
-    PAGE.write_text(page(records("inference"), sweep, growth))
+    PAGE.write_text(page(records("inference"), sweep, growth, second_machine()))
     save_figure(draw(sweep), FIGURE)
 
 

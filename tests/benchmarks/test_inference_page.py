@@ -8,7 +8,8 @@ def test_the_committed_page_is_what_the_records_generate():
     [sweep], [growth] = (
         inference_page.records(kind) for kind in ("inference-sweep", "inference-growth")
     )
-    written = inference_page.page(inference_page.records("inference"), sweep, growth)
+    second = inference_page.second_machine()
+    written = inference_page.page(inference_page.records("inference"), sweep, growth, second)
     assert inference_page.PAGE.read_text() == written, (
         "write it again: python benchmarks/inference_page.py"
     )
