@@ -3,7 +3,7 @@
     python benchmarks/bench_inference.py                                    best instruction set
     python benchmarks/bench_inference.py --isas avx2 avx2vnni avx512 avx512vnni amx
     python benchmarks/bench_inference.py --batch 16 --threads 2 --levels stage
-    python benchmarks/bench_inference.py --sweep --isas avx512vnni          activity 2 % to 60 %
+    python benchmarks/bench_inference.py --sweep wide --isas avx512vnni     activity 0 to 60 %
     python benchmarks/bench_inference.py --grow --isas avx512vnni           T, N_max, width, batch
 
 The engine runs the whole network. oneDNN runs only the convolutions after the stem, ONNX Runtime
@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_agree, products_of
-from inference_sweeps import growth, sweep
+from inference_sweeps import LAYERS, growth, sweep
 from measure import ONEDNN_CAPS, Run, interleaved, on_each_isa, write_record
 from sparse_networks import (
     BY_STAGE,
@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--sweep", action="store_true", help="single layers over activity instead")
+    parser.add_argument("--sweep", choices=LAYERS, help="single layers over activity instead")
     parser.add_argument("--grow", action="store_true", help="one setting at a time instead")
     parser.add_argument("--pocket", action="store_true", help="the trained network itself too")
     parser.add_argument("--data", help="CIFAR-10, unless LBQ_DATA names the folder that holds it")
@@ -177,7 +177,7 @@ def timed(runs: dict[str, Run], options: argparse.Namespace) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     if options.sweep:
-        return {"sweep": sweep(rounds=options.rounds)}
+        return {"sweep": sweep(options.sweep, rounds=options.rounds)}
     if options.grow:
         return {"growth": growth(rounds=options.rounds)}
     record: dict[str, Any] = {}

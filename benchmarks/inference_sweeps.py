@@ -18,8 +18,12 @@ from lbq.deploy import LoweredNetwork
 from lbq.deploy.native_engine import NativeEngine
 from lbq.deploy.operators import IntegerNeuron, Readout, Shortcut, Synapse
 
-LAYERS = {"128 at 32x32": (128, 32), "256 at 16x16": (256, 16), "512 at 8x8": (512, 8)}
-ACTIVITIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)
+LAYERS = {
+    "wide": {"128 at 32x32": (128, 32), "256 at 16x16": (256, 16), "512 at 8x8": (512, 8)},
+    "narrow": {"16 at 32x32": (16, 32), "32 at 16x16": (32, 16), "64 at 8x8": (64, 8)},
+}
+"""Channels and size of the layers at the paper's width, and at an eighth of it."""
+ACTIVITIES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)
 TIMESTEPS, LAYER = 2, "neuron"
 
 
@@ -56,10 +60,10 @@ def levels_of(channels: int, size: int, activity: float) -> torch.Tensor:
     return torch.where(torch.rand(shape) < activity, drawn.reshape(shape), 0).to(torch.uint8)
 
 
-def sweep(*, rounds: int) -> list[dict[str, Any]]:
+def sweep(width: str, *, rounds: int) -> list[dict[str, Any]]:
     """Time every layer and activity: milliseconds of one thread in the fastest round."""
     rows: list[dict[str, Any]] = []
-    for name, (channels, size) in LAYERS.items():
+    for name, (channels, size) in LAYERS[width].items():
         net = one_layer(channels, size)
         synapse = net.get_submodule("synapse")
         assert isinstance(synapse, Synapse)
