@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lbq.data.encoded_images import EncodedSplit
-
 _SPLITS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
 """Names of folders, and of the splits that they hold."""
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -73,7 +71,7 @@ class _Class:
     times: NDArray[np.int64]
 
 
-def list_image_folder(folder: Path) -> tuple[dict[str, EncodedSplit], list[str]] | None:
+def list_image_folder(folder: Path) -> tuple[dict[str, ImageFiles], list[str]] | None:
     """List the splits and classes; None if the folder holds anything else than classes of images.
 
     Names that start with a point are ignored.
@@ -127,12 +125,12 @@ def _name(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
-def _join(split: str, folder: Path, names: list[str], found: dict[str, _Class]) -> EncodedSplit:
+def _join(split: str, folder: Path, names: list[str], found: dict[str, _Class]) -> ImageFiles:
     number = {name: i for i, name in enumerate(names)}
     classes = list(found.values())
     labels = np.repeat([number[name] for name in found], [len(each.ends) for each in classes])
     ends = np.cumsum(np.concatenate([np.diff(each.ends, prepend=0) for each in classes]))
-    images = ImageFiles(
+    return ImageFiles(
         split=split,
         folders=tuple(str(folder / name) for name in names),
         labels=labels.astype(np.int64),
@@ -141,4 +139,3 @@ def _join(split: str, folder: Path, names: list[str], found: dict[str, _Class]) 
         sizes=np.concatenate([each.sizes for each in classes]),
         times=np.concatenate([each.times for each in classes]),
     )
-    return EncodedSplit(images.labels, images)

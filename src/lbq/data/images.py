@@ -38,12 +38,13 @@ def open_images(
         cache: where the library may keep its own files.
     """
     if label in (None, _LABELS[0]) and (folder := list_image_folder(Path(source))) is not None:
-        rows, classes = folder
+        parts, classes = folder
         label, declared = _LABELS[0], len(classes)
-        train_split = _choose_train(splits[0], list(rows), source)
-        test_split = _choose_test(splits[1], list(rows), source)
-        whole = rows[train_split], rows[test_split]
-        files = [each.encoded.digest() for each in whole]
+        train_split = _choose_train(splits[0], list(parts), source)
+        test_split = _choose_test(splits[1], list(parts), source)
+        train, test = (parts[name] for name in (train_split, test_split))
+        whole = EncodedSplit(train.labels, train), EncodedSplit(test.labels, test)
+        files = [train.digest(), test.digest()]
     else:
         cache = (cache / "datasets").absolute()  # as the library names its files
         found = _load(source, cache)
