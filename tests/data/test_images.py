@@ -1,4 +1,4 @@
-"""Reading through the datasets library: real data, and small folders in all its layouts."""
+"""Reading images: real data, and small folders in all layouts."""
 
 import io
 import sys
@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from lbq.data.encoded_images import to_bytes
+from lbq.data.image_folder import list_image_folder
 from lbq.data.images import open_images
 from lbq.errors import FormatError, MissingExtraError
 
@@ -176,3 +177,42 @@ def test_without_the_library_the_error_says_what_to_install(tmp_path, cache, mon
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[data\]'"):
         open_both(tmp_path, cache)
+
+
+def test_a_folder_of_classes_is_what_the_datasets_library_finds_in_it(tmp_path, cache):
+    folder = tmp_path / "set"
+    names = ("train/b/2.png", "train/b/10.png", "train/b-c/1.JPEG", "train/a/x.webp", "val/c/1.jpg")
+    for i, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        suffix = {"jpg": "JPEG"}.get(name[-3:], name.rpartition(".")[2].upper())
+        Image.fromarray(picture(i)).save(folder / name, suffix)
+    (folder / "train" / "b" / ".hidden").touch()
+    (folder / "train" / "empty").mkdir()
+    found = open_both(folder, cache)
+    library = datasets.load_dataset(str(folder), cache_dir=str(cache))
+    for split, rows in (("train", found.train), ("validation", found.test)):
+        cells = library[split].cast_column("image", datasets.Image(decode=False))
+        assert rows.labels.tolist() == cells["label"]
+        fetched = [rows.encoded.fetch(i) for i in range(len(rows))]
+        assert [name for name, _ in fetched] == [
+            f"{split}[{i}] ({cell['path']})" for i, cell in enumerate(cells["image"])
+        ]
+    assert found.num_classes == library["train"].features["label"].num_classes
+    before = found.identity
+    assert open_both(folder, cache).identity == before
+    (folder / "val/c/1.jpg").write_bytes(encode(picture(9)))
+    assert open_both(folder, cache).identity != before
+
+
+def test_a_folder_with_other_files_is_left_to_the_library(tmp_path):
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    (tmp_path / "train" / "a" / "1.png").write_bytes(encode(picture(0)))
+    assert list_image_folder(tmp_path) is not None
+    for name in ("README.md", "train/metadata.csv", "train/a/1.gif", "train/a/more/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        assert list_image_folder(tmp_path) is None, name
+        (tmp_path / name).unlink()
+        if "more" in name:
+            (tmp_path / name).parent.rmdir()
+    assert list_image_folder(tmp_path / "nothing") is None

@@ -133,6 +133,10 @@ class EncodedImages(Protocol):
         """Return the number of bytes of every image."""
         ...
 
+    def select(self, index: NDArray[np.int64]) -> "EncodedImages":
+        """Keep some of the images."""
+        ...
+
 
 @dataclass(frozen=True)
 class EncodedSplit:

@@ -1,23 +1,23 @@
-"""Labelled images through the ``datasets`` library: a hub id, or a folder.
+"""Labelled images: folders of classes, and everything that the ``datasets`` library reads.
 
-The library reads parquet files, folders of classes and webdataset shards (tar files that hold
-``<key>.jpg`` and ``<key>.cls``); it runs no code that comes with a data set.
+The library reads hub ids, parquet files and webdataset shards (tar files that hold ``<key>.jpg``
+and ``<key>.cls``); it runs no code that comes with a data set.
 """
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lbq.data.encoded_images import EncodedSet, EncodedSplit, count_classes
+from lbq.data.image_folder import list_image_folder
 from lbq.data.splits import evenly_spaced
 from lbq.errors import FormatError, MissingExtraError
 
 _LABELS = ("label", "fine_label", "cls")
 _TEST_SPLITS = ("test", "validation", "val")
-_SLICE = 1000
 
 
 def open_images(
@@ -37,34 +37,36 @@ def open_images(
         limits: how many samples of each to keep, spread evenly; all if None.
         cache: where the library may keep its own files.
     """
-    cache = cache.absolute()  # as the library names its files
-    found = _load(source, cache / "datasets")
-    train_split = _choose((splits[0],), list(found), "split", source, setting="train_split")
-    columns = found[train_split].features
-    label = _choose(
-        _LABELS if label is None else (label,),
-        list(columns),
-        "label column",
-        source,
-        setting="label",
-    )
-    test_splits = _TEST_SPLITS if splits[1] is None else (splits[1],)
-    labelled = [name for name in found if _is_labelled(found[name], label)]
-    test_split = _choose(test_splits, labelled, "labelled split", source, setting="test_split")
-    whole = [
-        _open_split(found[name], name, label=label, source=source)
-        for name in (train_split, test_split)
-    ]
-    train, test = (_limited(rows, limit) for rows, limit in zip(whole, limits, strict=True))
-    declared = getattr(columns[label], "num_classes", None) or 0
-    files = [Path(file["filename"]) for file in found[train_split].cache_files]
+    if label in (None, _LABELS[0]) and (folder := list_image_folder(Path(source))) is not None:
+        parts, classes = folder
+        label, declared = _LABELS[0], len(classes)
+        train_split = _choose_train(splits[0], list(parts), source)
+        test_split = _choose_test(splits[1], list(parts), source)
+        train, test = (parts[name] for name in (train_split, test_split))
+        whole = EncodedSplit(train.labels, train), EncodedSplit(test.labels, test)
+        files = [train.digest(), test.digest()]
+    else:
+        cache = (cache / "datasets").absolute()  # as the library names its files
+        found = _load(source, cache)
+        train_split = _choose_train(splits[0], list(found), source)
+        columns = found[train_split].features
+        label = _choose_label(label, list(columns), source)
+        declared = getattr(columns[label], "num_classes", None) or 0
+        labelled = [name for name in found if _is_labelled(found[name], label)]
+        test_split = _choose_test(splits[1], labelled, source)
+        whole = (
+            _open_split(found[train_split], train_split, label=label, source=source),
+            _open_split(found[test_split], test_split, label=label, source=source),
+        )
+        cached = [Path(file["filename"]) for file in found[train_split].cache_files]
+        files = [str(file.relative_to(cache)) for file in cached]
     return EncodedSet(
-        train=train,
-        test=test,
-        num_classes=count_classes(whole[0], whole[1], source, declared=declared),
+        train=_limited(whole[0], limits[0]),
+        test=_limited(whole[1], limits[1]),
+        num_classes=count_classes(*whole, source, declared=declared),
         identity={
             "source": source,
-            "files": [str(file.relative_to(cache / "datasets")) for file in files],
+            "files": files,
             "splits": [train_split, test_split],
             "label": label,
             "limits": list(limits),
@@ -74,22 +76,27 @@ def open_images(
 
 @dataclass(frozen=True)
 class _Column:
-    """The image column of a split: cells with bytes, or with the path of a file."""
+    """The image column of a split: cells with bytes, or with the path of a file.
 
-    split: Any
-    column: str
+    Read as Arrow's: the library needs six times as long for a row.
+    """
+
+    cells: Any
     name: str
+    index: NDArray[np.int64]
+    """Rows of the column."""
 
     def fetch(self, i: int) -> tuple[str, bytes]:
-        cell = self.split[i][self.column]
+        cell = self.cells[int(self.index[i])].as_py()
         path, encoded = cell["path"], cell["bytes"]
         name = f"{self.name}[{i}]" + (f" ({path})" if path else "")
         return name, Path(path).read_bytes() if encoded is None else encoded
 
     def lengths(self) -> NDArray[np.int64]:
-        split, count = self.split.with_format("arrow"), len(self.split)
-        slices = (split[start : start + _SLICE] for start in range(0, count, _SLICE))
-        return np.concatenate([_cell_lengths(table.column(self.column)) for table in slices])
+        return _cell_lengths(self.cells)[self.index]
+
+    def select(self, index: NDArray[np.int64]) -> "_Column":
+        return replace(self, index=self.index[index])
 
 
 def _open_split(split: Any, name: str, *, label: str, source: str) -> EncodedSplit:
@@ -97,40 +104,40 @@ def _open_split(split: Any, name: str, *, label: str, source: str) -> EncodedSpl
     images = [key for key, feature in split.features.items() if isinstance(feature, image_type)]
     if not images:
         raise FormatError(f"{source} has no column of images, it has {', '.join(split.features)}")
-    image = images[0]
-    split = split.select_columns([image, label]).cast_column(image, image_type(decode=False))
-    if num_missing := split.with_format("arrow")[:].column(image).null_count:
+    cells = split.data.column(images[0])
+    if cells.null_count:
         raise FormatError(
-            f"{num_missing} rows of {name} in {source} have no image in the column {image!r}; the "
-            f"images of a set must lie in one column, in webdataset shards under one suffix"
+            f"{cells.null_count} rows of {name} in {source} have no image in the column "
+            f"{images[0]!r}; the images of a set must lie in one column, in webdataset shards "
+            f"under one suffix"
         )
-    return EncodedSplit(_read_labels(split, label), _Column(split, image, name))
+    return EncodedSplit(_read_labels(split, label), _Column(cells, name, np.arange(len(cells))))
 
 
 def _limited(rows: EncodedSplit, limit: int | None) -> EncodedSplit:
     if limit is None or limit >= len(rows):
         return rows
     chosen = evenly_spaced(len(rows), limit)
-    column = cast(_Column, rows.encoded)
-    return EncodedSplit(rows.labels[chosen], replace(column, split=column.split.select(chosen)))
+    return EncodedSplit(rows.labels[chosen], rows.encoded.select(chosen))
 
 
 def _is_labelled(split: Any, label: str) -> bool:
     """Whether all samples have a class: benchmarks keep the labels of some splits to themselves."""
     if label not in split.features or len(split) == 0:
         return False
-    column = split.select_columns([label]).with_format("arrow")[:].column(label)
-    return column.null_count == 0 and bool(_read_labels(split, label).min() >= 0)
+    is_whole = split.data.column(label).null_count == 0
+    return is_whole and bool(_read_labels(split, label).min() >= 0)
 
 
 def _read_labels(split: Any, label: str) -> NDArray[np.int64]:
-    column = np.asarray(split.select_columns([label]).with_format("numpy")[:][label])
-    if column.dtype.kind not in "iub":
+    column = split.data.column(label)
+    values = column.to_numpy()
+    if column.null_count or values.dtype.kind not in "iub":
         raise FormatError(
-            f"the column {label!r} holds {column[:1].tolist()[0]!r} ({column.dtype}) where whole "
+            f"the column {label!r} holds {column[0].as_py()!r} ({column.type}) where whole "
             f"numbers are expected, one class for every image; name another column with label"
         )
-    return column.astype(np.int64)
+    return values.astype(np.int64)
 
 
 def _cell_lengths(cells: Any) -> NDArray[np.int64]:
@@ -143,6 +150,20 @@ def _cell_lengths(cells: Any) -> NDArray[np.int64]:
         paths = compute.struct_field(cells, "path").to_pylist()
         return np.array([Path(path).stat().st_size for path in paths], np.int64)
     return np.asarray(lengths, np.int64)
+
+
+def _choose_train(name: str, found: list[str], source: str) -> str:
+    return _choose((name,), found, "split", source, setting="train_split")
+
+
+def _choose_test(name: str | None, labelled: list[str], source: str) -> str:
+    names = _TEST_SPLITS if name is None else (name,)
+    return _choose(names, labelled, "labelled split", source, setting="test_split")
+
+
+def _choose_label(name: str | None, columns: list[str], source: str) -> str:
+    names = _LABELS if name is None else (name,)
+    return _choose(names, columns, "label column", source, setting="label")
 
 
 def _choose(
