@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-EXAMPLES = [path for path in EXAMPLES if path.stem != "numpy_reader"]
-"""That one is a specification of a format; tests/formats/test_numpy_reader.py runs it."""
+EXAMPLES = [path for path in EXAMPLES if path.stem not in ("numpy_reader", "label_with_ray")]
+"""The first is a specification of a format: tests/formats/test_numpy_reader.py. The other takes
+files: tests/faults/test_ray.py."""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
