@@ -85,6 +85,11 @@ class Predictor:
             answer[f"logits{suffix}"] = logits
         return answer
 
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        return self._engine.isa
+
     def __reduce__(self) -> NoReturn:
         raise ParameterError(
             "a Predictor is not sent between processes: its weights are packed for this processor; "
