@@ -33,15 +33,14 @@ import lbq
 from lbq.formats import OnnxRunner, export_onnx
 
 SERVER = Path(__file__).parents[1] / "examples" / "serve_onnx.py"
-PORT = 8765
 IMAGES, CLIENTS, STOP_S = 1000, 32, 1.0
 
 
 class Client:
     """One connection that stays open."""
 
-    def __init__(self, images: list[bytes], expected: list[list[int]]) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=600)
+    def __init__(self, port: int, images: list[bytes], expected: list[list[int]]) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         self.images, self.expected = images, expected
 
     def ask(self, number: int) -> bool:
@@ -146,6 +145,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--capacity-seconds", type=float, default=10)
     parser.add_argument("--share", type=float, default=0.8)
+    parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     some, _ = read_cifar10("train", 512)
@@ -159,10 +159,10 @@ def main() -> None:
         file = Path(folder) / "net.onnx"
         export_onnx(net, file, style="fast")
         alone = in_process(file, pixels.numpy(), options.capacity_seconds)
-        command = [sys.executable, SERVER, file, "--port", str(PORT)]
+        command = [sys.executable, SERVER, file, "--port", str(options.port)]
         server = subprocess.Popen(command)  # noqa: S603 -- our own example
         try:
-            clients = [Client(bodies, expected) for _ in range(CLIENTS)]
+            clients = [Client(options.port, bodies, expected) for _ in range(CLIENTS)]
             wait_for(clients[0])
             capacity = measure_capacity(clients[:4], options.capacity_seconds)
             found = load(clients, options.share * capacity, options.seconds)
