@@ -17,8 +17,8 @@ from torch import Tensor
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
-def read_cifar10(split: Literal["train", "test"], count: int) -> tuple[Tensor, Tensor]:
-    """Decode the first images, normalised as the paper's recipe does, and their labels."""
+def read_cifar10_bytes(split: Literal["train", "test"], count: int) -> tuple[Tensor, Tensor]:
+    """Decode the first images as uint8 ``[B, 3, 32, 32]``, and their labels."""
     from PIL import Image  # noqa: PLC0415 -- only these benchmarks read images
     from pyarrow import parquet  # noqa: PLC0415
 
@@ -34,6 +34,12 @@ def read_cifar10(split: Literal["train", "test"], count: int) -> tuple[Tensor, T
             for row in table.column("img").to_pylist()
         ]
     )
-    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-    images = (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
     return images, torch.tensor(table.column("label").to_pylist())
+
+
+def read_cifar10(split: Literal["train", "test"], count: int) -> tuple[Tensor, Tensor]:
+    """Decode the first images, normalised as the paper's recipe does, and their labels."""
+    pixels, labels = read_cifar10_bytes(split, count)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    return (pixels / 255 - mean) / std, labels

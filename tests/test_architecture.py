@@ -21,7 +21,7 @@ LAYERS = [
     {"cost"},
     {"train"},
     {"formats", "pretrained"},
-    {"analysis", "export"},
+    {"analysis", "export", "predictor"},
     {"adapters", "auditing"},
     {"cli"},
 ]

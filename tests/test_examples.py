@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-EXAMPLES = [path for path in EXAMPLES if path.stem != "numpy_reader"]
-"""That one is a specification of a format; tests/formats/test_numpy_reader.py runs it."""
+TAKE_FILES = {"numpy_reader", "label_with_ray", "serve_onnx"}
+"""Run by test_numpy_reader.py, test_ray.py and test_serve_onnx.py."""
+EXAMPLES = [path for path in EXAMPLES if path.stem not in TAKE_FILES]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -30,7 +30,7 @@ from pathlib import Path
 
 EXTRAS = {"datasets", "pyarrow", "PIL", "tensorboard", "onnx", "onnxruntime", "openvino", "nir",
           "h5py", "matplotlib", "huggingface_hub", "brevitas", "neurobench", "spikingjelly",
-          "jaxtyping", "beartype", "triton"}
+          "jaxtyping", "beartype", "triton", "ray"}
 
 class Blocker:  # as if none of them were installed
     def find_spec(self, name, path=None, target=None):
@@ -117,6 +117,7 @@ def test_the_promised_extras_are_there():
         "onnx",
         "openvino",
         "nir",
+        "ray",
         "report",
         "dev",
         "docs",

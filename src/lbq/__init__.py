@@ -50,6 +50,7 @@ from lbq.neurons import (
     record_levels,
     watch_levels,
 )
+from lbq.predictor import Predictor
 
 if TYPE_CHECKING:
     from lbq.auditing import audit
@@ -72,6 +73,7 @@ __all__ = [
     "OpCounter",
     "OverTime",
     "Pixels",
+    "Predictor",
     "ReLSGET",
     "RepeatOverTime",
     "RunOptions",

@@ -213,7 +213,7 @@ class NativeEngine:
         self.timesteps, self.takes_frames = network.timesteps, network.takes_frames
         self._input_shape = network.input_shape
         readouts = [node for _, node in network.nodes() if isinstance(node, Readout)]
-        self._sums_over_time = bool(readouts) and readouts[-1].over_time == "sum"
+        self.gives_sequence = not readouts or readouts[-1].over_time != "sum"
         self._outputs = [description.values[path].shape for path in network.outputs]
         name = None if isa is None else isa.encode()
         self.handle = _checked(
@@ -287,7 +287,7 @@ class NativeEngine:
                 f"with EngineState(engine, {batch})"
             )
         values = self._description.values
-        leading = (batch,) if self._sums_over_time else (timesteps, batch)
+        leading = (timesteps, batch) if self.gives_sequence else (batch,)
         shapes = [(*leading, *shape) for shape in self._outputs]
         sizes = [math.prod(shape) for shape in shapes]
         answers = torch.empty(sum(sizes), dtype=torch.int32)
