@@ -68,7 +68,6 @@ def compile_all(
     compiler: Any, folder: str, builds: list[tuple[str, list[str], list[str]]]
 ) -> list[str]:
     """Compile on all cores; ``builds`` has a name, sources and flags each. Return the objects."""
-
     headers = [str(path) for path in (*NATIVE.rglob("*.h"), COMPILE_FLAGS)]
 
     def compile_one(job: tuple[str, str, list[str]]) -> list[str]:
