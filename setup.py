@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -86,7 +86,7 @@ def compile_all(
 
 
 @contextmanager
-def optional(what: str) -> Iterator[None]:
+def optional(what: str) -> Generator[None]:
     """Without a compiler: warn and go on."""
     try:
         yield
@@ -99,34 +99,42 @@ def optional(what: str) -> Iterator[None]:
 class BuildEngine(build_clib):
     """Compiles the engine and ``lbq-run``, the SIMD sources once per instruction set."""
 
+    objects: list[str]
+
     def build_libraries(self, libraries: list[Any]) -> None:
-        """Build ``liblbq.a`` for the extension, and link ``lbq-run`` with it."""
+        """Compile the engine's objects, which the extension takes too, and link ``lbq-run``."""
         machine = sysconfig.get_platform().split("-")[-1]  # the target's, also if it is another one
         simd = read_flags()["simd"]
         builds = [
             (isa, names, [*simd, *more]) for isa, (names, more) in simd_builds(machine).items()
         ]
         builds.append(("", plain_sources("src", "engine"), []))
+        program = [("", plain_sources("reader", "run"), [])]
+        self.objects = []
         with optional("the native engine"):
-            objects = compile_all(self.compiler, self.build_temp, builds)
-            self.compiler.create_static_lib(objects, "lbq", output_dir=self.build_clib)
-            program = [("", plain_sources("reader", "run"), [])]
-            objects += compile_all(self.compiler, self.build_temp, program)
+            self.objects = compile_all(self.compiler, self.build_temp, builds)
             self.compiler.link_executable(
-                objects,
+                [*self.objects, *compile_all(self.compiler, self.build_temp, program)],
                 "lbq-run",
                 self.build_temp,
                 extra_postargs=[*STRIP, "-pthread"],
                 target_lang="c++",
             )
 
+    def get_library_names(self) -> list[str]:
+        """Return no library: the extension takes the objects."""
+        return []
+
 
 class BuildNative(build_ext):
-    """Builds the extension after the engine that it contains."""
+    """Links the extension with the engine's objects."""
 
     def run(self) -> None:
-        """Build the engine, then the extension."""
+        """Build the engine first."""
         self.run_command("build_clib")
+        engine: Any = self.get_finalized_command("build_clib")
+        for extension in self.extensions:
+            extension.extra_objects = engine.objects
         super().run()
 
 
@@ -136,7 +144,8 @@ class InstallProgram(install_scripts):
     def run(self) -> None:
         """Copy the program."""
         super().run()
-        program = Path(self.get_finalized_command("build_clib").build_temp, "lbq-run")
+        engine: Any = self.get_finalized_command("build_clib")
+        program = Path(engine.build_temp, "lbq-run")
         if program.exists():
             self.mkpath(self.install_dir)
             self.outfiles.append(self.copy_file(str(program), self.install_dir)[0])
