@@ -11,8 +11,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_all_files_know_the_same_version():
-    version = PROJECT["project"]["version"]
-    assert lbq.__version__ == version
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "lbq.__version__"}
+    version = lbq.__version__
     assert re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)[1] == version
     changelog = (ROOT / "CHANGELOG.md").read_text().replace("\n## Unreleased\n", "\n")
     assert re.search(r"^## (\S+)", changelog, re.M)[1] == version

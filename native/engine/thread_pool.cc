@@ -1,6 +1,18 @@
 #include "thread_pool.h"
 
+#include <pthread.h>
+
 namespace lbq {
+
+namespace {
+
+// GCC 12's std::condition_variable::wait needs its own libstdc++ at run time; wheels also run with older ones.
+template <class IsOver>
+void wait(std::condition_variable& condition, std::mutex& locked, IsOver is_over) {
+  while (!is_over()) pthread_cond_wait(condition.native_handle(), locked.native_handle());
+}
+
+}  // namespace
 
 ThreadPool::ThreadPool(int size) {
   try {
@@ -38,8 +50,8 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t, i
   }
   has_work_.notify_all();
   run_tasks(0);
-  std::unique_lock<std::mutex> lock(mutex_);
-  is_done_.wait(lock, [this] { return busy_ == 0; });
+  std::lock_guard<std::mutex> lock(mutex_);
+  wait(is_done_, mutex_, [this] { return busy_ == 0; });
   if (error_) {
     const std::exception_ptr error = error_;
     error_ = nullptr;
@@ -51,8 +63,8 @@ void ThreadPool::worker_loop(int worker) {
   uint64_t seen = 0;
   for (;;) {
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      has_work_.wait(lock, [&] { return is_over_ || turn_ != seen; });
+      std::lock_guard<std::mutex> lock(mutex_);
+      wait(has_work_, mutex_, [&] { return is_over_ || turn_ != seen; });
       if (is_over_) return;
       seen = turn_;
     }

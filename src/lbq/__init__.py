@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from lbq.pretrained import load_pretrained
     from lbq.train import RunOptions, TrainConfig, fit, load_run, param_groups
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BoxET",
