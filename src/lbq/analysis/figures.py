@@ -61,7 +61,9 @@ STYLE: dict[Any, Any] = {
 WIDE = 7.2
 """Inches: the text width of a page."""
 _LONGEST = 26
-"""Characters of a run's name that are drawn."""
+"""Characters of a run's or layer's name that are drawn."""
+_MOST_NAMES = 48
+"""Names of layers that fit side by side."""
 
 
 def _styled(draw: Callable[Call, Figure]) -> Callable[Call, Figure]:
@@ -171,9 +173,9 @@ def draw_curves(runs: Sequence[RunSummary]) -> Figure:
             axes.plot(x, y, marker + "-", color=colour, label=name)
     if len(runs) == 1:
         panels[0].plot([], [], color=COLOURS[0], alpha=0.55, lw=1, label="training samples")
-    for axes, (_, label, _) in zip(panels, shown, strict=True):
-        axes.set(xlabel="epoch", ylabel=label)
-    for axes, (key, _, _) in zip(panels, shown, strict=True):
+    for axes, (key, label, _) in zip(panels, shown, strict=True):
+        axes.set(xlabel="epoch", ylabel=label, xlim=(0, 1.03 * max(1.0, axes.dataLim.x1)))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if key != "accuracy":
             found = [y for r in runs for y in _series((*r.training, *r.evaluations), key, 1)[1]]
             lowest = min([0.0, *filter(math.isfinite, found)])  # some losses are negative
@@ -197,23 +199,24 @@ def have_cost(runs: Sequence[RunSummary]) -> bool:
 @_styled
 def draw_steps(steps: StepProfile) -> Figure:
     """Draw the step of every layer, with its spread where channels have steps of their own."""
-    figure = Figure(figsize=(WIDE, 2.3), layout="constrained")
+    figure = Figure(figsize=(WIDE, 3.0), layout="constrained")
     axes = figure.add_subplot()
     _plot_steps(axes, steps, _look(0))
     _frame_steps(axes)
+    _name_axis(axes, [layer.layer for layer in steps.layers])
     return figure
 
 
 @_styled
 def draw_levels(levels: LevelProfile) -> Figure:
     """Draw how many neurons of every layer are active, and which levels they emit."""
-    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(WIDE, 4.4), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
     numbers = range(1, len(levels.layers) + 1)
-    left.bar(numbers, [layer.active_ratio for layer in levels.layers], color=COLOURS[0])
-    left.set(xlabel="layer", ylabel="active ratio")
-    _number_axis(left)
-    _plot_shares(right, levels.layers, levels.max_level)
+    above.bar(numbers, [layer.active_ratio for layer in levels.layers], color=COLOURS[0])
+    above.set(ylabel="active ratio")
+    _plot_shares(below, levels.layers, levels.max_level)
+    _name_axis(below, [layer.layer for layer in levels.layers])
     _level_legend(figure, levels.max_level)
     return figure
 
@@ -239,10 +242,8 @@ def draw_membranes(layers: Sequence[LayerMembranes]) -> Figure:
             heights, edges, baseline=-row, fill=True, color=COLOURS[5], alpha=0.75, zorder=2 + row
         )
         axes.stairs(heights, edges, baseline=-row, color=COLOURS[0], lw=0.7, zorder=2 + row)
-    axes.set_yticks([-row for row in range(len(layers))], [str(i + 1) for i in range(len(layers))])
-    axes.set(
-        xlabel=r"membrane in steps, $U / \gamma$", ylabel="layer", xlim=(-MARGIN, most + MARGIN)
-    )
+    axes.set_yticks([-row for row in range(len(layers))], [_short(x.layer) for x in layers])
+    axes.set(xlabel=r"membrane in steps, $U / \gamma$", xlim=(-MARGIN, most + MARGIN))
     axes.set_ylim(-len(layers) + 0.8, 1.8)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -277,9 +278,10 @@ def draw_attention(maps: AttentionMaps) -> Figure:
 @_styled
 def draw_costs(counts: CountTable) -> Figure:
     """Draw the accumulations of every edge: levels sent as unit events, and as bits."""
-    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
+    figure = Figure(figsize=(WIDE, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    edges, scale = counts.by_edge().values(), 1e6 * counts.num_images
+    by_edge, scale = counts.by_edge(), 1e6 * counts.num_images
+    edges = by_edge.values()
     bars = {
         "unary": [edge.unary_acs / scale for edge in edges],
         "bit-sparse": [edge.bit_sparse_acs / scale for edge in edges],
@@ -287,8 +289,8 @@ def draw_costs(counts: CountTable) -> Figure:
     for side, (name, heights) in enumerate(bars.items()):
         x = [i + 1 + (side - 0.5) * 0.4 for i in range(len(heights))]
         axes.bar(x, heights, width=0.4, color=COLOURS[1 - side], label=name)
-    axes.set(xlabel="edge (neuron into synapse)", ylabel="million ACs per image")
-    _number_axis(axes)
+    axes.set(ylabel="million ACs per image")
+    _name_axis(axes, [target for _, target in by_edge])
     figure.legend(loc="outside upper center", ncols=2)
     return figure
 
@@ -358,6 +360,14 @@ def _number_axis(axes: Axes) -> None:
     """Count layers or edges from one: no tick at zero, none between two of them."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlim(0.3, axes.dataLim.x1 + 0.5)
+
+
+def _name_axis(axes: Axes, names: Sequence[str]) -> None:
+    """Write the names of layers or edges below them, from one; of very many every second, .."""
+    every = math.ceil(len(names) / _MOST_NAMES)
+    places = range(1, len(names) + 1, every)
+    axes.set_xticks(places, [_short(name) for name in names[::every]], rotation=90, fontsize=7.5)
+    axes.set(xlabel="", xlim=(0.3, len(names) + 0.7))
 
 
 def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> None:
