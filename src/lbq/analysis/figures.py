@@ -7,7 +7,7 @@ of Okabe and Ito, safe for colour-blind readers; levels are shades of cividis, w
 import functools
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -60,6 +60,8 @@ STYLE: dict[Any, Any] = {
 }
 WIDE = 7.2
 """Inches: the text width of a page."""
+NARROW = 5.4
+"""Inches: a figure that a phone still shows."""
 _LONGEST = 26
 """Characters of a run's or layer's name that are drawn."""
 _MOST_NAMES = 48
@@ -293,6 +295,97 @@ def draw_costs(counts: CountTable) -> Figure:
     _name_axis(axes, [target for _, target in by_edge])
     figure.legend(loc="outside upper center", ncols=2)
     return figure
+
+
+Spread = tuple[float, float]
+"""A mean and its deviation."""
+
+
+@_styled
+def draw_differences(series: Mapping[str, Mapping[str, Spread]], label: str) -> Figure:
+    """Draw differences to a reference, a row per name, with bars for the spread."""
+    names = list(dict.fromkeys(name for found in series.values() for name in found))
+    figure = Figure(figsize=(NARROW, 0.9 + 0.26 * len(names)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axvline(0, color="0.5", lw=0.8)
+    for index, (title, found) in enumerate(series.items()):
+        y = [-names.index(name) + 0.16 * (1 - 2 * index) for name in found]
+        _spreads(axes, [value for value, _ in found.values()], y, title, index, x=found.values())
+    axes.set_yticks([-row for row in range(len(names))], names)
+    axes.set(xlabel=label)
+    figure.legend(loc="outside upper center", ncols=len(series))
+    return figure
+
+
+@_styled
+def draw_lines(series: Mapping[str, Mapping[float, Spread]], x_label: str, y_label: str) -> Figure:
+    """Draw one line per series, with bars for the spread."""
+    figure = Figure(figsize=(NARROW, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    for index, (title, found) in enumerate(series.items()):
+        y = [value for value, _ in found.values()]
+        _spreads(axes, list(found), y, title, index, y=found.values(), line="-")
+    axes.set(xlabel=x_label, ylabel=y_label, ylim=(0, None))
+    axes.set_xticks(sorted({x for found in series.values() for x in found}))
+    figure.legend(loc="outside upper center", ncols=len(series))
+    return figure
+
+
+@_styled
+def draw_groups(
+    groups: Mapping[str, Sequence[tuple[str, Spread, Spread]]], x_label: str, y_label: str
+) -> Figure:
+    """Draw named points with bars for their spread, a colour per group; the first is a line."""
+    figure = Figure(figsize=(NARROW, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for index, (title, points) in enumerate(groups.items()):
+        x, y = [x for _, (x, _), _ in points], [y for _, _, (y, _) in points]
+        spread = [deviation for _, _, deviation in points]
+        _spreads(axes, x, y, title, index, y=spread, line=":" if index == 0 else "")
+        for name, (across, _), (up, _) in points:
+            is_up = bool(index % 2)  # groups that lie beside each other are named on two sides
+            axes.annotate(
+                name,
+                (across, up),
+                (1, 5) if is_up else (1, -6),
+                textcoords="offset points",
+                rotation=65 if is_up else -30,
+                rotation_mode="anchor",
+                va="bottom" if is_up else "top",
+                fontsize=7,
+                color="0.3",
+            )
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.set_xlim(0, 1.12 * axes.dataLim.x1)
+    axes.margins(y=0.2)
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+def _spreads(
+    axes: Axes,
+    across: Sequence[float],
+    up: Sequence[float],
+    title: str,
+    index: int,
+    *,
+    x: Iterable[Spread] = (),
+    y: Iterable[Spread] = (),
+    line: str = "",
+) -> None:
+    """Draw points with the deviations of one of their coordinates."""
+    colour, marker = _look(index)
+    axes.errorbar(
+        across,
+        up,
+        xerr=[deviation for _, deviation in x] or None,
+        yerr=[deviation for _, deviation in y] or None,
+        ls=line,
+        color=colour,
+        marker=marker,
+        label=title,
+        elinewidth=0.8,
+    )
 
 
 def _slope(surrogate: Surrogate, ratio: torch.Tensor, max_level: int) -> torch.Tensor:
