@@ -53,14 +53,11 @@ but {products} M of them additions, and is {faster:.1f} times as fast at one ima
 
 **What it is not good at:**
 
-- Accuracy: here the int8 ANN is {behind:.1f} points ahead of the budgeted network and
-  {behind_plain:.1f} of that with two timesteps.
-- Batches: at 64 images OpenVINO's int8 ANN is as fast ({large:.2f} of the engine's time), and with
-  AVX2 faster ({large_avx2:.2f}).
-- Memory: each further timestep moves the weights and activations again; with two timesteps and
-  DRAM the network takes {dram:.1f} times the energy of the int8 ANN.
-- Scale: networks were trained on two CPU cores, at a fraction of the paper's width. The GPU kernels
-  have not run on a GPU; of the paper's {full_size} full-size experiments {full_done} was run.
+- Accuracy: the int8 ANN is {behind:.1f} points ahead ({behind_plain:.1f} with two timesteps).
+- Batches: at 64 images the int8 ANN takes {large:.2f} of the time, with AVX2 {large_avx2:.2f}.
+- Memory: two timesteps move all twice, and take {dram:.1f} times the ANN's energy with DRAM.
+- Scale: small networks, trained on two CPU cores. The GPU kernels have not run on a GPU, and of the
+  paper's {full_size} full-size experiments {full_done} was run.
 
 {details}
 """

@@ -42,6 +42,22 @@ add_module_names = False
 # Names of other libraries have no page here, and their inventories would have to be fetched.
 nitpick_ignore_regex = [(r"py:.*", r"(?!lbq).*")]
 
+# Types in signatures that have no page: helpers behind the API.
+_HIDDEN = (
+    "analysis.html_page",
+    "data.batch",
+    "data.loaders.Item",
+    "data.sampler",
+    "data.user_data",
+    "formats.container",
+    "formats.manifest",
+    "kernels.scan_interface",
+    "train.checkpoint",
+    "train.distributed",
+    "train.train_step",
+)
+nitpick_ignore_regex += [(r"py:class", re.escape(f"lbq.{name}") + ".*") for name in _HIDDEN]
+
 _SHAPED = re.compile(r"""~?(?:jaxtyping|typing)\.\w+\[[~.\w]*Tensor, (['"])[^'"]*\1\]""")
 
 
