@@ -10,6 +10,7 @@ import tyro
 
 from lbq.errors import LBQError, ParameterError
 from lbq.train import RunOptions
+from lbq_paper.charts import save_charts
 from lbq_paper.experiments import (
     Experiment,
     Size,
@@ -27,7 +28,7 @@ _USAGE = """usage:
   python -m lbq_paper list [--size pocket] [--table 5] [--group a]    experiments and their state
   python -m lbq_paper run [IDS] [--table 5] [--group a b] --data PATH  train, measure, record
   python -m lbq_paper table N                                         2 to 7, or open
-  python -m lbq_paper figure N [--out FOLDER]                         3 or 4: SVG, PDF and PNG
+  python -m lbq_paper figure N [--out FOLDER]                         3 or 4, or results: charts
   python -m lbq_paper results > docs/results.md                       all of it on one page"""
 
 
@@ -117,8 +118,9 @@ class TableArguments:
 class FigureArguments:
     """Draw a figure of the paper; for figure 4, also print Section 5.5's numbers beside ours."""
 
-    figure: Annotated[Literal["3", "4"], tyro.conf.Positional]
-    """3: the surrogates. 4: steps, entropies and levels of layers, from records."""
+    figure: Annotated[Literal["3", "4", "results"], tyro.conf.Positional]
+    """3: the surrogates. 4: steps, entropies and levels of layers, from records. results: the
+    charts of docs/results.md, as SVG."""
     out: Path = Path("figures")
     """Folder to write into."""
     size: Size = "pocket"
@@ -204,6 +206,10 @@ def _table(argv: Sequence[str]) -> int:
 
 def _figure(argv: Sequence[str]) -> int:
     arguments = tyro.cli(FigureArguments, prog="lbq_paper figure", args=list(argv))
+    if arguments.figure == "results":
+        for path in save_charts(arguments.out, _open(arguments.results)):
+            _print(str(path))
+        return 0
     results = _open(arguments.results) if arguments.figure == "4" else None
     paths = save_figure(arguments.figure, arguments.out, results, arguments.size)
     if results:

@@ -7,8 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from textwrap import fill
 
+from lbq_paper.charts import ABLATION_REFERENCE, CHARTS, chart_path
 from lbq_paper.claims import (
     ABLATION,
     ACCUMULATIONS,
@@ -24,6 +26,7 @@ from lbq_paper.records import Record
 from lbq_paper.results import (
     NO_EXPERIMENT,
     NOT_RUN,
+    NOTHING,
     OLDER,
     SIZES,
     Results,
@@ -36,8 +39,6 @@ from lbq_paper.results import (
     reduction,
     shown,
 )
-
-_ABLATION_REFERENCE = "ablation/LBQ/learnable"
 
 _TITLES: dict[Table, str] = {
     "2": "Table 2: CIFAR, accuracy in percent",
@@ -116,7 +117,7 @@ def _ablation_lines(results: Results) -> list[Line]:
         line.append(f"{claim.accuracy - lbq:+}")
         for size in ("full", "pocket"):
             line.append(results.shown(claim.entry, size, accuracy))
-            line.append(results.paired(claim.entry, _ABLATION_REFERENCE, size, accuracy))
+            line.append(results.paired(claim.entry, ABLATION_REFERENCE, size, accuracy))
         found.append(tuple(line))
     return found
 
@@ -216,6 +217,7 @@ def results_page(results: Results) -> str:
         "[Reproducing the paper](reproducing.md) describes how to run missing experiments, "
         "[the log](log.md) what did not help.",
         *_state(results),
+        *_charts(results),
         "## Ablation (Table 5)",
         _markdown(_pocket_only(table_lines("5", results))),
         "## Largest level (Tables 6 and 7)",
@@ -259,8 +261,18 @@ def _state(results: Results) -> Iterator[str]:
         f"[training.md](training.md)). Accuracies are those after the last epoch "
         f"on all 10,000 test images, from the same forward pass as the counts: mean +- standard "
         f"deviation over n seeds. Compare them with each other, not with the paper's column. "
-        f'Differences ("- LBQ") are computed per seed.'
+        f'Differences ("- LBQ") are computed per seed. Columns of a size of which nothing was run '
+        f"are left out."
     )
+
+
+def _charts(results: Results) -> Iterator[str]:
+    """Show the charts; without records of the reference there is nothing to compare."""
+    if not results.at(ABLATION_REFERENCE, "pocket"):
+        return
+    yield "`python -m lbq_paper figure results --out docs/figures` draws these charts again."
+    for name, words in CHARTS.items():
+        yield f"![{words}]({chart_path(Path('figures'), name)})"
 
 
 def _orderings(results: Results) -> Iterator[str]:
@@ -355,10 +367,17 @@ def _told(records: Sequence[Record], *keys: str, digits: int | None = None) -> s
 
 
 def _pocket_only(lines: Sequence[Line]) -> list[Line]:
-    """Keep the rows that small experiments could fill."""
+    """Keep the rows that small experiments could fill, and columns of which something was run."""
     head, *rest = lines
     column = head.index("pocket")
-    return [head, *(line for line in rest if line[column] != NO_EXPERIMENT)]
+    rows = [line for line in rest if line[column] != NO_EXPERIMENT]
+    empty = {NOT_RUN, NO_EXPERIMENT, NOTHING}
+    kept = [
+        index
+        for index in range(len(head))
+        if index == column or {row[index] for row in rows} - empty
+    ]
+    return [tuple(line[index] for index in kept) for line in (head, *rows)]
 
 
 def _markdown(lines: Sequence[Line]) -> str:

@@ -89,6 +89,29 @@ def test_distributions_are_stacked_to_one(invented):
     np.testing.assert_allclose(bars[:, 1], levels.layers[1].shares)
 
 
+def names_below(axes):
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def test_axes_name_the_layers(invented):
+    layers = list(invented.LAYERS)
+    assert names_below(figures.draw_steps(invented.steps()).axes[0]) == layers
+    assert names_below(figures.draw_levels(invented.levels()).axes[1]) == layers
+    (costs,) = figures.draw_costs(invented.counts()).axes
+    assert names_below(costs) == [f"into {layer}" for layer in layers]
+    many = [LayerLevels(layer=f"layer {i}", counts=(1, 1)) for i in range(100)]
+    _, axes = figures.draw_levels(LevelProfile(num_images=1, layers=tuple(many))).axes
+    assert names_below(axes)[:2] == ["layer 0", "layer 3"]
+
+
+def test_epochs_are_whole_numbers_from_zero(invented):
+    for axes in figures.draw_curves([invented.run()]).axes:
+        left, right = axes.get_xlim()
+        assert left == 0
+        shown = [x for x in axes.get_xticks() if left <= x <= right]
+        assert shown == [0, 1, 2]
+
+
 def test_silent_layers_leave_a_gap():
     silent = LayerLevels(layer="a", counts=(5, 0, 0))
     loud = LayerLevels(layer="b", counts=(5, 1, 3))
@@ -132,7 +155,7 @@ def test_costs_and_membranes_show_every_edge_and_layer(invented):
     heights = [bar.get_height() for bar in axes.patches]
     assert heights == pytest.approx([4.0, 4.000001, 4.000002, 1.5, 1.5, 1.5])
     (axes,) = figures.draw_membranes(invented.membranes()).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2", "3"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(invented.LAYERS)
     counts = np.array(invented.membranes()[0].histogram)
     filled = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
     assert len(filled) == 2 * 3  # shape and outline of every layer

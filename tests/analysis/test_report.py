@@ -114,6 +114,23 @@ def test_every_section_is_linked(invented):
     assert len(re.findall("<section", html)) == 8
 
 
+def test_energy_comes_before_the_layers_whose_tables_are_folded(invented):
+    html = render([invented.run()])
+    assert html.index('id="energy"') < html.index("<details>", html.index('id="energy"'))
+    folded = re.findall(r"<details><summary>Table of (\w+)", html)
+    assert folded == ["evaluations", "accumulations", "levels", "steps", "membranes"]
+
+
+def test_one_timestep_is_one(invented):
+    run = invented.run()
+    assert "lbq neurons, 2 timesteps, on" in render([run])
+    run.recipe["model"]["timesteps"] = 1
+    html = render([replace(run, counts=invented.counts(timesteps=1))])
+    assert "lbq neurons, 1 timestep, on" in html
+    assert "test samples, 1 timestep; exact fan-out" in html
+    assert "1 timesteps" not in html
+
+
 def test_a_run_without_data_says_why_and_shows_the_rest(invented):
     notes = ("Not measured: no data.",)
     run = invented.run(levels=None, membranes=(), counts=None, energy=None, notes=notes)

@@ -2,6 +2,7 @@ import pytest
 from PIL import Image
 
 from lbq.errors import ParameterError
+from lbq_paper.charts import save_charts
 from lbq_paper.layers import save_figure
 from lbq_paper.results import open_results
 
@@ -35,3 +36,8 @@ def test_figure_4_shows_what_was_run(record, layers, tmp_path):
 def test_figure_4_without_records_says_how_to_get_them(tmp_path):
     with pytest.raises(ParameterError, match=r"none was run at full size.*--size full --table 5"):
         save_figure("4", tmp_path, open_results(tmp_path), "full")
+
+
+def test_charts_without_records_say_how_to_get_them(tmp_path):
+    with pytest.raises(ParameterError, match=r"not run at pocket size.*--size pocket --table 5"):
+        save_charts(tmp_path, open_results(tmp_path))

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+from lbq_paper.charts import ablation, pareto, save_charts, saved_by_level
 from lbq_paper.layers import save_figure
 from lbq_paper.results import open_results
 from lbq_paper.tables import results_page
@@ -28,6 +29,33 @@ def test_so_is_the_committed_figure(tmp_path):
     assert (tmp_path / name).read_text() == (ROOT / "docs" / "figures" / name).read_text(), (
         "draw it again: python -m lbq_paper figure 4 --out docs/figures"
     )
+
+
+def test_so_are_the_charts(tmp_path):
+    for path in save_charts(tmp_path, open_results(ROOT / "results")):
+        assert path.read_text() == (ROOT / "docs" / "figures" / path.name).read_text(), (
+            "draw them again: python -m lbq_paper figure results --out docs/figures"
+        )
+
+
+def test_charts_are_the_numbers_of_the_tables():
+    results = open_results(ROOT / "results")
+    page = results_page(results)
+    ahead = ablation(results)["here, pocket size"]["ANN"]
+    assert f"| {ahead.value:+.2f} +- {ahead.deviation:.2f} (n=" in page
+    for level, saved in saved_by_level(results)["here, pocket size"].items():
+        found = f"| LBQ ({level}) | saved, % |"
+        line = next(line for line in page.splitlines() if line.startswith(found))
+        assert f"| {saved.value:.2f} +- {saved.deviation:.2f} (n=" in line
+    names = {name for points in pareto(results).values() for name, _, _ in points}
+    assert names >= {"N=1", "N=20", "T=1", "V1", "Binary LIF", "ANN"}
+
+
+def test_columns_of_which_nothing_was_run_are_left_out(record, tmp_path):
+    assert "full size |" not in (ROOT / "docs" / "results.md").read_text()
+    record("ablation/V1/fixed", 0, 0.8)
+    page = results_page(open_results(tmp_path))
+    assert "| method | paper | - LBQ | pocket |" in page
 
 
 def test_without_records_everything_is_not_run(tmp_path):

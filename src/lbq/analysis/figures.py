@@ -7,7 +7,7 @@ of Okabe and Ito, safe for colour-blind readers; levels are shades of cividis, w
 import functools
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -60,8 +60,12 @@ STYLE: dict[Any, Any] = {
 }
 WIDE = 7.2
 """Inches: the text width of a page."""
+NARROW = 5.4
+"""Inches: a figure that a phone still shows."""
 _LONGEST = 26
-"""Characters of a run's name that are drawn."""
+"""Characters of a run's or layer's name that are drawn."""
+_MOST_NAMES = 48
+"""Names of layers that fit side by side."""
 
 
 def _styled(draw: Callable[Call, Figure]) -> Callable[Call, Figure]:
@@ -171,9 +175,9 @@ def draw_curves(runs: Sequence[RunSummary]) -> Figure:
             axes.plot(x, y, marker + "-", color=colour, label=name)
     if len(runs) == 1:
         panels[0].plot([], [], color=COLOURS[0], alpha=0.55, lw=1, label="training samples")
-    for axes, (_, label, _) in zip(panels, shown, strict=True):
-        axes.set(xlabel="epoch", ylabel=label)
-    for axes, (key, _, _) in zip(panels, shown, strict=True):
+    for axes, (key, label, _) in zip(panels, shown, strict=True):
+        axes.set(xlabel="epoch", ylabel=label, xlim=(0, 1.03 * max(1.0, axes.dataLim.x1)))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if key != "accuracy":
             found = [y for r in runs for y in _series((*r.training, *r.evaluations), key, 1)[1]]
             lowest = min([0.0, *filter(math.isfinite, found)])  # some losses are negative
@@ -197,23 +201,24 @@ def have_cost(runs: Sequence[RunSummary]) -> bool:
 @_styled
 def draw_steps(steps: StepProfile) -> Figure:
     """Draw the step of every layer, with its spread where channels have steps of their own."""
-    figure = Figure(figsize=(WIDE, 2.3), layout="constrained")
+    figure = Figure(figsize=(WIDE, 3.0), layout="constrained")
     axes = figure.add_subplot()
     _plot_steps(axes, steps, _look(0))
     _frame_steps(axes)
+    _name_axis(axes, [layer.layer for layer in steps.layers])
     return figure
 
 
 @_styled
 def draw_levels(levels: LevelProfile) -> Figure:
     """Draw how many neurons of every layer are active, and which levels they emit."""
-    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(WIDE, 4.4), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
     numbers = range(1, len(levels.layers) + 1)
-    left.bar(numbers, [layer.active_ratio for layer in levels.layers], color=COLOURS[0])
-    left.set(xlabel="layer", ylabel="active ratio")
-    _number_axis(left)
-    _plot_shares(right, levels.layers, levels.max_level)
+    above.bar(numbers, [layer.active_ratio for layer in levels.layers], color=COLOURS[0])
+    above.set(ylabel="active ratio")
+    _plot_shares(below, levels.layers, levels.max_level)
+    _name_axis(below, [layer.layer for layer in levels.layers])
     _level_legend(figure, levels.max_level)
     return figure
 
@@ -239,10 +244,8 @@ def draw_membranes(layers: Sequence[LayerMembranes]) -> Figure:
             heights, edges, baseline=-row, fill=True, color=COLOURS[5], alpha=0.75, zorder=2 + row
         )
         axes.stairs(heights, edges, baseline=-row, color=COLOURS[0], lw=0.7, zorder=2 + row)
-    axes.set_yticks([-row for row in range(len(layers))], [str(i + 1) for i in range(len(layers))])
-    axes.set(
-        xlabel=r"membrane in steps, $U / \gamma$", ylabel="layer", xlim=(-MARGIN, most + MARGIN)
-    )
+    axes.set_yticks([-row for row in range(len(layers))], [_short(x.layer) for x in layers])
+    axes.set(xlabel=r"membrane in steps, $U / \gamma$", xlim=(-MARGIN, most + MARGIN))
     axes.set_ylim(-len(layers) + 0.8, 1.8)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -277,9 +280,10 @@ def draw_attention(maps: AttentionMaps) -> Figure:
 @_styled
 def draw_costs(counts: CountTable) -> Figure:
     """Draw the accumulations of every edge: levels sent as unit events, and as bits."""
-    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
+    figure = Figure(figsize=(WIDE, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    edges, scale = counts.by_edge().values(), 1e6 * counts.num_images
+    by_edge, scale = counts.by_edge(), 1e6 * counts.num_images
+    edges = by_edge.values()
     bars = {
         "unary": [edge.unary_acs / scale for edge in edges],
         "bit-sparse": [edge.bit_sparse_acs / scale for edge in edges],
@@ -287,10 +291,101 @@ def draw_costs(counts: CountTable) -> Figure:
     for side, (name, heights) in enumerate(bars.items()):
         x = [i + 1 + (side - 0.5) * 0.4 for i in range(len(heights))]
         axes.bar(x, heights, width=0.4, color=COLOURS[1 - side], label=name)
-    axes.set(xlabel="edge (neuron into synapse)", ylabel="million ACs per image")
-    _number_axis(axes)
+    axes.set(ylabel="million ACs per image")
+    _name_axis(axes, [target for _, target in by_edge])
     figure.legend(loc="outside upper center", ncols=2)
     return figure
+
+
+Spread = tuple[float, float]
+"""A mean and its deviation."""
+
+
+@_styled
+def draw_differences(series: Mapping[str, Mapping[str, Spread]], label: str) -> Figure:
+    """Draw differences to a reference, a row per name, with bars for the spread."""
+    names = list(dict.fromkeys(name for found in series.values() for name in found))
+    figure = Figure(figsize=(NARROW, 0.9 + 0.26 * len(names)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axvline(0, color="0.5", lw=0.8)
+    for index, (title, found) in enumerate(series.items()):
+        y = [-names.index(name) + 0.16 * (1 - 2 * index) for name in found]
+        _spreads(axes, [value for value, _ in found.values()], y, title, index, x=found.values())
+    axes.set_yticks([-row for row in range(len(names))], names)
+    axes.set(xlabel=label)
+    figure.legend(loc="outside upper center", ncols=len(series))
+    return figure
+
+
+@_styled
+def draw_lines(series: Mapping[str, Mapping[float, Spread]], x_label: str, y_label: str) -> Figure:
+    """Draw one line per series, with bars for the spread."""
+    figure = Figure(figsize=(NARROW, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    for index, (title, found) in enumerate(series.items()):
+        y = [value for value, _ in found.values()]
+        _spreads(axes, list(found), y, title, index, y=found.values(), line="-")
+    axes.set(xlabel=x_label, ylabel=y_label, ylim=(0, None))
+    axes.set_xticks(sorted({x for found in series.values() for x in found}))
+    figure.legend(loc="outside upper center", ncols=len(series))
+    return figure
+
+
+@_styled
+def draw_groups(
+    groups: Mapping[str, Sequence[tuple[str, Spread, Spread]]], x_label: str, y_label: str
+) -> Figure:
+    """Draw named points with bars for their spread, a colour per group; the first is a line."""
+    figure = Figure(figsize=(NARROW, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for index, (title, points) in enumerate(groups.items()):
+        x, y = [x for _, (x, _), _ in points], [y for _, _, (y, _) in points]
+        spread = [deviation for _, _, deviation in points]
+        _spreads(axes, x, y, title, index, y=spread, line=":" if index == 0 else "")
+        for name, (across, _), (up, _) in points:
+            is_up = bool(index % 2)  # groups that lie beside each other are named on two sides
+            axes.annotate(
+                name,
+                (across, up),
+                (1, 5) if is_up else (1, -6),
+                textcoords="offset points",
+                rotation=65 if is_up else -30,
+                rotation_mode="anchor",
+                va="bottom" if is_up else "top",
+                fontsize=7,
+                color="0.3",
+            )
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.set_xlim(0, 1.12 * axes.dataLim.x1)
+    axes.margins(y=0.2)
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+def _spreads(
+    axes: Axes,
+    across: Sequence[float],
+    up: Sequence[float],
+    title: str,
+    index: int,
+    *,
+    x: Iterable[Spread] = (),
+    y: Iterable[Spread] = (),
+    line: str = "",
+) -> None:
+    """Draw points with the deviations of one of their coordinates."""
+    colour, marker = _look(index)
+    axes.errorbar(
+        across,
+        up,
+        xerr=[deviation for _, deviation in x] or None,
+        yerr=[deviation for _, deviation in y] or None,
+        ls=line,
+        color=colour,
+        marker=marker,
+        label=title,
+        elinewidth=0.8,
+    )
 
 
 def _slope(surrogate: Surrogate, ratio: torch.Tensor, max_level: int) -> torch.Tensor:
@@ -358,6 +453,14 @@ def _number_axis(axes: Axes) -> None:
     """Count layers or edges from one: no tick at zero, none between two of them."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlim(0.3, axes.dataLim.x1 + 0.5)
+
+
+def _name_axis(axes: Axes, names: Sequence[str]) -> None:
+    """Write the names of layers or edges below them, from one; of very many every second, .."""
+    every = math.ceil(len(names) / _MOST_NAMES)
+    places = range(1, len(names) + 1, every)
+    axes.set_xticks(places, [_short(name) for name in names[::every]], rotation=90, fontsize=7.5)
+    axes.set(xlabel="", xlim=(0.3, len(names) + 0.7))
 
 
 def _plot_entropy(axes: Axes, levels: LevelProfile, look: tuple[str, str]) -> None:

@@ -19,7 +19,8 @@ p { max-width: 46em; margin: 8px 0; }
 .lead, caption, figcaption, .headline dt, .headline .more { color: #50575e; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 12px 0 20px; }
 a { color: #005a8c; }
-.headline { display: grid; grid-template-columns: repeat(5, 1fr); gap: 12px; margin: 16px 0; }
+.headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr));
+  gap: 12px; margin: 12px 0; }
 .headline div { border: 1px solid #d0d7de; border-radius: 6px; padding: 10px 14px; }
 .headline dt { font-size: 14px; }
 .headline dd { margin: 0; font-size: 23px; font-variant-numeric: tabular-nums; }
@@ -30,6 +31,7 @@ figure { margin: 16px 0 8px; }
 figure svg { display: block; width: 100%; max-width: 960px; height: auto; }
 figcaption { font-size: 14px; max-width: 62em; }
 .scroll { overflow-x: auto; }
+details { margin: 16px 0; } summary { cursor: pointer; font-size: 14px; color: #50575e; }
 table { border-collapse: collapse; margin: 16px 0; font-size: 14px; }
 caption { text-align: left; padding-bottom: 6px; }
 th, td { padding: 4px 14px 4px 0; text-align: left; vertical-align: top; }
@@ -39,7 +41,8 @@ tbody tr { border-bottom: 1px solid #e4e8ec; }
 tbody tr.total { font-weight: 600; border-top: 1.5px solid #1b1f24; }
 tbody tr.total th { font-weight: 600; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.text { overflow-wrap: break-word; }
+td.text, td.long { overflow-wrap: break-word; }
+td.long { min-width: 24em; }
 .columns { display: flex; flex-wrap: wrap; gap: 0 40px; align-items: flex-start; }
 .columns > * { max-width: 100%; }
 .verdicts { list-style: none; margin: 16px 0; padding: 0; display: grid; gap: 6px; }
@@ -50,11 +53,11 @@ td.text { overflow-wrap: break-word; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
 @media screen { tbody th { white-space: nowrap; } }
 @media screen and (max-width: 800px) {
-  .verdict { grid-template-columns: 1fr; } .headline { grid-template-columns: repeat(2, 1fr); }
+  .verdict { grid-template-columns: 1fr; } main { padding: 20px 14px 40px; }
 }
 @media screen and (prefers-color-scheme: dark) {
   body { background: #14181d; color: #e6e9ec; } a { color: #7cc0ee; }
-  .lead, caption, figcaption, .headline dt, .headline .more, footer { color: #a3abb3; }
+  .lead, caption, summary, figcaption, .headline dt, .headline .more, footer { color: #a3abb3; }
   h2, .headline div, tbody tr { border-color: #343c44; } thead th { border-color: #e6e9ec; }
   .notes, .headline .loss { background: #2b2114; border-color: #d98a3a; }
   figure svg { background: #fff; border-radius: 6px; }
@@ -68,6 +71,7 @@ footer { margin-top: 48px; font-size: 13px; color: #50575e; }
   thead { display: table-header-group; } caption { break-after: avoid; }
   table { font-size: 8.5pt; margin: 8px 0; } th, td { padding: 1.5pt 10pt 1.5pt 0; }
   p, figcaption { font-size: 9.5pt; max-width: none; }
+  details::details-content { content-visibility: visible; }
   .scroll { overflow: visible; } .headline dd { font-size: 15pt; }
   .columns { display: block; columns: 2; column-gap: 10mm; } .columns table { width: 100%; }
   footer { margin-top: 16px; break-before: avoid; }
@@ -94,6 +98,8 @@ class Number:
 
 Cell = str | Number
 """Text is escaped."""
+_LONG = 60
+"""Characters from which on a cell gets room for a sentence."""
 
 
 def number(value: int | float | None, form: str = ",.3f", unit: str = "") -> Cell:
@@ -184,8 +190,9 @@ def table(
     rows: Sequence[Sequence[Cell]],
     *,
     has_total: bool = False,
+    is_folded: bool = False,
 ) -> str:
-    """Return a table whose rows are named by their first cell."""
+    """Return a table whose rows are named by their first cell; folded it shows its caption."""
     is_number = [
         any(isinstance(cell, Number) for cell in column) for column in zip(*rows, strict=True)
     ]
@@ -199,10 +206,11 @@ def table(
     pairs = zip(headings, is_number or [False] * len(headings), strict=True)
     heads = "".join(_tagged("th", name, right, scope="col") for name, right in pairs)
     body = "\n".join(map(line, rows))
-    return (
-        f'<div class="scroll"><table><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table></div>"
-    )
+    inside = f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+    if is_folded:
+        summary = f"<summary>{escape(caption)}</summary>"
+        return f'<details>{summary}<div class="scroll"><table>{inside}</details>'
+    return f'<div class="scroll"><table><caption>{escape(caption)}</caption>{inside}'
 
 
 def side_by_side(*parts: str) -> str:
@@ -232,6 +240,7 @@ def _cell(value: Cell) -> str:
 
 
 def _tagged(tag: str, value: Cell, is_number: bool, scope: str = "") -> str:
-    kind = "number" if is_number else "text"
+    is_long = isinstance(value, str) and len(value) > _LONG
+    kind = "number" if is_number else "long" if is_long else "text"
     place = f' scope="{scope}"' if scope else ""
     return f'<{tag}{place} class="{kind}">{_cell(value)}</{tag}>'

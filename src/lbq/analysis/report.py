@@ -23,7 +23,7 @@ from lbq.analysis.layer_stats import LayerLevels, LevelProfile, StepProfile
 from lbq.analysis.run_summary import RunSummary
 from lbq.config_io import Document, differences
 from lbq.cost.count_table import Counts, CountTable
-from lbq.cost.energy import EnergyRow
+from lbq.cost.energy import EnergyReport, EnergyRow
 from lbq.train.metrics import Record
 
 MILLION = 1e6
@@ -41,12 +41,12 @@ def render_run(run: RunSummary) -> str:
     """Return the page of one run; what could not be measured has a note instead of a section."""
     parts = {
         "curves": ("Training", curves_section(run)),
-        "steps": ("Steps", steps_section(run)),
+        "energy": ("Energy", energy_section(run)),
+        "costs": ("Costs", costs_section(run)),
         "levels": ("Levels", levels_section(run)),
+        "steps": ("Steps", steps_section(run)),
         "membranes": ("Membranes", membranes_section(run)),
         "attention": ("Attention", attention_section(run)),
-        "costs": ("Costs", costs_section(run)),
-        "energy": ("Energy", energy_section(run)),
         "recipe": ("Recipe" if "model" in run.recipe else "Settings", recipe_section(run)),
         "provenance": ("Provenance", provenance_section(run)),
     }
@@ -57,6 +57,7 @@ def render_run(run: RunSummary) -> str:
         _lead(run),
         [
             notes(run.notes),
+            headline(list(compared_numbers(run))),
             headline(list(headline_numbers(run))),
             f"<nav>{links}</nav>",
             *(section(key, title, *content) for key, (title, content) in there.items()),
@@ -83,20 +84,41 @@ def _subject(run: RunSummary) -> str:
     blocks = f" ({format_value(model['blocks'])} blocks)" if model.get("blocks") else ""
     return (
         f"Recipe {run.recipe.get('name')}: {model.get('name')}{blocks} x {model.get('width')} with "
-        f"{model.get('neuron', {}).get('kind')} neurons, {model.get('timesteps')} timesteps, on "
+        f"{model.get('neuron', {}).get('kind')} neurons, {_timesteps(model['timesteps'])}, on "
         f"{PurePath(str(data.get('source'))).name}"
     )
 
 
-def headline_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
-    """Yield name, value and remark of the most important numbers."""
+def _timesteps(number: int) -> str:
+    return "1 timestep" if number == 1 else f"{number} timesteps"
+
+
+def compared_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
+    """Yield what a reader weighs first: accuracy, accumulations, arithmetic and memory."""
     if last := run.last_evaluation:
         count = f"{_right_answers(last)}, epoch {last['epoch']}"
         yield f"Test {_score_name(last)}", _score(last), count
-        best = last.get("best_on_test_set")
-        if best and best["epoch"] != last["epoch"]:
-            words = f"epoch {best['epoch']}, chosen on the test set"
-            yield "Best epoch", _score(best), words
+    if run.counts:
+        total = run.counts.total()
+        macs = f"an ANN takes {run.counts.ann_macs() / MILLION:,.2f} M MACs"
+        words = f"per image, {100 * total.saved:.1f} % fewer than unary; {macs}"
+        acs = _millions(run.counts, total.bit_sparse_acs)
+        yield "Bit-sparse ACs", number(acs, ",.2f", " M"), words
+    if run.energy:
+        row, paper = _integer_energy(run.energy), run.energy["paper"]
+        words = f"energy in {row.name}{_loss(row)}; {paper.ratio:.2f} x by the paper's float32"
+        yield "Arithmetic, ANN / this", ratio(row.ratio), words
+    if memory := _memory(run):
+        yield "Memory, ANN / this", ratio(memory.ratio), f"bytes moved{_loss(memory)}"
+
+
+def headline_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
+    """Yield name, value and remark of the other important numbers."""
+    last = run.last_evaluation
+    best = last and last.get("best_on_test_set")
+    if last and best and best["epoch"] != last["epoch"]:
+        words = f"epoch {best['epoch']}, chosen on the test set"
+        yield "Best epoch", _score(best), words
     start = next((r for r in run.metrics_log if "parameters" in r), None)
     if start:
         yield "Parameters", number(start["parameters"], ",d"), f"on {start.get('device', '?')}"
@@ -108,16 +130,6 @@ def headline_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
         yield "Timesteps", number(run.timesteps, "d"), f"levels {least} to {run.levels.max_level}"
         over = f"mean over {len(run.levels.layers)} layers"
         yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
-    if run.counts:
-        total = run.counts.total()
-        macs = f"an ANN takes {run.counts.ann_macs() / MILLION:,.2f} M MACs"
-        words = f"per image, {100 * total.saved:.1f} % fewer than unary; {macs}"
-        acs = _millions(run.counts, total.bit_sparse_acs)
-        yield "Bit-sparse ACs", number(acs, ",.2f", " M"), words
-    for row in _headline_energy(run):
-        yield "Energy, ANN / this", ratio(row.ratio), f"arithmetic: {row.name}{_loss(row)}"
-    if memory := _memory(run):
-        yield "Memory, ANN / this", ratio(memory.ratio), f"bytes moved{_loss(memory)}"
 
 
 def _score_name(record: Record) -> str:
@@ -138,37 +150,34 @@ def _right_answers(record: Record) -> str:
 
 
 def outcome(run: RunSummary) -> str:
-    """Summarise the run in one sentence, losses included."""
+    """Return the conclusion in one sentence, losses included."""
     last, counts, memory = run.last_evaluation, run.counts, _memory(run)
-    found = ["it was not evaluated on the test set"]
+    found = "It was not evaluated on the test set"
     if last and "accuracy" in last:
-        found = [f"{100 * last['accuracy']:.2f} % of the test samples are answered correctly"]
+        found = f"{100 * last['accuracy']:.2f} % of the test samples are answered correctly"
     elif last:
-        found = [f"the loss on the test set is {last['loss']:.4f}"]
-    if counts:
-        some = " (not all operations are counted)" if counts.notes else ""
-        acs = _millions(counts, counts.total().bit_sparse_acs)
-        found.append(
-            f"an image takes {acs:,.2f} M bit-sparse accumulations and "
-            f"{_millions(counts, counts.fp_macs()):,.2f} M multiply-accumulates{some}, where an "
-            f"ANN of the same shape takes {counts.ann_macs() / MILLION:,.2f} M multiply-accumulates"
-        )
-        if counts.products:
-            serial = _millions(counts, counts.total_products().bit_serial)
-            found.append(f"products of levels with levels are apart: {serial:,.2f} M, bit-serial")
-    else:
-        found.append("levels, costs and energy were not measured")
-    energies = [
-        f"{_times(row, 'less energy', 'as much energy')} ({row.name})"
-        for row in _headline_energy(run)
+        found = f"The loss on the test set is {last['loss']:.4f}"
+    if counts is None:
+        return f"{found}; levels, costs and energy were not measured."
+    parts = [
+        f"{_millions(counts, counts.total().bit_sparse_acs):,.2f} M additions",
+        f"{_millions(counts, counts.fp_macs()):,.2f} M multiplications",
     ]
-    if energies:
-        found.append(f"compared with that ANN, its arithmetic takes {' and '.join(energies)}")
+    if counts.products:
+        products = _millions(counts, counts.total_products().bit_serial)
+        parts.append(f"{products:,.2f} M products of levels")
+    found += (
+        f", with {', '.join(parts[:-1])} and {parts[-1]} per image"
+        f"{' (not all operations are counted)' * bool(counts.notes)} instead of the "
+        f"{counts.ann_macs() / MILLION:,.2f} M multiplications of an ANN of the same shape"
+    )
+    if run.energy:
+        row = _integer_energy(run.energy)
+        found += f": {_times(row, 'less energy', 'as much energy')} for arithmetic in integers"
     if memory:
-        loss = ", a loss" if memory.ratio < 1 else ""
-        found.append(f"it moves {_times(memory, 'fewer bytes', 'as many bytes')}{loss}")
-    sentence = "; ".join(found)
-    return f"{sentence[0].upper()}{sentence[1:]}."
+        joint = "but" if round(memory.ratio, 2) < 1 else "and"
+        found += f", {joint} {_times(memory, 'fewer bytes moved', 'as many bytes moved')}"
+    return f"{found}."
 
 
 def _millions(counts: CountTable, value: int) -> float:
@@ -176,9 +185,9 @@ def _millions(counts: CountTable, value: int) -> float:
     return value / counts.num_images / MILLION
 
 
-def _headline_energy(run: RunSummary) -> list[EnergyRow]:
-    """Return the estimates of arithmetic that the top of a page shows."""
-    return [run.energy["paper"], run.energy["int8, 32-bit sums"]] if run.energy else []
+def _integer_energy(energy: EnergyReport) -> EnergyRow:
+    """Return the estimate of arithmetic in which both networks compute in int8."""
+    return energy["int8, 32-bit sums"]
 
 
 def _memory(run: RunSummary) -> EnergyRow | None:
@@ -187,6 +196,8 @@ def _memory(run: RunSummary) -> EnergyRow | None:
 
 
 def _times(row: EnergyRow, gain: str, loss: str) -> str:
+    if round(row.ratio, 2) == 1:
+        return loss
     if row.ratio < 1:
         return f"{1 / row.ratio:.2f} times {loss}"
     return f"{row.ratio:.2f} times {gain}"
@@ -217,7 +228,8 @@ def curves_section(run: RunSummary) -> list[str]:
     if rows:
         answers = ["accuracy", "right answers"] if has_accuracy else []
         headings = ["epoch", "step", *answers, "loss", *others]
-        found.append(table("Evaluations on the test set, from the metrics log", headings, rows))
+        caption = "Table of evaluations on the test set, from the metrics log"
+        found.append(table(caption, headings, rows, is_folded=True))
     return found
 
 
@@ -276,7 +288,7 @@ def steps_section(run: RunSummary) -> list[str]:
             caption=f"The {kind} step of every layer. Coefficient of variation over layers: "
             f"{run.steps.variation:.3f}.{bars}",
         ),
-        table("Steps", headings, rows),
+        table("Table of steps", headings, rows, is_folded=True),
     ]
 
 
@@ -319,10 +331,16 @@ def levels_section(run: RunSummary) -> list[str]:
             "plot-levels",
             figures.to_svg(figures.draw_levels(run.levels)),
             label="Active ratio and distribution of the levels that are not zero, per layer",
-            caption=f"Left: share of levels that are not zero. Right: which levels those are. "
+            caption=f"Top: share of levels that are not zero. Bottom: which levels those are. "
             f"{run.levels.num_images:,} test samples, all timesteps.",
         ),
-        table("Levels; entropy is that of P(k | k>0) over log N", headings, rows, has_total=True),
+        table(
+            "Table of levels; entropy is that of P(k | k>0) over log N",
+            headings,
+            rows,
+            has_total=True,
+            is_folded=True,
+        ),
     ]
 
 
@@ -354,10 +372,11 @@ def membranes_section(run: RunSummary) -> list[str]:
             f"peak. Dotted: thresholds. Beside the plateau {arrives}.",
         ),
         table(
-            "Where the surrogate sees the membranes, as shares; a box would give those outside it "
-            "no gradient",
+            "Table of membranes: where the surrogate sees them, as shares; a box would give those "
+            "outside it no gradient",
             headings,
             rows,
+            is_folded=True,
         ),
     ]
 
@@ -412,9 +431,15 @@ def costs_section(run: RunSummary) -> list[str]:
             figures.to_svg(figures.draw_costs(counts)),
             label="Accumulations of every edge, unary and bit-sparse",
             caption=f"Accumulations per image, mean of {counts.num_images:,} test samples, "
-            f"{counts.timesteps} timesteps summed; exact fan-out.",
+            f"{_timesteps(counts.timesteps)}{' summed' * (counts.timesteps > 1)}; exact fan-out.",
         ),
-        table("Accumulations per image, in millions", headings, rows, has_total=True),
+        table(
+            "Table of accumulations per image, in millions",
+            headings,
+            rows,
+            has_total=True,
+            is_folded=True,
+        ),
         table(
             "Other operations per image, in millions",
             ["operation", "millions"],
@@ -436,16 +461,16 @@ def energy_section(run: RunSummary) -> list[str]:
     rows = [
         [
             row.name,
-            group,
+            number(row.ratio, ".2f"),
             number(1e3 * row.ann_mj),
             number(1e3 * row.burst_mj),
-            number(row.ratio, ".2f"),
+            group,
             row.convention,
         ]
         for group, members in groups.items()
         for row in members
     ]
-    headings = ["convention", "of", "ANN, µJ", "this, µJ", "ANN / this", "what it means"]
+    headings = ["convention", "ANN / this", "ANN, µJ", "this, µJ", "of", "what it means"]
     return [
         paragraph(
             "The first row is the paper's convention; in the rows below it both networks compute "

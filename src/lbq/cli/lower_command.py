@@ -300,9 +300,10 @@ def _describe(lowered: Lowered, out: Path) -> dict[str, Any]:
 
 def _sentences(found: dict[str, Any]) -> list[str]:
     kind = "integers" if found["is_integer"] else "real numbers"
+    times = "1 timestep" if found["timesteps"] == 1 else f"{found['timesteps']} timesteps"
     lines = [
         f"{found['file']}: {found['bytes']:,} bytes, {found['parameters']:,} parameters, "
-        f"{found['neurons']} layers of neurons, {found['timesteps']} timesteps, {kind}"
+        f"{found['neurons']} layers of neurons, {times}, {kind}"
     ]
     if found["is_integer"]:
         widths = [f"{n} of {bits} bits" for bits, n in found["accumulators"].items()]
