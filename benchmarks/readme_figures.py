@@ -55,7 +55,7 @@ but {products} M of them additions, and is {faster:.1f} times as fast at one ima
 
 - Accuracy: the int8 ANN is {behind:.1f} points ahead ({behind_plain:.1f} with two timesteps).
 - Batches: at 64 images the int8 ANN takes {large:.2f} of the time, with AVX2 {large_avx2:.2f}.
-- Memory: two timesteps move all twice, and take {dram:.1f} times the ANN's energy with DRAM.
+- Memory: two timesteps move more bytes, and take {dram:.1f} times the ANN's energy with DRAM.
 - Scale: small networks, trained on two CPU cores. The GPU kernels have not run on a GPU, and of the
   paper's {full_size} full-size experiments {full_done} was run.
 
@@ -142,7 +142,9 @@ def _draw_tuned(axes: Axes) -> None:
     points = sorted((point(way, rows) for way, rows in tuned(POCKET).items()), key=lambda p: p.cost)
     x, y = [p.cost / 1e6 for p in points], [100 * p.accuracy for p in points]
     axes.plot(x, y, ":", marker=".", color=COLOURS[0], alpha=0.6, lw=1, zorder=1)
-    axes.annotate("other budgets", (x[0], y[0]), (8, -2), textcoords="offset points", color="0.4")
+    axes.annotate(
+        "other budgets, float32", (x[0], y[0]), (8, -2), textcoords="offset points", color="0.4"
+    )
 
 
 def _name(axes: Axes, x: float, y: float, name: str, colour: str) -> None:

@@ -12,9 +12,9 @@ from lbq_paper.results import Results, Value, accuracy, known, millions, reducti
 
 ABLATION_REFERENCE = "ablation/LBQ/learnable"
 CHARTS = {
-    "ablation": "Ablation: points of accuracy ahead of LBQ, with the spread over seeds",
+    "ablation": "Ablation: points of accuracy ahead of LBQ, with the standard deviation over seeds",
     "levels": "Accumulations saved by sending bits, against the largest level",
-    "pareto": "Accuracy against operations per image",
+    "pareto": "Accuracy against operations per image at pocket size",
 }
 """Names of the files and what they show, in the order of the page."""
 _LEVELS = (1, 2, 5, 10, 20)
