@@ -7,10 +7,11 @@ import sys
 
 import pytest
 import torch
+from kernels.baseline_cases import NEURONS
 from kernels.cases import draw_case
 from kernels.isas import require_triton
 
-from lbq.kernels import ScanOptions
+from lbq.kernels import ScanOptions, force_implementation, triton_baseline_scan
 from lbq.kernels import triton_scan as binding
 from lbq.kernels.scan_interface import layout_for
 
@@ -164,6 +165,30 @@ def test_amds_gpus_get_code_too(compile_for):
     assert forward["hsaco"]
     assert backward["hsaco"]
     assert "v_div_fixup_f32" in forward["amdgcn"]  # the last step of a division that rounds right
+
+
+@pytest.mark.parametrize("name", NEURONS)
+def test_the_neurons_of_other_papers_become_machine_code_without_fused_sums(
+    name, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", NamedTarget(AMPERE))
+    binding.kernels.cache_clear()
+    passes = [CompiledOnly(triton_kernels.baseline_forward)]
+    passes += [CompiledOnly(triton_kernels.baseline_backward)]
+    monkeypatch.setattr(triton_kernels, "baseline_forward", passes[0])
+    monkeypatch.setattr(triton_kernels, "baseline_backward", passes[1])
+    monkeypatch.setattr(triton_baseline_scan, "triton_can_run", lambda *_, **__: True)
+    currents = per_channel(torch.bfloat16, "last")["currents"].requires_grad_()
+    with force_implementation("triton"):
+        bursts, _, carry = NEURONS[name]().scan(currents, None)
+    torch.autograd.backward((bursts, carry), (bursts.detach(), carry.detach()))
+    forward, backward = (compiled.codes.pop() for compiled in passes)
+    assert forward["cubin"]
+    assert backward["cubin"]
+    for instruction in arithmetic(forward["ptx"]):
+        assert instruction.startswith(("add.rn", "sub.rn", "mul.rn")), instruction
+    binding.kernels.cache_clear()
 
 
 def test_without_a_gpu_plain_torch_runs_and_says_why(caplog):

@@ -10,6 +10,8 @@ from functools import partial
 
 import pytest
 import torch
+from kernels.baseline_cases import NEURONS, check_gradients, run, spread
+from kernels.baseline_cases import draw_case as draw_baseline
 from kernels.cases import (
     check_against_float64,
     check_against_the_reference,
@@ -176,3 +178,31 @@ def test_by_default_they_run_on_gpus_only():
     out = burst_scan(currents, one, tail=0.5, decay=0.5, reset=1.0, options=OPTIONS)
     assert (out.bursts.grad_fn.name() == "TritonBurstScanBackward") == (DEVICE == "cuda")
     assert scan(currents, one).bursts.grad_fn.name() == "TritonBurstScanBackward"
+
+
+@pytest.mark.parametrize("name", NEURONS)
+def test_the_neurons_of_other_papers_have_the_loops_bits_and_close_gradients(name):
+    for seed in range(40):
+        neuron, currents, carry, weights = draw_baseline(name, seed)
+        if currents.numel() > 20_000:  # slow in the interpreter
+            continue
+        neuron, currents = neuron.to(DEVICE), currents.to(DEVICE)
+        carry = None if carry is None else carry.to(DEVICE)
+        weights = tuple(weight.to(DEVICE) for weight in weights)
+        found, grads = run(neuron, currents, carry, weights, "triton")
+        expected, terms = run(spread(neuron, currents), currents, carry, weights, "plain")
+        for got, wanted in zip(found, expected, strict=True):
+            assert got.dtype == wanted.dtype
+            assert torch.equal(got, wanted), seed
+        check_gradients(grads, terms)
+
+
+@pytest.mark.parametrize("name", NEURONS)
+def test_what_is_not_finite_in_other_papers_neurons_comes_out_as_in_the_loop(name):
+    bad = tensor(*[float("nan"), float("inf"), -float("inf"), 0.7] * 5)
+    currents, neuron, found = bad.expand(2, 2, 20).contiguous(), NEURONS[name]().to(DEVICE), []
+    for implementation in ("triton", "plain"):
+        with force_implementation(implementation), torch.no_grad():
+            found.append(neuron.scan(currents, None))
+    for got, expected in zip(found[0][::2], found[1][::2], strict=True):  # bursts and carries
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)

@@ -52,6 +52,16 @@ class BaselineOptions:
         """Whether levels are int8 and not uint8."""
         return "ternary" in self.neuron
 
+    @property
+    def has_many(self) -> bool:
+        """Whether there is one membrane per level; then the carry has an axis of them in front."""
+        return self.neuron == "multi-level"
+
+    @property
+    def num_membranes(self) -> int:
+        """How many membranes a neuron has."""
+        return self.max_level if self.has_many else 1
+
 
 class BaselineArguments(NamedTuple):
     """What the kernels need beside currents and carry; coefficients are one number each."""
@@ -72,10 +82,15 @@ class BaselineArguments(NamedTuple):
 
 def can_run(currents: Tensor, arguments: BaselineArguments) -> bool:
     """Return whether the native kernels support these arguments."""
-    options, step, decay, reset, thresholds, _, tail = arguments
+    _, step, decay, reset, _, _, tail = arguments
+    return has_fixed_thresholds(arguments) and native_can_run(currents, step, tail, decay, reset)
+
+
+def has_fixed_thresholds(arguments: BaselineArguments) -> bool:
+    """Return whether no gradient is wanted that kernels do not compute."""
+    options, _, _, reset, thresholds, *_ = arguments
     constants = [thresholds] if options.neuron == "ternary" else [thresholds, reset]
-    is_fixed = not any(c is not None and c.requires_grad for c in constants)
-    return is_fixed and native_can_run(currents, step, tail, decay, reset)
+    return not any(c is not None and c.requires_grad for c in constants)
 
 
 def run(
@@ -121,7 +136,7 @@ class NativeBaselineScan(torch.autograd.Function):
         bursts = sequence(currents.dtype)
         levels = sequence(torch.int8 if options.is_signed else torch.uint8)
         shape, strides = currents.shape[1:], layout.strides[1:]
-        if options.neuron == "multi-level":
+        if options.has_many:
             shape, strides = (options.max_level, *shape), layout.strides
         last_carry = torch.empty_strided(shape, strides, dtype=torch.float32)
         torch.ops.lbq.baseline_forward.default(

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from lbq.errors import ImplementationError, LevelError, ParameterError, ShapeError, TimeError
+from lbq.kernels import baseline_scan as native_baselines
+from lbq.kernels import triton_baseline_scan as triton_baselines
 from lbq.kernels.baseline_scan import BaselineArguments
-from lbq.kernels.baseline_scan import can_run as baseline_can_run
 from lbq.kernels.native_scan import NativeBurstScan
 from lbq.kernels.native_scan import can_run as native_can_run
 from lbq.kernels.native_scan import run_forward as run_native_forward
@@ -25,7 +26,7 @@ from lbq.kernels.reference_scan import burst_scan_reference
 from lbq.kernels.scan_interface import ScanOptions, ScanOutput, is_packing
 from lbq.kernels.triton_scan import TritonBurstScan
 from lbq.kernels.triton_scan import can_run as triton_can_run
-from lbq.types import Carry, Currents, Scalar, Step
+from lbq.types import Bursts, Carry, Currents, Levels, Scalar, Step
 
 Implementation = Literal["reference", "plain", "native", "triton"]
 
@@ -48,8 +49,8 @@ def force_implementation(name: Implementation) -> Generator[None]:
 
     By default the fastest implementation that supports the arguments runs. The block affects this
     thread (or asyncio task) only. A backward runs in the implementation of its forward; a compiled
-    function keeps the one it was traced with. The neurons of other papers have a native
-    implementation and a loop in plain torch, which is both their "reference" and their "plain".
+    function keeps the one it was traced with. The neurons of other papers have
+    these too; their loop in plain torch is both their "reference" and their "plain".
 
     Args:
         name: "reference", "plain", "native" or "triton".
@@ -152,26 +153,31 @@ def check_carry(carry: Tensor | None, shape: tuple[int, ...]) -> None:
         )
 
 
-def baseline_runs_natively(currents: Tensor, arguments: BaselineArguments) -> bool:
-    """Return whether a neuron of another paper runs in native code, not as a loop in plain torch.
+def baseline_scan(
+    currents: Currents, carry: Carry | None, arguments: BaselineArguments
+) -> tuple[Bursts, Levels, Carry] | None:
+    """Compute a neuron of another paper in native code or in Triton; None where neither can.
 
     The same rules as for ``burst_scan``: exported programs use plain torch by default.
     """
     forced: Implementation | None = _forced_name()
     if forced in ("plain", "reference") or (forced is None and torch.compiler.is_exporting()):
-        return False
-    is_supported = baseline_can_run(currents, arguments)
-    if forced == "triton" and arguments.options.neuron == "mixed":  # burst_scan behind its mixture
-        return False
-    if forced == "triton" or (forced == "native" and not is_supported):
-        needs = "a BurstLIF" if forced == "triton" else _NEEDS["native"]
-        raise ImplementationError(
-            f'force_implementation("{forced}") needs {needs}; got the '
-            f'"{arguments.options.neuron}" neuron with {currents.dtype} on {currents.device}, '
-            f"shape {tuple(currents.shape)}, strides {currents.stride()}; "
-            f'force "plain", which takes everything, or none'
-        )
-    return is_supported
+        return None
+    if forced != "triton" and native_baselines.can_run(currents, arguments):
+        return native_baselines.run(currents, carry, arguments)
+    is_interpreted = forced == "triton" and currents.device.type == "cpu"
+    if forced != "native" and triton_baselines.can_run(
+        currents, arguments, interpreted=is_interpreted
+    ):
+        return triton_baselines.run(currents, carry, arguments)
+    if forced is None or arguments.options.neuron == "mixed":  # burst_scan behind its mixture
+        return None
+    raise ImplementationError(
+        f'force_implementation("{forced}") needs {_NEEDS[forced]}; got the '
+        f'"{arguments.options.neuron}" neuron with {currents.dtype} on {currents.device}, '
+        f"shape {tuple(currents.shape)}, strides {currents.stride()}; "
+        f'force "plain", which takes everything, or none'
+    )
 
 
 def _implementation(

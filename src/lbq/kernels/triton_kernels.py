@@ -1,6 +1,6 @@
 # pyright: basic, reportMissingImports=false
 # (Triton code has no Python types, and triton may be absent)
-"""The burst neuron in Triton: one program computes all timesteps of one tile of values.
+"""The neurons in Triton: one program computes all timesteps of one tile of values.
 
 A tile is ``[MEMBERS, CHANNELS]``: the channels are those of the step, the members of a channel are
 the values that share its step (one step for all is one channel). Values are found in memory order,
@@ -136,6 +136,215 @@ def burst_backward(
     tl.store(sums + num_rows * num_steps, _add_up(for_tail), channel < num_steps)
     tl.store(sums + 2 * num_rows * num_steps, _add_up(for_decay), channel < num_steps)
     tl.store(sums + 3 * num_rows * num_steps, _add_up(for_reset), channel < num_steps)
+
+
+@triton.jit
+@no_type_check
+def baseline_forward(
+    currents,
+    step,
+    decay,
+    reset,  # or None
+    thresholds,  # or None
+    carry,  # or None
+    bursts,
+    levels,
+    membranes,  # [timesteps, num_membranes, size]
+    last_carry,  # [num_membranes, size]
+    timesteps,
+    current_stride,
+    size,
+    run,
+    num_members,
+    num_steps,
+    num_membranes,
+    max_level,
+    NEURON: tl.constexpr,
+    RESETS: tl.constexpr,
+    MEMBRANES: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """The neurons of other papers, of which one has several membranes per value.
+
+    Launch without fused multiply-adds: torch rounds twice.
+    """
+    channel, place, inside = _tile(run, num_members, num_steps, MEMBERS, CHANNELS)
+    many, many_inside, threshold = _membranes(
+        place, inside, size, num_membranes, thresholds, MEMBRANES
+    )
+    step = tl.load(step + channel, channel < num_steps, other=1.0)
+    decay = tl.load(decay)
+    reset = 0.0 if reset is None else tl.load(reset)
+    if carry is None:
+        state = tl.zeros([MEMBRANES, MEMBERS, CHANNELS], tl.float32)
+    else:
+        state = tl.load(carry + many, many_inside, other=0.0)
+    for t in range(timesteps):
+        instant = tl.cast(t, tl.int64)
+        now = instant * size + place
+        current = tl.load(currents + instant * current_stride + place, inside, other=0.0)
+        membrane = decay * state + current.to(tl.float32)[None, :, :]
+        if NEURON == "binary":  # Eq. 1
+            membrane = membrane - tl.where(state > threshold, reset * threshold, 0.0)
+        level = _baseline_level(membrane, step, threshold, max_level, NEURON)
+        seen = tl.where(membrane == membrane, level, membrane)  # a NaN stays one
+        count = tl.sum(tl.where(many_inside, seen, 0.0), axis=0)
+        tl.store(bursts + now, step * count, inside)
+        tl.store(levels + now, count.to(tl.int32), inside)
+        tl.store(membranes + instant * num_membranes * size + many, membrane, many_inside)
+        state = _baseline_carry(membrane, level, step, reset, NEURON, RESETS)
+    tl.store(last_carry + many, state, many_inside)
+
+
+@triton.jit
+@no_type_check
+def baseline_backward(
+    grad_bursts,
+    grad_last_carry,  # or None
+    membranes,
+    step,
+    tail,  # or None
+    decay,
+    reset,  # or None
+    thresholds,  # or None
+    carry,  # or None
+    grad_currents,
+    grad_carry,  # or None
+    sums,  # [4, rows of tiles, num_steps]: step, tail, decay, reset
+    timesteps,
+    size,
+    run,
+    num_members,
+    num_steps,
+    num_membranes,
+    max_level,
+    lo,
+    hi,
+    sharpness,
+    NEURON: tl.constexpr,
+    RESETS: tl.constexpr,
+    MEMBRANES: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Compute gradients; the four sums stay in registers until the tile is done."""
+    channel, place, inside = _tile(run, num_members, num_steps, MEMBERS, CHANNELS)
+    many, many_inside, threshold = _membranes(
+        place, inside, size, num_membranes, thresholds, MEMBRANES
+    )
+    step = tl.load(step + channel, channel < num_steps, other=1.0)
+    decay = tl.load(decay)
+    reset = 0.0 if reset is None else tl.load(reset)
+    zeros = tl.zeros([MEMBRANES, MEMBERS, CHANNELS], tl.float32)
+    first_carry = zeros if carry is None else tl.load(carry + many, many_inside, other=0.0)
+    state = zeros if grad_last_carry is None else tl.load(grad_last_carry + many, many_inside, 0.0)
+    for_step, for_tail, for_decay, for_reset = zeros, zeros, zeros, zeros
+    stride = tl.cast(num_membranes, tl.int64) * size
+    last = tl.cast(timesteps - 1, tl.int64) * stride + many
+    membrane = tl.load(membranes + last, many_inside, other=0.0)
+    for back in range(timesteps):
+        t = tl.cast(timesteps - 1 - back, tl.int64)
+        grad = tl.load(grad_bursts + t * size + place, inside, other=0.0).to(tl.float32)[None, :, :]
+        level = _baseline_level(membrane, step, threshold, max_level, NEURON)
+        kept = state  # what reaches the membrane through the carry
+        if NEURON == "ternary":
+            ratio = tl.math.div_rn(tl.abs(membrane), step)
+            sign = tl.where(membrane < 0, -1.0, 1.0)
+            nearest = tl.where(ratio < lo, lo, tl.where(ratio > hi, hi, ratio))
+            excess = ratio - nearest
+            slope = tl.where(excess == 0, 1.0, 0.0)
+            if tail is not None:
+                fade = tl.exp(-tl.abs(excess))
+                slope = tl.where(excess == 0, slope, tl.load(tail) * fade)
+                bend = sign * tl.where(excess < 0, fade - 1, 1 - fade)
+                for_tail += grad * step * tl.where(membrane == 0, 0.0, bend)
+            slope = tl.where(membrane == 0, 0.0, slope)  # zero has no sign
+            for_step += grad * (level - sign * ratio * slope)
+            if RESETS:
+                for_step -= reset * state * level
+                for_reset -= step * state * level
+        else:
+            for_step += grad * level
+            if NEURON == "original ternary":
+                slope = tl.where(tl.abs(membrane) <= 1, 1.0, 0.0)
+                kept = state * (1 - tl.abs(level) - membrane * level * slope)
+            elif NEURON == "integer":
+                slope = tl.where((membrane >= 0) & (membrane <= max_level), 1.0, 0.0)
+            elif NEURON == "multi-level":
+                slope = tl.where(tl.abs(membrane - threshold) <= 0.5, 1.0, 0.0)
+                kept = state * (1 - level)
+            else:
+                x = 1.57079633 * sharpness * (membrane - threshold)
+                slope = sharpness / 2 / (1 + x * x)
+                if NEURON == "hard reset":
+                    kept = state * (1 - level)
+            slope = slope * step
+        grad_membrane = tl.where(many_inside, grad * slope + kept, 0.0)
+        tl.store(grad_currents + t * size + place, tl.sum(grad_membrane, axis=0), inside)
+        before = first_carry
+        if back + 1 < timesteps:
+            last -= stride
+            membrane = tl.load(membranes + last, many_inside, other=0.0)
+            level = _baseline_level(membrane, step, threshold, max_level, NEURON)
+            before = _baseline_carry(membrane, level, step, reset, NEURON, RESETS)
+        for_decay += grad_membrane * before
+        state = decay * grad_membrane
+    if grad_carry is not None:
+        tl.store(grad_carry + many, state, many_inside)
+    num_rows = tl.cdiv(num_members, MEMBERS)
+    row = tl.program_id(0) // tl.cdiv(num_steps, CHANNELS)
+    sums += row * num_steps + channel
+    tl.store(sums, _add_up(tl.sum(for_step, axis=0)), channel < num_steps)
+    sums += num_rows * num_steps
+    tl.store(sums, _add_up(tl.sum(for_tail, axis=0)), channel < num_steps)
+    sums += num_rows * num_steps
+    tl.store(sums, _add_up(tl.sum(for_decay, axis=0)), channel < num_steps)
+    sums += num_rows * num_steps
+    tl.store(sums, _add_up(tl.sum(for_reset, axis=0)), channel < num_steps)
+
+
+@triton.jit
+@no_type_check
+def _membranes(place, inside, size, num_membranes, thresholds, MEMBRANES: tl.constexpr):
+    """Return where the membranes of a tile lie, which of them exist, and their thresholds."""
+    index = tl.arange(0, MEMBRANES)[:, None, None]
+    exists = index < num_membranes
+    threshold = 1.0
+    if thresholds is not None:
+        threshold = tl.load(thresholds + index, exists, other=float("inf"))
+    return index.to(tl.int64) * size + place[None, :, :], exists & inside[None, :, :], threshold
+
+
+@triton.jit
+@no_type_check
+def _baseline_level(membrane, step, threshold, max_level, NEURON: tl.constexpr):
+    if NEURON == "ternary" or NEURON == "original ternary":
+        edge = step if NEURON == "ternary" else threshold
+        sign = tl.where(membrane < 0, -1.0, 1.0)
+        level = tl.where(tl.abs(membrane) >= edge, sign, 0.0)
+    elif NEURON == "integer":
+        near = tl.where(membrane > 0, tl.where(membrane < max_level, membrane, max_level), 0.0)
+        level = (near + 8388608.0) - 8388608.0  # floats from 2^23 on are integers: half to even
+    elif NEURON == "hard reset":
+        level = tl.where(membrane >= threshold, 1.0, 0.0)
+    else:
+        level = tl.where(membrane > threshold, 1.0, 0.0)
+    return level
+
+
+@triton.jit
+@no_type_check
+def _baseline_carry(membrane, level, step, reset, NEURON: tl.constexpr, RESETS: tl.constexpr):
+    if NEURON == "binary":
+        carry = membrane
+    elif NEURON == "integer":
+        carry = membrane - level
+    elif NEURON == "ternary":
+        carry = membrane - reset * step * level if RESETS else membrane
+    else:
+        carry = membrane * (1 - tl.abs(level))
+    return carry
 
 
 @triton.jit

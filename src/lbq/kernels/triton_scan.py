@@ -104,9 +104,9 @@ class TritonBurstScan(CompiledScan):
         bursts, levels = sequence(currents.dtype), sequence(torch.uint8)
         membranes = sequence(torch.float32)
         last_carry = torch.empty_like(membranes[0])
-        tiling = _tiling(currents, step)
+        tiling = tiling_of(currents, step)
         with torch.cuda.device_of(currents):  # triton launches on the current device
-            _known_kernels().burst_forward[tiling.grid](
+            known_kernels().burst_forward[tiling.grid](
                 currents,
                 step.contiguous(),
                 decay,
@@ -143,10 +143,10 @@ class TritonBurstScan(CompiledScan):
         if grad_bursts is None:
             grad_bursts = torch.zeros_like(grad_currents)
         grad_carry = None if carry is None else torch.empty_like(membranes[0])
-        tiling = _tiling(membranes, step)
+        tiling = tiling_of(membranes, step)
         sums = step.new_empty(4, tiling.num_rows, step.numel())
         with torch.cuda.device_of(membranes):
-            _known_kernels().burst_backward[tiling.grid](
+            known_kernels().burst_backward[tiling.grid](
                 match_layout(grad_bursts, grad_currents),
                 match_layout(grad_last_carry, membranes[0]),
                 membranes,
@@ -185,7 +185,7 @@ class TritonBurstScan(CompiledScan):
         )
 
 
-class _Tiling(NamedTuple):
+class Tiling(NamedTuple):
     """Tiles of members times channels, one program each, of one timestep."""
 
     grid: tuple[int]
@@ -196,27 +196,30 @@ class _Tiling(NamedTuple):
     channels: int
 
 
-def _tiling(sequence: Tensor, step: Tensor) -> _Tiling:
+def tiling_of(sequence: Tensor, step: Tensor, *, per_value: int = 1) -> Tiling:
+    """Divide the values of a timestep into tiles, fewer where each has several membranes."""
+    tile_values = max(1, _TILE_VALUES // power_of_2(per_value))
     num_steps = step.numel()
     num_members = sequence[0].numel() // num_steps
     # with one step any run length is right, and triton removes a division by 1
     run = 1 if num_steps == 1 else require_layout(sequence, step).run
     if run == 1:  # neighbours in memory are channels
-        channels = min(_power_of_2(num_steps), _LINE_VALUES)
-        members = min(_power_of_2(num_members), _TILE_VALUES // channels)
+        channels = min(power_of_2(num_steps), _LINE_VALUES, tile_values)
+        members = min(power_of_2(num_members), tile_values // channels)
     else:
-        members = min(_power_of_2(num_members), _TILE_VALUES)
-        channels = min(_power_of_2(num_steps), _TILE_VALUES // members)
+        members = min(power_of_2(num_members), tile_values)
+        channels = min(power_of_2(num_steps), tile_values // members)
     num_rows, num_columns = -(-num_members // members), -(-num_steps // channels)
-    return _Tiling((num_rows * num_columns,), num_rows, run, num_members, members, channels)
+    return Tiling((num_rows * num_columns,), num_rows, run, num_members, members, channels)
 
 
-def _power_of_2(number: int) -> int:
+def power_of_2(number: int) -> int:
     """Round up to a power of two, as tile sizes must be."""
     return 1 << (number - 1).bit_length()
 
 
-def _known_kernels() -> ModuleType:
+def known_kernels() -> ModuleType:
+    """Return the kernels, after ``can_run`` found them."""
     found = kernels()
     assert found is not None  # checked by can_run
     return found

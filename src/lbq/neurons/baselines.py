@@ -1,7 +1,7 @@
 """Neurons of other papers: the baselines of the burst neuron.
 
-Each is a loop over time in plain torch, and a native kernel that runs instead where it can. The
-kernels are differentiable once; the loop takes every transform of torch and is chosen by
+Each is a loop over time in plain torch, and kernels for CPUs and GPUs that run instead where they
+can. The kernels are differentiable once; the loop takes every transform of torch and is chosen by
 ``lbq.kernels.force_implementation("plain")``.
 
 - :class:`BinaryLIF`: the paper's preliminaries (Eqs. 1-2), with an arctangent surrogate.
@@ -27,8 +27,7 @@ from lbq.functional.membrane import check_reset_mode, integrate, lif_membrane, s
 from lbq.functional.quantize import binary_spike, burst_level, ternary_level
 from lbq.functional.surrogate import arctan_soft_spike, soft_level, straight_through
 from lbq.kernels.baseline_scan import BaselineArguments, BaselineOptions
-from lbq.kernels.baseline_scan import run as run_native
-from lbq.kernels.scan import baseline_runs_natively, burst_scan, check_carry, check_currents
+from lbq.kernels.scan import baseline_scan, burst_scan, check_carry, check_currents
 from lbq.kernels.scan_interface import ScanOptions
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import FixedStep, NeuronStep, as_step, check_step_value
@@ -49,7 +48,7 @@ def scan_over_time(
     currents: Currents,
     carry: Carry | None,
     *,
-    native: BaselineArguments | None = None,
+    kernel: BaselineArguments | None = None,
     num_membranes: int | None = None,
     level_dtype: torch.dtype = torch.uint8,
 ) -> tuple[Bursts, Levels, Carry]:
@@ -61,7 +60,7 @@ def scan_over_time(
         update: one timestep of the neuron.
         currents: the sequence.
         carry: initial state; None for rest.
-        native: the same neuron for the native kernels, which run instead where they can.
+        kernel: the same neuron for the native and GPU kernels, which run instead where they can.
         num_membranes: for a carry of ``[num_membranes, B, *n]``; None for ``[B, *n]``.
         level_dtype: how the levels are stored.
     """
@@ -70,8 +69,9 @@ def scan_over_time(
     check_carry(carry, (*leading, *currents.shape[1:]))
     dtype = compute_dtype(currents)
     carry = None if carry is None else carry.to(dtype)
-    if native is not None and baseline_runs_natively(currents, native):
-        return run_native(currents, carry, native)
+    done = None if kernel is None else baseline_scan(currents, carry, kernel)
+    if done is not None:
+        return done
     exact = currents.to(dtype)
     if carry is None:
         carry = torch.zeros_like(exact[0]).expand(*leading, *currents.shape[1:])
@@ -140,8 +140,8 @@ class BinaryLIF(Neuron):
             soft = arctan_soft_spike(membrane, threshold=threshold, sharpness=sharpness)
             return TimestepOutput(straight_through(level, soft, one), level, membrane)
 
-        native = BaselineArguments(self.options, one, decay, reset, threshold)
-        return scan_over_time(update, currents, carry, native=native)
+        kernel = BaselineArguments(self.options, one, decay, reset, threshold)
+        return scan_over_time(update, currents, carry, kernel=kernel)
 
 
 class HardResetLIF(Neuron):
@@ -185,8 +185,8 @@ class HardResetLIF(Neuron):
             soft = arctan_soft_spike(membrane, threshold=threshold, sharpness=sharpness)
             return TimestepOutput(straight_through(level, soft, one), level, membrane * (1 - level))
 
-        native = BaselineArguments(self.options, one, decay, thresholds=threshold)
-        return scan_over_time(update, currents, carry, native=native)
+        kernel = BaselineArguments(self.options, one, decay, thresholds=threshold)
+        return scan_over_time(update, currents, carry, kernel=kernel)
 
 
 class TernaryLIF(Neuron):
@@ -247,8 +247,8 @@ class TernaryLIF(Neuron):
             )
             return TimestepOutput(straight_through(level, soft, step), level, state)
 
-        native = BaselineArguments(self.options, step, decay, reset, tail=tail)
-        return scan_over_time(update, currents, carry, native=native, level_dtype=torch.int8)
+        kernel = BaselineArguments(self.options, step, decay, reset, tail=tail)
+        return scan_over_time(update, currents, carry, kernel=kernel, level_dtype=torch.int8)
 
 
 class OriginalTernaryLIF(Neuron):
@@ -292,8 +292,8 @@ class OriginalTernaryLIF(Neuron):
             spike = straight_through(level, membrane.clamp(-1, 1), one)
             return TimestepOutput(amplitude * spike, level, membrane * (1 - spike.abs()))
 
-        native = BaselineArguments(self.options, amplitude, decay, thresholds=threshold)
-        return scan_over_time(update, currents, carry, native=native, level_dtype=torch.int8)
+        kernel = BaselineArguments(self.options, amplitude, decay, thresholds=threshold)
+        return scan_over_time(update, currents, carry, kernel=kernel, level_dtype=torch.int8)
 
 
 class IntegerLIF(Neuron):
@@ -334,8 +334,8 @@ class IntegerLIF(Neuron):
             level = soft.detach().round()
             return TimestepOutput(straight_through(level, soft, scale), level, membrane - level)
 
-        native = BaselineArguments(self.options, scale, decay)
-        return scan_over_time(update, currents, carry, native=native)
+        kernel = BaselineArguments(self.options, scale, decay)
+        return scan_over_time(update, currents, carry, kernel=kernel)
 
 
 class MultiLevelLIF(Neuron):
@@ -380,8 +380,8 @@ class MultiLevelLIF(Neuron):
             state = membranes * (1 - spikes)
             return TimestepOutput(bursts.sum(0), spikes.sum(0), state)
 
-        native = BaselineArguments(self.options, one, decay, thresholds=fixed)
-        return scan_over_time(update, currents, carry, native=native, num_membranes=self.max_level)
+        kernel = BaselineArguments(self.options, one, decay, thresholds=fixed)
+        return scan_over_time(update, currents, carry, kernel=kernel, num_membranes=self.max_level)
 
 
 class LMHT(Neuron):
@@ -414,7 +414,7 @@ class LMHT(Neuron):
             reset_mode="level",
             detach_carry=True,
         )
-        self.native_options = BaselineOptions(
+        self.kernel_options = BaselineOptions(
             neuron="mixed", max_level=max_level, lo=self.options.lo, hi=self.options.hi
         )
 
@@ -429,9 +429,10 @@ class LMHT(Neuron):
         dtype = compute_dtype(currents)
         step, leak = self.step.to(dtype), torch.sigmoid(self.raw_leak.to(dtype)) + 0.5
         mixture = 2 * torch.sigmoid(self.raw_mixture.to(dtype)) / self.timesteps
-        native = BaselineArguments(self.native_options, step, leak, mixture=mixture)
-        if baseline_runs_natively(currents, native):
-            return run_native(currents, None, native)
+        kernel = BaselineArguments(self.kernel_options, step, leak, mixture=mixture)
+        done = baseline_scan(currents, None, kernel)
+        if done is not None:
+            return done
         mixed = self._mix(currents.to(dtype), mixture)
         bursts, levels, carry = burst_scan(
             mixed, step, tail=None, decay=leak, reset=1.0, options=self.options
