@@ -49,8 +49,8 @@ def force_implementation(name: Implementation) -> Generator[None]:
 
     By default the fastest implementation that supports the arguments runs. The block affects this
     thread (or asyncio task) only. A backward runs in the implementation of its forward; a compiled
-    function keeps the one it was traced with. The neurons of other papers have
-    these too; their loop in plain torch is both their "reference" and their "plain".
+    function keeps the one it was traced with. The neurons of other papers have these too; their
+    loop in plain torch is both their "reference" and their "plain".
 
     Args:
         name: "reference", "plain", "native" or "triton".

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from lbq.kernels.baseline_scan import BaselineArguments, BaselineOptions, has_fixed_thresholds
 from lbq.kernels.scan_interface import cache_signature, match_layout, require_layout
 from lbq.kernels.triton_scan import can_run as triton_can_run
-from lbq.kernels.triton_scan import known_kernels, power_of_2, tiling_of
+from lbq.kernels.triton_scan import coefficient_grads, known_kernels, power_of_2, tiling_of
 from lbq.types import Bursts, Carry, Currents, Levels
 
 
@@ -168,15 +168,5 @@ class TritonBaselineScan(torch.autograd.Function):
                 MEMBERS=tiling.members,
                 CHANNELS=tiling.channels,
             )
-        totals = sums.sum(1, dtype=torch.float64)  # [4, num_steps]
-        for_tail, for_decay, for_reset = totals[1:].sum(1).to(step.dtype).unbind(0)
-        return (
-            grad_currents,
-            totals[0].to(step.dtype).reshape(step.shape),
-            None if tail is None else for_tail.reshape(tail.shape),
-            for_decay.reshape(decay.shape),
-            None if reset is None else for_reset.reshape(reset.shape),
-            None,
-            grad_carry,
-            None,
-        )
+        grads = coefficient_grads(sums, step, tail, decay, reset)
+        return (grad_currents, *grads, None, grad_carry, None)

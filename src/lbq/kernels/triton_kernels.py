@@ -129,13 +129,9 @@ def burst_backward(
         grad_state = decay * grad_membrane
     if grad_carry is not None:
         tl.store(grad_carry + place, grad_state, inside)
-    num_rows = tl.cdiv(num_members, MEMBERS)
-    row = tl.program_id(0) // tl.cdiv(num_steps, CHANNELS)
-    sums += row * num_steps + channel
-    tl.store(sums, _add_up(for_step), channel < num_steps)
-    tl.store(sums + num_rows * num_steps, _add_up(for_tail), channel < num_steps)
-    tl.store(sums + 2 * num_rows * num_steps, _add_up(for_decay), channel < num_steps)
-    tl.store(sums + 3 * num_rows * num_steps, _add_up(for_reset), channel < num_steps)
+    _store_sums(
+        sums, channel, num_members, num_steps, for_step, for_tail, for_decay, for_reset, MEMBERS
+    )
 
 
 @triton.jit
@@ -292,16 +288,17 @@ def baseline_backward(
         state = decay * grad_membrane
     if grad_carry is not None:
         tl.store(grad_carry + many, state, many_inside)
-    num_rows = tl.cdiv(num_members, MEMBERS)
-    row = tl.program_id(0) // tl.cdiv(num_steps, CHANNELS)
-    sums += row * num_steps + channel
-    tl.store(sums, _add_up(tl.sum(for_step, axis=0)), channel < num_steps)
-    sums += num_rows * num_steps
-    tl.store(sums, _add_up(tl.sum(for_tail, axis=0)), channel < num_steps)
-    sums += num_rows * num_steps
-    tl.store(sums, _add_up(tl.sum(for_decay, axis=0)), channel < num_steps)
-    sums += num_rows * num_steps
-    tl.store(sums, _add_up(tl.sum(for_reset, axis=0)), channel < num_steps)
+    _store_sums(
+        sums,
+        channel,
+        num_members,
+        num_steps,
+        tl.sum(for_step, axis=0),
+        tl.sum(for_tail, axis=0),
+        tl.sum(for_decay, axis=0),
+        tl.sum(for_reset, axis=0),
+        MEMBERS,
+    )
 
 
 @triton.jit
@@ -389,8 +386,25 @@ def _carry(membrane, level, step, reset, RESET_MODE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _add_up(terms):
-    return tl.sum(terms, axis=0)[None, :]  # [1, CHANNELS]
+def _store_sums(
+    sums,
+    channel,
+    num_members,
+    num_steps,
+    for_step,
+    for_tail,
+    for_decay,
+    for_reset,
+    MEMBERS: tl.constexpr,
+):
+    """Add up the members of a tile: four sums for each of its channels."""
+    rows = tl.cdiv(num_members, MEMBERS) * num_steps
+    sums += tl.program_id(0) // tl.cdiv(num_steps, channel.shape[1]) * num_steps + channel
+    exists = channel < num_steps
+    tl.store(sums, tl.sum(for_step, axis=0)[None, :], exists)
+    tl.store(sums + rows, tl.sum(for_tail, axis=0)[None, :], exists)
+    tl.store(sums + 2 * rows, tl.sum(for_decay, axis=0)[None, :], exists)
+    tl.store(sums + 3 * rows, tl.sum(for_reset, axis=0)[None, :], exists)
 
 
 IS_INTERPRETED = not isinstance(burst_forward, triton.JITFunction)

@@ -172,17 +172,21 @@ class TritonBurstScan(CompiledScan):
                 MEMBERS=tiling.members,
                 CHANNELS=tiling.channels,
             )
-        totals = sums.sum(1, dtype=torch.float64)  # [4, num_steps]
-        for_tail, for_decay, for_reset = totals[1:].sum(1).to(step.dtype).unbind(0)
-        return (
-            grad_currents,
-            totals[0].to(step.dtype).reshape(step.shape),
-            None if tail is None else for_tail.reshape(tail.shape),
-            for_decay.reshape(decay.shape),
-            for_reset.reshape(reset.shape),
-            grad_carry,
-            None,
-        )
+        return (grad_currents, *coefficient_grads(sums, step, tail, decay, reset), grad_carry, None)
+
+
+def coefficient_grads(
+    sums: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of step, tail, decay and reset from the sums of all tiles."""
+    totals = sums.sum(1, dtype=torch.float64)  # [4, num_steps]
+    for_tail, for_decay, for_reset = totals[1:].sum(1).to(step.dtype).unbind(0)
+    return (
+        totals[0].to(step.dtype).reshape(step.shape),
+        None if tail is None else for_tail.reshape(tail.shape),
+        for_decay.reshape(decay.shape),
+        None if reset is None else for_reset.reshape(reset.shape),
+    )
 
 
 class Tiling(NamedTuple):
