@@ -467,6 +467,17 @@ def test_results_come_in_order_and_torchs_generator_does_not_move(num_workers):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("config", [PLAIN, MIXED])
+def test_workers_hand_images_over_without_a_copy(config):
+    batches = train_set(config)
+
+    def is_shared(step):
+        return batches[step].batch.x.is_shared()
+
+    assert list(load(is_shared, range(3), num_workers=1)) == [True] * 3
+    assert not is_shared(0)
+
+
 def test_workers_are_other_processes_with_one_thread():
     found = set(load(process_and_threads, range(40), num_workers=2))
     assert os.getpid() not in {pid for pid, _ in found}

@@ -118,7 +118,13 @@ class AugmentConfig:
 
 
 def augment_images(
-    images: Bytes, config: AugmentConfig, *, seed: int, epoch: int, start: int
+    images: Bytes,
+    config: AugmentConfig,
+    *,
+    seed: int,
+    epoch: int,
+    start: int,
+    out: Floats | None = None,
 ) -> Floats:
     """Augment and normalise the images at the positions from ``start`` on: ``[B, 3, H, W]``."""
     bits = random_bits(
@@ -129,7 +135,7 @@ def augment_images(
         images = _crop_and_flip(images, bits, pad=pad, flip=config.flip)
     if config.policy is not None:
         images = apply_policy(config.policy, images, bits[:, _POLICY:])
-    values = normalize(images, config.normalization)
+    values = normalize(images, config.normalization, out=out)
     if config.cutout:
         height, width = images.shape[2:]
         y, x = to_integers(bits[:, _CUTOUT], height), to_integers(bits[:, _CUTOUT + 1], width)
@@ -137,12 +143,12 @@ def augment_images(
     return values
 
 
-def normalize(images: Bytes, normalization: Normalization) -> Floats:
-    """Convert bytes to normalised float32."""
+def normalize(images: Bytes, normalization: Normalization, *, out: Floats | None = None) -> Floats:
+    """Convert bytes to normalised float32, into ``out`` if it is given."""
     mean, std = np.array(normalization.mean), np.array(normalization.std)
     scale = (1 / (255 * std)).astype(np.float32)[:, None, None]
     offset = (-mean / std).astype(np.float32)[:, None, None]
-    values = images * scale
+    values = np.multiply(images, scale, out=out)
     values += offset
     return values
 

@@ -7,6 +7,7 @@ raises ``RuntimeError`` in the main process (docs/decisions/0022).
 """
 
 import atexit
+import math
 import signal
 import warnings
 from collections.abc import Iterator
@@ -17,12 +18,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import multiprocessing
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor, multiprocessing
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lbq.data.augment import (
     AugmentConfig,
-    Floats,
     augment_images,
     choose_mix,
     mix_pairs,
@@ -145,21 +145,21 @@ class TrainBatches(Dataset[LoadedBatch]):
             step, global_batch=self.global_batch, rank=self.rank, world_size=self.world_size
         )
         if not self.augment.mix.is_on:
-            values, index, replaced = self._read(mine)
-            return LoadedBatch(_to_batch(values, self.split.labels[index], index), replaced)
+            x, index, replaced = self._read(mine)
+            return LoadedBatch(_to_batch(x, self.split.labels[index], index), replaced)
         # partners are neighbours, so whole pairs are read; the last sample may have none
         pairs = range(mine.start & ~1, min((mine.stop + 1) & ~1, len(self.order)))
-        values, index, replaced = self._read(pairs)
-        height, width = values.shape[-2:]
+        x, index, replaced = self._read(pairs)
+        height, width = x.shape[-2:]
         mix = choose_mix(
             self.augment.mix, seed=self.seed, epoch=self.epoch, step=step, size=(height, width)
         )
         target = soft_targets(self.split.labels[index], mix.kept, self.num_classes)
-        mix_pairs(values, mix)
+        mix_pairs(x.numpy(), mix)
         own = slice(mine.start - pairs.start, mine.stop - pairs.start)
-        return LoadedBatch(_to_batch(values[own], target[own], index[own]), replaced)
+        return LoadedBatch(_to_batch(x[own], target[own], index[own]), replaced)
 
-    def _read(self, positions: range) -> tuple[Floats, NDArray[np.int64], dict[int, str]]:
+    def _read(self, positions: range) -> tuple[Tensor, NDArray[np.int64], dict[int, str]]:
         """Read and augment the samples at some positions of the epoch; also return their indices.
 
         Indices differ from the epoch's order where corrupt samples were replaced.
@@ -173,8 +173,12 @@ class TrainBatches(Dataset[LoadedBatch]):
             samples, index, replaced = self.split.read_random_crops(index, self.augment.area, bits)
         else:
             samples = self.split.read(index)
-        augmented = augment_clips if samples.ndim == 5 else augment_images
-        return augmented(samples, self.augment, **key), index, replaced
+        if samples.ndim == 5:
+            clips = augment_clips(samples, self.augment, **key)
+            return torch.from_numpy(clips), index, replaced
+        x = _allocate(samples.shape)
+        augment_images(samples, self.augment, **key, out=x.numpy())
+        return x, index, replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,15 +196,24 @@ class EvalBatches(Dataset[LoadedBatch]):
         index = np.arange(mine.start, mine.stop)
         samples = self.split.read(index)
         if samples.ndim == 5:
-            values = samples.astype(np.float32)
+            x = torch.from_numpy(samples.astype(np.float32))
         else:
-            values = normalize(samples, self.augment.normalization)
-        return LoadedBatch(_to_batch(values, self.split.labels[index], index))
+            x = _allocate(samples.shape)
+            normalize(samples, self.augment.normalization, out=x.numpy())
+        return LoadedBatch(_to_batch(x, self.split.labels[index], index))
 
 
-def _to_batch(values: Floats, target: NDArray[Any], index: NDArray[np.int64]) -> Batch:
+def _allocate(shape: tuple[int, ...]) -> Tensor:
+    """Allocate float32; in a loader process where the main process maps it instead of copying."""
+    if get_worker_info() is None:
+        return torch.empty(shape)
+    storage: Any = torch.UntypedStorage
+    shared = storage._new_shared(4 * math.prod(shape))  # as torch's default_collate does
+    return torch.empty(0).set_(shared).view(shape)
+
+
+def _to_batch(x: Tensor, target: NDArray[Any], index: NDArray[np.int64]) -> Batch:
     """Make tensors; clips ``[B, T, ...]`` become ``[T, B, ...]``."""
-    x = torch.from_numpy(values)
     if x.dim() == 5:
         x = x.transpose(0, 1).contiguous()
     return Batch(x, torch.from_numpy(target), torch.from_numpy(index))
