@@ -116,7 +116,7 @@ void read_node(Value value, Node& node, Entry& entry) {
   Value input = inputs.first();
   for (uint32_t i = 0; i < inputs.count(); ++i, input = input.next())
     entry.reads.push_back(read_string(input, {"an input", name}));
-  with_path(node, [&] { read_settings(settings, op, node); });
+  with_path(node, [&, &chosen = settings] { read_settings(chosen, op, node); });
   read_tensors(tensors, op, node, entry);
   read_bound(bound, op, node);
 }

@@ -153,7 +153,7 @@ def test_a_report_shows_curves_levels_and_costs_of_a_users_run(folder, tmp_path,
     html = out.read_text()
     sections = re.findall(r'<section id="(\w+)">', html)
     assert sections == [
-        "curves", "steps", "levels", "membranes", "costs", "energy", "recipe", "provenance"
+        "curves", "energy", "costs", "levels", "steps", "membranes", "recipe", "provenance"
     ]  # fmt: skip
     assert "Model Sequential, trained by lbq.fit" in html
     assert "Test accuracy" in html
