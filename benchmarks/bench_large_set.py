@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from lbq import data
 from lbq.data import AugmentConfig, DataConfig
-from lbq.data.augment import IMAGENET, augment_images
+from lbq.data.augment import IMAGENET, augment_images, normalize
 from lbq.data.encoded_images import CROP_DRAWS, random_resized_crop, to_bytes
 from lbq.data.encoded_images import decode_image as decode
 from lbq.data.sampler import RandomStream, random_bits
@@ -201,7 +201,7 @@ def decode_from_memory(encoded: list[bytes], size: int, count: int, ready: Any) 
         for i in range(BATCH):
             image = decode(encoded[(step * BATCH + i) % len(encoded)], "an image")
             images[i] = to_bytes(random_resized_crop(image, size, AUGMENT.area, bits[i]))
-        augment_images(images, AUGMENT, **key)
+        normalize(augment_images(images, AUGMENT, **key), IMAGENET)
     return time.perf_counter() - start
 
 
@@ -384,11 +384,10 @@ def main() -> None:
         if arguments.what == "rate":
             rates = measure_rates(place, name, loaders, arguments.rounds, arguments.steps)
             found[name] = {"images_per_s": rates}
-            medians = {loader: statistics.median(each) for loader, each in rates.items()}
-            if "decode" in medians:
+            if "decode" in rates:
                 found[name]["share_of_decoding"] = {
-                    loader: round(median / medians["decode"], 3)
-                    for loader, median in medians.items()
+                    loader: round(statistics.median(np.divide(each, rates["decode"]).tolist()), 3)
+                    for loader, each in rates.items()
                 }
             continue
         found[name] = {}

@@ -13,7 +13,8 @@ IMAGES = np.random.default_rng(0).integers(1, 256, (400, 3, 32, 32), dtype=np.ui
 
 def vary(images=IMAGES, *, start=0, seed=0, **config):
     config = AugmentConfig(normalization=UNIT, **config)
-    return augment.augment_images(images, config, seed=seed, epoch=0, start=start)
+    varied = augment.augment_images(images, config, seed=seed, epoch=0, start=start)
+    return augment.normalize(varied, UNIT)
 
 
 def as_bytes(values):

@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 
 from lbq import data
-from lbq.data import AugmentConfig, DataConfig, MixConfig, augment, loaders, sampler
+from lbq.data import AugmentConfig, DataConfig, MixConfig, augment, loaders, sampler, shared_places
 from lbq.data.loaders import EvalBatches, TrainBatches
 from lbq.data.splits import InMemory
 from lbq.errors import CorruptSample, FormatError, ParameterError
@@ -38,6 +38,13 @@ EVERYTHING = AugmentConfig(
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory):
     config = DataConfig(source="synthetic", limit=203, limit_test=57, augment=EVERYTHING)
+    return data.open_data(config, tmp_path_factory.mktemp("unused"))
+
+
+@pytest.fixture(scope="module")
+def bytes_only(tmp_path_factory):
+    augmented = AugmentConfig(crop="pad", flip=True)
+    config = DataConfig(source="synthetic", limit=203, limit_test=57, augment=augmented)
     return data.open_data(config, tmp_path_factory.mktemp("unused"))
 
 
@@ -361,8 +368,15 @@ def train_set(config=PLAIN, *, samples=SAMPLES, global_batch=16, rank=0, world_s
     )
 
 
+def as_batch(loaded):
+    x = loaded.x
+    if not isinstance(x, torch.Tensor):
+        x = torch.from_numpy(augment.normalize(x, augment.CIFAR10))
+    return data.Batch(x, torch.as_tensor(loaded.target), torch.from_numpy(loaded.sample_ids))
+
+
 def test_a_plain_batch_is_the_normalised_samples_in_the_order_of_the_epoch():
-    batch = train_set()[2].batch
+    batch = as_batch(train_set()[2])
     index = ORDER[32:48]
     assert np.array_equal(batch.sample_ids.numpy(), index)
     assert np.array_equal(batch.target.numpy(), LABELS[index])
@@ -372,17 +386,17 @@ def test_a_plain_batch_is_the_normalised_samples_in_the_order_of_the_epoch():
 
 
 def test_clips_have_time_first_and_keep_their_counts():
-    batch = train_set(samples=CLIPS)[1].batch
+    batch = as_batch(train_set(samples=CLIPS)[1])
     assert batch.x.shape == (4, 16, 2, 8, 8)
     assert np.array_equal(batch.x.numpy(), CLIPS[ORDER[16:32]].swapaxes(0, 1))
 
 
 def test_ranks_see_parts_of_the_same_mixed_batch():
     for step in range(6):
-        whole = train_set(MIXED)[step].batch
+        whole = as_batch(train_set(MIXED)[step])
         for world_size in (2, 4, 8, 16):  # parts of one sample have their partner elsewhere
             parts = [
-                train_set(MIXED, rank=rank, world_size=world_size)[step].batch
+                as_batch(train_set(MIXED, rank=rank, world_size=world_size)[step])
                 for rank in range(world_size)
             ]
             for field in range(3):
@@ -394,13 +408,15 @@ def test_mixed_targets_say_what_is_in_the_pixels():
     ones[LABELS == 0] = 255
     config = AugmentConfig(mix=MixConfig(mixup=1.0, cutmix=1.0), normalization=augment.UNIT)
     for step in range(6):
-        batch = train_set(config, samples=ones)[step].batch
+        batch = as_batch(train_set(config, samples=ones)[step])
         assert torch.allclose(batch.x.mean((1, 2, 3)), batch.target[:, 0], atol=1e-5)
         assert torch.allclose(batch.target.sum(1), torch.ones(16))
 
 
 def test_partners_of_an_odd_batch_may_lie_in_the_next_one():
-    whole = torch.cat([train_set(MIXED, global_batch=5)[step].batch.target for step in range(20)])
+    whole = torch.cat(
+        [as_batch(train_set(MIXED, global_batch=5)[step]).target for step in range(20)]
+    )
     assert torch.allclose(whole.sum(1), torch.ones(100))
     assert (whole > 0).sum() > 150  # most are mixed with another class
 
@@ -410,7 +426,7 @@ def test_test_batches_are_plain_and_complete():
     evaluate = EvalBatches(
         split=InMemory(SAMPLES, LABELS), augment=config, positions=range(3, 20), batch=8
     )
-    batches = [evaluate[step].batch for step in range(3)]
+    batches = [as_batch(evaluate[step]) for step in range(3)]
     assert [len(batch.sample_ids) for batch in batches] == [8, 8, 1]
     x = torch.cat([batch.x for batch in batches])
     assert np.array_equal(x.numpy(), augment.normalize(SAMPLES[3:20], augment.CIFAR10))
@@ -419,7 +435,7 @@ def test_test_batches_are_plain_and_complete():
 
 def test_a_dataset_can_travel_to_another_process():
     sent = pickle.loads(pickle.dumps(train_set(MIXED)))
-    for here, there in zip(train_set(MIXED)[1].batch, sent[1].batch, strict=True):
+    for here, there in zip(as_batch(train_set(MIXED)[1]), as_batch(sent[1]), strict=True):
         assert torch.equal(here, there)
 
 
@@ -467,15 +483,24 @@ def test_results_come_in_order_and_torchs_generator_does_not_move(num_workers):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("config", [PLAIN, MIXED])
-def test_workers_hand_images_over_without_a_copy(config):
-    batches = train_set(config)
+@FOUR_WORKERS
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_images_that_workers_leave_in_shared_memory_keep_their_bits(bytes_only, num_workers):
+    assert train_set(bytes_only.config.augment)[0].x.dtype == np.uint8
+    assert sha(epoch(bytes_only, num_workers=num_workers)) == sha(epoch(bytes_only))
+    tests = [list(data.eval_batches(bytes_only, batch=20, num_workers=n)) for n in (0, num_workers)]
+    assert sha(tests[0]) == sha(tests[1])
 
-    def is_shared(step):
-        return batches[step].batch.x.is_shared()
 
-    assert list(load(is_shared, range(3), num_workers=1)) == [True] * 3
-    assert not is_shared(0)
+def test_a_batch_that_a_worker_overwrote_is_refused(monkeypatch, bytes_only):
+    def slow(images, normalization):
+        time.sleep(2)
+        return augment.normalize(images, normalization)
+
+    monkeypatch.setattr(shared_places, "_PER_WORKER", 1)
+    monkeypatch.setattr(loaders, "normalize", slow)
+    with pytest.raises(RuntimeError, match=r"images of step 0 were overwritten by step [12]"):
+        epoch(bytes_only, num_workers=1)
 
 
 def test_workers_are_other_processes_with_one_thread():

@@ -8,7 +8,7 @@ global batch, as in the published recipes. Augmentation of event frames is in ``
 
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,15 +118,13 @@ class AugmentConfig:
 
 
 def augment_images(
-    images: Bytes,
-    config: AugmentConfig,
-    *,
-    seed: int,
-    epoch: int,
-    start: int,
-    out: Floats | None = None,
-) -> Floats:
-    """Augment and normalise the images at the positions from ``start`` on: ``[B, 3, H, W]``."""
+    images: Bytes, config: AugmentConfig, *, seed: int, epoch: int, start: int
+) -> Bytes | Floats:
+    """Augment the images at the positions from ``start`` on: ``[B, 3, H, W]``.
+
+    The result is normalised where pixels are cut out, since no byte stands for their zero.
+    Otherwise it is bytes, a quarter of the memory, and :func:`normalize` is left to do.
+    """
     bits = random_bits(
         RandomStream.IMAGE, seed=seed, epoch=epoch, start=start, count=len(images), width=_NUM_DRAWS
     )
@@ -135,28 +133,33 @@ def augment_images(
         images = _crop_and_flip(images, bits, pad=pad, flip=config.flip)
     if config.policy is not None:
         images = apply_policy(config.policy, images, bits[:, _POLICY:])
-    values = normalize(images, config.normalization, out=out)
-    if config.cutout:
-        height, width = images.shape[2:]
-        y, x = to_integers(bits[:, _CUTOUT], height), to_integers(bits[:, _CUTOUT + 1], width)
-        _cut_out(values, y, x, config.cutout // 2)
+    if not config.cutout:
+        return images
+    values = normalize(images, config.normalization)
+    height, width = images.shape[2:]
+    y, x = to_integers(bits[:, _CUTOUT], height), to_integers(bits[:, _CUTOUT + 1], width)
+    _cut_out(values, y, x, config.cutout // 2)
     return values
 
 
-def normalize(images: Bytes, normalization: Normalization, *, out: Floats | None = None) -> Floats:
-    """Convert bytes to normalised float32, into ``out`` if it is given."""
+def normalize(images: NDArray[Any], normalization: Normalization) -> Floats:
+    """Convert bytes to normalised float32; what is normalised stays as it is."""
+    if images.dtype != np.uint8:
+        return images
     mean, std = np.array(normalization.mean), np.array(normalization.std)
     scale = (1 / (255 * std)).astype(np.float32)[:, None, None]
     offset = (-mean / std).astype(np.float32)[:, None, None]
-    values = np.multiply(images, scale, out=out)
+    values = images * scale
     values += offset
     return values
 
 
 def _crop_and_flip(images: Bytes, bits: NDArray[np.uint64], *, pad: int, flip: bool) -> Bytes:
     height, width = images.shape[2:]
-    wide = np.zeros((*images.shape[:2], height + 2 * pad, width + 2 * pad), np.uint8)
-    wide[:, :, pad : pad + height, pad : pad + width] = images
+    wide = images
+    if pad:
+        wide = np.zeros((*images.shape[:2], height + 2 * pad, width + 2 * pad), np.uint8)
+        wide[:, :, pad : pad + height, pad : pad + width] = images
     y, x = to_integers(bits[:, _CROP], 2 * pad + 1), to_integers(bits[:, _CROP + 1], 2 * pad + 1)
     is_flipped = (to_uniform(bits[:, _FLIP]) < 0.5) & flip
     cropped = np.empty_like(images)

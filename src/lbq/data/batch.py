@@ -1,9 +1,14 @@
 """The batch of a step."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
+
+from lbq.data.autoaugment import Bytes
+from lbq.data.shared_places import Place
 
 
 class Batch(NamedTuple):
@@ -18,9 +23,13 @@ class Batch(NamedTuple):
     """Indices of the samples in the data set, ``[B]``."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoadedBatch:
-    """A batch, and an error message for each corrupt sample that was replaced, by index."""
+    """A batch as a worker hands it over: every tensor would cost a file descriptor."""
 
-    batch: Batch
-    replaced: dict[int, str] = field(default_factory=dict)
+    x: Tensor | Bytes | Place
+    """As in :class:`Batch`; bytes, or where they are, if they are not normalised yet."""
+    target: Tensor | NDArray[Any]
+    sample_ids: NDArray[np.int64]
+    replaced: dict[int, str] = field(default_factory=dict[int, str])
+    """An error message for each corrupt sample that was replaced, by index."""

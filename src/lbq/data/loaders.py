@@ -11,7 +11,7 @@ import math
 import signal
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,16 +19,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, multiprocessing
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 
 from lbq.data.augment import (
     AugmentConfig,
+    Floats,
     augment_images,
     choose_mix,
     mix_pairs,
     normalize,
     soft_targets,
 )
+from lbq.data.autoaugment import Bytes
 from lbq.data.batch import Batch, LoadedBatch
 from lbq.data.dataset import Data
 from lbq.data.encoded_images import CROP_DRAWS, DecodedOnRead
@@ -41,10 +43,12 @@ from lbq.data.sampler import (
     random_bits,
     rank_positions,
 )
+from lbq.data.shared_places import Place, SharedPlaces
 from lbq.data.splits import Split
 from lbq.data.user_data import UserData
 from lbq.errors import CorruptSample, LBQError, ParameterError
 
+_CAN_FORK = "fork" in multiprocessing.get_all_start_methods()  # starts in milliseconds
 TIMEOUT_S = 120.0
 """Seconds after which a worker that returns nothing has hung."""
 
@@ -139,27 +143,33 @@ class TrainBatches(Dataset[LoadedBatch]):
     rank: int
     world_size: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the samples of a step."""
+        return self.global_batch // self.world_size * math.prod(self.split.shape)
+
     def __getitem__(self, step: int) -> LoadedBatch:
         """Read, augment and mix the samples of a step."""
         mine = rank_positions(
             step, global_batch=self.global_batch, rank=self.rank, world_size=self.world_size
         )
         if not self.augment.mix.is_on:
-            x, index, replaced = self._read(mine)
-            return LoadedBatch(_to_batch(x, self.split.labels[index], index), replaced)
+            values, index, replaced = self._read(mine)
+            return _hand_over(values, self.split.labels[index], index, replaced)
         # partners are neighbours, so whole pairs are read; the last sample may have none
         pairs = range(mine.start & ~1, min((mine.stop + 1) & ~1, len(self.order)))
-        x, index, replaced = self._read(pairs)
-        height, width = x.shape[-2:]
+        values, index, replaced = self._read(pairs)
+        values = normalize(values, self.augment.normalization)
+        height, width = values.shape[-2:]
         mix = choose_mix(
             self.augment.mix, seed=self.seed, epoch=self.epoch, step=step, size=(height, width)
         )
         target = soft_targets(self.split.labels[index], mix.kept, self.num_classes)
-        mix_pairs(x.numpy(), mix)
+        mix_pairs(values, mix)
         own = slice(mine.start - pairs.start, mine.stop - pairs.start)
-        return LoadedBatch(_to_batch(x[own], target[own], index[own]), replaced)
+        return _hand_over(values[own], target[own], index[own], replaced)
 
-    def _read(self, positions: range) -> tuple[Tensor, NDArray[np.int64], dict[int, str]]:
+    def _read(self, positions: range) -> tuple[Bytes | Floats, NDArray[np.int64], dict[int, str]]:
         """Read and augment the samples at some positions of the epoch; also return their indices.
 
         Indices differ from the epoch's order where corrupt samples were replaced.
@@ -173,12 +183,8 @@ class TrainBatches(Dataset[LoadedBatch]):
             samples, index, replaced = self.split.read_random_crops(index, self.augment.area, bits)
         else:
             samples = self.split.read(index)
-        if samples.ndim == 5:
-            clips = augment_clips(samples, self.augment, **key)
-            return torch.from_numpy(clips), index, replaced
-        x = _allocate(samples.shape)
-        augment_images(samples, self.augment, **key, out=x.numpy())
-        return x, index, replaced
+        augmented = augment_clips if samples.ndim == 5 else augment_images
+        return augmented(samples, self.augment, **key), index, replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,33 +196,31 @@ class EvalBatches(Dataset[LoadedBatch]):
     positions: range
     batch: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the samples of a step."""
+        return self.batch * math.prod(self.split.shape)
+
     def __getitem__(self, step: int) -> LoadedBatch:
         """Read the samples of a step; the last batch may be smaller."""
         mine = self.positions[step * self.batch : (step + 1) * self.batch]
         index = np.arange(mine.start, mine.stop)
         samples = self.split.read(index)
-        if samples.ndim == 5:
-            x = torch.from_numpy(samples.astype(np.float32))
-        else:
-            x = _allocate(samples.shape)
-            normalize(samples, self.augment.normalization, out=x.numpy())
-        return LoadedBatch(_to_batch(x, self.split.labels[index], index))
+        values = samples.astype(np.float32) if samples.ndim == 5 else samples
+        return _hand_over(values, self.split.labels[index], index)
 
 
-def _allocate(shape: tuple[int, ...]) -> Tensor:
-    """Allocate float32; in a loader process where the main process maps it instead of copying."""
-    if get_worker_info() is None:
-        return torch.empty(shape)
-    storage: Any = torch.UntypedStorage
-    shared = storage._new_shared(4 * math.prod(shape))  # as torch's default_collate does
-    return torch.empty(0).set_(shared).view(shape)
-
-
-def _to_batch(x: Tensor, target: NDArray[Any], index: NDArray[np.int64]) -> Batch:
-    """Make tensors; clips ``[B, T, ...]`` become ``[T, B, ...]``."""
-    if x.dim() == 5:
-        x = x.transpose(0, 1).contiguous()
-    return Batch(x, torch.from_numpy(target), torch.from_numpy(index))
+def _hand_over(
+    values: Bytes | Floats,
+    target: NDArray[Any],
+    index: NDArray[np.int64],
+    replaced: dict[int, str] | None = None,
+) -> LoadedBatch:
+    """Describe a batch for the main process; clips ``[B, T, ...]`` become ``[T, B, ...]``."""
+    x: Any = values if values.dtype == np.uint8 else torch.from_numpy(values)
+    if x.ndim == 5:
+        x = x.swapaxes(0, 1).contiguous()
+    return LoadedBatch(x=x, target=target, sample_ids=index, replaced=replaced or {})
 
 
 def _load(
@@ -228,10 +232,40 @@ def _load(
     timeout: float,
 ) -> Iterator[Batch]:
     """Yield the batches of all steps in order."""
+    places = None
+    if num_workers and _CAN_FORK and isinstance(batches, TrainBatches | EvalBatches):
+        places = SharedPlaces(num_workers, batches.num_bytes)
+        batches = _LeftInPlaces(batches, places)
     for loaded in load_steps(batches, steps, num_workers=num_workers, timeout=timeout):
         if isinstance(data, Data):
             _count_replaced(data, loaded.replaced)
-        yield loaded.batch
+        x = loaded.x if isinstance(loaded.x, Tensor) else _normalize(loaded.x, data, places)
+        yield Batch(x, torch.as_tensor(loaded.target), torch.from_numpy(loaded.sample_ids))
+
+
+def _normalize(x: Bytes | Place, data: Data | UserData, places: SharedPlaces | None) -> Tensor:
+    assert isinstance(data, Data)
+    normalization = data.config.augment.normalization
+    if not isinstance(x, Place):
+        return torch.from_numpy(normalize(x, normalization))
+    assert places is not None
+    values = normalize(places.look(x), normalization)
+    places.check(x)
+    return torch.from_numpy(values)
+
+
+@dataclass(frozen=True)
+class _LeftInPlaces(Dataset[LoadedBatch]):
+    """Leaves images in shared memory."""
+
+    batches: Dataset[LoadedBatch]
+    places: SharedPlaces
+
+    def __getitem__(self, step: int) -> LoadedBatch:
+        loaded = self.batches[step]
+        if isinstance(loaded.x, np.ndarray):
+            return replace(loaded, x=self.places.put(loaded.x, step))
+        return loaded
 
 
 def load_steps(
@@ -243,7 +277,6 @@ def load_steps(
         LBQError: as ``dataset`` raised it.
         RuntimeError: if a worker died, or returned nothing for ``timeout`` seconds.
     """
-    can_fork = "fork" in multiprocessing.get_all_start_methods()  # starts in milliseconds
     loader = DataLoader(
         _ErrorsAsItems(dataset),
         batch_size=None,
@@ -252,7 +285,7 @@ def load_steps(
         num_workers=num_workers,
         timeout=timeout if num_workers else 0,
         worker_init_fn=_ignore_stop_signals,
-        multiprocessing_context="fork" if num_workers and can_fork else None,
+        multiprocessing_context="fork" if num_workers and _CAN_FORK else None,
         generator=torch.Generator(),  # of worker seeds, which nothing uses; not the global one
     )
     iterator = iter(loader)

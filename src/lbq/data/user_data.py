@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from lbq.config_io import digest
-from lbq.data.batch import Batch, LoadedBatch
+from lbq.data.batch import LoadedBatch
 from lbq.data.sampler import RandomStream, epoch_order, random_bits, rank_positions
 from lbq.errors import ParameterError, ShapeError
 
@@ -173,7 +173,7 @@ def _read(
         x, target = _collate(items)
     if batch_axis == 1:
         x = x.transpose(0, 1).contiguous()
-    return LoadedBatch(Batch(x, target, torch.from_numpy(index)))
+    return LoadedBatch(x=x, target=target, sample_ids=index)
 
 
 def _read_item(data: Any, index: int, words: NDArray[np.uint64]) -> tuple[Any, Any]:
