@@ -51,9 +51,12 @@ mapfile -t libraries < <(find "${places[@]}" -maxdepth 1 -name '*.so*' -type f)
     echo ret
 } >"$folder/no_cuda.s"
 mkdir -p "$root/cuda"
+echo 'NVSHMEM { global: *; };' >"$folder/nvshmem.map" # its symbols have this version, those of others the library's name
 for name in $(aarch64-linux-gnu-objdump -p "$site"/torch/lib/*.so | awk '/NEEDED/ { print $2 }' | sort -u); do
+    versions=--default-symver
+    [[ "$name" != libnvshmem* ]] || versions="--version-script=$folder/nvshmem.map"
     find "${places[@]}" -maxdepth 1 -name "$name" | grep -q . ||
-        aarch64-linux-gnu-gcc -shared -nostdlib -Wl,-soname,"$name" -o "$root/cuda/$name" "$folder/no_cuda.s"
+        aarch64-linux-gnu-gcc -shared -nostdlib -Wl,-soname,"$name,$versions" -o "$root/cuda/$name" "$folder/no_cuda.s"
 done
 
 cd "$folder"
