@@ -43,7 +43,7 @@ from lbq.data.sampler import (
     random_bits,
     rank_positions,
 )
-from lbq.data.shared_places import Place, SharedPlaces
+from lbq.data.shared_places import PREPARED, Place, SharedPlaces
 from lbq.data.splits import Split
 from lbq.data.user_data import UserData
 from lbq.errors import CorruptSample, LBQError, ParameterError
@@ -283,6 +283,7 @@ def load_steps(
         sampler=steps,
         collate_fn=_unchanged,
         num_workers=num_workers,
+        prefetch_factor=PREPARED if num_workers else None,
         timeout=timeout if num_workers else 0,
         worker_init_fn=_ignore_stop_signals,
         multiprocessing_context="fork" if num_workers and _CAN_FORK else None,

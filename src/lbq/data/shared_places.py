@@ -13,8 +13,10 @@ from torch.utils.data import get_worker_info
 
 from lbq.data.autoaugment import Bytes
 
-_PER_WORKER = 3
-"""One batch that the main process reads, and the two that DataLoader lets a worker prepare."""
+PREPARED = 2
+"""Batches that a worker prepares in advance."""
+_PER_WORKER = PREPARED + 1
+"""One more, which the main process reads meanwhile."""
 
 
 @dataclass(frozen=True)
