@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 
 from lbq import data
-from lbq.data import AugmentConfig, DataConfig, MixConfig, augment, loaders, sampler, shared_places
+from lbq.data import AugmentConfig, DataConfig, MixConfig, augment, loaders, sampler, shared_buffers
 from lbq.data.loaders import EvalBatches, TrainBatches
 from lbq.data.splits import InMemory
 from lbq.errors import CorruptSample, FormatError, ParameterError
@@ -497,7 +497,7 @@ def test_a_batch_that_a_worker_overwrote_is_refused(monkeypatch, bytes_only):
         time.sleep(2)
         return augment.normalize(images, normalization)
 
-    monkeypatch.setattr(shared_places, "_PER_WORKER", 1)
+    monkeypatch.setattr(shared_buffers, "_SLOTS_PER_WORKER", 1)
     monkeypatch.setattr(loaders, "normalize", slow)
     with pytest.raises(RuntimeError, match=r"images of step 0 were overwritten by step [12]"):
         epoch(bytes_only, num_workers=1)

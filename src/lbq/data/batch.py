@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lbq.data.autoaugment import Bytes
-from lbq.data.shared_places import Place
+from lbq.data.shared_buffers import BufferSlot
 
 
 class Batch(NamedTuple):
@@ -25,9 +25,9 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBatch:
-    """A batch as a worker hands it over: every tensor would cost a file descriptor."""
+    """A batch from a worker: arrays where they do, since a tensor costs a file descriptor."""
 
-    x: Tensor | Bytes | Place
+    x: Tensor | Bytes | BufferSlot
     """As in :class:`Batch`; bytes, or where they are, if they are not normalised yet."""
     target: Tensor | NDArray[Any]
     sample_ids: NDArray[np.int64]

@@ -43,7 +43,7 @@ from lbq.data.sampler import (
     random_bits,
     rank_positions,
 )
-from lbq.data.shared_places import PREPARED, Place, SharedPlaces
+from lbq.data.shared_buffers import PREFETCH_FACTOR, BufferSlot, SharedBuffers
 from lbq.data.splits import Split
 from lbq.data.user_data import UserData
 from lbq.errors import CorruptSample, LBQError, ParameterError
@@ -155,7 +155,7 @@ class TrainBatches(Dataset[LoadedBatch]):
         )
         if not self.augment.mix.is_on:
             values, index, replaced = self._read(mine)
-            return _hand_over(values, self.split.labels[index], index, replaced)
+            return _to_loaded(values, self.split.labels[index], index, replaced)
         # partners are neighbours, so whole pairs are read; the last sample may have none
         pairs = range(mine.start & ~1, min((mine.stop + 1) & ~1, len(self.order)))
         values, index, replaced = self._read(pairs)
@@ -167,7 +167,7 @@ class TrainBatches(Dataset[LoadedBatch]):
         target = soft_targets(self.split.labels[index], mix.kept, self.num_classes)
         mix_pairs(values, mix)
         own = slice(mine.start - pairs.start, mine.stop - pairs.start)
-        return _hand_over(values[own], target[own], index[own], replaced)
+        return _to_loaded(values[own], target[own], index[own], replaced)
 
     def _read(self, positions: range) -> tuple[Bytes | Floats, NDArray[np.int64], dict[int, str]]:
         """Read and augment the samples at some positions of the epoch; also return their indices.
@@ -207,10 +207,10 @@ class EvalBatches(Dataset[LoadedBatch]):
         index = np.arange(mine.start, mine.stop)
         samples = self.split.read(index)
         values = samples.astype(np.float32) if samples.ndim == 5 else samples
-        return _hand_over(values, self.split.labels[index], index)
+        return _to_loaded(values, self.split.labels[index], index)
 
 
-def _hand_over(
+def _to_loaded(
     values: Bytes | Floats,
     target: NDArray[Any],
     index: NDArray[np.int64],
@@ -232,39 +232,41 @@ def _load(
     timeout: float,
 ) -> Iterator[Batch]:
     """Yield the batches of all steps in order."""
-    places = None
+    buffers = None
     if num_workers and _CAN_FORK and isinstance(batches, TrainBatches | EvalBatches):
-        places = SharedPlaces(num_workers, batches.num_bytes)
-        batches = _LeftInPlaces(batches, places)
+        buffers = SharedBuffers(num_workers, batches.num_bytes)
+        batches = _ThroughBuffers(batches, buffers)
     for loaded in load_steps(batches, steps, num_workers=num_workers, timeout=timeout):
         if isinstance(data, Data):
             _count_replaced(data, loaded.replaced)
-        x = loaded.x if isinstance(loaded.x, Tensor) else _normalize(loaded.x, data, places)
+        x = loaded.x if isinstance(loaded.x, Tensor) else _normalize(loaded.x, data, buffers)
         yield Batch(x, torch.as_tensor(loaded.target), torch.from_numpy(loaded.sample_ids))
 
 
-def _normalize(x: Bytes | Place, data: Data | UserData, places: SharedPlaces | None) -> Tensor:
+def _normalize(
+    x: Bytes | BufferSlot, data: Data | UserData, buffers: SharedBuffers | None
+) -> Tensor:
     assert isinstance(data, Data)
     normalization = data.config.augment.normalization
-    if not isinstance(x, Place):
+    if not isinstance(x, BufferSlot):
         return torch.from_numpy(normalize(x, normalization))
-    assert places is not None
-    values = normalize(places.look(x), normalization)
-    places.check(x)
+    assert buffers is not None
+    values = normalize(buffers.read(x), normalization)
+    buffers.check(x)
     return torch.from_numpy(values)
 
 
 @dataclass(frozen=True)
-class _LeftInPlaces(Dataset[LoadedBatch]):
-    """Leaves images in shared memory."""
+class _ThroughBuffers(Dataset[LoadedBatch]):
+    """Passes images through shared buffers."""
 
     batches: Dataset[LoadedBatch]
-    places: SharedPlaces
+    buffers: SharedBuffers
 
     def __getitem__(self, step: int) -> LoadedBatch:
         loaded = self.batches[step]
         if isinstance(loaded.x, np.ndarray):
-            return replace(loaded, x=self.places.put(loaded.x, step))
+            return replace(loaded, x=self.buffers.write(loaded.x, step))
         return loaded
 
 
@@ -283,7 +285,7 @@ def load_steps(
         sampler=steps,
         collate_fn=_unchanged,
         num_workers=num_workers,
-        prefetch_factor=PREPARED if num_workers else None,
+        prefetch_factor=PREFETCH_FACTOR if num_workers else None,
         timeout=timeout if num_workers else 0,
         worker_init_fn=_ignore_stop_signals,
         multiprocessing_context="fork" if num_workers and _CAN_FORK else None,
