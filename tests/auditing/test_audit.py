@@ -122,8 +122,10 @@ CLEAN = {
 def test_clean_networks_raise_no_alarm(name):
     torch.manual_seed(0)
     found = lbq.audit(CLEAN[name](), torch.randn(4, 3, 32, 32))
-    for key in ("leak", "state", "causality", "determinism", "levels", "deployability"):
+    for key in ("leak", "state", "causality", "determinism", "levels"):
         assert found[key].verdict != "fails", found[key]
+    # the sum of all branches is real-valued, and the classifier of "ms" reads it
+    assert found["deployability"].verdict == ("fails" if name == "ms" else "holds")
 
 
 def test_counts_are_those_of_the_counter():

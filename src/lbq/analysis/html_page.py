@@ -50,6 +50,7 @@ td.long { min-width: 24em; }
 .verdict { grid-template-columns: 17em 1fr; }
 .verdict.fails { border-color: #b3261e; background: #fdf0ef; }
 .verdict.unknown { border-color: #8a8f94; background: #f5f6f7; }
+.verdict.fact { border-color: transparent; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
 @media screen { tbody th { white-space: nowrap; } }
 @media screen and (max-width: 800px) {

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from lbq.analysis.html_page import Cell, notes, number, page, paragraph, section, table
+from lbq.analysis.html_page import Cell, notes, number, page, paragraph, ratio, section, table
 from lbq.auditing.audit import Audit
 from lbq.auditing.finding import Finding
 
@@ -18,11 +18,11 @@ _TITLES = {
     "deployability": "Deployability",
 }
 
+_WORDS = {"holds": ": holds", "fails": ": fails", "unknown": ": not checked", "fact": ""}
+
 
 def render_audit(found: Audit) -> str:
     """Return the page: verdicts first, details below."""
-    failed = sum(finding.verdict == "fails" for finding in found.findings)
-    outcome = "Everything that was checked holds." if not failed else f"{failed} checks fail."
     return page(
         f"Audit of {found.name}",
         f"{found.num_samples:,} samples, {found.timesteps} timestep(s).",
@@ -33,18 +33,29 @@ def render_audit(found: Audit) -> str:
             *_levels(found),
             *_energy(found),
         ],
-        opening=[outcome],
+        opening=[_outcome(found)],
         command="lbq audit",
     )
 
 
+def _outcome(found: Audit) -> str:
+    verdicts = [finding.verdict for finding in found.findings]
+    failed, unknown = verdicts.count("fails"), verdicts.count("unknown")
+    words = (
+        f"{failed} of {len(verdicts) - verdicts.count('fact')} checks fail"
+        if failed
+        else ("Everything that was checked holds")
+    )
+    return f"{words}; {unknown} could not be checked." if unknown else f"{words}."
+
+
 def _verdict(finding: Finding) -> str:
-    advice = ""
+    advice, sentence = "", finding.sentence[0].upper() + finding.sentence[1:]
     if finding.advice and finding.verdict == "fails":
         advice = f" {finding.advice[0].upper()}{finding.advice[1:]}."
     return (
-        f'<li class="verdict {finding.verdict}"><b>{_TITLES.get(finding.key, finding.key)}: '
-        f"{finding.verdict}</b> <span>{escape(finding.sentence + advice)}</span></li>"
+        f'<li class="verdict {finding.verdict}"><b>{_TITLES.get(finding.key, finding.key)}'
+        f"{_WORDS[finding.verdict]}</b> <span>{escape(sentence + advice)}</span></li>"
     )
 
 
@@ -75,7 +86,7 @@ def _levels(found: Audit) -> list[str]:
         [
             emitter.path or "the network itself",
             emitter.kind,
-            number(emitter.max_level, "d"),
+            f"{emitter.min_level}..{emitter.max_level}",
             number(emitter.active, ".3f"),
             number(emitter.mean_level, ".3f"),
             number(emitter.dead, ".3f"),
@@ -83,7 +94,7 @@ def _levels(found: Audit) -> list[str]:
         ]
         for emitter in found.emitters
     ]
-    headings = ["module", "class", "largest level", "active", "mean", "dead", "always full"]
+    headings = ["module", "class", "levels", "active", "mean", "dead", "always full"]
     caption = "Shares of levels and of neurons, over all samples and timesteps"
     return [section("levels", "Levels", table(caption, headings, rows))] if rows else []
 
@@ -92,15 +103,21 @@ def _energy(found: Audit) -> list[str]:
     if found.energy is None:
         return []
     rows: list[list[Cell]] = [
-        [row.name, number(row.ann_mj, ".3g"), number(row.burst_mj, ".3g"), row.convention]
+        [
+            row.name,
+            number(1000 * row.ann_mj, ".3g"),
+            number(1000 * row.burst_mj, ".3g"),
+            ratio(row.ann_mj / row.burst_mj) if row.burst_mj else "-",
+            row.convention,
+        ]
         for row in (*found.energy.arithmetic, *found.energy.memory)
     ]
-    headings = ["convention", "ANN", "this", "what is priced"]
+    headings = ["convention", "ANN", "this", "ANN / this", "what is priced"]
     return [
         section(
             "energy",
             "Energy",
-            paragraph("Millijoules per sample, beside the same network as an ANN."),
+            paragraph("Microjoules per sample, beside the same network as an ANN."),
             table(found.energy.technology.source, headings, rows),
         )
     ]

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lbq.auditing.products import MAX_LEVEL, find_levels
+from lbq.auditing.level_values import MAX_LEVEL, find_levels
+from lbq.auditing.products import unwatched
+from lbq.auditing.recording import hookable_modules
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
 
@@ -33,8 +35,10 @@ class Emitter:
     """Of one call."""
     histogram: Tensor = field(default_factory=lambda: torch.zeros(MAX_LEVEL + 1, dtype=torch.long))
     """How often each size of level was emitted."""
+    is_signed: bool = False
+    """Whether negative levels occurred."""
     real_calls: int = 0
-    """Calls whose outputs were no levels."""
+    """Calls whose outputs were not levels."""
     step: float = float("inf")
     was_active: Tensor | None = None
     """Per neuron: whether it ever emitted."""
@@ -46,6 +50,11 @@ class Emitter:
         """Return the largest level that occurred."""
         seen = self.histogram.nonzero()
         return int(seen.max()) if len(seen) else 0
+
+    @property
+    def min_level(self) -> int:
+        """Return the smallest level; of signed ones, the largest with the other sign."""
+        return -self.max_level if self.is_signed else 0
 
     @property
     def num_active(self) -> int:
@@ -96,7 +105,7 @@ def watch_emitters(
 
     def hook(path: str, is_certain: bool) -> Callable[..., None]:
         def see(module: nn.Module, args: Any, output: Any) -> None:
-            with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage]
+            with unwatched():
                 look(module, args, output)
 
         def look(module: nn.Module, args: Any, output: Any) -> None:
@@ -110,13 +119,14 @@ def watch_emitters(
                 most = module.max_level if isinstance(module, Neuron) else 0
                 emitter = Emitter(path, type(module).__name__, is_certain, known_max=most)
                 found[path] = emitter
-            _see(emitter, values.detach(), batch())
+            is_sequence = isinstance(module, Neuron) or getattr(module, "step_mode", "") == "m"
+            _see(emitter, values.detach(), batch(), is_sequence=is_sequence)
 
         return see
 
     hooks = [
         module.register_forward_hook(hook(path, certain))
-        for path, module in model.named_modules()
+        for path, module in hookable_modules(model)
         if (certain := is_neuron(path, module, spikes)) or not any(module.children())
     ]
     with removing_hooks(hooks):
@@ -142,20 +152,22 @@ def _looks_spiking(args: Any, values: Tensor) -> bool:
     return made is not None and 0 < made.max_level <= _MOST_LEVELS and find_levels(given) is None
 
 
-def _see(emitter: Emitter, values: Tensor, batch: int) -> None:
+def _see(emitter: Emitter, values: Tensor, batch: int, *, is_sequence: bool) -> None:
     emitter.calls += 1
-    levels = find_levels(values, channel_axis=_channel_axis(values, batch))
+    is_sequence = values.dim() > 1 and (is_sequence or _has_time(values, batch))
+    channel_axis = None if values.dim() < 2 else min(values.dim() - 1, 1 + is_sequence)
+    levels = find_levels(values, channel_axis=channel_axis)
     if levels is None:
         emitter.real_calls += 1
         return
+    emitter.is_signed |= levels.integers.dtype.is_signed
     sizes = levels.integers.abs() if levels.integers.dtype.is_signed else levels.integers
     emitter.histogram += torch.bincount(sizes.flatten(), minlength=MAX_LEVEL + 1).cpu()
     if bool((values != 0).any()):
         emitter.step = min(emitter.step, levels.step)
-    first = 2 if values.dim() > 1 and values.shape[1] == batch and len(values) != batch else 1
-    if first == 2 or len(values) % max(1, batch) == 0:
-        emitter.timesteps = len(values) if first == 2 else max(1, len(values) // max(1, batch))
-    flat = sizes.flatten(0, first - 1)
+    if is_sequence or len(values) % max(1, batch) == 0:
+        emitter.timesteps = len(values) if is_sequence else max(1, len(values) // max(1, batch))
+    flat = sizes.flatten(0, int(is_sequence))
     active, lowest = (flat > 0).any(0).cpu(), flat.amin(0).cpu()
     if emitter.was_active is not None and emitter.was_active.shape == active.shape:
         assert emitter.lowest is not None
@@ -163,8 +175,6 @@ def _see(emitter: Emitter, values: Tensor, batch: int) -> None:
     emitter.was_active, emitter.lowest = active, lowest
 
 
-def _channel_axis(values: Tensor, batch: int) -> int | None:
-    if values.dim() < 2:
-        return None
-    is_sequence = values.dim() > 2 and values.shape[1] == batch and len(values) != batch
-    return 2 if is_sequence else 1
+def _has_time(values: Tensor, batch: int) -> bool:
+    """Whether values are ``[T, B, ...]`` by their sizes."""
+    return values.shape[1] == batch and len(values) != batch

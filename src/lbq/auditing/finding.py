@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["holds", "fails", "unknown"]
+Verdict = Literal["holds", "fails", "unknown", "fact"]
+"""``unknown``: it could not be checked, or not all of it. ``fact``: a number, not a test."""
 
 
 @dataclass(frozen=True, kw_only=True)

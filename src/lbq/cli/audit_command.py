@@ -22,7 +22,7 @@ from lbq.train.recipe_file import load_function
 from lbq.train.run_folder import load_run
 
 FOUND = 3
-"""Exit code if something that ``--fail-on`` names fails."""
+"""Exit code if something that ``--fail-on`` names fails or could not be checked."""
 KEYS = (
     "leak", "state", "causality", "determinism", "multiplications", "levels",
     "virtual-timesteps", "counts", "deployability",
@@ -30,7 +30,7 @@ KEYS = (
 
 EXAMPLES = {
     "lbq audit my_model.py": "model() and samples() in a file of yours, of any library",
-    "lbq audit my_model.py --fail-on leak state": "exit code 3 if one of these fails, for CI",
+    "lbq audit my_model.py --fail-on leak state": "exit code 3 unless these hold, for CI",
     "lbq audit runs/pocket --out audit.html": "a run, as a page to attach to a paper",
     "lbq audit pocket-cifar10 --data uoft-cs/cifar10 --json": "for a program to read",
 }
@@ -48,6 +48,8 @@ class AuditArguments:
     """Paths of modules that are neurons, where their values do not tell."""
     batch_axis: int | None = None
     """Axis of the samples; by default by the number of axes."""
+    input_levels: bool = False
+    """The samples themselves are levels, such as event counts."""
     data: str | None = None
     """Data source of a run, if not the recipe's."""
     cache: Path = Path("~/.cache/lbq")
@@ -55,7 +57,7 @@ class AuditArguments:
     out: Path | None = None
     """HTML page to write."""
     fail_on: tuple[str, ...] = ()
-    """Exit with code 3 if one of these fails."""
+    """Exit with code 3 if one of these fails or could not be checked."""
     json: bool = False
     """Print one JSON object instead of text."""
     debug: bool = False
@@ -72,7 +74,12 @@ def run(words: Sequence[str]) -> int:
     model, samples, axis = _load(arguments)
     with show_status("running the network"):
         found = audit(
-            model, samples, batch_axis=axis, spikes=arguments.spikes, name=arguments.path.stem
+            model,
+            samples,
+            batch_axis=axis,
+            spikes=arguments.spikes,
+            input_levels=arguments.input_levels,
+            name=arguments.path.stem,
         )
     if arguments.out is not None:
         atomic_write(arguments.out, render_audit(found).encode())

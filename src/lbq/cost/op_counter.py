@@ -22,6 +22,7 @@ from lbq.cost.count_table import (
     Padding,
     ProductCounts,
 )
+from lbq.deploy.capture import eval_mode
 from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
@@ -238,15 +239,10 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
         >>> report = lbq.EnergyModel().estimate(counts)
     """
     axis = time.find_batch_axis(x, batch_axis)
-    modes = {module: module.training for module in model.modules()}
-    try:
+    with eval_mode(model):
         counter = OpCounter(model, x.narrow(axis, 0, 1), batch_axis=axis)
-        model.eval()
         with torch.no_grad(), watch_levels(model, counter):
             model(x)
-    finally:
-        for module, training in modes.items():
-            module.training = training
     return counter.table()
 
 

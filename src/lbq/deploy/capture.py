@@ -19,7 +19,7 @@ from torch.nn.modules import module as torch_module
 from lbq.errors import LBQError, LoweringError
 from lbq.models.time import RepeatOverTime
 from lbq.neurons.neuron import Neuron
-from lbq.neurons.watch import named_neurons, running_uncompiled
+from lbq.neurons.watch import keeping_state, named_neurons, running_uncompiled
 
 EXPORTED_BATCH = 37
 """Batch size of the export: a prime, so that a reshape hardly confuses it with another axis."""
@@ -143,11 +143,12 @@ def capture(model: nn.Module, example: Tensor, *, batch_axis: int) -> Captured:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Generator[None]:
-    """Put the model into eval mode inside the block; restore every module's mode afterwards."""
+    """Put the model into eval mode inside the block; restore modes and state afterwards."""
     modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        yield
+        with keeping_state(model):
+            model.eval()
+            yield
     finally:
         for module, training in modes.items():
             module.training = training

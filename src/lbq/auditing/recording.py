@@ -1,0 +1,277 @@
+"""Runs of a network, value by value: what entered and left every module, in order.
+
+The first value that differs between two runs names the module that is responsible. If a module
+returned it, that module; if a module received it, the one whose code computed it in between.
+"""
+
+import random
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lbq.errors import ParameterError
+from lbq.neurons.watch import removing_hooks
+
+TOLERANCE = 1e-6
+"""Largest difference between equal values, relative to the largest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """What entered or left a module in one call."""
+
+    kind: Literal["in", "out"]
+    path: str
+    caller: str
+    """The module in whose code it was called."""
+    values: tuple[Tensor, ...]
+
+    @property
+    def responsible(self) -> str:
+        """Return the path of the module that computed the values."""
+        return self.path if self.kind == "out" else self.caller
+
+    def is_like(self, other: "Event") -> bool:
+        """Return whether it is the same place of a run."""
+        return (self.kind, self.path, len(self.values)) == (
+            other.kind, other.path, len(other.values),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first value that differs between two runs."""
+
+    path: str
+    """Of the module that is responsible."""
+    share: float
+    """Share of the values that differ."""
+    largest: float
+    """Largest difference, relative to the largest value."""
+    before: str = ""
+    """The module that received the value, if another one computed it."""
+
+    @property
+    def place(self) -> str:
+        """Return the path for a sentence."""
+        where = self.path or "the network itself"
+        return f"{where}, in its code before {self.before}" if self.before else where
+
+    def evidence(self) -> dict[str, Any]:
+        """Return the numbers."""
+        return {"module": self.path, "values": self.share, "largest": self.largest}
+
+
+Parts = Callable[[Tensor, Tensor], list[tuple[Tensor, Tensor]]]
+"""Which parts of two values to compare, under several readings of their axes: in one of them they
+must be equal. No reading: they cannot be compared."""
+
+
+class Run(list[Event]):
+    """The events of a run; the last is what the network returned."""
+
+    unreadable: tuple[str, ...] = ()
+    """Types of outputs that are not tensors, numbers, or collections of them."""
+
+    @property
+    def answers(self) -> tuple[Tensor, ...]:
+        """Return what the network returned."""
+        return self[-1].values
+
+
+@torch.no_grad()
+def record(
+    model: nn.Module, inputs: Tensor, change: Callable[[int, Any], Any] | None = None
+) -> Run:
+    """Run a network from fixed random numbers; return its events.
+
+    Args:
+        model: the network. What it stores may change.
+        inputs: of the network.
+        change: gets the number of an event and its arguments or outputs, and returns others, or
+            the same.
+    """
+    run, stack = Run(), list[str]()
+
+    def see(kind: Literal["in", "out"], path: str, values: Any) -> Any:
+        if change is not None:
+            values = change(len(run), values)
+        caller = stack[-1] if stack else ""
+        kept = tuple(v.detach().clone() for v in tensors_and_numbers(values))
+        run.append(Event(kind, path, caller, kept))
+        return values
+
+    def hooks(path: str, module: nn.Module) -> Iterator[Any]:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            given = see("in", path, (args, kwargs))
+            stack.append(path)
+            return given
+
+        def leave(module: nn.Module, args: Any, output: Any) -> Any:
+            if not stack:  # an exception ended the calls
+                return output
+            stack.pop()
+            return see("out", path, output)
+
+        yield module.register_forward_pre_hook(enter, with_kwargs=True)
+        yield module.register_forward_hook(leave)
+
+    added = [h for path, m in hookable_modules(model) for h in hooks(path, m)]
+    with removing_hooks(added), fixed_random_numbers():
+        output = model(inputs)
+    run.unreadable = tuple(sorted({type(value).__name__ for value in _unreadable(output)}))
+    return run
+
+
+def hookable_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the modules that take hooks, with their paths: all but those of TorchScript."""
+    return [
+        (path, module)
+        for path, module in model.named_modules()
+        if not isinstance(module, torch.jit.ScriptModule)
+    ]
+
+
+@contextmanager
+def fixed_random_numbers() -> Generator[None]:
+    """Seed all generators inside the block; restore them afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 -- what models may use
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+def first_difference(expected: Run, found: Run, parts: Parts | None = None) -> Difference | None:
+    """Return the first value that differs; None if all are equal.
+
+    Runs with other calls (a loop over samples, say) are compared by their answers only.
+
+    Args:
+        expected: one run.
+        found: another.
+        parts: which parts of two values to compare; by default all.
+    """
+    pairs = list(zip(expected, found, strict=False))
+    if len(expected) != len(found) or not all(one.is_like(two) for one, two in pairs):
+        pairs = [(expected[-1], found[-1])]
+        if len(expected.answers) != len(found.answers):
+            return Difference("", 1.0, float("inf"))
+    for one, two in pairs:
+        for mine, theirs in zip(one.values, two.values, strict=True):
+            options = [(mine, theirs)] if parts is None else parts(mine, theirs)
+            if one is not pairs[-1][0]:  # an empty state that is filled later, say
+                options = [(a, b) for a, b in options if a.shape == b.shape]
+            gaps = [difference(*option) for option in options]
+            if gaps and None not in gaps:
+                share, largest = min(gap for gap in gaps if gap is not None)
+                before = one.path if one.kind == "in" else ""
+                return Difference(one.responsible, share, largest, before)
+    return None
+
+
+def difference(mine: Tensor, theirs: Tensor) -> tuple[float, float] | None:
+    """Return the share of values that differ and the largest difference; None if they are equal."""
+    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+        return 1.0, float("inf")
+    if not mine.is_floating_point() and not mine.is_complex():
+        wrong = mine != theirs
+        return (float(wrong.double().mean()), 1.0) if bool(wrong.any()) else None
+    scale = max(1e-30, float(mine.abs().nan_to_num(0, 0, 0).max()) if mine.numel() else 0.0)
+    gap = (mine - theirs).abs() / scale
+    same = (mine == theirs) | (mine.isnan() & theirs.isnan())  # infinities too
+    wrong = ~(gap <= TOLERANCE) & ~same
+    if not bool(wrong.any()):
+        return None
+    return float(wrong.double().mean()), float(gap.nan_to_num(float("inf"))[wrong].max())
+
+
+def tensors_and_numbers(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors and numbers of arguments or an output, in order."""
+    if isinstance(value, Tensor):
+        yield value if value.layout is torch.strided else value.to_dense()
+    elif isinstance(value, bool | int | float | complex):
+        yield torch.tensor(value)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        yield torch.from_numpy(value)
+    else:
+        for item in _items(value):
+            yield from tensors_and_numbers(item)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    if isinstance(value, dict):
+        return list(cast(dict[Any, Any], value).values())
+    if isinstance(value, list | tuple):
+        return list(cast(Sequence[Any], value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, f.name) for f in fields(value)]
+    return []
+
+
+def _unreadable(value: Any) -> Iterator[Any]:
+    if isinstance(value, Tensor | bool | int | float | complex | str | None | np.ndarray):
+        return
+    if not isinstance(value, dict | list | tuple) and not is_dataclass(value):
+        yield value
+    for item in _items(value):
+        yield from _unreadable(item)
+
+
+def copy_network(model: nn.Module) -> nn.Module:
+    """Copy a network, with what it stores.
+
+    Tensors that a training step left with a graph cannot be copied by Python; here they are copied
+    without it.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for tensor in _stored_tensors(vars(module)):
+            if not tensor.is_leaf:
+                memo[id(tensor)] = tensor.detach().clone()
+    try:
+        return deepcopy(model, memo)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ParameterError(
+            f"the network cannot be copied ({error}); an audit runs copies, so that yours is not "
+            f"changed: remove what Python's copy.deepcopy does not copy (open files, locks, "
+            f"generators) from its attributes"
+        ) from error
+
+
+def in_float64(model: nn.Module) -> nn.Module:
+    """Convert a network in place; torch's warning about copied modules of TorchScript is wrong."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
+        return model.double()
+
+
+def _stored_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, dict | list | tuple):
+        items = cast(Any, value).values() if isinstance(value, dict) else cast(Any, value)
+        for item in items:
+            yield from _stored_tensors(item, depth - 1)
+
+
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the tensors that modules hold: buffers and plain attributes."""
+    found = dict(model.named_buffers())
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            for tensor in _stored_tensors(value) if not name.startswith("_parameters") else ():
+                found[f"{path}.{name}".lstrip(".")] = tensor
+    return {name: value.detach().clone() for name, value in found.items()}
