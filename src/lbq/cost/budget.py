@@ -180,7 +180,7 @@ def _table(given: CostTable | Sequence[float], max_level: int) -> Tensor:
 
 def _burst_per_level(neuron: nn.Module) -> Tensor:
     """Return the burst of level 1."""
-    step = getattr(neuron, "step", None)
+    step: Any = getattr(neuron, "step", None)
     if isinstance(step, Tensor):
         return step
     return step() if callable(step) else torch.full((1,), float(getattr(neuron, "scale", 1.0)))
