@@ -180,10 +180,10 @@ def _table(given: CostTable | Sequence[float], max_level: int) -> Tensor:
 
 def _burst_per_level(neuron: nn.Module) -> Tensor:
     """Return the burst of level 1."""
-    step: Any = getattr(neuron, "step", None)
+    step: Tensor | nn.Module | None = getattr(neuron, "step", None)
     if isinstance(step, Tensor):
         return step
-    return step() if callable(step) else torch.full((1,), float(getattr(neuron, "scale", 1.0)))
+    return torch.full((1,), float(getattr(neuron, "scale", 1.0))) if step is None else step()
 
 
 def _layers(connectivity: Connectivity, table: Tensor, signed: set[str]) -> dict[str, _Layer]:

@@ -313,10 +313,10 @@ def _refine_decays(integers: LoweredNetwork, decays: dict[str, float]) -> None:
         and not _is_near(decays[ref.path], node.rounded_decay, timesteps)
     }
     ranges = output_intervals(integers) if coarse else {}
-    for path, (entering, node) in coarse.items():
+    for path, (entering, first) in coarse.items():
         decay = decays[path]
-        finer = (node.with_decay(*decay_as_fraction(decay, max_shift=n)) for n in _SHIFTS[1:])
-        fitting = [node, *(each for each in finer if each.fits(ranges[entering], timesteps))]
+        finer = (first.with_decay(*decay_as_fraction(decay, max_shift=n)) for n in _SHIFTS[1:])
+        fitting = [first, *(each for each in finer if each.fits(ranges[entering], timesteps))]
         near = (each for each in fitting if _is_near(decay, each.rounded_decay, timesteps))
         best = min(fitting, key=lambda each: _deviation(decay, each.rounded_decay, timesteps))
         node = next(near, best)
@@ -325,10 +325,10 @@ def _refine_decays(integers: LoweredNetwork, decays: dict[str, float]) -> None:
         if deviation > _MAX_DEVIATION:
             warnings.warn(
                 f"{path} has a decay of {decay:.7g}, in integers {node.multiplier} / "
-                f"2**{node.shift} = {node.rounded_decay:.7g}: after {timesteps} timesteps its membrane "
-                f"can differ by {deviation:.1%}. Decays have up to 16 bits, and their product with "
-                f"a membrane must fit 32 bits: use fewer bits for the weights or fewer "
-                f"timesteps, or train with a decay that is a multiple of 1 / 256",
+                f"2**{node.shift} = {node.rounded_decay:.7g}: after {timesteps} timesteps its "
+                f"membrane can differ by {deviation:.1%}. Decays have up to 16 bits, and their "
+                f"product with a membrane must fit 32 bits: use fewer bits for the weights or "
+                f"fewer timesteps, or train with a decay that is a multiple of 1 / 256",
                 stacklevel=6,
             )
     prove(integers)
