@@ -442,7 +442,8 @@ def _first_synapse(node: Synapse, black: Tensor, unit: Tensor, *, path: str) -> 
         if bool(torch.isclose(flat, flat[:, :1], rtol=0, atol=1e-12).all()):
             offset = flat[:, 0]
         old = torch.zeros(len(weight)).double() if bias is None else bias.double()
-        bias = offset + old.reshape(-1, *[1] * (offset.dim() - 1))
+        axes = max(offset.dim(), old.dim())  # either is a number per channel, or a map
+        bias = _with_axes(offset, axes) + _with_axes(old, axes)
     per_input = unit.flatten()
     if not node.is_linear:
         per_channel = unit[0].flatten(1)
@@ -454,6 +455,11 @@ def _first_synapse(node: Synapse, black: Tensor, unit: Tensor, *, path: str) -> 
             )
     weight = _scale_inputs(weight, per_input, node.groups)
     return node.with_numbers(weight, bias, max_input=PIXEL_MAX)
+
+
+def _with_axes(per_channel: Tensor, axes: int) -> Tensor:
+    """Return ``[C]`` as ``[C, 1, ...]`` with so many axes; maps have them already."""
+    return per_channel.reshape(*per_channel.shape, *[1] * (axes - per_channel.dim()))
 
 
 def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
