@@ -420,3 +420,30 @@ def test_mean_inputs_are_those_of_the_levels():
     expected = torch.stack(sums).double().mean((0, 1, 3, 4))
     torch.testing.assert_close(means["stages.0.0.synapse1.0"], expected)
     assert "stem.1" not in means
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_two_convolutions_before_the_first_neuron_take_bytes(first, padding, bias):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, first, padding=padding, bias=bias),
+        nn.Conv2d(6, 6, 3, padding=1, groups=6),
+        lbq.RepeatOverTime(2),
+        BurstLIF(),
+        lbq.OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)),
+        lbq.MeanOverTime(),
+    ).eval()
+    pixels = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)
+    images = normalised(pixels).float()
+    try:
+        net = lbq.quantize(model, images, preprocessing=PIXELS, bits=16)
+    except LoweringError as error:
+        assert first > 1 or padding, error  # noqa: PT017 -- no single convolution computes it
+        return
+    assert net.agreement.levels > 0.99
+    torch.testing.assert_close(
+        run_network(net, pixels) * net.logit_scale, model(images), rtol=0, atol=0.02,
+        check_dtype=False,
+    )  # fmt: skip

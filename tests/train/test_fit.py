@@ -397,3 +397,37 @@ def test_a_loss_without_code_says_that_its_name_is_compared(tmp_path, caplog):
     x = torch.randn(64, 6)
     lbq.fit(model, (x, x), None, CONFIG, tmp_path, loss=torch.dist, options=OPTIONS)
     assert "the loss has no Python code to compare" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nothing", "below a file"])
+def test_a_folder_that_cannot_be_one_is_refused(kind, tmp_path):
+    out = tmp_path / "run"
+    if kind == "link to nothing":
+        out.symlink_to(tmp_path / "nothing")
+    else:
+        out.write_text("")
+    out = out / "mine" if kind == "below a file" else out
+    with pytest.raises(RunError, match=f"{out} cannot be the folder of a run"):
+        lbq.fit(network(), arrays(), None, CONFIG, out, options=OPTIONS)
+
+
+@pytest.mark.parametrize("is_evaluated", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x[:, :5], lambda x: x[:, None], lambda x: x.astype(int), lambda x: x > 0],
+    ids=["width", "axes", "integers", "booleans"],
+)
+def test_inputs_that_the_model_does_not_take_are_named(change, is_evaluated, tmp_path):
+    x, y = arrays()
+    given = change(x), y
+    train, test = ((x, y), given) if is_evaluated else (given, None)
+    with pytest.raises(ShapeError, match=r"the model cannot take a batch of torch\.\w+ \["):
+        lbq.fit(network(), train, test, CONFIG, tmp_path, options=OPTIONS)
+
+
+def test_a_loss_without_gradient_is_refused(tmp_path):
+    def loss(output, target):
+        return nn.functional.cross_entropy(output.mean(0), target).detach()
+
+    with pytest.raises(ParameterError, match="the loss has no gradient"):
+        lbq.fit(network(), arrays(), None, CONFIG, tmp_path, loss=loss, options=OPTIONS)
