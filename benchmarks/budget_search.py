@@ -283,7 +283,7 @@ def with_powers(model: nn.Module) -> nn.Module:
 
 def set_max_level(neuron: Any, level: int) -> None:
     """Make this the largest level of a burst neuron."""
-    neuron.max_level = level
+    vars(neuron)["max_level"] = level  # together with its options
     neuron.options = replace(neuron.options, max_level=level, hi=neuron.surrogate.hi(level))
 
 

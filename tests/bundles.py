@@ -162,7 +162,8 @@ def with_reset(reset):
     network = tiny_network()
     for _, neuron in network.neurons():
         if reset == "late":
-            neuron.thresholds, neuron.max_level = neuron.thresholds[:1], 1
+            neuron.thresholds = neuron.thresholds[:1]
+            vars(neuron)["max_level"] = 1
         neuron.reset = "event" if reset == "late" else reset
         neuron.resets_after_decay = reset == "late"
     return network

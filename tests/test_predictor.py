@@ -93,3 +93,35 @@ def test_only_the_bundle_that_was_meant_is_opened(bundle, tmp_path):
 def test_a_predictor_is_constructed_in_its_worker_and_not_sent_there(bundle):
     with pytest.raises(ParameterError, match="construct it in every worker"):
         pickle.dumps(lbq.Predictor(bundle))
+
+
+def test_masked_values_are_no_data(bundle, images):
+    predict = lbq.Predictor(bundle)
+    masked = np.ma.masked_array(images, images > 200)
+    with pytest.raises(ShapeError, match=r"column 'image' has \d+ masked values of 350"):
+        predict({"image": masked})
+    whole = predict({"image": np.ma.masked_array(images, np.zeros_like(images))})
+    assert np.array_equal(whole["logits"], predict({"image": images})["logits"])
+
+
+@pytest.mark.parametrize("column", [np.arange(9), np.arange(0), list("ab"), np.float32(3), 4])
+def test_columns_of_another_length_are_refused_by_name(column, bundle, images):
+    with pytest.raises(ShapeError, match=r"column 'id' has \w+ rows, and column 'image' has 7"):
+        lbq.Predictor(bundle)({"id": column, "image": images})
+
+
+@pytest.mark.parametrize("batch", [None, 3, [1, 2]])
+def test_a_batch_that_is_no_dictionary_is_refused(batch, bundle):
+    with pytest.raises(ParameterError, match="a batch is a dictionary of columns"):
+        lbq.Predictor(bundle)(batch)
+
+
+def test_lists_of_several_lengths_are_refused(bundle):
+    with pytest.raises(ShapeError, match="must be uint8"):
+        lbq.Predictor(bundle)({"image": [[1, 2], [3]]})
+
+
+@pytest.mark.parametrize("threads", [1.5, 0, -1, True, "2", None, float("nan")])
+def test_threads_are_a_whole_number(threads, bundle):
+    with pytest.raises(ParameterError, match="threads must be a whole number of at least 1"):
+        lbq.Predictor(bundle, threads=threads)

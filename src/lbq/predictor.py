@@ -49,8 +49,8 @@ class Predictor:
         threads: int = 1,
         sha256: str | None = None,
     ) -> None:
-        if threads < 1:
-            raise ParameterError(f"threads must be at least 1, got {threads}")
+        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ParameterError(f"threads must be a whole number of at least 1, got {threads!r}")
         network = load_network(bundle, sha256=sha256)
         self.column, self.threads = column, threads
         self._engine = NativeEngine(network)
@@ -99,12 +99,26 @@ class Predictor:
 
     def _inputs(self, batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
         """Return the column of inputs; raise unless it is uint8 of the network's shape."""
+        if not isinstance(batch, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ParameterError(
+                f"a batch is a dictionary of columns, got {type(batch).__name__}; pass "
+                f"{{{self.column!r}: inputs}}"
+            )
         if self.column not in batch:
             raise ParameterError(
                 f"the batch has no column {self.column!r}, only {', '.join(map(repr, batch))}; "
                 f"name the inputs with Predictor(..., column=...)"
             )
-        inputs = np.asarray(batch[self.column])
+        given = batch[self.column]
+        if nulls := int(np.ma.count_masked(given)) if np.ma.isMaskedArray(given) else 0:
+            raise ShapeError(
+                f"column {self.column!r} has {nulls} masked values of {np.size(given)}, and a "
+                f"network takes every value of a sample; fill them, or drop those rows first"
+            )
+        try:
+            inputs = np.asarray(given)
+        except ValueError:  # lists of several lengths
+            inputs = np.empty(len(given), dtype=object)
         if inputs.dtype != np.uint8 or inputs.shape[1:] != self._shape:
             expected = ", ".join(map(str, ("B", *self._shape)))
             raise ShapeError(
@@ -112,4 +126,19 @@ class Predictor:
                 f"{list(inputs.shape)}; decode, resize and stack the samples first, channels in "
                 f"front, without normalisation"
             )
+        for name, values in batch.items():
+            rows = _num_rows(values)
+            if rows != len(inputs):
+                raise ShapeError(
+                    f"column {name!r} has {'no' if rows is None else rows} rows, and column "
+                    f"{self.column!r} has {len(inputs)}; all columns of a batch have one row per "
+                    f"sample"
+                )
         return inputs
+
+
+def _num_rows(values: Any) -> int | None:
+    try:
+        return len(values)
+    except TypeError:  # a single number
+        return None

@@ -128,7 +128,8 @@ def test_one_timestep_is_one(invented):
     html = render([replace(run, counts=invented.counts(timesteps=1))])
     assert "lbq neurons, 1 timestep, on" in html
     assert "test samples, 1 timestep; exact fan-out" in html
-    assert "1 timesteps" not in html
+    assert "1 timesteps" not in re.sub(r"<[^>]*>|\s+", " ", html).lower()
+    assert ">Timestep<" in html
 
 
 def test_a_run_without_data_says_why_and_shows_the_rest(invented):

@@ -1,3 +1,4 @@
+import io
 import json
 
 import numpy as np
@@ -5,7 +6,10 @@ import pytest
 from bundles import tiny_network
 
 import lbq
+from lbq.cli.bench_command import tabulate
 from lbq.cli.main import main
+from lbq.cli.terminal import Console
+from lbq.deploy.native_engine import LayerTime, NetworkTime
 from lbq.kernels import native_scan as kernels
 
 pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built")
@@ -88,3 +92,13 @@ def test_inputs_of_another_kind_are_refused(capsys, network, tmp_path):
     np.save(tmp_path / "real.npy", np.zeros((4, 2, 5, 5)))
     assert main(["bench", str(network), "--inputs", str(tmp_path / "real.npy")]) == 1
     assert "expected uint8" in capsys.readouterr().err
+
+
+def test_a_line_break_in_a_name_does_not_break_the_table():
+    layer = LayerTime(path="a\nb\tc", seconds=1e-6, kernel="dense", pair_density=0.5, products=10)
+    console = Console(width=200, file=io.StringIO())
+    times = NetworkTime(isa="avx2", limit=1e9, layers=(layer, layer))
+    console.print(tabulate(times), markup=False)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 4  # with heading and sum
+    assert r"a\nb\tc" in lines[1]

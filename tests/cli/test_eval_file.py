@@ -192,3 +192,19 @@ def test_a_file_with_several_outputs_is_refused(suffix, tmp_path, capsys):
     lbq.export(network, tmp_path / f"net{suffix}")
     assert main(["eval", str(tmp_path / f"net{suffix}")]) != 0
     assert re.search(r"has \d outputs", capsys.readouterr().err)
+
+
+def test_a_run_on_other_data_says_so(trained, pictures, tmp_path, capsys):
+    words = ["eval", str(trained), "--cache", str(tmp_path)]
+    source = lbq.load_run(trained).recipe.data.source
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"] == {"source": source, "is_own": True}
+    assert main(words) == 0
+    assert "not the data" not in capsys.readouterr().out
+    other = [*words, "--data", str(pictures)]
+    assert main([*other, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["data"] == {"source": str(pictures), "is_own": False}
+    assert main(other) == 0
+    assert f"; on {pictures}, which is not the data of the run" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The cost in the loss is what the counter counts; its gradient, that of the count in between."""
 
 import copy
+import random
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import lbq
 from lbq.cost.budget import CostBudget
 from lbq.errors import CountError, ParameterError
 from lbq.kernels.level_cost import LevelCost
+from lbq.neurons import LMHT, IntegerLIF, OriginalTernaryLIF, TernaryLIF
 
 COUNTS = {"popcount": "bit_sparse_acs", "unary": "unary_acs", "events": "unit_event_acs"}
 
@@ -40,6 +42,109 @@ def test_the_cost_is_that_of_the_counter(name):
         cost = budget.cost
         budget.remove()
         assert cost == counted(model, x, table, axis)
+
+
+class Joined(nn.Module):
+    """Levels and their largest neighbours, side by side."""
+
+    def forward(self, levels):
+        return torch.cat([levels, F.max_pool2d(levels, 3, 1, 1)], 1)
+
+
+def random_neuron(rng, *, is_signed):
+    signed = [
+        lambda: TernaryLIF(step=0.3),
+        lambda: TernaryLIF(step=lbq.LearnedStep(0.2, channels=4)),
+        lambda: OriginalTernaryLIF(step=0.7),
+    ]
+    others = [
+        lambda: lbq.BurstLIF(rng.choice([1, 3, 7, 20]), step=0.2),
+        lambda: IntegerLIF(4, is_normalised=True),
+        lambda: LMHT(2, 3),
+    ]
+    return rng.choice(signed if is_signed else others)()
+
+
+def random_network(seed):
+    """Two neurons with different levels; pools, upsampling and concatenation between them."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    between, channels = [], 4
+    for kind in rng.choices(("pool", "neighbours", "joined", "larger"), k=rng.randint(1, 2)):
+        between.append(
+            {
+                "pool": nn.MaxPool2d(2),
+                "neighbours": nn.MaxPool2d(3, 1, 1),
+                "joined": Joined(),
+                "larger": nn.Upsample(scale_factor=2),
+            }[kind]
+        )
+        channels *= 2 if kind == "joined" else 1
+    conv = nn.Conv2d(channels, 4, rng.choice([1, 3]), padding=1)
+    body = [
+        nn.Conv2d(1, 4, 3),
+        lbq.RepeatOverTime(2),
+        random_neuron(rng, is_signed=seed % 2 == 0),
+        lbq.OverTime(*between, conv),
+        random_neuron(rng, is_signed=seed % 3 == 0),
+        lbq.OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
+        lbq.MeanOverTime(),
+    ]
+    return nn.Sequential(*body).eval(), nn.Sequential(*between), conv
+
+
+def expected_slopes(neuron, levels, between, conv, table):
+    """Return (c(S + 1) - c(S - 1)) / 2 at what enters the convolution, taken back to the levels."""
+    given = levels.flatten(0, 1).double().requires_grad_()
+    entering = between(given) if len(between) else given * 1
+    reached = torch.ones(1, *conv(entering.float()).shape[1:], dtype=torch.float64)
+    weight = torch.ones_like(conv.weight, dtype=torch.float64)
+    fan_out = F.conv_transpose2d(reached, weight, padding=conv.padding)[0, 0]
+    most, least = neuron.max_level, -neuron.max_level if neuron.is_signed else 0
+    cost = {"unary": abs, "popcount": lambda s: abs(s).bit_count(), "events": lambda s: s != 0}
+
+    def slope(level):
+        above, below = min(level + 1, most), max(level - 1, least)
+        return (cost[table](above) - cost[table](below)) / 2
+
+    slopes = [slope(int(level)) for level in entering.detach().flatten().tolist()]
+    slopes = torch.tensor(slopes, dtype=torch.float64).reshape(entering.shape) * fan_out
+    return torch.autograd.grad(entering, given, slopes)[0].view_as(levels)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_cost_and_slope_are_right_for_signed_and_for_moved_levels(seed):
+    model, between, conv = random_network(seed)
+    first, x = model[2], 2 * torch.randn(3, 1, 8, 8)
+    step = first.scale if isinstance(first, IntegerLIF) else first.step
+    step = step().detach() if callable(step) else torch.as_tensor(step)
+    bursts, levels = [], []
+    first.output.register_forward_pre_hook(lambda _, args: bursts.append(args[0]))
+    first.emit.register_forward_hook(lambda _, args, out: levels.append(out))
+    found = lbq.count_ops(model, x)
+    for table, name in COUNTS.items():
+        budget = CostBudget(model, x[:1], table=table, budget=0.1, floor=0)
+        model(x)
+        assert budget.cost == getattr(found.total(), name)
+        (slopes,) = torch.autograd.grad(budget._terms[0], bursts[-1])
+        budget.remove()
+        expected = expected_slopes(first, levels[-1], between, conv, table)
+        expected = (expected / step.reshape(-1, 1, 1)).float()
+        torch.testing.assert_close(slopes, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_product_of_one_neurons_levels_before_a_synapse_is_refused_by_its_path():
+    class Squared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.neuron, self.last = nn.Linear(4, 4), lbq.BurstLIF(), nn.Linear(4, 2)
+
+        def forward(self, x):
+            bursts = self.neuron(lbq.RepeatOverTime(2)(self.first(x)))
+            return self.last(bursts * bursts).mean(0)
+
+    with pytest.raises(CountError, match="last reads products of the levels of neuron"):
+        CostBudget(Squared(), torch.randn(1, 4), budget=0.1)
 
 
 @pytest.mark.parametrize("name", sorted(GATED))
@@ -156,8 +261,16 @@ def test_training_comes_below_the_budget_and_no_layer_dies():
 
 def test_wrong_arguments_are_told():
     model, x = small(), torch.randn(1, 3, 16, 16)
-    with pytest.raises(ParameterError, match="budget must be positive"):
-        CostBudget(model, x, budget=0)
+    for wrong in (0, -1, float("nan"), float("inf"), "half"):
+        with pytest.raises(ParameterError, match="budget must be above 0"):
+            CostBudget(model, x, budget=wrong)
+    for wrong in (-1, float("nan"), float("inf")):
+        with pytest.raises(ParameterError, match="weight must be at least 0"):
+            CostBudget(model, x, budget=1, weight=wrong)
+        with pytest.raises(ParameterError, match="floor must be at least 0"):
+            CostBudget(model, x, budget=1, floor=wrong)
+        with pytest.raises(ParameterError, match="finite and not negative"):
+            CostBudget(model, x, budget=1, table=[0, 1, 2, 3, 4, wrong])
     with pytest.raises(ParameterError, match="table must be"):
         CostBudget(model, x, budget=1, table="bits")
     with pytest.raises(ParameterError, match=r"levels 0\.\.5"):

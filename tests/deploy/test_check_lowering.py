@@ -120,3 +120,64 @@ def test_a_model_in_train_mode_is_lowered_as_in_eval_mode_with_a_warning():
     model[2].train()
     with pytest.warns(UserWarning, match="2 is in train mode"):
         lbq.lower(model, frames)
+
+
+class Written(nn.Module):
+    """A network with a forward pass of its own."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.first, self.last, self.neuron = nn.Linear(4, 8), nn.Linear(8, 3), lbq.BurstLIF()
+        self.written = forward
+
+    def forward(self, x):
+        return self.last(self.neuron(RepeatOverTime(2)(self.written(self, x)))).mean(0)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda net, x: net.first(x.float()),
+        lambda net, x: net.first(x.to(torch.float32)),
+        lambda net, x: net.first(x.to(dtype=torch.float32)),
+        lambda net, x: net.first(x.type(torch.float32)),
+        lambda net, x: net.first(x).float(),
+        lambda net, x: net.first(x.to(net.first.weight)),
+    ],
+)
+def test_a_conversion_to_float32_is_lowered(forward):
+    model, x = Written(forward).eval(), torch.randn(5, 4)
+    torch.testing.assert_close(lbq.lower(model, x)(x), model(x))
+
+
+def test_a_constant_of_another_dtype_is_refused_with_advice():
+    model = Written(lambda net, x: net.first(x) @ torch.eye(8)).eval()
+    with pytest.raises(LoweringError, match=r"same dtype.*dtype=x\.dtype"):
+        lbq.lower(model, torch.randn(1, 4))
+
+
+@pytest.mark.parametrize("name", ["first.weight", "first.bias", "neuron.decay.value"])
+def test_a_nan_is_reported_where_it_is(name):
+    model = Written(lambda net, x: net.first(x)).eval()
+    model.state_dict()[name].view(-1)[0] = torch.nan
+    with pytest.raises(LoweringError, match=f"^{name} holds a NaN or an infinity \\(1 of"):
+        lbq.lower(model, torch.randn(1, 4))
+
+
+def test_a_nan_in_the_example_is_reported_as_such():
+    model = Written(lambda net, x: net.first(x)).eval()
+    with pytest.raises(LoweringError, match=r"^the example holds a NaN"):
+        lbq.lower(model, torch.full((1, 4), torch.nan))
+
+
+@pytest.mark.parametrize(
+    "pad", [(0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 2), (0, 0, 1, 0), (0, 0, 0, 1)]
+)
+def test_zeros_on_the_axis_of_time_or_of_the_batch_are_refused(pad):
+    class Padded(Written):
+        def forward(self, x):
+            currents = RepeatOverTime(2)(self.first(x))
+            return self.last(self.neuron(nn.functional.pad(currents, pad))).mean(0)
+
+    with pytest.raises(LoweringError, match="zeros to the axis of time or of the batch"):
+        lbq.lower(Padded(None).eval(), torch.randn(1, 4))

@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import pytest
 import torch
@@ -15,12 +16,13 @@ from lbq.deploy.fixed_point import (
     rounded,
     to_fixed_point,
 )
+from lbq.deploy.graph import prove
 from lbq.deploy.lower import lower
 from lbq.deploy.operators import Synapse
 from lbq.deploy.run import run_network
 from lbq.deploy.units import SHORTCUT_MAX, Units
 from lbq.errors import LoweringError, NonFiniteError, ParameterError, ShapeError
-from lbq.neurons import BurstLIF, FixedStep
+from lbq.neurons import BinaryLIF, BurstLIF, FixedStep, HardResetLIF, IntegerLIF
 
 PIXELS = Pixels(mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
 
@@ -334,6 +336,58 @@ def test_other_decays_are_near():
         assert abs(multiplier / 2**shift - decay) <= 2**-9
 
 
+def leaky(decay, timesteps, *, step=2.0, neuron=BurstLIF):
+    torch.manual_seed(0)
+    made = neuron(decay=decay) if neuron is not BurstLIF else BurstLIF(decay=decay, step=step)
+    model = nn.Sequential(nn.Linear(4, 8), made, nn.Linear(8, 3), lbq.MeanOverTime()).eval()
+    return lower(model, torch.ones(timesteps, 1, 4)), torch.randint(0, 8, (timesteps, 3, 4))
+
+
+def integer_neuron(decay, timesteps, *, bits=4, **options):
+    lowered, _ = leaky(decay, timesteps, **options)
+    [(_, node)] = to_fixed_point(lowered, bits=bits, pixels=None).neurons()
+    return node
+
+
+@pytest.mark.parametrize("neuron", [BurstLIF, HardResetLIF, BinaryLIF, IntegerLIF])
+@pytest.mark.parametrize(("decay", "timesteps"), [(0.999, 20), (0.9995, 12), (0.999, 2)])
+def test_a_slow_leak_stays_a_leak(decay, timesteps, neuron):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        node = integer_neuron(decay, timesteps, neuron=neuron)
+    assert 8 < node.shift <= 16
+    assert abs(node.rounded_decay - decay) < 2**-9
+    assert node.rounded_decay < 1
+
+
+@pytest.mark.parametrize("timesteps", [1, 2, 50])
+def test_multiples_of_a_256th_keep_their_bits(timesteps):
+    for numerator in (0, 1, 64, 128, 179, 230, 255, 256):
+        node = integer_neuron(numerator / 256, timesteps)
+        found = node.multiplier, node.shift
+        assert found == decay_as_fraction(numerator / 256, max_shift=8)
+
+
+def test_a_decay_that_is_near_enough_in_8_bits_has_8():
+    assert (integer_neuron(0.9, 4).multiplier, integer_neuron(0.9, 4).shift) == (115, 7)
+    assert integer_neuron(0.9, 200).shift > 8  # 1.6 % of a membrane after many timesteps
+
+
+@pytest.mark.parametrize(("decay", "timesteps"), [(0.999, 400), (0.9999, 2000)])
+def test_a_decay_that_cannot_be_near_enough_warns_by_path(decay, timesteps):
+    with pytest.warns(UserWarning, match=rf"^1 has a decay of {decay}, .* can differ by") as found:
+        node = integer_neuron(decay, timesteps, bits=8)
+    assert f"{node.multiplier} / 2**{node.shift}" in str(found[0].message)
+
+
+def test_finer_decays_are_proven_too():
+    lowered, inputs = leaky(0.999, 20)
+    net = to_fixed_point(lowered, bits=4, pixels=None)
+    seen, expected = node_outputs(net, inputs.byte()), run_oracle(net, inputs.byte())
+    assert sum(int((seen[path].numpy() != expected[path]).sum()) for path in seen) == 0
+    assert all(bound.bits <= 32 for bound in prove(net).values())
+
+
 def test_integers_stay_within_their_bits():
     weight = torch.randn(4, 50).double() * 100
     for bits, largest in ((4, 7), (8, 127), (16, 32767)):
@@ -366,3 +420,30 @@ def test_mean_inputs_are_those_of_the_levels():
     expected = torch.stack(sums).double().mean((0, 1, 3, 4))
     torch.testing.assert_close(means["stages.0.0.synapse1.0"], expected)
     assert "stem.1" not in means
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_two_convolutions_before_the_first_neuron_take_bytes(first, padding, bias):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, first, padding=padding, bias=bias),
+        nn.Conv2d(6, 6, 3, padding=1, groups=6),
+        lbq.RepeatOverTime(2),
+        BurstLIF(),
+        lbq.OverTime(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)),
+        lbq.MeanOverTime(),
+    ).eval()
+    pixels = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)
+    images = normalised(pixels).float()
+    try:
+        net = lbq.quantize(model, images, preprocessing=PIXELS, bits=16)
+    except LoweringError as error:
+        assert first > 1 or padding, error  # noqa: PT017 -- no single convolution computes it
+        return
+    assert net.agreement.levels > 0.99
+    torch.testing.assert_close(
+        run_network(net, pixels) * net.logit_scale, model(images), rtol=0, atol=0.02,
+        check_dtype=False,
+    )  # fmt: skip

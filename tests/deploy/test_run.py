@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 import torch
+from bundles import tiny_network
 from integer_oracle import run_oracle
 from random_networks import RandomNetwork
 from torch import nn
@@ -265,3 +266,9 @@ def test_negative_levels_are_multiplied_as_absolute_values():
     assert received == [[0, 0, 3], [2, 0, 0]]
     unsigned = torch.tensor([0, 3], dtype=torch.uint8)
     assert by_sign(unsigned, lambda x: x) is unsigned
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_empty_batch_has_empty_answers(backend, networks):
+    for network in (networks[0], tiny_network()):
+        assert run_network(network, network.example(0), backend=backend).shape[0] == 0

@@ -2,11 +2,14 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from equivalence import engines
+from formats.test_c_source import run_c
 from random_graphs import RandomGraph
 from random_networks import RandomNetwork
 
 import lbq
+from lbq.neurons import BinaryLIF, BurstLIF, HardResetLIF, IntegerLIF
 from lbq.pretrained import pretrained_recipe
 
 
@@ -27,6 +30,25 @@ def test_every_engine_gives_the_same_integers_for_every_operator(seed, tmp_path)
     net = engines.integer_network(model, inputs, bits=bits, batch_axis=model.batch_axis)
     found = engines.answers(net, inputs, tmp_path)
     assert set(engines.disagreements(found).values()) == {0}, (model.names, found)
+
+
+@pytest.mark.parametrize("neuron", [BurstLIF, BinaryLIF, HardResetLIF, IntegerLIF])
+def test_every_engine_gives_the_same_integers_for_a_slow_leak(neuron, tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 16),
+        neuron(decay=0.999),
+        torch.nn.Linear(16, 16),
+        neuron(decay=0.997),
+        torch.nn.Linear(16, 3),
+        lbq.MeanOverTime(),
+    )
+    inputs = torch.randint(0, 256, (24, 5, 6), dtype=torch.uint8)
+    net = lbq.to_fixed_point(lbq.lower(model.eval(), inputs.float()), bits=4, pixels=None)
+    assert all(node.shift > 8 for _, node in net.neurons())
+    found = engines.answers(net, inputs, tmp_path)
+    found["c"] = run_c(net, inputs, tmp_path, events=True, compiler="gcc")[0].reshape(-1)
+    assert set(engines.disagreements(found).values()) == {0}, engines.disagreements(found)
 
 
 @pytest.mark.skipif("LBQ_DATA" not in os.environ, reason="real images: set LBQ_DATA")

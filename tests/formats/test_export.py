@@ -64,3 +64,13 @@ def _mlp():
     return torch.nn.Sequential(
         torch.nn.Linear(4, 8), lbq.BurstLIF(), torch.nn.Linear(8, 3), lbq.MeanOverTime()
     ).eval()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["module", "wire", "input", "logic", "uwire", "checker", "a\u00e9", "\u0665", "1x", "a b"],
+)
+def test_names_that_no_tool_reads_are_refused(name, tmp_path):
+    with pytest.raises(lbq.LBQError, match=r"keyword of Verilog|letters a to z"):
+        lbq.export(tiny_network(), tmp_path / f"{name}.v")
+    assert not list(tmp_path.iterdir())

@@ -1,5 +1,7 @@
 """The contract, kept by every neuron of the library."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -191,3 +193,47 @@ def test_compiling_a_neuron_in_train_mode_is_not_stopped_by_the_warning(unwarned
     compiled = torch.compile(network, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(inputs), network(inputs))
     torch.export.export(network.train(), (inputs,))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_level", 9),
+        ("surrogate", neurons.BoxET()),
+        ("tau", 3.0),
+        ("reset_mode", "none"),
+        ("keep", "residues"),
+        ("detach_carry", True),
+    ],
+)
+def test_settings_that_would_have_no_effect_later_are_refused(name, value):
+    neuron = BurstLIF(5)
+    with pytest.raises(
+        ParameterError, match=rf"{name} of a BurstLIF is fixed .* BurstLIF\({name}="
+    ):
+        setattr(neuron, name, value)
+    assert copy.deepcopy(neuron).max_level == 5
+
+
+def test_max_level_of_every_neuron_is_fixed(build_neuron):
+    neuron = build_neuron()
+    with pytest.raises(ParameterError, match="max_level of a"):
+        neuron.max_level = 7
+
+
+def test_a_neuron_of_the_users_own_may_have_any_attribute():
+    class Mine(BurstLIF):
+        def __init__(self, tau):
+            super().__init__(tau=tau)
+            self.tau = tau
+
+    class Own(neurons.Neuron):
+        def __init__(self):
+            super().__init__(1)
+            self.max_level = 3
+
+        def scan(self, currents, carry):
+            return currents, currents, carry
+
+    assert Mine(3.0).tau == 3.0
+    assert Own().max_level == 3

@@ -18,6 +18,8 @@ from lbq.data.user_data import UserData
 from lbq.errors import FormatError, ParameterError, RecipeError, RunError, ShapeError
 from lbq.kernels.scan_interface import is_packing
 from lbq.train import OptimConfig, correct_predictions
+from lbq.train.provenance import check_same_run
+from lbq.train.run_folder import RunFolder
 
 OPTIONS = lbq.RunOptions(device="cpu", log_every=1, save_every_s=1e9)
 CONFIG = lbq.TrainConfig(epochs=2, batch=16, optim=OptimConfig(lr=0.05), test_batch=16)
@@ -352,3 +354,80 @@ def test_a_run_is_not_resumed_with_another_model_data_loss_or_settings(tmp_path)
     allowed = replace(OPTIONS, allow_changed=("config.epochs",))
     longer = replace(CONFIG, epochs=3)
     assert lbq.fit(network(), arrays(), None, longer, tmp_path, options=allowed).step == 12
+
+
+def scaled_loss(scale):
+    def loss(output, target):
+        return nn.functional.cross_entropy(output.mean(0) * scale, target)
+
+    return loss
+
+
+def test_a_run_is_not_resumed_with_another_loss_or_metric_of_the_same_name(tmp_path):
+    def go(scale=1.0, metric=lambda output, target: target.float(), **changes):
+        options = replace(OPTIONS, **changes)
+        return lbq.fit(
+            network(), arrays(), None, CONFIG, tmp_path,
+            loss=scaled_loss(scale), metrics={"size": metric}, options=options,
+        )  # fmt: skip
+
+    go(stop_at=1)
+    assert go(stop_at=2).step == 2
+    with pytest.raises(RunError, match=r"(?s)loss_code: .*allow_changed=\('loss_code',\)"):
+        go(scale=9.0)
+    with pytest.raises(RunError, match=r"metrics_code\.size: "):
+        go(metric=lambda output, target: 2 * target.float())
+    assert go(scale=9.0, allow_changed=("loss_code",)).ending == "finished"
+
+
+def test_a_run_without_digests_of_its_loss_is_compared_by_name(tmp_path):
+    options, loss = replace(OPTIONS, stop_at=1), scaled_loss(1.0)
+    lbq.fit(network(), arrays(), None, CONFIG, tmp_path, loss=loss, options=options)
+    folder = RunFolder(tmp_path)
+    saved = folder.checkpoints.load_newest(quarantine=False)
+    for key in ("loss_code", "metrics_code"):
+        del saved.metadata[key]
+    assert check_same_run(saved.metadata, saved.metadata | {"loss_code": "abc"}, allowed=()) == []
+    with pytest.raises(RunError, match="loss: "):
+        check_same_run(saved.metadata, saved.metadata | {"loss": "another"}, allowed=())
+
+
+def test_a_loss_without_code_says_that_its_name_is_compared(tmp_path, caplog):
+    model = nn.Linear(6, 6)
+    x = torch.randn(64, 6)
+    lbq.fit(model, (x, x), None, CONFIG, tmp_path, loss=torch.dist, options=OPTIONS)
+    assert "the loss has no Python code to compare" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nothing", "below a file"])
+def test_a_folder_that_cannot_be_one_is_refused(kind, tmp_path):
+    out = tmp_path / "run"
+    if kind == "link to nothing":
+        out.symlink_to(tmp_path / "nothing")
+    else:
+        out.write_text("")
+    out = out / "mine" if kind == "below a file" else out
+    with pytest.raises(RunError, match=f"{out} cannot be the folder of a run"):
+        lbq.fit(network(), arrays(), None, CONFIG, out, options=OPTIONS)
+
+
+@pytest.mark.parametrize("is_evaluated", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x[:, :5], lambda x: x[:, None], lambda x: x.astype(int), lambda x: x > 0],
+    ids=["width", "axes", "integers", "booleans"],
+)
+def test_inputs_that_the_model_does_not_take_are_named(change, is_evaluated, tmp_path):
+    x, y = arrays()
+    given = change(x), y
+    train, test = ((x, y), given) if is_evaluated else (given, None)
+    with pytest.raises(ShapeError, match=r"the model cannot take a batch of torch\.\w+ \["):
+        lbq.fit(network(), train, test, CONFIG, tmp_path, options=OPTIONS)
+
+
+def test_a_loss_without_gradient_is_refused(tmp_path):
+    def loss(output, target):
+        return nn.functional.cross_entropy(output.mean(0), target).detach()
+
+    with pytest.raises(ParameterError, match="the loss has no gradient"):
+        lbq.fit(network(), arrays(), None, CONFIG, tmp_path, loss=loss, options=OPTIONS)

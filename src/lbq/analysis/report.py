@@ -127,7 +127,8 @@ def headline_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
         yield "Variation of steps", number(run.steps.variation, ".2f"), spread
     if run.levels:
         least = -run.levels.max_level if run.levels.is_signed else 0
-        yield "Timesteps", number(run.timesteps, "d"), f"levels {least} to {run.levels.max_level}"
+        name = "Timestep" if run.timesteps == 1 else "Timesteps"
+        yield name, number(run.timesteps, "d"), f"levels {least} to {run.levels.max_level}"
         over = f"mean over {len(run.levels.layers)} layers"
         yield "Active ratio", number(run.levels.active_ratio, ".3f"), over
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.eval_command import load_bundle
 from lbq.cli.samples import open_samples, origin_recipe, sample_batches
-from lbq.cli.terminal import Console
+from lbq.cli.terminal import Console, one_line
 from lbq.deploy import LoweredNetwork
 from lbq.deploy.native_engine import MAX_TIMED_IMAGES, Choice, NetworkTime, time_layers
 from lbq.errors import FormatError, LBQError, ParameterError
@@ -147,7 +147,7 @@ def tabulate(times: NetworkTime) -> Table:
     for layer in times.layers:
         is_plain = layer.products == 0
         table.add_row(
-            layer.path,
+            one_line(layer.path),
             "" if layer.pair_density is None else f"{layer.pair_density:.1%}",
             layer.kernel,
             f"{layer.seconds * 1e6:,.1f}",

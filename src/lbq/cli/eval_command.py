@@ -29,7 +29,7 @@ from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretraine
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
 from lbq.train.engine import Task
 from lbq.train.evaluation import Evaluation
-from lbq.train.run_folder import evaluate_model, evaluate_run, load_run
+from lbq.train.run_folder import evaluate_model, load_run, open_run_data
 
 EXAMPLES = {
     "lbq eval runs/pocket": "the last checkpoint of a run",
@@ -118,39 +118,37 @@ def run(words: Sequence[str]) -> int:
         )
     if arguments.devices > 1 and not is_inside_launcher():
         return launch_workers(["-m", "lbq.cli", "eval", *words], devices=arguments.devices)
-    found = _evaluate_run(arguments)
+    found, data = _evaluate_run(arguments)
     if is_first_process():
         suffix = f", after {found.epoch} epochs ({found.step} steps)"
         if found.correct is not None:
             suffix = f", loss {found.loss:.4f}{suffix}"
-        _print_scores(found, as_json=arguments.json, suffix=suffix)
+        if not data["is_own"]:
+            suffix += f"; on {data['source']}, which is not the data of the run"
+        _print_scores(found, as_json=arguments.json, suffix=suffix, more={"data": data})
     return 0
 
 
-def _evaluate_run(arguments: EvalArguments) -> Evaluation:
+def _evaluate_run(arguments: EvalArguments) -> tuple[Evaluation, dict[str, Any]]:
+    """Return the scores, and on which data: their source, and whether they are the run's own."""
     task = None if arguments.model is None else load_task(arguments.model, needs_test=True)
+    run = load_run(arguments.run, None if task is None else task.model, step=arguments.step)
+    if task is None:
+        data = open_run_data(run, cache=arguments.cache, source=arguments.data)
+        source = arguments.data or run.recipe.data.source
+    else:
+        data, source = task.data, str(arguments.model)
     with progress_counter(f"test samples of {arguments.run}") as report:
-        progress = report if is_first_process() else None
-        device, workers = arguments.device, arguments.workers
-        if task is None:
-            return evaluate_run(
-                arguments.run,
-                cache=arguments.cache,
-                step=arguments.step,
-                source=arguments.data,
-                device=device,
-                workers=workers,
-                progress=progress,
-            )
-        return evaluate_model(
-            load_run(arguments.run, task.model, step=arguments.step),
-            task.data,
-            loss=task.loss,
-            metrics=task.metrics,
-            device=device,
-            workers=workers,
-            progress=progress,
+        found = evaluate_model(
+            run,
+            data,
+            loss=None if task is None else task.loss,
+            metrics=None if task is None else task.metrics,
+            device=arguments.device,
+            workers=arguments.workers,
+            progress=report if is_first_process() else None,
         )
+    return found, {"source": source, "is_own": data.digest == run.metadata.get("data")}
 
 
 def _evaluate_file(arguments: EvalArguments) -> int:
@@ -175,7 +173,13 @@ def _evaluate_file(arguments: EvalArguments) -> int:
     return 0
 
 
-def _print_scores(found: Evaluation | Count, *, as_json: bool, suffix: str = "") -> None:
+def _print_scores(
+    found: Evaluation | Count,
+    *,
+    as_json: bool,
+    suffix: str = "",
+    more: dict[str, Any] | None = None,
+) -> None:
     """Print the accuracy, or loss and metrics where there is none, as text or JSON."""
     scores = [f"{name} {value:.4g}" for name, value in found.metrics.items()]
     if found.correct is not None:
@@ -187,7 +191,7 @@ def _print_scores(found: Evaluation | Count, *, as_json: bool, suffix: str = "")
         fields = asdict(found) | {"accuracy": None if found.correct is None else found.accuracy}
         if found.loss is None:  # of a file with a recipe: only answers are counted
             del fields["loss"], fields["metrics"]
-        words = json.dumps(fields)
+        words = json.dumps(fields | (more or {}))
     Console(soft_wrap=True).print_text(words)
 
 

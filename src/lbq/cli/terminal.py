@@ -25,6 +25,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def one_line(text: str) -> str:
+    r"""Replace line breaks and tabs as well: ``\n`` for a new line."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 class Console(RichConsole):
     """rich's console, with control characters in texts made visible."""
 

@@ -22,6 +22,7 @@ from lbq.errors import CountError, ParameterError
 from lbq.functional.planes import popcount
 from lbq.kernels.level_cost import LevelCost
 from lbq.neurons.watch import named_neurons
+from lbq.ranges import Range, check_ranges
 
 CostTable = Literal["unary", "popcount", "events"]
 
@@ -33,8 +34,8 @@ class _Layer:
     path: str
     direct: LevelCost | None = None
     """Of the edges that levels enter as they are, with the sum of their fan-outs."""
-    carried: tuple[Edge, ...] = ()
-    """Edges with a pool or the like before them."""
+    carried: tuple[tuple[Edge, LevelCost], ...] = ()
+    """Edges with a pool or the like before them, and the cost of what enters them."""
     levels: Tensor | None = None
     """Of the last forward pass."""
 
@@ -77,24 +78,26 @@ class CostBudget:
         floor: float = 0.02,
         batch_axis: int | None = None,
     ) -> None:
-        if budget <= 0:
-            raise ParameterError(f"budget must be positive, got {budget}; 0.5 is half of all MACs")
-        if weight < 0 or not 0 <= floor < 1:
-            raise ParameterError(
-                f"weight must not be negative and floor lie in 0..1, got {weight} and {floor}"
-            )
+        self.budget, self.weight, self.floor = budget, weight, floor
+        check_ranges(
+            self,
+            ParameterError,
+            budget=Range(0, is_open_below=True),
+            weight=Range(0),
+            floor=Range(0, 1, is_open_above=True),
+        )
         connectivity = read_connectivity(model, example, batch_axis=batch_axis)
         if not connectivity.neurons:
             raise CountError("no neuron of this model answered the example: there is no cost")
-        self.budget, self.weight, self.floor = budget, weight, floor
         self._macs = sum(
             s.dense_macs("skipped") // n for s, n in with_timesteps(connectivity.synapses)
         )
-        self._table = _table(table, max(connectivity.max_levels.values()))
-        self._layers = _layers(connectivity, self._table)
+        neurons = dict(named_neurons(model))
+        costs = _table(table, max(connectivity.max_levels.values()))
+        signed = {path for path, neuron in neurons.items() if neuron.is_signed}
+        self._layers = _layers(connectivity, costs, signed)
         self._terms: list[Tensor] = []
         self._samples, self._is_read = 0, False
-        neurons = dict(named_neurons(model))
         self._hooks = [model.register_forward_pre_hook(self._begin)]
         self._hooks += [
             hook
@@ -143,10 +146,8 @@ class CostBudget:
         levels = layer.levels
         assert levels is not None
         layer.levels, self._samples = None, levels.shape[1]
-        table = self._table.to(bursts.device)
-        step = getattr(neuron, "step", None)
-        size = step() if callable(step) else torch.ones(1, device=bursts.device)
-        bursts, cost = _Priced.apply(bursts, size, levels, layer, table, self.floor)
+        size = _burst_per_level(neuron).to(bursts.device)
+        bursts, cost = _Priced.apply(bursts, size, levels, layer, self.floor)
         if self._is_read:  # a part of the model runs, not the model itself
             self._begin(output, args)
         self._terms.append(cost)
@@ -168,14 +169,28 @@ def _table(given: CostTable | Sequence[float], max_level: int) -> Tensor:
         )
     else:
         costs = torch.tensor(list(given))
-        if len(costs) <= max_level or costs[0] != 0:
+        is_sound = len(costs) > max_level and bool(((costs >= 0) & costs.isfinite()).all())
+        if not is_sound or costs[0] != 0:
             raise ParameterError(
-                f"a table has the costs of levels 0..{max_level}, that of 0 being 0, got {given}"
+                f"a table has the costs of levels 0..{max_level}, finite and not negative, that of "
+                f"0 being 0, got {given}"
             )
     return costs.double()
 
 
-def _layers(connectivity: Connectivity, table: Tensor) -> dict[str, _Layer]:
+def _burst_per_level(neuron: nn.Module) -> Tensor:
+    """Return the burst of level 1."""
+    step: Tensor | nn.Module | None = getattr(neuron, "step", None)
+    if isinstance(step, Tensor):
+        return step
+    return torch.full((1,), float(getattr(neuron, "scale", 1.0))) if step is None else step()
+
+
+def _layers(connectivity: Connectivity, table: Tensor, signed: set[str]) -> dict[str, _Layer]:
+    def cost(path: str, fan_out: Tensor) -> LevelCost:
+        costs = table[: connectivity.max_levels[path] + 1]  # no noise lifts a level above its N
+        return LevelCost(fan_out, costs, path in signed)
+
     layers = {path: _Layer(path) for path in connectivity.neurons}
     direct: dict[str, Tensor] = {}
     for edge in connectivity.edges:
@@ -187,14 +202,19 @@ def _layers(connectivity: Connectivity, table: Tensor) -> dict[str, _Layer]:
                 f"a budget follows levels of one neuron"
             )
         layer = layers[edge.needs[0]]
+        if edge.source != layer.path:
+            raise CountError(
+                f"{edge.target} reads products of the levels of {layer.path}; a budget follows the "
+                f"levels themselves"
+            )
         shape = connectivity.shapes[layer.path]
         probe = torch.zeros(1, *shape, dtype=torch.uint8)
         if edge.carry({layer.path: probe}) is probe:
             direct[layer.path] = direct.get(layer.path, 0) + edge.fan_out
         else:
-            layer.carried = (*layer.carried, edge)
+            layer.carried = (*layer.carried, (edge, cost(layer.path, edge.fan_out)))
     for path, fan_out in direct.items():
-        layers[path].direct = LevelCost(fan_out, table)
+        layers[path].direct = cost(path, fan_out)
     return {path: layer for path, layer in layers.items() if layer.carried or path in direct}
 
 
@@ -208,21 +228,19 @@ class _Priced(torch.autograd.Function):
         step: Tensor,
         levels: Tensor,
         layer: _Layer,
-        table: Tensor,
         floor: float,
     ) -> tuple[Tensor, Tensor]:
         total = torch.zeros((), dtype=torch.float64, device=bursts.device)
         moved, push, active = total, None, None
         if layer.direct is not None:
             total, moved, active = layer.direct.sums(levels)
-        for edge in layer.carried:
-            cost = LevelCost(edge.fan_out.to(bursts.device), table)
+        for edge, cost in layer.carried:
             with torch.enable_grad():
                 given = levels.flatten(0, 1).float().requires_grad_()
                 entering = edge.carry({layer.path: given})
-            total = total + (table[entering.detach().int()] * cost.fan_out).sum()
-            slope = cost.slope.float()[entering.detach().int()] * cost.fan_out
-            (back,) = torch.autograd.grad(entering, given, slope)
+            entered = entering.detach()
+            total = total + cost.cost(entered)
+            (back,) = torch.autograd.grad(entering, given, cost.slopes(entered).float())
             push = back.view_as(levels) + (0 if push is None else push)
         active = (levels != 0).sum() if active is None else active
         ctx.is_quiet = float(active) < floor * levels.numel()
@@ -234,7 +252,7 @@ class _Priced(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad, grad_cost = grads
         if ctx.is_quiet or not bool(grad_cost):
-            return grad, None, None, None, None, None
+            return grad, None, None, None, None
         step, levels, push = ctx.saved_tensors
         factor = grad_cost.float() / _along_channels(step, levels)
         extended = grad
@@ -243,14 +261,14 @@ class _Priced(torch.autograd.Function):
         if push is not None:
             extended = extended + (push * factor).to(grad.dtype)
         if not ctx.needs_input_grad[1]:
-            return extended, None, None, None, None, None
+            return extended, None, None, None, None
         if step.numel() == 1 and push is None:
             by_step = -ctx.moved * grad_cost / step
         else:  # the cost has no scale: it falls as the step grows
             extra = (extended - grad).float() * levels
             axes = [n for n in range(levels.dim()) if n != 2]
             by_step = -(extra.sum() if step.numel() == 1 else extra.sum(axes))
-        return extended, by_step.reshape(step.shape).to(step.dtype), None, None, None, None
+        return extended, by_step.reshape(step.shape).to(step.dtype), None, None, None
 
 
 def _along_channels(step: Tensor, levels: Tensor) -> Tensor:

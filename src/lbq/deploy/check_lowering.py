@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lbq.deploy.capture import eval_mode
 from lbq.deploy.lowering import LoweredNeuron, Lowering
@@ -50,7 +51,7 @@ def check_agreement(
     inputs = _two_samples(example, batch_axis)
     dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
     eager = torch.compiler.set_stance("force_eager") if dynamo else nullcontext()
-    with eval_mode(model), eager, in_float64(model):
+    with eval_mode(model), eager, in_float64(model), _KeepsFloat64():
         try:
             lowering = lower()
             network, neurons = lowering.network, lowering.neurons
@@ -62,11 +63,53 @@ def check_agreement(
             if isinstance(error, LoweringError):
                 raise
             what = str(error).partition("\n")[0]
+            advice = "; create tensors in forward with dtype=x.dtype" if "dtype" in what else ""
             raise LoweringError(
                 f"the model could not be compared with its lowered form, in float64 and for a "
-                f"batch of two: {what}"
+                f"batch of two: {what}{advice}"
             ) from error
-    _compare(neurons, by_model, by_network)
+    try:
+        _compare(neurons, by_model, by_network)
+        _compare_outputs(neurons, answers, expected)
+    except LoweringError:
+        _check_finite(model, example)
+        raise
+
+
+class _KeepsFloat64(TorchFunctionMode):
+    """Takes conversions to float32, such as ``x.float()``, as conversions to float64."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.float:
+            return args[0].double()
+        if func in (Tensor.to, Tensor.type):
+            args = tuple(_wide(each) for each in args)
+            kwargs = {name: _wide(each) for name, each in (kwargs or {}).items()}
+        return func(*args, **(kwargs or {}))
+
+
+def _wide(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+def _check_finite(model: nn.Module, example: Tensor) -> None:
+    """Raise if a NaN or an infinity is why two values differ."""
+    tensors = {"the example": example, **model.state_dict()}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            wrong = int((~tensor.isfinite()).sum())
+            raise LoweringError(
+                f"{name} holds a NaN or an infinity ({wrong} of {tensor.numel()} values); load a "
+                f"checkpoint from before the training diverged, or check what prepares the inputs"
+            ) from None
+
+
+def _compare_outputs(
+    neurons: dict[str, LoweredNeuron], answers: list[Tensor], expected: list[Tensor]
+) -> None:
+    """Raise for the first output that differs."""
     for answer, right in zip(answers, expected, strict=True):
         if answer.shape != right.shape or not _is_close(answer, right):
             last = list(neurons)[-1] if neurons else "its input"

@@ -14,7 +14,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lbq.deploy.graph import INPUT, Agreement, LoweredNetwork, NodeRef, prove
+from lbq.deploy.graph import (
+    INPUT,
+    Agreement,
+    LoweredNetwork,
+    NodeRef,
+    output_intervals,
+    prove,
+)
 from lbq.deploy.lower import lower
 from lbq.deploy.operators import (
     PIXEL_MAX,
@@ -44,8 +51,10 @@ _MAX_SHARE_NOT_BYTES = 0.05
 """Warn if a larger share of the calibration values are no bytes."""
 _BATCH = 64
 """Samples that are compared at once."""
-MAX_SHIFT = 8
-"""Decays are multiples of 1 / 2**8."""
+_SHIFTS = range(8, 17)
+"""Decays are multiples of 1 / 2**8, or of up to 1 / 2**16 where that is too coarse."""
+_MAX_DEVIATION = 0.01
+"""Share by which a rounded decay may change the membrane that a constant current leaves."""
 _CLIP_SHARES = tuple(1 - k / 40 for k in range(21))
 """Candidate clipping points, as shares of the largest weight."""
 
@@ -290,7 +299,54 @@ def _rounded(
             made = node
         integers.add(ref.path, made, *ref.inputs)
     prove(integers)
+    _refine_decays(integers, {path: float(node.decay) for path, node in network.neurons()})
     return integers
+
+
+def _refine_decays(integers: LoweredNetwork, decays: dict[str, float]) -> None:
+    """Give decays more bits where 8 are too coarse, as far as the proof allows; else warn."""
+    timesteps = integers.timesteps
+    coarse = {
+        ref.path: (ref.inputs[0], node)
+        for ref, node in integers.nodes()
+        if isinstance(node, IntegerNeuron)
+        and not _is_near(decays[ref.path], node.rounded_decay, timesteps)
+    }
+    ranges = output_intervals(integers) if coarse else {}
+    for path, (entering, first) in coarse.items():
+        decay = decays[path]
+        finer = (first.with_decay(*decay_as_fraction(decay, max_shift=n)) for n in _SHIFTS[1:])
+        fitting = [first, *(each for each in finer if each.fits(ranges[entering], timesteps))]
+        near = (each for each in fitting if _is_near(decay, each.rounded_decay, timesteps))
+        best = min(fitting, key=lambda each: _deviation(decay, each.rounded_decay, timesteps))
+        node = next(near, best)
+        integers.set_submodule(path, node)
+        deviation = _deviation(decay, node.rounded_decay, timesteps)
+        if deviation > _MAX_DEVIATION:
+            warnings.warn(
+                f"{path} has a decay of {decay:.7g}, in integers {node.multiplier} / "
+                f"2**{node.shift} = {node.rounded_decay:.7g}: after {timesteps} timesteps its "
+                f"membrane can differ by {deviation:.1%}. Decays have up to 16 bits, and their "
+                f"product with a membrane must fit 32 bits: use fewer bits for the weights or "
+                f"fewer timesteps, or train with a decay that is a multiple of 1 / 256",
+                stacklevel=6,
+            )
+    prove(integers)
+
+
+def _is_near(decay: float, rounded_decay: float, timesteps: int) -> bool:
+    """Return whether a rounded decay will do for so many timesteps; a leak must stay a leak."""
+    is_leak_lost = timesteps > 1 and decay < 1 <= rounded_decay
+    return not is_leak_lost and _deviation(decay, rounded_decay, timesteps) <= _MAX_DEVIATION
+
+
+def _deviation(decay: float, rounded_decay: float, timesteps: int) -> float:
+    """Return by what share the membrane differs that a constant current leaves in the end."""
+    exact, found = (
+        timesteps if share == 1 else (1 - share**timesteps) / (1 - share)
+        for share in (decay, rounded_decay)
+    )
+    return abs(found / exact - 1)
 
 
 def _readout(network: LoweredNetwork, path: str) -> Readout:
@@ -331,7 +387,7 @@ def _shortcut(node: Shortcut, unit: Tensor) -> Shortcut:
 
 
 def _neuron(node: LevelNeuron, unit: Tensor) -> IntegerNeuron:
-    multiplier, shift = decay_as_fraction(float(node.decay), max_shift=MAX_SHIFT)
+    multiplier, shift = decay_as_fraction(float(node.decay), max_shift=_SHIFTS[0])
     return IntegerNeuron(
         (node.thresholds.double() / unit).ceil().clamp(max=2**30).to(torch.int32),
         multiplier=multiplier,
@@ -386,7 +442,8 @@ def _first_synapse(node: Synapse, black: Tensor, unit: Tensor, *, path: str) -> 
         if bool(torch.isclose(flat, flat[:, :1], rtol=0, atol=1e-12).all()):
             offset = flat[:, 0]
         old = torch.zeros(len(weight)).double() if bias is None else bias.double()
-        bias = offset + old.reshape(-1, *[1] * (offset.dim() - 1))
+        axes = max(offset.dim(), old.dim())  # either is a number per channel, or a map
+        bias = _with_axes(offset, axes) + _with_axes(old, axes)
     per_input = unit.flatten()
     if not node.is_linear:
         per_channel = unit[0].flatten(1)
@@ -398,6 +455,11 @@ def _first_synapse(node: Synapse, black: Tensor, unit: Tensor, *, path: str) -> 
             )
     weight = _scale_inputs(weight, per_input, node.groups)
     return node.with_numbers(weight, bias, max_input=PIXEL_MAX)
+
+
+def _with_axes(per_channel: Tensor, axes: int) -> Tensor:
+    """Return ``[C]`` as ``[C, 1, ...]`` with so many axes; maps have them already."""
+    return per_channel.reshape(*per_channel.shape, *[1] * (axes - per_channel.dim()))
 
 
 def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:

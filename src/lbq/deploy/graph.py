@@ -305,12 +305,17 @@ def prove(network: LoweredNetwork) -> dict[str, Bound]:
 
 def output_ranges(network: LoweredNetwork) -> dict[str, tuple[int, int]]:
     """Return the smallest and largest integer that every node of an integer network gives."""
-    return {path: outer.extremes() for path, (_, outer) in _intervals(network).items()}
+    return {path: outer.extremes() for path, outer in output_intervals(network).items()}
+
+
+def output_intervals(network: LoweredNetwork) -> dict[str, Interval]:
+    """Return the interval of every node's output in an integer network, per channel."""
+    return {path: outer for path, (_, outer) in _intervals(network).items()}
 
 
 def membrane_bounds(network: LoweredNetwork) -> dict[str, list[Interval]]:
     """Return the interval of every neuron's membranes, per timestep and channel."""
-    outer = {path: interval for path, (_, interval) in _intervals(network).items()}
+    outer = output_intervals(network)
     return {
         ref.path: membrane_intervals(node, outer[ref.inputs[0]], network.timesteps)[0]
         for ref, node in network.nodes()

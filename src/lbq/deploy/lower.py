@@ -21,7 +21,8 @@ def lower(
 ) -> LoweredNetwork:
     """Convert a trained network to an equivalent one with integer levels between its layers.
 
-    Batch norms are folded and steps absorbed in float64; the result has the model's dtype. The same
+    Batch norms are folded and steps absorbed in float64. The result has the dtype of the model's
+    parameters, but at least float32: that of a float16 or bfloat16 model is float32. The same
     lowering in float64 is compared with the model: currents and levels of every neuron, and the
     outputs, for one sample of the example and a random one, with the same noise on the currents of
     both so that every neuron emits. A difference beyond rounding raises an error with the path of

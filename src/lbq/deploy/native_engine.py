@@ -241,7 +241,7 @@ class NativeEngine:
 
         Args:
             inputs: ``[B, ...]``, or ``[T, B, ...]`` if the network takes frames.
-            carries: state of the neurons, updated in ref; None starts at rest.
+            carries: state of the neurons, updated in place; None starts at rest.
             timesteps: length of this part of a stream; None for all, or the number of frames.
             threads: None for torch's number.
             watch: called with every layer, timestep and level.

@@ -58,7 +58,7 @@ def planes_product(node: Multiplying, *levels: Tensor) -> Tensor:
     """
 
     def add_up(multiply: Callable[[Tensor], Tensor], sizes: Tensor) -> Tensor:
-        planes = to_planes(sizes, num_planes(max(1, int(sizes.max()))))
+        planes = to_planes(sizes, num_planes(max(1, int(sizes.max()) if sizes.numel() else 1)))
         product = bit_sparse_product(multiply, planes, dtype=torch.uint8)
         return product.to(torch.int32) if is_integer else product
 

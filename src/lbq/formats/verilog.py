@@ -72,6 +72,33 @@ FIELDS = (
     "is_sum",
     "adds",
 )
+_KEYWORDS = frozenset(
+    """
+    accept_on alias always always_comb always_ff always_latch and assert assign assume automatic
+    before begin bind bins binsof bit break buf bufif0 bufif1 byte case casex casez cell chandle
+    checker class clocking cmos config const constraint context continue cover covergroup
+    coverpoint cross deassign default defparam design disable dist do edge else end endcase
+    endchecker endclass endclocking endconfig endfunction endgenerate endgroup endinterface
+    endmodule endpackage endprimitive endprogram endproperty endsequence endspecify endtable
+    endtask enum event eventually expect export extends extern final first_match for force
+    foreach forever fork forkjoin function generate genvar global highz0 highz1 if iff ifnone
+    ignore_bins illegal_bins implements implies import incdir include initial inout input inside
+    instance int integer interconnect interface intersect join join_any join_none large let
+    liblist library local localparam logic longint macromodule matches medium modport module
+    nand negedge nettype new nexttime nmos nor noshowcancelled not notif0 notif1 null or output
+    package packed parameter pmos posedge primitive priority program property protected pull0
+    pull1 pulldown pullup pulsestyle_ondetect pulsestyle_onevent pure rand randc randcase
+    randsequence rcmos real realtime ref reg reject_on release repeat restrict return rnmos
+    rpmos rtran rtranif0 rtranif1 s_always s_eventually s_nexttime s_until s_until_with scalared
+    sequence shortint shortreal showcancelled signed small soft solve specify specparam static
+    string strong strong0 strong1 struct super supply0 supply1 sync_accept_on sync_reject_on
+    table tagged task this throughout time timeprecision timeunit tran tranif0 tranif1 tri tri0
+    tri1 triand trior trireg type typedef union unique unique0 unsigned until until_with untyped
+    use uwire var vectored virtual void wait wait_order wand weak weak0 weak1 while wildcard
+    wire with within wor xnor xor
+    """.split()  # noqa: SIM905
+)
+"""Of SystemVerilog (IEEE 1800-2017), which has those of Verilog-2005."""
 _RESETS = ("event", "level", "none", "zero")
 _OPS = {"end": 0, "start": 1, "synapse": 2, "neuron": 3, "pool": 4, "add": 5, "read": 6}
 
@@ -89,9 +116,15 @@ def export_verilog(network: LoweredNetwork, path: Path, *, samples: Tensor | Non
     """
     path = Path(path)
     name, folder = path.stem, path.parent
-    if path.suffix != ".v" or not re.fullmatch(r"[a-zA-Z_]\w*", name):
+    if path.suffix != ".v" or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
         raise ParameterError(
-            f"the design is a .v file with the name of its module, letters and digits; got {path}"
+            f"the design is a .v file with the name of its module: letters a to z, digits and '_', "
+            f"not a digit first; got {path}"
+        )
+    if name in _KEYWORDS:
+        raise ParameterError(
+            f"{name!r} is a keyword of Verilog or SystemVerilog, so no tool reads a module of that "
+            f"name; got {path}, choose another such as {name}_net.v"
         )
     if not network.is_integer:
         raise LoweringError(

@@ -32,32 +32,40 @@ class LevelCost:
     Args:
         fan_out: of every place, ``[*n]`` or what broadcasts to it.
         table: cost of the levels 0..N, that of 0 being 0. A negative level costs as a positive one.
+        is_signed: whether there are negative levels.
     """
 
     fan_out: Tensor
     table: Tensor
+    is_signed: bool = False
 
     @cached_property
     def slope(self) -> Tensor:
         """Return how the expected cost grows with every level, under noise of up to one step.
 
         The mean of c(floor(u + e)) over e in [-1, 1] has the slope (c(S + 1) - c(S - 1)) / 2 in u,
-        S being floor(u). Levels stay within 0..N.
+        S being floor(u). Levels stay within 0..N; :meth:`slopes` has the sign of negative ones.
         """
         above = torch.cat([self.table[1:], self.table[-1:]])
         below = torch.cat([self.table[:1], self.table[:-1]])
         return (above - below) / 2
 
+    def cost(self, levels: Tensor) -> Tensor:
+        """Return the cost of levels ``[..., *n]``, all together."""
+        costs = self.table.to(levels.device)[levels.abs().int()]
+        return (costs * self.fan_out.to(levels.device)).sum()
+
+    def slopes(self, levels: Tensor) -> Tensor:
+        """Return how the cost of each of ``[..., *n]`` grows; with signs, away from zero."""
+        slope = self.slope.to(levels.device)[levels.abs().int()]
+        slope = slope * levels.sign() if self.is_signed else slope
+        return slope * self.fan_out.to(levels.device)
+
     def sums(self, levels: Tensor) -> LevelSums:
         """Return the sums over levels ``[T, B, *n]``."""
         if not self._is_native(levels):
-            index, fan_out = levels.abs().int(), self.fan_out.to(levels.device)
-            table, slope = self.table.to(levels.device), self.slope.to(levels.device)
-            return LevelSums(
-                (table[index] * fan_out).sum(),
-                (slope[index] * index * fan_out).sum(),
-                (levels != 0).sum(),
-            )
+            moved = (self.slopes(levels) * levels).sum()
+            return LevelSums(self.cost(levels), moved, (levels != 0).sum())
         sums = torch.empty(3, dtype=torch.float64)
         torch.ops.lbq.cost_sums(levels, self._in_memory(levels), *self._entries, self._most, sums)
         return LevelSums(*sums)
@@ -66,9 +74,7 @@ class LevelCost:
         """Return ``grad`` plus the slope of the cost at every level, times ``scale``."""
         is_same = grad.stride() == levels.stride() and grad.dtype in native_scan.DTYPES
         if not (is_same and scale.numel() == 1 and self._is_native(levels)):
-            slope = self.slope.to(levels.device)[levels.abs().int()]
-            slope = slope * levels.sign() if levels.dtype == torch.int8 else slope
-            return grad + (slope * self.fan_out.to(levels.device) * scale).to(grad.dtype)
+            return grad + (self.slopes(levels) * scale).to(grad.dtype)
         summed = torch.empty_strided(grad.shape, grad.stride(), dtype=grad.dtype)
         fan_out, factor = self._in_memory(levels), float(scale)
         torch.ops.lbq.cost_backward(

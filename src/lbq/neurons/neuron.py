@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,17 @@ class Neuron(nn.Module):
         self.emit = nn.Identity()
         self.output = nn.Identity()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        fixed = type(self).scan.__module__.startswith("lbq.") and name in _FIXED
+        argument = type(self).__module__.startswith("lbq.") and name in _ARGUMENTS
+        if argument or (fixed and hasattr(self, name)):
+            raise ParameterError(
+                f"{name} of a {type(self).__name__} is fixed when it is constructed, and setting "
+                f"it later would have no effect, got {name}={value!r}; construct the neuron with "
+                f"{type(self).__name__}({name}=...) and put it in place of this one"
+            )
+        super().__setattr__(name, value)
+
     def forward(self, currents: Currents) -> Bursts:
         """Return the bursts of a whole sequence, from rest."""
         if self.training and not torch.compiler.is_compiling():
@@ -80,6 +92,15 @@ def warn_without_time(currents: Currents) -> None:
         _warned.append(maker)
 
 
+_FIXED = frozenset({"max_level", "surrogate"})
+"""Attributes from which a neuron derives others while it is constructed."""
+_ARGUMENTS = frozenset(
+    {
+        *("tau", "learn_decay", "reset_mode", "detach_reset", "detach_carry", "keep"),
+        *("sharpness", "first_threshold", "is_normalised"),
+    }
+)
+"""Arguments of the library's neurons that are no attributes."""
 _BATCH_FIRST = ("Convolution", "NativeBatchNorm", "CudnnBatchNorm", "Addmm", "Mm")
 _warned: list[str] = []
 

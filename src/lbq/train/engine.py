@@ -26,6 +26,7 @@ from lbq.errors import NonFiniteError, ParameterError, RecipeError, RunError
 from lbq.kernels.burst_packing import pack_bursts
 from lbq.neurons.calibrate import calibrate_steps
 from lbq.ranges import Range, check_ranges
+from lbq.train.callable_digest import callable_digest
 from lbq.train.checkpoint import Saver, TrainingState
 from lbq.train.distributed import ProcessGroup, is_first_process, open_process_group
 from lbq.train.evaluation import Evaluation, evaluate
@@ -222,7 +223,11 @@ class Task:
             "config": to_document(self.config),
             "structure": structure_digest(self.model),
             "loss": None if self.loss is None else _name_of(self.loss),
+            "loss_code": None if self.loss is None else callable_digest(self.loss),
             "metrics": sorted(self.metrics),
+            "metrics_code": {
+                name: callable_digest(metric) for name, metric in sorted(self.metrics.items())
+            },
         }
 
 
@@ -235,6 +240,19 @@ def _check_model(model: nn.Module) -> None:
         )
     if not any(parameter.requires_grad for parameter in parameters):
         raise ParameterError("the model has no parameters to train")
+
+
+def _log_compared_by_name(task: Task, metadata: Document) -> None:
+    """Say which of the caller's functions a resumed run can only compare by name."""
+    digests = {"loss": metadata["loss_code"]} if task.loss is not None else {}
+    digests |= {f"metric {name!r}": found for name, found in metadata["metrics_code"].items()}
+    hidden = [name for name, found in digests.items() if found is None]
+    if hidden:
+        _log.warning(
+            "the %s has no Python code to compare when the run is resumed: only its name is "
+            "compared",
+            " and the ".join(hidden),
+        )
 
 
 def _name_of(function: Any) -> str:
@@ -329,6 +347,8 @@ class _Attempt:
             return self._outcome("already finished")
         if self.group.is_first:
             self.folder.write_settings(self.task.recipe or self.config)
+        if self.group.is_first and self.task.recipe is None:
+            _log_compared_by_name(self.task, self.metadata)
         self._log_start("resume" if is_resumed else "start")
         if self.saver is not None and not is_resumed and self.task.recipe is None:
             # a recipe builds the same weights again, a caller may not

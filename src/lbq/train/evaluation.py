@@ -11,7 +11,7 @@ from lbq.data.sampler import RandomStream, random_bits
 from lbq.data.user_data import UserData
 from lbq.errors import RunError, ShapeError
 from lbq.train.distributed import ProcessGroup
-from lbq.train.loss import Loss, Metric, batch_loss, check_metrics
+from lbq.train.loss import Loss, Metric, answer_of, batch_loss, check_metrics
 from lbq.train.optim import Precision
 from lbq.train.prefetch import prefetch_to_device
 
@@ -107,7 +107,7 @@ def evaluate(
                 break
             seed_model(RandomStream.EVALUATION, seed=seed, step=0, part=int(ids[0]))
             with precision.autocast():
-                output = model(x)
+                output = answer_of(model, x)
             found = [batch_loss(output, target, loss)]
             found += [_sum_metric(name, each, output, target) for name, each in metrics.items()]
             totals += torch.stack([value.double() for value in found])

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.errors import ParameterError, ShapeError
+from lbq.errors import LBQError, ParameterError, ShapeError
 
 LossKind = Literal["mean", "tet"]
 
@@ -98,6 +99,7 @@ class ModelWithLoss(nn.Module):
         self.loss = loss
         self.accuracy = accuracy
         self.penalty = penalty
+        self._has_run = False
 
     def forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss of a batch and the number of correct predictions, as tensors.
@@ -108,15 +110,21 @@ class ModelWithLoss(nn.Module):
                 probabilities ``[B, classes]``.
         """
         if self.loss is not None:
-            output = self.model(inputs)
+            output = self._answer(self.model, inputs)
             loss = _check_scalar(self.loss(output, target))
         elif self.kind == "mean":
-            output = logits_of_batch(self.model(inputs), target)
+            output = logits_of_batch(self._answer(self.model, inputs), target)
             loss = self._cross_entropy(output, target)
         else:
             over_time = self._logits_over_time(inputs)  # [T, B, classes]
             losses = [self._cross_entropy(logits, target) for logits in over_time.unbind(0)]
             loss, output = sum(losses[1:], start=losses[0]) / len(losses), over_time.mean(0)
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise ParameterError(
+                "the loss has no gradient, so nothing would be trained: compute it from the "
+                "output of the model by torch operations, without detach(), item() or "
+                "torch.no_grad(), in the loss and in the model"
+            )
         if self.penalty is not None:
             loss = loss + self.penalty()
         if self.accuracy is None:
@@ -125,11 +133,19 @@ class ModelWithLoss(nn.Module):
             output = output.detach()
         return loss, self.accuracy(output, target).sum()
 
+    def _answer(self, model: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+        """Run the model; its first batch shows whether it takes such inputs at all."""
+        if self._has_run:
+            return model(inputs)
+        output = answer_of(model, inputs)
+        self._has_run = True
+        return output
+
     def _cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
         return cross_entropy(logits, target, label_smoothing=self.label_smoothing)
 
     def _logits_over_time(self, inputs: Tensor) -> Tensor:
-        over_time = getattr(self.model, "logits_over_time", self.model)(inputs)
+        over_time = self._answer(getattr(self.model, "logits_over_time", self.model), inputs)
         if not isinstance(over_time, Tensor) or over_time.dim() != 3:
             raise ShapeError(
                 f'loss="tet" needs logits at every timestep, [T, B, classes], got '
@@ -137,6 +153,20 @@ class ModelWithLoss(nn.Module):
                 f"method logits_over_time"
             )
         return over_time
+
+
+def answer_of(model: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+    """Run a model on a batch; raise ShapeError if it does not take inputs of this kind."""
+    try:
+        return model(inputs)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, LBQError | torch.OutOfMemoryError):
+            raise
+        what = str(error).strip().partition("\n")[0]
+        raise ShapeError(
+            f"the model cannot take a batch of {inputs.dtype} {list(inputs.shape)}: {what}; pass "
+            f"samples of the shape and dtype that it takes, such as float32"
+        ) from error
 
 
 def batch_loss(output: Any, target: Tensor, loss: Loss | None) -> Tensor:

@@ -17,6 +17,8 @@ from lbq.errors import RunError
 
 _PACKAGE = Path(lbq.__file__).parent
 _COMPARED = ("recipe", "config", "structure", "loss", "metrics", "code", "data", "versions")
+_COMPARED_IF_STORED = ("loss_code", "metrics_code")
+"""Runs of version 0.2 have no digests of loss and metrics: their names are compared."""
 
 _NO_SETTINGS = ("training", "preprocessing")
 
@@ -111,7 +113,8 @@ def check_same_run(then: Document, now: Document, *, allowed: Collection[str]) -
             f"the folder holds a run of {kinds['config' in then]}, which {kinds['config' in now]} "
             f"cannot continue; choose another folder (--out)"
         )
-    before, after = ({key: metadata.get(key) for key in _COMPARED} for metadata in (then, now))
+    compared = [*_COMPARED, *(key for key in _COMPARED_IF_STORED if key in then)]
+    before, after = ({key: metadata.get(key) for key in compared} for metadata in (then, now))
     is_moved = before["data"] == after["data"]
     changed = {
         key: f"{key}: {old!r} -> {new!r}"

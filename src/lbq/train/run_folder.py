@@ -100,7 +100,14 @@ class RunFolder:
                 f"training locks its folder with fcntl, which {sys.platform} does not have; use "
                 f"Linux or macOS, or your own training loop around lbq.models"
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            found = "a link to nothing" if self.path.is_symlink() else "a file"
+            what = f"it is {found}" if isinstance(error, FileExistsError) else error.strerror
+            raise RunError(
+                f"{self.path} cannot be the folder of a run: {what}; choose another folder (--out)"
+            ) from error
         with _held_once(self.path), _open_lock(self.path / "lock") as descriptor:
             end = time.monotonic() + wait_s
             while not _try_lock(descriptor):
@@ -340,14 +347,16 @@ def evaluate_run(
         progress: called after every batch with the samples done and the total of this process.
     """
     run = load_run(out, step=step)
-    recipe = run.recipe
-    data_config = recipe.data
-    if source is not None:
-        data_config = replace(data_config, source=source)
-    data = open_data(data_config, cache)
+    data = open_run_data(run, cache=cache, source=source)
     return evaluate_model(
         run, data, device=device, workers=workers, timeout_s=timeout_s, progress=progress
     )
+
+
+def open_run_data(run: Run, *, cache: str | Path, source: str | None = None) -> Data:
+    """Open the data of a run by recipe, at another place if ``source`` names one."""
+    config = run.recipe.data
+    return open_data(config if source is None else replace(config, source=source), cache)
 
 
 def evaluate_model(

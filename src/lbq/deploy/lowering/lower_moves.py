@@ -211,6 +211,12 @@ def pad(context: Context, call: Call) -> Symbolic:
         return context.symbolic(source)
     signal = context.signal_of(source, repeat=False)
     first, rank = signal.layout.first_own, len(source.shape)
+    outer = pairs[rank - first :]
+    if any(map(any, outer)):
+        context.refuse(
+            call, "it adds zeros to the axis of time or of the batch; pad axes of space only"
+        )
+    pairs = pairs[: rank - first]
     signal = context.as_axes(call, signal, first)
     before, after = [0] * (rank - first), [0] * (rank - first)
     for axis, (low, high) in enumerate(pairs, 1):

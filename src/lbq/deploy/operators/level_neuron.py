@@ -265,6 +265,27 @@ class IntegerNeuron(LevelNeuron):
         if self.resets_after_decay:
             self._check_reset_after_decay()
 
+    @property
+    def rounded_decay(self) -> float:
+        """The decay, exactly."""
+        return self.multiplier / 2**self.shift
+
+    def with_decay(self, multiplier: int, shift: int) -> "IntegerNeuron":
+        """Return the same neuron with another decay."""
+        return IntegerNeuron(
+            self.thresholds,
+            multiplier=multiplier,
+            shift=shift,
+            reset_amount=self.reset_amount,
+            reset=self.reset,
+            resets_after_decay=self.resets_after_decay,
+        )
+
+    def fits(self, currents: Interval, timesteps: int) -> bool:
+        """Return whether no result can overflow, given the interval of its currents."""
+        membranes, others = membrane_intervals(self, currents, timesteps)
+        return _fits([*membranes, *others])
+
     def bound(
         self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
     ) -> tuple[Interval | None, Interval]:
