@@ -24,7 +24,7 @@ class _Noun(type):
 
 
 class _Named:
-    """Stands for jaxtyping's types, so that signatures show the nouns with which they are written."""
+    """Stands for jaxtyping's types, so that signatures show the nouns they are written with."""
 
     def __class_getitem__(cls, of: tuple[type, str]) -> _Noun:
         return _Noun("Tensor", (), {"axes": of[1], "__module__": "torch"})
@@ -97,7 +97,13 @@ _UNREADABLE = re.compile(r"= (?:<[^<>]*(?:<\w+>)?[^<>]*>|Ellipsis\b)")
 
 
 def show_what_can_be_passed(
-    _app: Any, what: str, _name: str, shown: Any, _options: Any, signature: str | None, returned: str | None
+    _app: Any,
+    what: str,
+    _name: str,
+    shown: Any,
+    _options: Any,
+    signature: str | None,
+    returned: str | None,
 ) -> tuple[str, str | None] | None:
     """Leave out of a signature what tells a reader nothing.
 

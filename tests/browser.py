@@ -25,16 +25,18 @@ function measured(page, width) {
     each.getClientRects().length && !each.parentElement.closest("svg"));
   for (const each of shown) {
     const {overflowX} = getComputedStyle(each);
-    const name = each.tagName + "." + each.getAttribute("class") + " " + each.textContent.slice(0, 60);
+    const box = each.getBoundingClientRect();
     const hides = ["hidden", "clip"].includes(overflowX) && each.scrollWidth > each.clientWidth + 1;
-    if (each.getBoundingClientRect().right > width + 1 ? !scrolls(each) : hides) found.cut.push(name);
+    if (box.right > width + 1 ? !scrolls(each) : hides)
+      found.cut.push(`${each.tagName} ${each.getAttribute("class")} ${each.textContent.slice(0, 60)}`);
     const natural = each.naturalWidth || (each.viewBox && each.viewBox.baseVal.width * 4 / 3) || 0;
-    const drawn = each.getBoundingClientRect().width;
-    if (drawn < 0.9 * Math.min(natural, 700)) found.shrunk.push(`${each.id || each.src || each.tagName}: ${drawn} of ${natural} px`);
+    if (box.width < 0.9 * Math.min(natural, 700))
+      found.shrunk.push(`${each.src || each.tagName}: ${box.width} of ${natural} px`);
     if (["TD", "TH"].includes(each.tagName) && each.textContent.trim().length <= 20) {
       const text = page.createRange();
       text.selectNodeContents(each);
-      if (text.getBoundingClientRect().height > 2 * parseFloat(getComputedStyle(each).fontSize) + 12)
+      const size = parseFloat(getComputedStyle(each).fontSize);
+      if (text.getBoundingClientRect().height > 2 * size + 12)
         found.broken.push(each.textContent.trim());
     }
   }
