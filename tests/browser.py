@@ -28,7 +28,7 @@ function measured(page, width) {
     const box = each.getBoundingClientRect();
     const hides = ["hidden", "clip"].includes(overflowX) && each.scrollWidth > each.clientWidth + 1;
     if (box.right > width + 1 ? !scrolls(each) : hides)
-      found.cut.push(`${each.tagName} ${each.getAttribute("class")} ${each.textContent.slice(0, 60)}`);
+      found.cut.push(`${each.tagName} ${each.className} ${each.textContent.slice(0, 60)}`);
     const natural = each.naturalWidth || (each.viewBox && each.viewBox.baseVal.width * 4 / 3) || 0;
     if (box.width < 0.9 * Math.min(natural, 700))
       found.shrunk.push(`${each.src || each.tagName}: ${box.width} of ${natural} px`);

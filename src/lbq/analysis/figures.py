@@ -37,6 +37,7 @@ try:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
+    from matplotlib.transforms import BboxBase
 except ImportError as error:
     raise MissingExtraError("figures need matplotlib: pip install 'lbq[report]'") from error
 
@@ -347,7 +348,7 @@ def draw_groups(
         spread = [deviation for _, _, deviation in points]
         _spreads(axes, x, y, title, index, y=spread, line=":" if index == 0 else "")
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.set_xlim(min(0, 1.12 * axes.dataLim.x0), 1.12 * axes.dataLim.x1)
+    axes.set_xlim(1.12 * min(0, axes.dataLim.x0), 1.12 * max(0, axes.dataLim.x1))
     axes.margins(y=0.2)
     figure.legend(loc="outside upper center", ncols=3)
     every = [point for points in groups.values() for point in points]
@@ -388,14 +389,18 @@ def _places_of_names(
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # places the axes
-    dot, inside = figure.dpi / 72, axes.get_window_extent().extents.tolist()
-    to_pixels = axes.transData.transform
-    centres = [tuple(to_pixels((x, y)).tolist()) for _, (x, _), (y, _) in points]
+    dot, frame = figure.dpi / 72, axes.get_window_extent()
+
+    def pixels(x: float, y: float) -> tuple[float, float]:
+        across, up = axes.transData.transform((x, y))
+        return float(across), float(up)
+
+    centres = [pixels(x, y) for _, (x, _), (y, _) in points]
     taken = [_box(*centre, 3 * dot, 3 * dot) for centre in centres]
     for _, (x, _), (y, deviation) in points:
-        taken += _boxes_along(to_pixels((x, y - deviation)), to_pixels((x, y + deviation)), dot)
+        taken += _boxes_along(pixels(x, y - deviation), pixels(x, y + deviation), dot)
     for start, end in itertools.pairwise(line):
-        taken += _boxes_along(to_pixels(start), to_pixels(end), dot)
+        taken += _boxes_along(pixels(*start), pixels(*end), dot)
     names: list[_Box] = []
     found: list[tuple[tuple[float, float], bool]] = []
     for (name, _, _), centre in zip(points, centres, strict=True):
@@ -403,7 +408,7 @@ def _places_of_names(
         size = measured.get_window_extent()
         measured.remove()
         others = [other for other in centres if other != centre]
-        free = _free_boxes(centre, (size.width, size.height), inside, [*taken, *names], dot)
+        free = _free_boxes(centre, (size.width, size.height), frame, [*taken, *names], dot)
         crossing = None
         for box, is_far in free:
             middle = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
@@ -430,22 +435,21 @@ def _places_of_names(
 def _free_boxes(
     centre: Sequence[float],
     size: tuple[float, float],
-    inside: Sequence[float],
+    frame: BboxBase,
     taken: Sequence[_Box],
     dot: float,
 ) -> Iterator[tuple[_Box, bool]]:
     """List boxes around a point that cover nothing, the nearest first, and whether each is far."""
-    left, bottom, right, top = inside
     width, height = size
     distance = 5.0
-    while distance * dot < math.hypot(right - left, top - bottom):
+    while distance * dot < math.hypot(frame.width, frame.height):
         for angle in _ANGLES:
             x = centre[0] + math.cos(angle) * (width / 2 + distance * dot)
             y = centre[1] + math.sin(angle) * (height / 2 + distance * dot)
             box = _box(x, y, width / 2 + dot, height / 2 + dot)
-            if box[0] < left or box[1] < bottom or box[2] > right or box[3] > top:
-                continue
-            if not any(_overlap(box, each) for each in taken):
+            is_inside = frame.x0 <= box[0] and box[2] <= frame.x1
+            is_inside = is_inside and frame.y0 <= box[1] and box[3] <= frame.y1
+            if is_inside and not any(_overlap(box, each) for each in taken):
                 yield box, distance > _NEAR
         distance *= 1.3
 
