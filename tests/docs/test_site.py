@@ -102,8 +102,10 @@ def test_a_base_class_stands_before_the_classes_that_derive_from_it(signatures):
 
 
 def named(path):
-    """Import a class by its path; None for what is nested in another class."""
+    """Import a class by its path; None for what is nested in another class or has no path."""
     module, _, name = path.rpartition(".")
+    if not module:
+        return None
     try:
         return getattr(import_module(module), name, None)
     except ImportError:
