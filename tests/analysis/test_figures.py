@@ -1,3 +1,4 @@
+import itertools
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.patches import StepPatch
+from matplotlib.text import Text
 
 from lbq.analysis import figures
 from lbq.analysis.layer_stats import LayerLevels, LayerStep, LevelProfile, StepProfile
@@ -175,6 +177,38 @@ def test_bars_of_activity_and_spreads_of_channels_are_those_given(invented):
     (axes,) = figures.draw_steps(spread).axes
     ((low, high),) = (segment[:, 1] for segment in axes.collections[0].get_segments())
     assert (low, high) == pytest.approx((0.4, 0.9))
+
+
+def clustered(seed, num):
+    """Groups of points, most of them close together, with names of many lengths."""
+    random = np.random.default_rng(seed)
+    spread = random.choice([0.01, 0.3, 3.0])
+    places = [5, 80] + spread * random.standard_normal((num, 2))
+    names = ["abcdefghij klmnopq (r=10)"[: random.integers(2, 26)] for _ in range(num)]
+    points = [
+        (f"{i} {name}", (x, 0), (y, spread / 3))
+        for i, (name, (x, y)) in enumerate(zip(names, places.tolist(), strict=True))
+    ]
+    return {"a line": points[: num // 3], "others": points[num // 3 :]}
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("num", [3, 12, 30])
+def test_names_of_points_cover_neither_each_other_nor_the_points(seed, num):
+    groups = clustered(seed, num)
+    figure = figures.draw_groups(groups, "x", "y")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    boxes = [Text.get_window_extent(name) for name in axes.texts]
+    assert len(boxes) == num
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+    frame = axes.get_window_extent()
+    for box in boxes:
+        assert (frame.x0 <= box.x0, box.x1 <= frame.x1) == (True, True)
+        assert (frame.y0 <= box.y0, box.y1 <= frame.y1) == (True, True)
+        for x, y in ((x, y) for points in groups.values() for _, (x, _), (y, _) in points):
+            assert not box.contains(*axes.transData.transform((x, y)))
 
 
 def test_nothing_is_cut_off(invented):

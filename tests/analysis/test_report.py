@@ -1,23 +1,20 @@
 """The page as a browser shows it: Chromium, headless."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 
+import browser
 import pytest
 
 from lbq.analysis.html_page import POLICY
 from lbq.analysis.report import render
 
-CHROMIUM = shutil.which("chromium")
 PROBE = """<script>
 const seen = [...document.querySelectorAll("figure svg")].map(svg => {
   const box = svg.getBoundingClientRect(), style = getComputedStyle(svg);
   const paths = svg.querySelectorAll("path").length;
-  return [svg.parentElement.id, box.width, box.height, style.visibility, paths];
+  return [svg.closest("figure").id, box.width, box.height, style.visibility, paths];
 });
 const pre = document.createElement("pre");
 pre.id = "probe";
@@ -29,20 +26,12 @@ document.body.append(pre);
 @pytest.fixture(scope="module")
 def browse(tmp_path_factory):
     """Open a page of HTML; return what the browser wrote, and what its console says."""
-    if CHROMIUM is None:
-        assert "LBQ_REQUIRE_BROWSER" not in os.environ, "chromium is missing"
-        pytest.skip("needs chromium")
     folder = tmp_path_factory.mktemp("browser")
 
     def browse(html, *options):
         path = folder / "page.html"
         path.write_text(html)
-        command = [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-            f"--user-data-dir={folder / 'profile'}", "--window-size=1280,900", *options,
-            path.as_uri(),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+        done = browser.open_page(path, folder / "profile", *options)
         console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
         return done.stdout, console
 
@@ -85,6 +74,15 @@ def test_figures_are_visible_and_the_page_fits_the_window(browse, html, width):
         assert height > 0.11 * width, key
         assert visibility == "visible"
         assert num_paths > 20, key
+
+
+def test_a_phone_shows_figures_and_tables_in_their_size(html, tmp_path):
+    """What is wider than the window scrolls in a box of its own."""
+    page = tmp_path / "report.html"
+    page.write_text(html)
+    (layout,) = browser.layouts([page], tmp_path, width=400).values()
+    assert layout.width <= 400
+    assert (layout.cut, layout.shrunk, layout.broken) == ([], [], [])
 
 
 def test_the_page_opens_with_a_summary(invented):

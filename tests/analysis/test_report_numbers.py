@@ -169,7 +169,7 @@ def test_a_recipe_is_listed_setting_by_setting(tiny):
 
 
 def row(page, name):
-    line = next(line for line in page.splitlines() if f'class="text">{name}</th>' in line)
+    line = next(line for line in page.splitlines() if f'">{name}</th>' in line)
     return re.findall(r'(?:<data value="([^"]+)">|<td class="number">(-)</td>)', line)
 
 
@@ -239,7 +239,7 @@ def test_runs_on_different_data_are_flagged(invented):
     other = invented.run("two", provenance={"data": "b" * 64})
     page = report.render_comparison([same[0], other])
     assert "were not trained and tested on the same data" in page
-    line = next(line for line in page.splitlines() if 'class="text">data</th>' in line)
+    line = next(line for line in page.splitlines() if '">data</th>' in line)
     assert "&lt;nowhere&gt;, aaaaaaaa" in line
     assert "&lt;nowhere&gt;, bbbbbbbb" in line
 

@@ -51,6 +51,14 @@ def test_charts_are_the_numbers_of_the_tables():
     assert names >= {"N=1", "N=20", "T=1", "V1", "Binary LIF", "ANN"}
 
 
+def test_how_the_page_was_made_is_told_to_those_who_edit_it_only():
+    page = (ROOT / "docs" / "results.md").read_text()
+    comment, seen = page.split("-->", 1)
+    assert comment.startswith("<!-- Generated from the records in results/; do not edit.")
+    assert "python -m lbq_paper" not in seen
+    assert "do not edit" not in seen
+
+
 def test_columns_of_which_nothing_was_run_are_left_out(record, tmp_path):
     assert "full size |" not in (ROOT / "docs" / "results.md").read_text()
     record("ablation/V1/fixed", 0, 0.8)

@@ -6,8 +6,9 @@ of Okabe and Ito, safe for colour-blind readers; levels are shades of cividis, w
 
 import functools
 import io
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -36,6 +37,7 @@ try:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
+    from matplotlib.transforms import BboxBase
 except ImportError as error:
     raise MissingExtraError("figures need matplotlib: pip install 'lbq[report]'") from error
 
@@ -335,31 +337,146 @@ def draw_lines(series: Mapping[str, Mapping[float, Spread]], x_label: str, y_lab
 def draw_groups(
     groups: Mapping[str, Sequence[tuple[str, Spread, Spread]]], x_label: str, y_label: str
 ) -> Figure:
-    """Draw named points with bars for their spread, a colour per group; the first is a line."""
+    """Draw named points with bars for their spread, a colour per group; the first is a line.
+
+    No name covers another, a point, a bar or the line: the figure grows until all have room.
+    """
     figure = Figure(figsize=(NARROW, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for index, (title, points) in enumerate(groups.items()):
         x, y = [x for _, (x, _), _ in points], [y for _, _, (y, _) in points]
         spread = [deviation for _, _, deviation in points]
         _spreads(axes, x, y, title, index, y=spread, line=":" if index == 0 else "")
-        for name, (across, _), (up, _) in points:
-            is_up = bool(index % 2)  # groups that lie beside each other are named on two sides
-            axes.annotate(
-                name,
-                (across, up),
-                (1, 5) if is_up else (1, -6),
-                textcoords="offset points",
-                rotation=65 if is_up else -30,
-                rotation_mode="anchor",
-                va="bottom" if is_up else "top",
-                fontsize=7,
-                color="0.3",
-            )
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.set_xlim(0, 1.12 * axes.dataLim.x1)
+    axes.set_xlim(1.12 * min(0, axes.dataLim.x0), 1.12 * max(0, axes.dataLim.x1))
     axes.margins(y=0.2)
     figure.legend(loc="outside upper center", ncols=3)
+    every = [point for points in groups.values() for point in points]
+    line = [(x, y) for _, (x, _), (y, _) in next(iter(groups.values()), ())]
+    while (places := _places_of_names(axes, every, line)) is None:
+        figure.set_figheight(1.25 * figure.get_figheight())
+    for (name, (x, _), (y, _)), (offset, is_far) in zip(every, places, strict=True):
+        leader = {"arrowstyle": "-", "lw": 0.5, "color": "0.6", "shrinkA": 1, "shrinkB": 3}
+        axes.annotate(
+            _short(name),
+            (x, y),
+            offset,
+            textcoords="offset points",
+            arrowprops=leader if is_far else None,
+            in_layout=False,
+            **_NAME,
+        )
     return figure
+
+
+_NAME: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "color": "0.3"}
+_NEAR = 12
+"""Typographic points between a point and its name, beyond which a line leads to the name."""
+_ANGLES = tuple(math.radians(a) for a in (0, 180, 90, 270, *range(15, 360, 15)))
+_Box = tuple[float, float, float, float]
+"""Left, bottom, right and top in pixels."""
+
+
+def _places_of_names(
+    axes: Axes, points: Sequence[tuple[str, Spread, Spread]], line: Sequence[tuple[float, float]]
+) -> list[tuple[tuple[float, float], bool]] | None:
+    """Find for every point where its name covers nothing; None if there is no such place.
+
+    Returns:
+        for each the offset of the name's centre in typographic points, and whether it is so far
+        away that it needs a line to its point.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # places the axes
+    dot, frame = figure.dpi / 72, axes.get_window_extent()
+
+    def pixels(x: float, y: float) -> tuple[float, float]:
+        across, up = axes.transData.transform((x, y))
+        return float(across), float(up)
+
+    centres = [pixels(x, y) for _, (x, _), (y, _) in points]
+    taken = [_box(*centre, 3 * dot, 3 * dot) for centre in centres]
+    for _, (x, _), (y, deviation) in points:
+        taken += _boxes_along(pixels(x, y - deviation), pixels(x, y + deviation), dot)
+    for start, end in itertools.pairwise(line):
+        taken += _boxes_along(pixels(*start), pixels(*end), dot)
+    names: list[_Box] = []
+    found: list[tuple[tuple[float, float], bool]] = []
+    for (name, _, _), centre in zip(points, centres, strict=True):
+        measured = axes.text(0, 0, _short(name), **_NAME)
+        size = measured.get_window_extent()
+        measured.remove()
+        others = [other for other in centres if other != centre]
+        free = _free_boxes(centre, (size.width, size.height), frame, [*taken, *names], dot)
+        crossing = None
+        for box, is_far in free:
+            middle = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
+            leader = _boxes_along(centre, middle, 0.5 * dot) if is_far else []
+            if not is_far and any(_gap(box, other) < 1.5 * _gap(box, centre) for other in others):
+                continue  # it could be read as the name of another point
+            place = (box, middle, is_far, leader)
+            if any(_overlap(part, each) for part in leader for each in names):
+                crossing = crossing or place  # if there is nothing better: lines lie below names
+                continue
+            break
+        else:
+            if crossing is None:
+                return None
+            place = crossing
+        box, middle, is_far, leader = place
+        names.append(box)
+        taken += [part for part in leader if not any(_overlap(part, each) for each in names)]
+        offset = ((middle[0] - centre[0]) / dot, (middle[1] - centre[1]) / dot)
+        found.append((offset, is_far))
+    return found
+
+
+def _free_boxes(
+    centre: Sequence[float],
+    size: tuple[float, float],
+    frame: BboxBase,
+    taken: Sequence[_Box],
+    dot: float,
+) -> Iterator[tuple[_Box, bool]]:
+    """List boxes around a point that cover nothing, the nearest first, and whether each is far."""
+    width, height = size
+    distance = 5.0
+    while distance * dot < math.hypot(frame.width, frame.height):
+        for angle in _ANGLES:
+            x = centre[0] + math.cos(angle) * (width / 2 + distance * dot)
+            y = centre[1] + math.sin(angle) * (height / 2 + distance * dot)
+            box = _box(x, y, width / 2 + dot, height / 2 + dot)
+            is_inside = frame.x0 <= box[0] and box[2] <= frame.x1
+            is_inside = is_inside and frame.y0 <= box[1] and box[3] <= frame.y1
+            if is_inside and not any(_overlap(box, each) for each in taken):
+                yield box, distance > _NEAR
+        distance *= 1.3
+
+
+def _box(x: float, y: float, width: float, height: float) -> _Box:
+    """Return a box by its centre and half of its sides."""
+    return x - width, y - height, x + width, y + height
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _gap(box: _Box, point: Sequence[float]) -> float:
+    """Return the distance between a box and a point outside it."""
+    x, y = point
+    return math.hypot(max(box[0] - x, x - box[2], 0), max(box[1] - y, y - box[3], 0))
+
+
+def _boxes_along(start: Sequence[float], end: Sequence[float], dot: float) -> list[_Box]:
+    """Cover a straight line with small boxes."""
+    steps = math.ceil(math.dist(start, end) / (3 * dot)) or 1
+    ways = [i / steps for i in range(steps + 1)]
+    return [
+        _box(start[0] + way * (end[0] - start[0]), start[1] + way * (end[1] - start[1]), dot, dot)
+        for way in ways
+    ]
 
 
 def _spreads(

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from html import escape
 
 CSS = """
-:root { color-scheme: light dark; }
+:root { color-scheme: light dark; --page: #fff; --shade: #1b1f2440; }
 * { box-sizing: border-box; }
-body { margin: 0; background: #fff; color: #1b1f24;
+body { margin: 0; background: var(--page); color: #1b1f24;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", Arial, sans-serif; }
 main { max-width: 1080px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 30px; line-height: 1.2; margin: 0 0 4px; }
@@ -30,7 +30,11 @@ a { color: #005a8c; }
 figure { margin: 16px 0 8px; }
 figure svg { display: block; width: 100%; max-width: 960px; height: auto; }
 figcaption { font-size: 14px; max-width: 62em; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; background: /* shades at the edges beyond which there is more */
+  linear-gradient(90deg, var(--page) 40%, transparent) left / 32px 100% no-repeat local,
+  linear-gradient(270deg, var(--page) 40%, transparent) right / 32px 100% no-repeat local,
+  linear-gradient(90deg, var(--shade), transparent) left / 14px 100% no-repeat scroll,
+  linear-gradient(270deg, var(--shade), transparent) right / 14px 100% no-repeat scroll; }
 details { margin: 16px 0; } summary { cursor: pointer; font-size: 14px; color: #50575e; }
 table { border-collapse: collapse; margin: 16px 0; font-size: 14px; }
 caption { text-align: left; padding-bottom: 6px; }
@@ -52,12 +56,16 @@ td.long { min-width: 24em; }
 .verdict.unknown { border-color: #8a8f94; background: #f5f6f7; }
 .verdict.fact { border-color: transparent; }
 footer { margin-top: 48px; font-size: 13px; color: #50575e; }
-@media screen { tbody th { white-space: nowrap; } }
+@media screen { tbody th { white-space: nowrap; } figure svg { min-width: 660px; } }
 @media screen and (max-width: 800px) {
   .verdict { grid-template-columns: 1fr; } main { padding: 20px 14px 40px; }
+  thead th:first-child, tbody th { position: sticky; left: 0; background: var(--page); }
+  tbody th { white-space: normal; overflow-wrap: break-word; max-width: 11em; }
+  tbody .short { white-space: nowrap; } .text { min-width: 9em; }
 }
 @media screen and (prefers-color-scheme: dark) {
-  body { background: #14181d; color: #e6e9ec; } a { color: #7cc0ee; }
+  :root { --page: #14181d; --shade: #e6e9ec50; }
+  body { color: #e6e9ec; } a { color: #7cc0ee; }
   .lead, caption, summary, figcaption, .headline dt, .headline .more, footer { color: #a3abb3; }
   h2, .headline div, tbody tr { border-color: #343c44; } thead th { border-color: #e6e9ec; }
   .notes, .headline .loss { background: #2b2114; border-color: #d98a3a; }
@@ -73,7 +81,7 @@ footer { margin-top: 48px; font-size: 13px; color: #50575e; }
   table { font-size: 8.5pt; margin: 8px 0; } th, td { padding: 1.5pt 10pt 1.5pt 0; }
   p, figcaption { font-size: 9.5pt; max-width: none; }
   details::details-content { content-visibility: visible; }
-  .scroll { overflow: visible; } .headline dd { font-size: 15pt; }
+  .scroll { overflow: visible; background: none; } .headline dd { font-size: 15pt; }
   .columns { display: block; columns: 2; column-gap: 10mm; } .columns table { width: 100%; }
   footer { margin-top: 16px; break-before: avoid; }
 }
@@ -99,8 +107,8 @@ class Number:
 
 Cell = str | Number
 """Text is escaped."""
-_LONG = 60
-"""Characters from which on a cell gets room for a sentence."""
+_SHORT, _LONG = 20, 60
+"""Characters of a cell that is not broken, and from which on it gets room for a sentence."""
 
 
 def number(value: int | float | None, form: str = ",.3f", unit: str = "") -> Cell:
@@ -229,7 +237,8 @@ def figure(key: str, svg: str, *, label: str, caption: str) -> str:
     svg = re.sub(r'href="#', f'href="#{key}-', svg)
     svg = svg.replace("url(#", f"url(#{key}-")
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
-    return f'<figure id="{key}">{svg}<figcaption>{escape(caption)}</figcaption></figure>'
+    drawing = f'<div class="scroll">{svg}</div>'
+    return f'<figure id="{key}">{drawing}<figcaption>{escape(caption)}</figcaption></figure>'
 
 
 def _box(value: Cell) -> str:
@@ -241,7 +250,8 @@ def _cell(value: Cell) -> str:
 
 
 def _tagged(tag: str, value: Cell, is_number: bool, scope: str = "") -> str:
-    is_long = isinstance(value, str) and len(value) > _LONG
-    kind = "number" if is_number else "long" if is_long else "text"
+    length = len(value if isinstance(value, str) else value.text)
+    by_length = "short" if length <= _SHORT else "long" if length > _LONG else "text"
+    kind = "number" if is_number else by_length
     place = f' scope="{scope}"' if scope else ""
     return f'<{tag}{place} class="{kind}">{_cell(value)}</{tag}>'
