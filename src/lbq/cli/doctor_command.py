@@ -16,7 +16,7 @@ from lbq import __version__
 from lbq.cli.args import read
 from lbq.cli.terminal import Console
 from lbq.deploy.native_engine import NativeEngine, ideal_network
-from lbq.errors import ImplementationError
+from lbq.errors import ImplementationError, install_command
 from lbq.kernels import native_scan
 from lbq.train.distributed import available_backends
 
@@ -133,7 +133,7 @@ def _kernels() -> Finding:
         what="native kernels",
         found=isa or f"{native_scan.load_error()}: neurons on CPUs run on plain torch",
         is_well=isa is not None,
-        advice="" if isa else "pip install --no-build-isolation . in an environment with torch",
+        advice="" if isa else native_scan.HOW_TO_BUILD,
     )
 
 
@@ -194,5 +194,5 @@ def _extra(module: str, extra: str, purpose: str) -> Finding:
         what=f"extra {package}",
         found=found,
         is_well=is_there,
-        advice="" if is_there else f"pip install 'lbq[{extra}]' for {purpose}",
+        advice="" if is_there else f"{install_command(extra)} for {purpose}",
     )
