@@ -26,6 +26,9 @@ from lbq.train.recipes import (
 )
 
 Size = Literal["full", "pocket"]
+
+PRECISION = "bf16"
+"""Of all experiments, on any machine: results are compared with each other."""
 """The paper's networks and schedules, or small ones for two CPU cores."""
 
 Table = Literal["2", "3", "4", "5", "6", "7", "open"]
@@ -172,7 +175,10 @@ def full_size_experiments() -> tuple[Experiment, ...]:
     for rows, seeds in ((_small_images(), FULL_SEEDS), (_imagenet(), IMAGENET_SEEDS)):
         found += [
             Experiment(
-                entries=(entry,), method=method, recipe=replace(recipe, seed=seed), size="full"
+                entries=(entry,),
+                method=method,
+                recipe=replace(recipe, seed=seed, precision=PRECISION),
+                size="full",
             )
             for entry, method, recipe in rows
             for seed in seeds
@@ -320,7 +326,7 @@ def pocket_experiments() -> tuple[Experiment, ...]:
         Experiment(
             entries=(entry,),
             method=method,
-            recipe=replace(recipe, seed=seed),
+            recipe=replace(recipe, seed=seed, precision=PRECISION),
             size="pocket",
             groups=(group,),
         )

@@ -19,6 +19,7 @@ from lbq.deploy.native_engine import NativeEngine, ideal_network
 from lbq.errors import ImplementationError, install_command
 from lbq.kernels import native_scan
 from lbq.train.distributed import available_backends
+from lbq.train.optim import bf16_units
 
 EXTRAS = {
     "datasets": ("data", "images: CIFAR, ImageNet, any folder in their layout"),
@@ -146,14 +147,12 @@ def _engine() -> Finding:
 
 
 def _bf16() -> Finding:
-    info = Path("/proc/cpuinfo")
-    flags = info.read_text() if info.exists() else ""
-    units = [unit for unit in ("amx_bf16", "avx512_bf16") if unit in flags]
+    units = bf16_units()
     return Finding(
         what="bf16 on the CPU",
         found=", ".join(units) or "no unit for it",
         is_well=bool(units),
-        advice="" if units else "on CPUs train with --precision fp32",
+        advice="" if units else "fp32 is faster on this CPU; --precision auto takes it",
     )
 
 

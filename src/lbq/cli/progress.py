@@ -129,7 +129,8 @@ class Display:
         self.say(
             f"{verb}: {name}, {record['parameters']:,} parameters, "
             f"{record['total_steps']:,} steps of {self._config.batch} samples, "
-            f"{record['processes']} x {record['device']} ({record['threads']} threads)"
+            f"{record['processes']} x {record['device']} ({record['threads']} threads), "
+            f"{record['precision']}"
         )
         if self._bar is not None:
             self._bar.start()

@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,13 @@ from lbq.train.distributed import ProcessGroup, is_first_process, open_process_g
 from lbq.train.evaluation import Evaluation, evaluate
 from lbq.train.loss import Loss, Metric, ModelWithLoss, check_metrics, correct_predictions
 from lbq.train.metrics import Callback, MetricsLog, Record, TrainMetrics
-from lbq.train.optim import Precision, build_optimizer, learning_rate_factor
+from lbq.train.optim import (
+    Precision,
+    PrecisionKind,
+    build_optimizer,
+    fastest_precision,
+    learning_rate_factor,
+)
 from lbq.train.prefetch import prefetch_to_device, to_device
 from lbq.train.provenance import check_same_run, provenance, structure_digest
 from lbq.train.recipe import Recipe
@@ -281,8 +287,28 @@ def run_task(
                     sink(record)
 
             task.config.check_world_size(group.size)
+            task = _with_precision(task, folder, group)
             with torch_settings(task.config, group.device, threads=options.threads):
                 return _Attempt(task, folder, options, group, stop, log).run()
+
+
+def _with_precision(task: Task, folder: RunFolder, group: ProcessGroup) -> Task:
+    """Replace precision "auto" by that of the run in the folder, or else by the fastest.
+
+    The first process decides for all; another host may have other units.
+    """
+    kind = task.config.precision
+    if kind == "auto":
+        found = folder.precision() or fastest_precision(group.device) if group.is_first else None
+        kind = cast(PrecisionKind, group.broadcast_text(found))
+    if kind == "bf16" and group.is_first and fastest_precision(group.device) != "bf16":
+        _log.warning(
+            "precision bf16 is slower than fp32 on this %s, which has no units for it; new runs "
+            "can take --precision auto or fp32",
+            "processor" if group.device.type == "cpu" else "device",
+        )
+    recipe = None if task.recipe is None else replace(task.recipe, precision=kind)
+    return replace(task, config=replace(task.config, precision=kind), recipe=recipe)
 
 
 @dataclass
@@ -377,6 +403,7 @@ class _Attempt:
                 "processes": self.group.size,
                 "device": str(self.group.device),
                 "threads": torch.get_num_threads(),
+                "precision": self.config.precision,
             }
         )
 
