@@ -42,6 +42,16 @@ def test_a_run_trains_evaluates_saves_and_logs(tiny, tmp_path):
     assert RunFolder(tmp_path).read_recipe() == tiny.tiny_recipe()
 
 
+def test_every_step_and_every_batch_of_an_evaluation_is_told_and_not_logged(tiny, tmp_path):
+    told = []
+    train(tiny.tiny_recipe(epochs=1), tmp_path, OPTIONS, progress=told.append)
+    assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
+    assert all(each["loss"] > 0 for each in told if each["event"] == "step")
+    evaluated = [(each["done"], each["total"]) for each in told if each["event"] == "evaluating"]
+    assert evaluated == [(16, 30), (30, 30)]
+    assert not {name for name, _ in events(tmp_path)} & {"step", "evaluating"}
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -152,13 +152,23 @@ def _train(arguments: Arguments, out: Path) -> int:
         if isinstance(arguments, FileArguments):
             task = replace(arguments.task, config=arguments.config)
             outcome = run_task(
-                lambda: task, out, options, callbacks=callbacks, wait_for_lock_s=wait_s
+                lambda: task,
+                out,
+                options,
+                callbacks=callbacks,
+                progress=display,
+                wait_for_lock_s=wait_s,
             )
         else:
             if display is not None:
                 display.wait(f"opening {arguments.recipe.data.source}")
             outcome = train(
-                arguments.recipe, out, options, callbacks=callbacks, wait_for_lock_s=wait_s
+                arguments.recipe,
+                out,
+                options,
+                callbacks=callbacks,
+                progress=display,
+                wait_for_lock_s=wait_s,
             )
     finally:
         if display is not None:

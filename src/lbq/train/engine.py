@@ -188,6 +188,7 @@ def train(
     options: RunOptions | None = None,
     *,
     callbacks: Sequence[Callback] = (),
+    progress: Callback | None = None,
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
     """Build what a recipe describes and :func:`fit` it, with the recipe stored in the folder.
@@ -197,6 +198,8 @@ def train(
         out: the folder of the run.
         options: where and how fast.
         callbacks: called with every record of the metrics log.
+        progress: called after every step (event "step", with its loss) and after every batch of an
+            evaluation (event "evaluating", with ``done`` and ``total`` samples). Nothing logs them.
         wait_for_lock_s: how long to wait for another process to release the folder.
     """
 
@@ -204,7 +207,14 @@ def train(
         model, data, config = recipe.build((options or RunOptions()).cache)
         return Task(model, data, config, None, check_metrics(None, None), recipe)
 
-    return run_task(build, out, options, callbacks=callbacks, wait_for_lock_s=wait_for_lock_s)
+    return run_task(
+        build,
+        out,
+        options,
+        callbacks=callbacks,
+        progress=progress,
+        wait_for_lock_s=wait_for_lock_s,
+    )
 
 
 @dataclass(frozen=True)
@@ -266,6 +276,7 @@ def run_task(
     options: RunOptions | None,
     *,
     callbacks: Sequence[Callback],
+    progress: Callback | None = None,
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
     """Run a task in a folder; it is built when the folder is locked. See :func:`train`."""
@@ -289,7 +300,8 @@ def run_task(
             task.config.check_world_size(group.size)
             task = _with_precision(task, folder, group)
             with torch_settings(task.config, group.device, threads=options.threads):
-                return _Attempt(task, folder, options, group, stop, log).run()
+                show = progress if is_first else None
+                return _Attempt(task, folder, options, group, stop, log, show).run()
 
 
 def _with_precision(task: Task, folder: RunFolder, group: ProcessGroup) -> Task:
@@ -325,6 +337,8 @@ class _Attempt:
     group: ProcessGroup
     stop: StopRequest
     log: Callback
+    show: Callback | None
+    """Called with progress that is not logged."""
 
     def __post_init__(self) -> None:
         task, group, options = self.task, self.group, self.options
@@ -489,6 +503,8 @@ class _Attempt:
             if math.isfinite(result.loss):
                 metrics.update(loss=result.loss, correct=result.correct)
             self._log_step(metrics, result, lr)
+            if self.show is not None:
+                self.show({"event": "step", "step": progress.step, "loss": result.loss})
             if result.stop > 0 or progress.step == self.options.stop_at:
                 return False
             if self.saver is not None and self.saver.is_due(progress.step):
@@ -529,6 +545,12 @@ class _Attempt:
     def _evaluate(self) -> bool:
         """Evaluate; False after a stop request."""
         start, step, average = time.monotonic(), self.state.progress.step, self.state.average
+        show = self.show
+
+        def report(done: int, total: int) -> None:
+            if show is not None:
+                show({"event": "evaluating", "step": step, "done": done, "total": total})
+
         found = evaluate(
             self.state.model if average is None else average,
             self.data,
@@ -541,6 +563,7 @@ class _Attempt:
             num_workers=self.options.workers,
             channels_last=self.config.channels_last,
             should_stop=lambda: bool(self.stop),
+            progress=report,
         )
         if found is None:
             return False
