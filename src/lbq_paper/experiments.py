@@ -296,6 +296,7 @@ def pocket_science() -> Recipe:
         batch=128,
         optim=OptimConfig(kind="sgd", lr=0.2, weight_decay=5e-4),
         schedule=ScheduleConfig(warmup_epochs=0.5, moves="step"),
+        precision=PRECISION,
         evaluate_every=3,
     )
 
@@ -326,7 +327,7 @@ def pocket_experiments() -> tuple[Experiment, ...]:
         Experiment(
             entries=(entry,),
             method=method,
-            recipe=replace(recipe, seed=seed, precision=PRECISION),
+            recipe=replace(recipe, seed=seed),
             size="pocket",
             groups=(group,),
         )

@@ -237,7 +237,7 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
         (4, 2)
         >>> report = lbq.EnergyModel().estimate(counts)
     """
-    axis = time.find_batch_axis(x, batch_axis)
+    axis = time.find_batch_axis(x, batch_axis, model)
     modes = {module: module.training for module in model.modules()}
     try:
         counter = OpCounter(model, x.narrow(axis, 0, 1), batch_axis=axis)
