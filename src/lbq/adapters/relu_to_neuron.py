@@ -307,7 +307,7 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
         network: with neurons, such that torch.export can export it.
         example: an input of it.
     """
-    calls = capture(network, example, batch_axis=find_batch_axis(example, None, network)).calls
+    calls = capture(network, example, batch_axis=find_batch_axis(example, None)).calls
     weighted = [call for call in calls if call.operator.removeprefix("aten.") in _WEIGHTED]
     uses = Counter(id(call.module) for call in weighted)
 
