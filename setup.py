@@ -1,9 +1,9 @@
 """Builds the native code: the engine, ``lbq-run``, and the library that torch loads.
 
-The engine and ``lbq-run`` need a C++ compiler, the library also torch's headers: build it without
-isolation, in an environment that has torch: ``pip install --no-build-isolation .``. What cannot be
-built is left out with a warning, and networks run on plain torch; LBQ_REQUIRE_NATIVE makes it an
-error. LBQ_TORCH names the folder of a torch for another machine (scripts/build_wheel.sh).
+The engine and ``lbq-run`` need a C++ compiler, the library also torch's headers: those of the torch
+in the environment into which ``pip install .`` installs. What cannot be built is left out with a
+line that says why, and networks run on plain torch; LBQ_REQUIRE_NATIVE makes it an error. LBQ_TORCH
+names the folder of a torch for another machine (scripts/build_wheel.sh).
 """
 
 import json
@@ -136,6 +136,20 @@ class BuildNative(build_ext):
         for extension in self.extensions:
             extension.extra_objects = engine.objects
         super().run()
+        if why := self._missing():
+            print(  # noqa: T201
+                f"lbq: no native kernels, because {why}; neurons on CPUs run on plain torch, "
+                f"several times slower. Afterwards `pip install .` adds them.",
+                file=sys.stderr,
+            )
+
+    def _missing(self) -> str:
+        """Return why there is no library, and what to do about it; nothing if there is one."""
+        if not self.extensions:
+            return "torch is not in this environment: install it first (pip install torch)"
+        if not all(Path(path).exists() for path in self.get_outputs()):
+            return f"the C++ compiler failed ({compiler()[0]}): install g++ or clang++"
+        return ""
 
 
 class InstallProgram(install_scripts):
@@ -211,21 +225,32 @@ def bill_of_materials(distribution: Any) -> dict[str, Any]:
     }
 
 
+def compiler() -> list[str]:
+    """Return the C++ compiler that setuptools takes."""
+    return (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++").split()
+
+
 def compiler_version() -> str:
-    """Return the version of the C++ compiler that setuptools takes."""
-    command = (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++").split()
+    """Return the version of the C++ compiler."""
     try:
-        return subprocess.check_output([*command, "-dumpfullversion"], text=True).strip()  # noqa: S603
+        return subprocess.check_output([*compiler(), "-dumpfullversion"], text=True).strip()  # noqa: S603
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
 def torch_folder() -> Path | None:
-    """Return the folder of torch whose headers and libraries are used."""
+    """Return the folder of torch whose headers and libraries are used.
+
+    pip builds with an import path of its own; the environment into which it installs is still the
+    one of the interpreter.
+    """
     if "LBQ_TORCH" in os.environ:
         return Path(os.environ["LBQ_TORCH"])
     spec = find_spec("torch")
-    return Path(spec.origin).parent if spec and spec.origin else None
+    if spec and spec.origin:
+        return Path(spec.origin).parent
+    installed = Path(sysconfig.get_path("platlib"), "torch")
+    return installed if (installed / "include").is_dir() else None
 
 
 def native_extension() -> list[Extension]:

@@ -3,6 +3,9 @@
 All derive from :class:`LBQError`, and from a builtin such as ``ValueError`` or ``RuntimeError``.
 """
 
+import shlex
+from importlib import metadata
+
 
 class LBQError(Exception):
     """Base of all exceptions of this library.
@@ -58,6 +61,20 @@ class CorruptSample(LBQError, ValueError):  # noqa: N818 -- the noun is what a u
 
 class MissingExtraError(LBQError, ImportError):
     """An optional package is needed; the message holds the line that installs it."""
+
+
+def install_command(extra: str) -> str:
+    """Return the line that installs the packages of an extra, with their oldest releases.
+
+    It names the packages, not lbq, so that it is right for a wheel and for a copy of the
+    repository.
+    """
+    try:
+        needs = metadata.requires("lbq") or []
+    except metadata.PackageNotFoundError:  # the source is only on the import path
+        return f"install what pyproject.toml lists as {extra}"
+    packages = [need.split(";")[0].strip() for need in needs if f'extra == "{extra}"' in need]
+    return f"pip install {shlex.join(packages)}"
 
 
 class RecipeError(LBQError, ValueError):

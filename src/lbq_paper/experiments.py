@@ -26,6 +26,9 @@ from lbq.train.recipes import (
 )
 
 Size = Literal["full", "pocket"]
+
+PRECISION = "bf16"
+"""Of all experiments, on any machine: results are compared with each other."""
 """The paper's networks and schedules, or small ones for two CPU cores."""
 
 Table = Literal["2", "3", "4", "5", "6", "7", "open"]
@@ -172,7 +175,10 @@ def full_size_experiments() -> tuple[Experiment, ...]:
     for rows, seeds in ((_small_images(), FULL_SEEDS), (_imagenet(), IMAGENET_SEEDS)):
         found += [
             Experiment(
-                entries=(entry,), method=method, recipe=replace(recipe, seed=seed), size="full"
+                entries=(entry,),
+                method=method,
+                recipe=replace(recipe, seed=seed, precision=PRECISION),
+                size="full",
             )
             for entry, method, recipe in rows
             for seed in seeds
@@ -290,6 +296,7 @@ def pocket_science() -> Recipe:
         batch=128,
         optim=OptimConfig(kind="sgd", lr=0.2, weight_decay=5e-4),
         schedule=ScheduleConfig(warmup_epochs=0.5, moves="step"),
+        precision=PRECISION,
         evaluate_every=3,
     )
 

@@ -53,7 +53,7 @@ def test_what_was_saved_answers_as_before(run, saved):
 def test_a_folder_needs_no_hub_and_no_network(saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert from_pretrained(str(saved))(IMAGES).shape == (4, 10)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[hub\]'"):
+    with pytest.raises(MissingExtraError, match="pip install 'huggingface-hub>=1'"):
         from_pretrained("owner/name")
 
 

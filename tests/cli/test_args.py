@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lbq.cli.args import UsageError, describe, in_one_line, read
+from lbq.cli.args import UsageError, describe, in_one_line, read, without_none
+from lbq.cli.main import main
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +92,22 @@ def test_no_color_is_respected_in_a_terminal(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert "Pour tea." in help_in_a_terminal()
     assert "\x1b[" not in help_in_a_terminal()
+
+
+@pytest.mark.parametrize("command", ["eval", "lower", "export", "bench", "report", "audit"])
+def test_no_help_shows_none(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert "None" not in said
+    assert " INT " in said or " PATH" in said
+
+
+def test_columns_stay_where_they_are_without_none():
+    before = (
+        "| --step {None}|INT  which (default: None) |\n| --a {None,b} c (default:  |\n|  None)  |"
+    )
+    after = without_none(before)
+    assert "None" not in after
+    assert [len(line) for line in after.splitlines()] == [len(line) for line in before.splitlines()]
+    assert "--step INT         which" in after

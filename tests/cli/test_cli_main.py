@@ -1,6 +1,8 @@
 import errno
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,3 +101,13 @@ def test_torch_out_of_memory_is_recognised():
     assert explain(error.value).startswith("out of memory: take a smaller batch")
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(MemoryError())
+
+
+def test_the_help_and_the_page_list_every_exit_code_and_format(capsys):
+    assert cli.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    codes = [int(code) for code in re.findall(r"^  (\d+) ", said, re.M)]
+    assert codes == [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.M)]
+    for text in (said, page):
+        assert all(name in text for name in ("ONNX", "NIR", "C", "Verilog"))

@@ -28,7 +28,9 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
     ill = {what for what, finding in found.items() if not finding.is_well}
     assert {"native kernels", "C++ compiler", "threads", "extra datasets"} <= ill
     assert all(found[what].advice for what in ill)
-    assert found["extra tensorboard"].advice.startswith("pip install 'lbq[train]'")
+    assert found["extra tensorboard"].advice.startswith(
+        "pip install 'datasets>=4' pillow tensorboard for"
+    )
     assert "--threads" in found["threads"].advice
 
 

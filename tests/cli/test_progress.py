@@ -10,8 +10,8 @@ from lbq.train.engine import Outcome
 from lbq.train.evaluation import Evaluation
 
 START = {
-    "event": "start", "step": 0, "total_steps": 12, "recipe": "tiny", "parameters": 5000,
-    "processes": 1, "device": "cpu", "threads": 2,
+    "event": "start", "step": 0, "total_steps": 12, "steps_per_epoch": 4, "recipe": "tiny",
+    "parameters": 5000, "processes": 1, "device": "cpu", "threads": 2, "precision": "bf16",
 }  # fmt: skip
 TRAIN = {
     "event": "train", "step": 6, "epoch": 1.5, "loss": 1.25, "accuracy": 0.5, "active": 0.125,
@@ -23,36 +23,62 @@ EVALUATION = {
 }  # fmt: skip
 
 
-def show(tiny, *, is_terminal):
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=is_terminal, width=160, soft_wrap=True)
-    display = Display(tiny.tiny_recipe(), console)
-    for record in (START, TRAIN, EVALUATION, {"event": "checkpoint", "step": 8}):
-        display(record)
-    display.close()
-    return file.getvalue()
+@pytest.fixture
+def run(tiny, monkeypatch):
+    """``run(is_terminal, step_s)``: what a run shows whose steps take so many seconds each."""
+
+    def call(*, is_terminal, step_s):
+        file, now = io.StringIO(), 100.0
+        console = Console(file=file, force_terminal=is_terminal, width=160, soft_wrap=True)
+        monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+        display = Display(tiny.tiny_recipe(), console)
+        display(START)
+        for step in range(1, 9):
+            now += step_s
+            if step == 6:
+                display(TRAIN)
+            display({"event": "step", "step": step, "loss": 3.0 - step / 4})
+        for done in (10, 20, 30):
+            now += 6
+            display({"event": "evaluating", "step": 8, "done": done, "total": 30})
+        for record in (EVALUATION, {"event": "checkpoint", "step": 8}):
+            display(record)
+        now += step_s
+        display({"event": "step", "step": 9, "loss": 1.0})
+        display.close()
+        return file.getvalue()
+
+    return call
 
 
-def test_lines_are_written_where_there_is_no_terminal(tiny):
-    lines = show(tiny, is_terminal=False).splitlines()
-    assert (
-        lines[0] == "training: tiny, 5,000 parameters, 12 steps of 16 samples, 1 x cpu (2 threads)"
-    )
-    assert lines[1] == "epoch 1.5/3  1,234/s  loss 1.250  accuracy 50.0%  active 0.125"
-    assert lines[2].startswith("epoch 2/3: test accuracy 40.00% (12 of 30)")
-    assert len(lines) == 3
+def test_a_log_gets_a_line_at_the_first_step_and_then_every_ten_seconds(run):
+    assert run(is_terminal=False, step_s=4).splitlines() == [
+        "training: tiny, 5,000 parameters, 12 steps of 16 samples, 1 x cpu (2 threads), bf16",
+        "epoch 0.2/3  step 1 of 12  4/s  loss 2.750  0:00:44 left",
+        "epoch 1.0/3  step 4 of 12  4/s  loss 2.250  0:00:32 left",
+        "epoch 1.8/3  step 7 of 12  4/s  loss 1.500  accuracy 50.0%  active 0.125  0:00:20 left",
+        "epoch 2.0/3  step 8 of 12  evaluating: 10 of 30",
+        "epoch 2.0/3  step 8 of 12  evaluating: 30 of 30",
+        "epoch 2/3: test accuracy 40.00% (12 of 30), loss 1.500; best so far 50.00% (epoch 1)",
+    ]
 
 
-def test_a_bar_shows_rate_loss_accuracy_activity_and_time_left_in_a_terminal(tiny):
-    text = show(tiny, is_terminal=True)
+@pytest.mark.parametrize(("step_s", "lines"), [(0.01, 1), (100, 9)])
+def test_the_number_of_lines_follows_the_time_and_not_the_steps(run, step_s, lines):
+    shown = run(is_terminal=False, step_s=step_s).splitlines()
+    assert len([line for line in shown if "/s  loss" in line]) == lines
+
+
+def test_a_bar_shows_rate_loss_accuracy_activity_and_time_left_in_a_terminal(run):
+    text = run(is_terminal=True, step_s=2)
     for words in (
-        "epoch 1.5/3",
-        "1,234/s",
-        "loss 1.250",
+        "epoch 2.2/3",
+        "8/s",
+        "loss 1.000",
         "50.0%",
         "active 0.125",
-        "left",
-        "50.0 %",
+        "0:00:06 left",
+        "75.0 %",
     ):
         assert words in text
 
@@ -95,7 +121,7 @@ def test_a_short_loop_is_silent_without_a_terminal_and_a_long_one_is_not(monkeyp
     clock = iter(range(0, 1000, 6))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
     list(track_progress(range(5), total=5, what="batches", console=shown))
-    assert "batches: 2 of 5\n" in shown.file.getvalue()
+    assert "batches: 2 of 5, 0:00:18 left\n" in shown.file.getvalue()
 
 
 def test_what_is_counted_elsewhere_is_shown_like_a_loop(monkeypatch):
@@ -109,7 +135,7 @@ def test_what_is_counted_elsewhere_is_shown_like_a_loop(monkeypatch):
     with progress_counter("samples", shown) as report:
         for done in range(1, 5):
             report(done, 4)
-    assert shown.file.getvalue() == "samples: 2 of 4\n"
+    assert shown.file.getvalue() == "samples: 2 of 4, 0:00:12 left\n"
 
 
 def test_a_status_names_the_work():

@@ -182,14 +182,14 @@ def test_advice_and_names_of_notes_fit(trained, tmp_path, monkeypatch, capsys):
     from lbq.errors import MissingExtraError  # noqa: PLC0415
 
     def missing(*arguments, **options):
-        raise MissingExtraError("data sets need datasets: pip install 'lbq[data]'")
+        raise MissingExtraError("data sets need datasets: pip install 'datasets>=4'")
 
     monkeypatch.setattr(command, "open_samples", missing)
     twice = (str(trained), str(trained))
     assert main(["report", *twice, "--out", str(tmp_path / "a.html")]) == 0
     said = capsys.readouterr().out.splitlines()[:2]
     assert all(line.startswith(f"{trained.name}: Levels") for line in said)
-    assert all(line.endswith("pip install 'lbq[data]'.") for line in said)
+    assert all(line.endswith("pip install 'datasets>=4'.") for line in said)
 
 
 def test_an_ann_is_reported_without_levels(tiny, tmp_path):

@@ -112,7 +112,8 @@ def test_prices_are_those_of_one_image():
         assert (same.ann_mj, same.burst_mj) == pytest.approx((row.ann_mj, row.burst_mj))
 
 
-def test_small_energies_are_printed_in_microjoules():
+def test_all_energies_are_printed_in_microjoules():
+    assert "mJ" not in str(EnergyModel().estimate(table(10**9, 10**7)))
     stem, body = table(1000, 10).synapses
     small = (replace(stem, macs=10_000), replace(body, macs=80_000))
     report = EnergyModel().estimate(replace(table(1000, 10), synapses=small))

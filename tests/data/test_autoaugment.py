@@ -90,5 +90,5 @@ def test_every_sub_policy_is_chosen_equally_often():
 def test_without_pillow_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     autoaugment._pillow_operations.cache_clear()
-    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[data\]'"):
+    with pytest.raises(MissingExtraError, match="pip install 'datasets>=4' pillow"):
         apply_policy("cifar10", pictures(8, 8, count=1), random_bits(1))

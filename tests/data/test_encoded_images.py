@@ -167,7 +167,7 @@ def test_a_random_view_is_a_resized_crop():
 
 def test_without_pillow_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[data\]'"):
+    with pytest.raises(MissingExtraError, match="pip install 'datasets>=4' pillow"):
         decode_image(GOOD["PNG"], "a")
 
 

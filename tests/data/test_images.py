@@ -175,7 +175,7 @@ def test_a_folder_of_classes_without_splits_is_told_the_layout_and_the_flag(tmp_
 
 def test_without_the_library_the_error_says_what_to_install(tmp_path, cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[data\]'"):
+    with pytest.raises(MissingExtraError, match="pip install 'datasets>=4' pillow"):
         open_both(tmp_path, cache)
 
 

@@ -53,3 +53,18 @@ def test_no_page_shows_code_that_is_not_run(page):
     fences = re.findall(r"^```python$", page.read_text(), re.M)
     shown = [b for b in follow.blocks(page) if b.kind == "python"]
     assert len(fences) + page.read_text().count("<!-- runs first\n") == len(shown)
+
+
+def test_two_pages_do_not_train_other_settings_in_one_folder():
+    """A reader may follow several pages in one folder; a run is continued with its settings."""
+    settings: dict[str, set[str]] = {}
+    for page in PAGES:
+        for block in follow.blocks(page):
+            for line in re.findall(r"^lbq train ([^#\n]+)", block.body, re.M):
+                words = line.split()
+                at = words.index("--out") if "--out" in words else None
+                folder = f"runs/{words[0]}" if at is None else words[at + 1]
+                rest = words if at is None else words[:at] + words[at + 2 :]
+                settings.setdefault(folder, set()).add(" ".join(rest))
+    assert settings
+    assert not {folder for folder, lines in settings.items() if len(lines) > 1}

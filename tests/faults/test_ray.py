@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.multi,
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None and "LBQ_REQUIRE_RAY" not in os.environ,
-        reason="ray is not installed: pip install 'lbq[ray]'",
+        reason="ray is not installed: pip install 'ray[data]>=2.60'",
     ),
 ]
 

@@ -162,3 +162,9 @@ def test_a_network_of_real_numbers_is_refused(tmp_path):
     net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
     with pytest.raises(lbq.LBQError, match=r"integer networks.*--bits 8"):
         export_c(net, tmp_path / "net.c")
+
+
+def test_the_source_is_shown_by_its_sizes(tmp_path):
+    shown = repr(export_c(tiny_network(), tmp_path / "net.c"))
+    assert shown.startswith("CSource(flash_bytes=")
+    assert len(shown) < 100

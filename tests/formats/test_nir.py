@@ -228,7 +228,7 @@ def test_other_files_and_other_graphs_are_refused(tmp_path):
 
 def test_without_the_library_the_install_line_is_told(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "nir", None)
-    with pytest.raises(lbq.LBQError, match=r"pip install 'lbq\[nir\]'"):
+    with pytest.raises(lbq.LBQError, match=r"pip install 'nir>=1\.0\.6' h5py"):
         nir_format.import_nir(tmp_path / "net.nir")
 
 

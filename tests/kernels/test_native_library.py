@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import setuptools
+import torch
 
 import lbq
 
@@ -30,13 +32,50 @@ except lbq.LBQError as error:
 
 
 @pytest.fixture
-def simd_builds(monkeypatch):
-    """``simd_builds(machine)``: what setup.py compiles for which instruction set."""
+def setup(monkeypatch):
+    """The module setup.py."""
     monkeypatch.chdir(ROOT)
     spec = importlib.util.spec_from_file_location("setup_of_lbq", ROOT / "setup.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.simd_builds
+    return module
+
+
+@pytest.fixture
+def simd_builds(setup):
+    """``simd_builds(machine)``: what setup.py compiles for which instruction set."""
+    return setup.simd_builds
+
+
+def test_a_build_that_cannot_import_torch_finds_the_one_it_is_installed_beside(setup, monkeypatch):
+    monkeypatch.delenv("LBQ_TORCH", raising=False)
+    monkeypatch.setattr(setup, "find_spec", lambda name: None)  # as in pip's isolated builds
+    assert setup.torch_folder() == Path(torch.__file__).parent
+
+
+def test_a_build_without_torch_says_so_and_how_to_add_the_kernels(setup, capsys):
+    build = setup.BuildNative(setuptools.Distribution({"ext_modules": []}))
+    build.ensure_finalized()
+    build.run()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "torch is not in this environment" in line
+    assert "`pip install .` adds them" in line
+
+
+def test_a_build_without_a_compiler_says_so_and_how_to_add_the_kernels(tmp_path):
+    words = ["build_ext", "--build-lib", str(tmp_path), "--build-temp", str(tmp_path)]
+    environment = {name: os.environ[name] for name in os.environ if name != "LBQ_REQUIRE_NATIVE"}
+    done = subprocess.run(
+        [sys.executable, "setup.py", *words],
+        env={**environment, "CC": "false", "CXX": "false"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert "no native kernels, because the C++ compiler failed (false)" in last
+    assert "`pip install .` adds them" in last
 
 
 @pytest.mark.parametrize("machine", ["aarch64", "arm64"])

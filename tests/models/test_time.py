@@ -5,6 +5,7 @@ from torch import nn
 import lbq
 from lbq.errors import LoweringError, ShapeError, TimeError
 from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+from lbq.models.time import find_batch_axis
 
 
 def test_folding_applies_the_modules_to_every_instant():
@@ -166,3 +167,61 @@ def test_lowering_refuses_a_part_of_one_timestep():
 class First(nn.Module):
     def forward(self, x):
         return x[0]
+
+
+class Transposed(nn.Module):
+    """A network of ``[B, T, features]``."""
+
+    def __init__(self):
+        super().__init__()
+        self.neuron, self.out = lbq.BurstLIF(), nn.Linear(7, 4)
+
+    def forward(self, x):
+        return self.out(self.neuron(x.transpose(0, 1))).mean(0)
+
+
+THREE_AXES = {
+    "channels": (
+        nn.Sequential(
+            nn.Conv1d(3, 6, 3),
+            lbq.RepeatOverTime(2),
+            lbq.BurstLIF(),
+            lbq.OverTime(nn.Flatten(), nn.Linear(6 * 5, 4)),
+            lbq.MeanOverTime(),
+        ),
+        torch.randn(8, 3, 7),
+    ),
+    "one channel": (
+        nn.Sequential(nn.Flatten(), nn.Linear(7, 4), lbq.RepeatOverTime(2), lbq.BurstLIF()),
+        torch.randn(8, 1, 7),
+    ),
+    "tokens": (nn.Sequential(lbq.RepeatOverTime(2), lbq.BurstLIF()), torch.randn(8, 5, 7)),
+    "batch first": (Transposed(), torch.randn(8, 5, 7)),
+    "no time yet": (nn.Sequential(nn.Conv1d(3, 6, 3), lbq.BurstLIF()), torch.randn(8, 3, 7)),
+}
+
+
+@pytest.mark.parametrize("name", THREE_AXES)
+@pytest.mark.parametrize("function", [lbq.check_time, lbq.audit, lbq.quantize, lbq.count_ops])
+def test_three_axes_that_are_no_sequence_ask_for_the_batch_axis(function, name):
+    model, x = THREE_AXES[name]
+    with pytest.raises(ShapeError, match=r"three axes, .* \[T, B, features\] .* batch_axis=0$"):
+        function(model.eval(), x)
+
+
+def test_three_axes_with_time_first_need_no_batch_axis():
+    model = nn.Sequential(nn.Linear(7, 5), lbq.BurstLIF(), nn.Linear(5, 4)).eval()
+    x = torch.randn(6, 8, 7)  # each timestep has an output: the first axis would fit it as well
+    lbq.check_time(model, x)
+    assert lbq.count_ops(model, x).num_images == 8
+    assert lbq.audit(model, x).num_samples == 8
+
+
+def test_looking_for_the_batch_leaves_model_and_random_numbers_alone():
+    model = nn.Sequential(nn.Dropout(), nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4)).train()
+    before, state = torch.get_rng_state(), {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.raises(ShapeError, match="batch_axis=0"):
+        find_batch_axis(torch.randn(8, 3, 7, generator=torch.Generator()), None, model)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())

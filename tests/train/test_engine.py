@@ -11,7 +11,7 @@ import torch
 from lbq.config_io import to_document
 from lbq.errors import RecipeError, RunError
 from lbq.neurons import named_neurons
-from lbq.train import engine
+from lbq.train import engine, optim
 from lbq.train.engine import RunOptions, keep_freed_memory, torch_settings, train
 from lbq.train.metrics import read_metrics_log
 from lbq.train.model_config import ModelConfig
@@ -40,6 +40,16 @@ def test_a_run_trains_evaluates_saves_and_logs(tiny, tmp_path):
     line = next(record for record in heard if record["event"] == "train")
     assert {"loss", "accuracy", "samples_per_s", "waiting_for_data", "active", "lr"} <= set(line)
     assert RunFolder(tmp_path).read_recipe() == tiny.tiny_recipe()
+
+
+def test_every_step_and_every_batch_of_an_evaluation_is_told_and_not_logged(tiny, tmp_path):
+    told = []
+    train(tiny.tiny_recipe(epochs=1), tmp_path, OPTIONS, progress=told.append)
+    assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
+    assert all(each["loss"] > 0 for each in told if each["event"] == "step")
+    evaluated = [(each["done"], each["total"]) for each in told if each["event"] == "evaluating"]
+    assert evaluated == [(16, 30), (30, 30)]
+    assert not {name for name, _ in events(tmp_path)} & {"step", "evaluating"}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +115,37 @@ def test_packed_bursts_do_not_change_a_run_of_two_processes(tiny, tmp_path, pool
 def test_packed_bursts_are_refused_for_a_compiled_model(tiny, tmp_path):
     with pytest.raises(RecipeError, match="compile or pack_bursts"):
         train(tiny.tiny_recipe(compile=True), tmp_path, replace(OPTIONS, pack_bursts=True))
+
+
+@pytest.mark.parametrize(("units", "used"), [(["amx_bf16"], "bf16"), ([], "fp32")])
+def test_precision_auto_is_stored_as_what_was_used_and_kept_on_another_machine(
+    tiny, tmp_path, monkeypatch, units, used
+):
+    heard = []
+    recipe = tiny.tiny_recipe(precision="auto")
+    monkeypatch.setattr(optim, "bf16_units", lambda: units)
+    train(recipe, tmp_path / "auto", replace(OPTIONS, stop_at=5), callbacks=[heard.append])
+    assert heard[0]["precision"] == used
+    assert RunFolder(tmp_path / "auto").read_recipe() == replace(recipe, precision=used)
+    assert load_run(tmp_path / "auto").config.precision == used
+    monkeypatch.setattr(optim, "bf16_units", lambda: [] if units else ["amx_bf16"])
+    train(recipe, tmp_path / "auto", OPTIONS)
+    train(replace(recipe, precision=used), tmp_path / "named", OPTIONS)
+    assert tiny.final_hashes(tmp_path / "auto") == tiny.final_hashes(tmp_path / "named")
+
+
+@pytest.mark.multi
+def test_two_processes_agree_on_the_precision(pool, tiny, tmp_path):
+    recipe = to_document(tiny.tiny_recipe(precision="auto"))
+    one, other = pool.run("train_run", world=2, out=str(tmp_path), recipe=recipe)
+    assert one == other
+    assert load_run(tmp_path).config.precision in ("fp32", "bf16")
+
+
+def test_bf16_without_a_unit_for_it_is_said_to_be_slow(tiny, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(optim, "bf16_units", list)
+    train(tiny.tiny_recipe(precision="bf16"), tmp_path, replace(OPTIONS, stop_at=1))
+    assert "bf16 is slower than fp32 on this processor" in caplog.text
 
 
 def test_an_epoch_that_ended_in_a_stop_is_still_evaluated(tiny, tmp_path):

@@ -156,5 +156,5 @@ def test_every_number_of_a_record_becomes_a_scalar(tmp_path):
 
 def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lbq\[train\]'"):
+    with pytest.raises(MissingExtraError, match="pip install 'datasets>=4' pillow tensorboard"):
         TensorBoardCallback(tmp_path)

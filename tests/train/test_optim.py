@@ -12,6 +12,7 @@ from lbq.train.optim import (
     OptimConfig,
     Precision,
     ScheduleConfig,
+    bf16_units,
     build_optimizer,
     learning_rate_factor,
     optimizer_tensors,
@@ -190,3 +191,17 @@ def test_no_level_flips_because_of_the_precision_of_a_neuron(kind):
             neuron(currents.float())
     assert all(torch.equal(*levels) for levels in zip(found["half"], found["full"], strict=True))
     assert torch.stack(found["full"]).unique().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("flags", "units"),
+    [
+        ("sse2 avx512f amx_bf16 avx512_bf16 amx_tile", ["amx_bf16", "avx512_bf16"]),
+        ("sse2 avx512_bf16", ["avx512_bf16"]),
+        ("sse2 avx2 avx512f avx512_bf16x", []),
+    ],
+)
+def test_units_for_bf16_are_read_from_the_flags_of_the_processor(tmp_path, flags, units):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n")
+    assert bf16_units(tmp_path / "cpuinfo") == units
+    assert bf16_units(tmp_path / "missing") == []

@@ -138,3 +138,8 @@ def test_the_twin_of_the_pocket_recipe_differs_in_its_neuron_alone():
     assert (twin.model.neuron.kind, twin.model.timesteps) == ("relu", 1)
     for name in ("data", "epochs", "batch", "optim", "schedule", "precision", "seed"):
         assert getattr(spiking, name) == getattr(twin, name)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_named_recipes_take_the_precision_of_the_machine(name):
+    assert RECIPES[name]().precision == "auto"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lbq.atomic_files import atomic_write
 from lbq.config_io import dump_json, read_fields, read_json, to_document
-from lbq.errors import FormatError, MissingExtraError, ParameterError
+from lbq.errors import FormatError, MissingExtraError, ParameterError, install_command
 from lbq.models.resnet import SpikingResNet
 from lbq.models.spikeformer import SpikeFormer
 from lbq.pretrained.model_card import CARD, write_card
@@ -208,7 +208,9 @@ def _folder(source: str | Path, revision: str | None, local_files_only: bool) ->
     try:
         import huggingface_hub  # noqa: PLC0415 -- an extra
     except ImportError as error:
-        raise MissingExtraError("loading from the hub needs it: pip install 'lbq[hub]'") from error
+        raise MissingExtraError(
+            f"loading from the hub needs it: {install_command('hub')}"
+        ) from error
     try:
         found = huggingface_hub.snapshot_download(
             source,

@@ -25,7 +25,7 @@ from lbq.analysis.layer_stats import (
 )
 from lbq.analysis.run_summary import RunSummary
 from lbq.cost.count_table import CountTable
-from lbq.errors import MissingExtraError, ParameterError
+from lbq.errors import MissingExtraError, ParameterError, install_command
 from lbq.functional.surrogate import arctan_soft_spike, plateau_position, soft_level_slope
 from lbq.neurons.surrogates import BoxET, ReLSGET, Surrogate
 from lbq.train.metrics import Record
@@ -39,7 +39,7 @@ try:
     from matplotlib.ticker import MaxNLocator
     from matplotlib.transforms import BboxBase
 except ImportError as error:
-    raise MissingExtraError("figures need matplotlib: pip install 'lbq[report]'") from error
+    raise MissingExtraError(f"figures need matplotlib: {install_command('report')}") from error
 
 Call = ParamSpec("Call")
 

@@ -101,7 +101,7 @@ def audit(
         >>> found["leak"].verdict
         'holds'
     """
-    axis = find_batch_axis(samples, batch_axis)
+    axis = find_batch_axis(samples, batch_axis, model)
     if samples.shape[axis] < 2:
         raise ShapeError(
             f"an audit compares samples with each other: pass at least two along axis {axis}, got "

@@ -12,9 +12,8 @@ from lbq.auditing.level_values import MAX_LEVEL, find_levels
 from lbq.auditing.products import unwatched
 from lbq.auditing.recording import hookable_modules
 from lbq.neurons.neuron import Neuron
-from lbq.neurons.watch import removing_hooks
+from lbq.neurons.watch import foreign_library, removing_hooks
 
-_LIBRARIES = ("spikingjelly.", "snntorch.", "norse.", "sinabs.")
 _MOST_LEVELS = 32
 """A module whose outputs have more levels is not taken for a neuron by its values alone."""
 
@@ -139,8 +138,7 @@ def is_neuron(path: str, module: nn.Module, spikes: Sequence[type[nn.Module] | s
         return True
     if any(isinstance(module, kind) for kind in spikes if isinstance(kind, type)):
         return True
-    name = f"{type(module).__module__}."
-    return name.startswith(_LIBRARIES) and ("neuron" in name.lower() or "_neurons" in name)
+    return foreign_library(module) is not None
 
 
 def _looks_spiking(args: Any, values: Tensor) -> bool:

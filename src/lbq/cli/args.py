@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -10,13 +11,15 @@ from typing import TypeVar
 
 import tyro
 
+from lbq.errors import ParameterError
+
 Arguments = TypeVar("Arguments")
 
 _FRAME, _RULE = " │╭╮╰╯|+", "─-"
 _GUESS = "Perhaps you meant: "
 
 
-class UsageError(Exception):
+class UsageError(ParameterError):
     """The arguments of a command are wrong: exit code 2."""
 
 
@@ -39,7 +42,7 @@ def read(
     """
     message = io.StringIO()
     try:
-        with redirect_stderr(message), _plain_if_asked():
+        with redirect_stderr(message), _readable_help():
             text = describe(kind, examples)
             if default is None:
                 return tyro.cli(kind, prog=command, args=list(words), description=text)
@@ -90,14 +93,33 @@ def in_one_line(box: str) -> str:
 
 
 @contextmanager
-def _plain_if_asked() -> Generator[None]:
-    """Remove the colours of tyro's help if NO_COLOR is set: tyro ignores it."""
-    if not os.environ.get("NO_COLOR"):
-        yield
-        return
-    plain, out = io.StringIO(), sys.stdout
+def _readable_help() -> Generator[None]:
+    """Leave None, which nobody types, out of tyro's help, and colours if NO_COLOR is set."""
+    out = sys.stdout
+    text = _HelpText(is_coloured=out.isatty() and not os.environ.get("NO_COLOR"))
     try:
-        with redirect_stdout(plain):
+        with redirect_stdout(text):
             yield
     finally:
-        out.write(plain.getvalue())
+        out.write(without_none(text.getvalue()))
+
+
+class _HelpText(io.StringIO):
+    """Text that tyro takes for a terminal if its colours are wanted: it ignores NO_COLOR."""
+
+    def __init__(self, *, is_coloured: bool) -> None:
+        super().__init__()
+        self._is_coloured = is_coloured
+
+    def isatty(self) -> bool:
+        return self._is_coloured
+
+
+def without_none(text: str) -> str:
+    """Write ``{None}|INT`` as ``INT``; columns and frames stay where they are."""
+    for none, short in (("{None}|", ""), ("{None,", "{")):
+        pad = " " * (len(none) - len(short))
+        pattern = re.escape(none) + r"(.*?)(?=  | [│|]|$)"
+        text = re.sub(pattern, lambda found, s=short, p=pad: s + found[1] + p, text, flags=re.M)
+    words = r"\(default:([ │|]*\n[ │|]*| )None\)"  # tyro may break the line
+    return re.sub(words, lambda found: re.sub(r"[^\s│|]", " ", found[0]), text)

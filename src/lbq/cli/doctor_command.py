@@ -16,9 +16,10 @@ from lbq import __version__
 from lbq.cli.args import read
 from lbq.cli.terminal import Console
 from lbq.deploy.native_engine import NativeEngine, ideal_network
-from lbq.errors import ImplementationError
+from lbq.errors import ImplementationError, install_command
 from lbq.kernels import native_scan
 from lbq.train.distributed import available_backends
+from lbq.train.optim import bf16_units
 
 EXTRAS = {
     "datasets": ("data", "images: CIFAR, ImageNet, any folder in their layout"),
@@ -133,7 +134,7 @@ def _kernels() -> Finding:
         what="native kernels",
         found=isa or f"{native_scan.load_error()}: neurons on CPUs run on plain torch",
         is_well=isa is not None,
-        advice="" if isa else "pip install --no-build-isolation . in an environment with torch",
+        advice="" if isa else native_scan.HOW_TO_BUILD,
     )
 
 
@@ -146,14 +147,12 @@ def _engine() -> Finding:
 
 
 def _bf16() -> Finding:
-    info = Path("/proc/cpuinfo")
-    flags = info.read_text() if info.exists() else ""
-    units = [unit for unit in ("amx_bf16", "avx512_bf16") if unit in flags]
+    units = bf16_units()
     return Finding(
         what="bf16 on the CPU",
         found=", ".join(units) or "no unit for it",
         is_well=bool(units),
-        advice="" if units else "on CPUs train with --precision fp32",
+        advice="" if units else "fp32 is faster on this CPU; --precision auto takes it",
     )
 
 
@@ -194,5 +193,5 @@ def _extra(module: str, extra: str, purpose: str) -> Finding:
         what=f"extra {package}",
         found=found,
         is_well=is_there,
-        advice="" if is_there else f"pip install 'lbq[{extra}]' for {purpose}",
+        advice="" if is_there else f"{install_command(extra)} for {purpose}",
     )

@@ -10,7 +10,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from lbq.cli.args import check_count, read
+from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.progress import progress_counter
 from lbq.cli.samples import (
     Count,
@@ -106,13 +106,13 @@ def run(words: Sequence[str]) -> int:
     check_count("--limit", arguments.limit, at_least=1)
     check_count("--size", arguments.images.size, at_least=1)
     if arguments.model is not None and arguments.data is not None:
-        raise ParameterError(f"--model {arguments.model} gives the data: leave out --data")
+        raise UsageError(f"--model {arguments.model} gives the data: leave out --data")
     is_file = arguments.run.suffix in SUFFIXES and not arguments.run.is_dir()
     if is_file or is_pretrained(arguments.run):
         return _evaluate_file(arguments)
     is_own = arguments.images != ImageOptions()
     if arguments.limit or arguments.engine or arguments.backend or is_own:
-        raise ParameterError(
+        raise UsageError(
             f"--limit, --engine, --backend, --size, --mean, --std and --split are for files "
             f"({', '.join(SUFFIXES)}), not for runs"
         )
@@ -154,7 +154,7 @@ def _evaluate_run(arguments: EvalArguments) -> tuple[Evaluation, dict[str, Any]]
 def _evaluate_file(arguments: EvalArguments) -> int:
     ours = (arguments.step, arguments.devices, arguments.device, arguments.workers)
     if ours != (None, 1, "auto", 0):
-        raise ParameterError(
+        raise UsageError(
             "--step, --device, --devices and --workers are for runs; a file holds one network, "
             "which its engine runs on the CPU"
         )
@@ -246,7 +246,7 @@ def evaluate_file(
     images = images or ImageOptions()
     if task is not None:
         if "recipe" in opened.origin or images != ImageOptions():
-            raise ParameterError(
+            raise UsageError(
                 f"--model is for files without a recipe, and gives the samples as the network "
                 f"takes them: leave it out, or --size, --mean, --std and --split; {path}"
                 + (" carries a recipe" if "recipe" in opened.origin else " carries none")
@@ -254,7 +254,7 @@ def evaluate_file(
         data, own_batch = task.data, task.config.test_batch
     elif "recipe" in opened.origin:
         if images != ImageOptions():
-            raise ParameterError(
+            raise UsageError(
                 f"--size, --mean, --std and --split are for files without a recipe; {path} carries "
                 f"one, which says all of this"
             )
@@ -338,9 +338,9 @@ def open_network(path: Path, *, engine: str | None = None, backend: str | None =
     if not path.is_file() and not is_pretrained(path):
         raise FormatError(f"there is no file {path}")
     if engine is not None and path.suffix != ".onnx":
-        raise ParameterError(f"--engine runs .onnx files, not {path.name}")
+        raise UsageError(f"--engine runs .onnx files, not {path.name}")
     if backend is not None and path.suffix not in (".lbq", ".nir"):
-        raise ParameterError(f"--backend is for .lbq files, not {path.name}")
+        raise UsageError(f"--backend is for .lbq files, not {path.name}")
     if is_pretrained(path):
         return _open_pretrained(str(path))
     if path.suffix == ".onnx":

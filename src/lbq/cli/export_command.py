@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from lbq.cli.args import read
+from lbq.cli.args import UsageError, read
 from lbq.cli.eval_command import load_bundle
 from lbq.cli.lower_command import LoweringOptions, check_out, lower_run
 from lbq.cli.progress import show_status
 from lbq.cli.terminal import Console
 from lbq.deploy import LoweredNetwork
-from lbq.errors import FormatError, ParameterError
+from lbq.errors import FormatError
 from lbq.pretrained import is_pretrained
 
 Format = Literal["onnx", "pt2", "nir", "bundle", "c", "verilog"]
@@ -94,9 +94,9 @@ def write(
 ) -> tuple[str, ...]:
     """Write a lowered network in one of the formats; return notes about files beside it."""
     if to != "onnx" and style != "exact":
-        raise ParameterError(f"--style {style} is for --to onnx, not {to}")
+        raise UsageError(f"--style {style} is for --to onnx, not {to}")
     if to != "c" and events:
-        raise ParameterError(f"--events is for --to c, not {to}")
+        raise UsageError(f"--events is for --to c, not {to}")
     if to == "onnx":
         from lbq.formats.onnx import export_onnx  # noqa: PLC0415
 
@@ -142,7 +142,7 @@ def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:
         lowered = lower_run(arguments.source, options)
         return lowered.network, lowered.notes
     if options != LoweringOptions():
-        raise ParameterError(
+        raise UsageError(
             f"{arguments.source} is no folder of a run: --bits, --calibrate, --model, --data, "
             f"--cache, --size and --step belong to `lbq lower`"
         )

@@ -12,7 +12,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from lbq.cli.args import check_count, read
+from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.progress import show_status
 from lbq.cli.samples import (
     MISSING_PREPROCESSING,
@@ -28,7 +28,7 @@ from lbq.config_io import Document, to_document
 from lbq.data import Data
 from lbq.data.user_data import UserData
 from lbq.deploy import LoweredNetwork, lower, prove, run_network, to_fixed_point
-from lbq.errors import LBQError, ParameterError
+from lbq.errors import LBQError, ParameterError, RunError
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
 from lbq.train.loss import Metric, correct_predictions
 from lbq.train.recipe import Recipe
@@ -146,6 +146,17 @@ def run(words: Sequence[str]) -> int:
 def lower_run(run: Path, options: LoweringOptions) -> Lowered:
     """Lower the network of a run, to fixed point unless real numbers were asked for."""
     check_count("--calibrate", options.calibrate)
+    if run.suffix == ".lbq" and not run.is_dir():
+        raise UsageError(
+            f"{run} is the name of a bundle, which is lowered already; `lbq lower` takes the "
+            f"folder of a run, and --out names the bundle it writes. A bundle is evaluated by "
+            f"`lbq eval {run}` and converted by `lbq export {run}`"
+        )
+    if not run.is_dir() and not is_pretrained(run):
+        raise RunError(
+            f"there is no run at {run}; name the folder of one, such as runs/pocket, or a network "
+            f"that comes with the library, such as pocket-cifar10"
+        )
     source = _open_recipe_run(run, options) if options.model is None else _open_run(run, options)
     is_real, notes = options.bits == "float", list(source.notes)
     if isinstance(source.preprocessing, EllipsisType) and not is_real:
@@ -175,7 +186,7 @@ def _open_recipe_run(run: Path, options: LoweringOptions) -> Trained:
         found = load_run(run, step=options.step)
         model, recipe, origin = found.model, found.recipe, {"step": found.step}
     elif options.step is not None:
-        raise ParameterError(f"{run} comes with the library and has no checkpoints: no --step here")
+        raise UsageError(f"{run} comes with the library and has no checkpoints: no --step here")
     else:
         options = replace(options, size=options.size or IMAGE_SIZE)
         model, recipe = load_pretrained(str(run)), pretrained_recipe(str(run))
@@ -202,9 +213,9 @@ def _open_run(run: Path, options: LoweringOptions) -> Trained:
     """Load a run whose model and data a recipe file of the user gives."""
     assert options.model is not None
     if options.data is not None or options.size is not None:
-        raise ParameterError(f"--model {options.model} gives the data: leave out --data and --size")
+        raise UsageError(f"--model {options.model} gives the data: leave out --data and --size")
     if is_pretrained(run):
-        raise ParameterError(f"{run} comes with the library: leave out --model")
+        raise UsageError(f"{run} comes with the library: leave out --model")
     task = load_task(options.model)
     found = load_run(run, task.model, step=options.step)
     return Trained(

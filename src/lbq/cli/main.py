@@ -1,8 +1,6 @@
 """``lbq COMMAND``: choose the command, turn exceptions into messages and exit codes.
 
-Exit codes: 0 done, 1 an error that the user can fix, 2 a wrong command line, 70 a crash, 128 +
-signal if a signal ended it (143 when a scheduler sent SIGTERM, 141 for a broken pipe). An error is
-one line on the standard error; ``--debug`` shows its traceback.
+An error is one line on the standard error; ``--debug`` shows its traceback.
 """
 
 import difflib
@@ -33,13 +31,27 @@ from lbq.train.distributed import is_connection_error, is_first_process
 
 ERROR, USAGE, CRASH, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141
 
+EXIT_CODES = {
+    0: "done",
+    ERROR: "an error that the message explains: missing data, a damaged file",
+    USAGE: "a wrong command line",
+    3: "lbq audit --fail-on found what it was asked for",
+    CRASH: "a crash",
+    INTERRUPTED: "interrupted by Ctrl-C, and saved if it was training",
+    BROKEN_PIPE: "the output pipe was closed",
+    143: "stopped by a scheduler (SIGTERM), everything saved",
+}
+
 Command = Callable[[Sequence[str]], int]
 
 COMMANDS: dict[str, tuple[Command, str]] = {
     "train": (train_command.run, "train a recipe, or continue where it was left"),
     "eval": (eval_command.run, "count the right answers of a trained, lowered or exported network"),
     "lower": (lower_command.run, "convert a trained network to integers, in one file"),
-    "export": (export_command.run, "write it for other engines: ONNX, torch.export, NIR"),
+    "export": (
+        export_command.run,
+        "write it for other engines: ONNX, torch.export, NIR, C, Verilog",
+    ),
     "bench": (bench_command.run, "time every layer of an integer network on this machine"),
     "report": (report_command.run, "write the results of runs as one HTML page"),
     "audit": (audit_command.run, "examine a spiking network of any library: leaks, costs, levels"),
@@ -118,8 +130,10 @@ def _usage() -> str:
             *lines,
             "  lbq --version",
             "",
-            "`lbq COMMAND --help` lists its options. Exit codes: 0 done, 1 an error, 2 a wrong",
-            "command line, 70 a crash, 143 stopped by a scheduler with everything saved.",
+            "`lbq COMMAND --help` lists its options.",
+            "",
+            "exit codes:",
+            *(f"  {code:<4} {what}" for code, what in EXIT_CODES.items()),
         ]
     )
 

@@ -1,10 +1,14 @@
 """Progress of commands and runs: a bar or a spinner in a terminal, lines elsewhere."""
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 from rich.progress import (
@@ -25,8 +29,11 @@ from lbq.train.train_config import TrainConfig
 
 Item = TypeVar("Item")
 
-EVERY_S = 10.0
-"""Seconds between two lines where there is no terminal."""
+TERMINAL_S, LOG_S = 1.0, 10.0
+"""Seconds between two reports: in a terminal, and between two lines elsewhere."""
+
+_WINDOW_S = 60.0
+"""Seconds over which a rate is measured."""
 
 
 def track_progress(
@@ -51,13 +58,15 @@ def progress_counter(
             task = progress.add_task("", total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
         return
-    last = time.monotonic()
+    start = last = time.monotonic()
 
     def report(done: int, total: int) -> None:
         nonlocal last
-        if time.monotonic() - last >= EVERY_S and done < total:
-            last = time.monotonic()
-            console.print_text(f"{what}: {done} of {total}")
+        now = time.monotonic()
+        if now - last >= LOG_S and done < total:
+            last = now
+            left = _time_left(total - done, done / (now - start))
+            console.print_text(f"{what}: {done} of {total}, {left}")
 
     yield report
 
@@ -75,7 +84,7 @@ def show_status(what: str, console: Console | None = None) -> Generator[None]:
 
 
 class Display:
-    """Shows the records of a run as they come.
+    """Shows the records of a run as they come, and how far it is, by time.
 
     Args:
         config: how it is trained.
@@ -88,6 +97,11 @@ class Display:
         self._bar = _bar(self._console) if self._console.is_terminal else None
         self._task = None
         self._status = None
+        self._total = self._epoch_steps = 1
+        self._done: deque[tuple[float, int]] = deque()  # when how many steps were done
+        self._losses: list[float] = []  # since the last report
+        self._details = ""
+        self._reported = float("-inf")
 
     def wait(self, what: str) -> None:
         """Show what happens before the first record."""
@@ -102,10 +116,16 @@ class Display:
         self._stop_waiting()
         if record["event"] in ("start", "resume"):
             self._begin(record)
+        elif record["event"] == "step":
+            self._move(record["step"], record["loss"])
+        elif record["event"] == "evaluating" and self._is_due():
+            words = f"evaluating: {record['done']:,} of {record['total']:,}"
+            self._report(record["step"], words)
         elif record["event"] == "train":
-            self._move(record)
+            self._details = _details(record)
         elif record["event"] == "evaluation":
             self.say(_evaluation(record, self._config.epochs))
+            self._restart_clock(record["step"])
         elif record["event"] in ("skip", "save_failed"):
             self.say(f"step {record['step']}: {record['event']}")
 
@@ -124,25 +144,53 @@ class Display:
             self._status.stop()
 
     def _begin(self, record: Record) -> None:
+        self._total, self._epoch_steps = record["total_steps"], record["steps_per_epoch"]
         verb = "training" if record["event"] == "start" else f"continuing at step {record['step']}"
-        name = record.get("recipe", record.get("model"))
+        name, threads = record.get("recipe", record.get("model")), record["threads"]
         self.say(
             f"{verb}: {name}, {record['parameters']:,} parameters, "
             f"{record['total_steps']:,} steps of {self._config.batch} samples, "
-            f"{record['processes']} x {record['device']} ({record['threads']} threads)"
+            f"{record['processes']} x {record['device']} ({threads} "
+            f"{'thread' if threads == 1 else 'threads'}), {record['precision']}"
         )
         if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task(
-                "", total=record["total_steps"], completed=record["step"], words="", place=""
+                "", total=self._total, completed=record["step"], words="", place=""
             )
+        self._restart_clock(record["step"])
 
-    def _move(self, record: Record) -> None:
-        place = f"epoch {record['epoch']:.1f}/{self._config.epochs}"
-        if self._bar is None or self._task is None:
-            self.say(f"{place}  {_metrics(record)}")
+    def _restart_clock(self, step: int) -> None:
+        """Measure the rate from here on: an evaluation is no part of it."""
+        self._done.clear()
+        self._done.append((time.monotonic(), step))
+
+    def _move(self, step: int, loss: float) -> None:
+        self._done.append((time.monotonic(), step))
+        if math.isfinite(loss):
+            self._losses.append(loss)
+        if not self._is_due():
             return
-        self._bar.update(self._task, completed=record["step"], words=_metrics(record), place=place)
+        while len(self._done) > 2 and self._done[0][0] < self._done[-1][0] - _WINDOW_S:
+            self._done.popleft()
+        (start, first), (now, last) = self._done[0], self._done[-1]
+        rate = (last - first) / max(now - start, 1e-9)
+        loss = fmean(self._losses) if self._losses else math.nan
+        self._losses = []
+        speed = f"{rate * self._config.batch:,.0f}/s  loss {loss:.3f}{self._details}"
+        self._report(step, f"{speed}  {_time_left(self._total - step, rate)}")
+
+    def _is_due(self) -> bool:
+        every_s = LOG_S if self._bar is None else TERMINAL_S
+        return time.monotonic() - self._reported >= every_s
+
+    def _report(self, step: int, words: str) -> None:
+        self._reported = time.monotonic()
+        place = f"epoch {step / self._epoch_steps:.1f}/{self._config.epochs}"
+        if self._bar is None or self._task is None:
+            self.say(f"{place}  step {step:,} of {self._total:,}  {words}")
+            return
+        self._bar.update(self._task, completed=step, words=words, place=place)
 
 
 def headline(outcome: Outcome, out: Path) -> str:
@@ -185,20 +233,23 @@ def _bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.fields[place]}"),
         BarColumn(bar_width=24),
-        TextColumn("{task.percentage:.1f} %  {task.fields[words]}"),
+        TextColumn("{task.percentage:.1f} %"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[words]}"),
         console=console,
         refresh_per_second=2,
-        speed_estimate_period=120,
     )
 
 
-def _metrics(record: Record) -> str:
+def _time_left(items: int, rate: float) -> str:
+    """Say how long the rest takes at this rate, in items per second."""
+    return f"{timedelta(seconds=round(items / rate))} left" if rate > 0 else ""
+
+
+def _details(record: Record) -> str:
     active = f"  active {record['active']:.3f}" if "active" in record else ""
     accuracy = f"  accuracy {record['accuracy']:.1%}" if "accuracy" in record else ""
-    return f"{record['samples_per_s']:,.0f}/s  loss {record['loss']:.3f}{accuracy}{active}"
+    return f"{accuracy}{active}"
 
 
 def _evaluation(record: Record, epochs: int) -> str:

@@ -155,7 +155,7 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunSummary:
 def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunSummary:
     """Read the record of a network that comes with the library, and measure it likewise."""
     if arguments.step is not None:
-        raise ParameterError(f"{name} comes with the library and has no checkpoints: no --step")
+        raise UsageError(f"{name} comes with the library and has no checkpoints: no --step")
     model, record = load_pretrained(name), pretrained_record(name)
     count = record["count"]
     last = {

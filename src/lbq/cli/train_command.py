@@ -19,7 +19,7 @@ from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.progress import Display, headline, summary
 from lbq.cli.terminal import Console
 from lbq.data import open_data
-from lbq.errors import LBQError, RecipeError, RunError
+from lbq.errors import LBQError, RunError
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
 from lbq.train.engine import RunOptions, Task, run_task, train
 from lbq.train.metrics import Callback, TensorBoardCallback
@@ -152,13 +152,23 @@ def _train(arguments: Arguments, out: Path) -> int:
         if isinstance(arguments, FileArguments):
             task = replace(arguments.task, config=arguments.config)
             outcome = run_task(
-                lambda: task, out, options, callbacks=callbacks, wait_for_lock_s=wait_s
+                lambda: task,
+                out,
+                options,
+                callbacks=callbacks,
+                progress=display,
+                wait_for_lock_s=wait_s,
             )
         else:
             if display is not None:
                 display.wait(f"opening {arguments.recipe.data.source}")
             outcome = train(
-                arguments.recipe, out, options, callbacks=callbacks, wait_for_lock_s=wait_s
+                arguments.recipe,
+                out,
+                options,
+                callbacks=callbacks,
+                progress=display,
+                wait_for_lock_s=wait_s,
             )
     finally:
         if display is not None:
@@ -209,7 +219,7 @@ def find_recipe(name: str) -> Recipe | Task:
         return load_recipe_file(name)
     close = difflib.get_close_matches(name, RECIPES, n=1)
     guess = f"did you mean {close[0]}? " if close else ""
-    raise RecipeError(f"there is no recipe {name!r}; {guess}{_choices()}")
+    raise UsageError(f"there is no recipe {name!r}; {guess}{_choices()}")
 
 
 def _with_option(message: str, words: Sequence[str]) -> str:

@@ -124,13 +124,12 @@ class EnergyReport:
         return {row.name: row for row in self.rows}[name]
 
     def __str__(self) -> str:
-        unit, scale = ("mJ", 1.0) if self.arithmetic[0].ann_mj >= 1 else ("uJ", 1e3)
         heading = f"energy per image, {self.technology.name}"
-        rows = [f"{heading:30}{'ANN, ' + unit:>12}{'this, ' + unit:>12}{'ANN / this':>12}"]
+        rows = [f"{heading:30}{'ANN, uJ':>12}{'this, uJ':>12}{'ANN / this':>12}"]
         for group, members in (("arithmetic", self.arithmetic), ("memory traffic", self.memory)):
             rows.append(group)
             rows += [
-                f"  {row.name:28}{row.ann_mj * scale:12.3f}{row.burst_mj * scale:12.3f}"
+                f"  {row.name:28}{row.ann_mj * 1e3:12.3f}{row.burst_mj * 1e3:12.3f}"
                 f"{row.ratio:12.2f}"
                 for row in members
             ]

@@ -238,7 +238,7 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
         (4, 2)
         >>> report = lbq.EnergyModel().estimate(counts)
     """
-    axis = time.find_batch_axis(x, batch_axis)
+    axis = time.find_batch_axis(x, batch_axis, model)
     with eval_mode(model):
         counter = OpCounter(model, x.narrow(axis, 0, 1), batch_axis=axis)
         with torch.no_grad(), watch_levels(model, counter):

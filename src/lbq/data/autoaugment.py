@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbq.data.sampler import to_integers, to_uniform
-from lbq.errors import MissingExtraError
+from lbq.errors import MissingExtraError, install_command
 
 Bytes = NDArray[np.uint8]
 """Images, ``[B, 3, H, W]``."""
@@ -152,7 +152,7 @@ def _pillow_operations() -> tuple[dict[str, Callable[[Any, float], Any]], Callab
     try:
         from PIL import Image, ImageEnhance, ImageOps  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
-        raise MissingExtraError("AutoAugment needs Pillow: pip install 'lbq[data]'") from error
+        raise MissingExtraError(f"AutoAugment needs Pillow: {install_command('data')}") from error
     nearest, bicubic = Image.Resampling.NEAREST, Image.Resampling.BICUBIC
 
     def affine(image: Any, matrix: tuple[Any, ...], resample: Any) -> Any:

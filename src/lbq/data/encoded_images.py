@@ -18,7 +18,7 @@ from lbq.data.autoaugment import Bytes
 from lbq.data.packed import SplitContents
 from lbq.data.sampler import to_integers, to_uniform
 from lbq.data.splits import evenly_spaced
-from lbq.errors import CorruptSample, FormatError, MissingExtraError
+from lbq.errors import CorruptSample, FormatError, MissingExtraError, install_command
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -111,7 +111,9 @@ def _pillow() -> Any:
     try:
         from PIL import Image as pillow  # noqa: N813, PLC0415 -- an extra
     except ModuleNotFoundError as error:
-        raise MissingExtraError("decoding images needs Pillow: pip install 'lbq[data]'") from error
+        raise MissingExtraError(
+            f"decoding images needs Pillow: {install_command('data')}"
+        ) from error
     return pillow
 
 

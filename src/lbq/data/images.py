@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lbq.data.encoded_images import EncodedSet, EncodedSplit, count_classes
 from lbq.data.image_folder import list_image_folder
 from lbq.data.splits import evenly_spaced
-from lbq.errors import FormatError, MissingExtraError
+from lbq.errors import FormatError, MissingExtraError, install_command
 
 _LABELS = ("label", "fine_label", "cls")
 _TEST_SPLITS = ("test", "validation", "val")
@@ -200,6 +200,6 @@ def _datasets() -> Any:
         import datasets  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            "reading image data sets needs the datasets library: pip install 'lbq[data]'"
+            f"reading image data sets needs the datasets library: {install_command('data')}"
         ) from error
     return datasets

@@ -19,7 +19,12 @@ from torch.nn.modules import module as torch_module
 from lbq.errors import LBQError, LoweringError
 from lbq.models.time import RepeatOverTime
 from lbq.neurons.neuron import Neuron
-from lbq.neurons.watch import keeping_state, named_neurons, running_uncompiled
+from lbq.neurons.watch import (
+    foreign_library,
+    keeping_state,
+    named_neurons,
+    running_uncompiled,
+)
 
 EXPORTED_BATCH = 37
 """Batch size of the export: a prime, so that a reshape hardly confuses it with another axis."""
@@ -69,7 +74,8 @@ class Call:
     arguments: dict[str, Any]
     """By the names of the operator's schema, defaults included; tensors are calls or constants."""
     path: str
-    """Of the innermost module whose code calls the operator."""
+    """Of the innermost module whose code calls the operator, or of another library's neuron that
+    contains it."""
     module: nn.Module
     """The module at this path; of "lbq.neuron" the neuron."""
     shape: tuple[int, ...]
@@ -85,7 +91,8 @@ class Call:
         kinds = (nn.Module, *_CONTAINERS)
         own = [k for k in type(self.module).__mro__ if k.__module__.startswith("torch.nn.modules.")]
         is_torch = bool(own) and own[0] not in kinds
-        return is_torch or isinstance(self.module, Neuron | RepeatOverTime)
+        is_ours = isinstance(self.module, Neuron | RepeatOverTime)
+        return is_torch or is_ours or foreign_library(self.module) is not None
 
     @property
     def name(self) -> str:
@@ -280,6 +287,15 @@ def _writes(node: fx.Node) -> bool:
     return schema is not None and schema.is_mutable and str(node.target) not in _NOT_WRITES
 
 
+def foreign_advice(neuron: nn.Module) -> str:
+    """Say what to do about a neuron of another library."""
+    return (
+        f"it is a neuron of {foreign_library(neuron)}, whose levels have no thresholds that lbq "
+        f"knows; put lbq.BurstLIF, or lbq.neurons.BinaryLIF for 0 and 1, in its place and train "
+        f"the network with it"
+    )
+
+
 def _failure(model: nn.Module, example: Tensor, error: Exception) -> str:
     """Say why a network cannot be exported, where, and what to do."""
     paths = {id(module): path for path, module in model.named_modules()}
@@ -292,6 +308,11 @@ def _failure(model: nn.Module, example: Tensor, error: Exception) -> str:
         trace = trace.tb_next
     place = f"{where or 'the network itself'}{line}"
     what = str(error).partition("\n")[0]
+    modules = dict(model.named_modules())
+    for path in (where.rpartition(".")[0], where):
+        if path in modules and foreign_library(modules[path]) is not None:
+            name, at = type(modules[path]).__name__, path or "the network itself"
+            return f"{name} in {at} cannot be lowered: {foreign_advice(modules[path])}"
     if any(word in str(error).lower() for word in ("data-dependent", "data dependent", ".item()")):
         return (
             f"this network cannot be lowered: code in {place} depends on values of tensors; a "
@@ -362,7 +383,8 @@ class _Reader:
         operator = "input" if node.op == "placeholder" else _operator_of(node)
         arguments: Any = map_arg(_arguments(node), cast(Any, self._values.__getitem__))
         stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
-        path = stack[-1] if stack else ""
+        foreign = [path for path in stack if foreign_library(self._modules.get(path, self._model))]
+        path = foreign[0] if foreign else stack[-1] if stack else ""
         module = self._modules.get(path, self._model)
         if operator == "lbq.neuron":
             path, module = self._neurons[arguments["index"]]

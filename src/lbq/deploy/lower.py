@@ -43,7 +43,7 @@ def lower(
         >>> net(torch.randn(4, 3, 16, 16)).shape
         torch.Size([4, 10])
     """
-    axis = _batch_axis(example, batch_axis)
+    axis = _batch_axis(example, batch_axis, model)
     _check_mode(model)
     example = example.narrow(axis, 0, 1)
     captured = capture(model, example, batch_axis=axis)
@@ -67,13 +67,13 @@ def _check_mode(model: nn.Module) -> None:
         )
 
 
-def _batch_axis(example: Tensor, batch_axis: int | None) -> int:
+def _batch_axis(example: Tensor, batch_axis: int | None, model: nn.Module) -> int:
     if not 2 <= example.dim() <= 5 or batch_axis not in (None, 0, 1):
         raise LoweringError(
             f"the example has shape {list(example.shape)} and batch_axis={batch_axis}; pass a "
             f"batch of static inputs, [B, ...], or of sequences, [T, B, ...]"
         )
-    return time.find_batch_axis(example, batch_axis)
+    return time.find_batch_axis(example, batch_axis, model)
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:

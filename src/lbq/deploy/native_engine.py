@@ -365,9 +365,8 @@ def _library() -> Any:
     spec, why = util.find_spec("lbq._native"), kernels.load_error()
     if why is not None or spec is None or spec.origin is None:
         raise ImplementationError(
-            f'backend "native" needs lbq\'s native library, which {why}; build it in an '
-            "environment with torch and a C++ compiler: pip install --no-build-isolation . -- or "
-            'take backend "dense", which gives the same bits'
+            f'backend "native" needs lbq\'s native library, which {why}; {kernels.HOW_TO_BUILD}, '
+            f'or take backend "dense", which gives the same bits'
         )
     library = ctypes.CDLL(spec.origin)
     pointer, number, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p

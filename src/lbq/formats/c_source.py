@@ -7,7 +7,7 @@ only carries survive a timestep.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +56,8 @@ def narrowest(low: int, high: int) -> str:
 class CSource:
     """A network as C, and what it needs."""
 
-    source: str
-    header: str
+    source: str = field(repr=False)
+    header: str = field(repr=False)
     flash_bytes: int
     """Of constants."""
     ram_bytes: int

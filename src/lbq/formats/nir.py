@@ -33,7 +33,7 @@ from lbq.deploy.operators import (
     Synapse,
     Value,
 )
-from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError
+from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError, install_command
 from lbq.formats.metadata import empty_network, read_metadata, write_metadata
 from lbq.formats.nir_neuron import neuron_graph, read_neuron
 
@@ -63,7 +63,7 @@ def _library() -> ModuleType:
     try:
         import nir  # noqa: PLC0415 -- an extra  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
-        raise MissingExtraError("NIR needs its library: pip install 'lbq[nir]'") from error
+        raise MissingExtraError(f"NIR needs its library: {install_command('nir')}") from error
     return nir
 
 

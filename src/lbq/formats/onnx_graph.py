@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lbq.atomic_files import atomic_write
-from lbq.errors import FormatError, MissingExtraError
+from lbq.errors import FormatError, MissingExtraError, install_command
 from lbq.formats.metadata import read_metadata
 
 OPSET = 20
@@ -168,7 +168,7 @@ def _import_onnx() -> Any:
     try:
         import onnx  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
-        raise MissingExtraError("ONNX files need onnx: pip install 'lbq[onnx]'") from error
+        raise MissingExtraError(f"ONNX files need onnx: {install_command('onnx')}") from error
     return onnx
 
 

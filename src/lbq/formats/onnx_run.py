@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError
+from lbq.errors import FormatError, MissingExtraError, ParameterError, ShapeError, install_command
 from lbq.formats.onnx_graph import OPENVINO_CONFIG
 
 Engine = Literal["onnxruntime", "openvino"]
@@ -89,7 +89,7 @@ def _load_onnxruntime(path: str, threads: int | None) -> _Loaded:
         import onnxruntime  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            "running with ONNX Runtime needs it: pip install 'lbq[onnx]'"
+            f"running with ONNX Runtime needs it: {install_command('onnx')}"
         ) from error
     options = onnxruntime.SessionOptions()
     if threads is not None:
@@ -111,7 +111,7 @@ def _load_openvino(path: str, threads: int | None) -> _Loaded:
         import openvino  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            "running with OpenVINO needs it: pip install 'lbq[openvino]'"
+            f"running with OpenVINO needs it: {install_command('openvino')}"
         ) from error
     settings: dict[str, Any] = dict(OPENVINO_CONFIG)
     if threads is not None:

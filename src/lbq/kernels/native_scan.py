@@ -32,6 +32,10 @@ _log = logging.getLogger(__name__)
 RESET_MODES = {"event": 0, "level": 1, "none": 2}
 DTYPES = (torch.float32, torch.bfloat16)
 OPERATORS = ("burst_forward", "burst_backward", "baseline_forward", "baseline_backward")
+HOW_TO_BUILD = (
+    "to build it, run `pip install .` in a copy of the repository, with torch and a C++ compiler "
+    "installed"
+)
 _KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16, "currents": None}
 
 
@@ -42,10 +46,9 @@ def isa() -> str | None:
     if why is None:
         return torch.ops.lbq.isa()
     _log.warning(
-        "lbq's native library %s, so neurons on CPUs run on plain torch, several times slower; "
-        "build it in an environment with torch and a C++ compiler: "
-        "pip install --no-build-isolation .",
+        "lbq's native library %s, so neurons on CPUs run on plain torch, several times slower; %s",
         why,
+        HOW_TO_BUILD,
     )
     return None
 

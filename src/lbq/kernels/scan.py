@@ -31,7 +31,7 @@ from lbq.types import Bursts, Carry, Currents, Levels, Scalar, Step
 Implementation = Literal["reference", "plain", "native", "triton"]
 
 _NEEDS = {
-    "native": "the built library (pip install --no-build-isolation .), dense and not empty float32 "
+    "native": "the built library, dense and not empty float32 "
     "or bfloat16 currents on a CPU, one step or one per channel, and one tail, decay and reset",
     "triton": "triton (pip install triton), dense and not empty float32, bfloat16 or float16 "
     "currents on a GPU, or on a CPU with TRITON_INTERPRET=1 in the environment, one step or one "

@@ -177,7 +177,7 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
         Traceback (most recent call last):
         lbq.errors.TimeError: ...
     """
-    axis = find_batch_axis(x, batch_axis)
+    axis = find_batch_axis(x, batch_axis, model)
     if x.shape[axis] == 1:
         x = torch.cat([x, x.flip(-1)], axis)
     model = deepcopy(model).double().eval()
@@ -198,11 +198,28 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
         _check_independent(alone, answer, other, taken)
 
 
-def find_batch_axis(x: Tensor, batch_axis: int | None) -> int:
-    """Return the axis of the batch, by default by the number of axes; raise if it is empty."""
+def find_batch_axis(x: Tensor, batch_axis: int | None, model: nn.Module | None = None) -> int:
+    """Return the axis of the batch, by default by the number of axes; raise if it is empty.
+
+    Three axes are ``[T, B, features]`` by default, but may be ``[B, channels, length]``. If they
+    only fit the model with the batch first, that is an error which names ``batch_axis``: the shape
+    alone does not tell.
+
+    Args:
+        x: inputs.
+        batch_axis: what the caller said.
+        model: the network that takes ``x``; a copy of it runs on inputs of three axes.
+    """
     axis = int(x.dim() in (3, 5)) if batch_axis is None else batch_axis
     if x.dim() <= axis or x.shape[axis] == 0:
         raise ShapeError(f"x needs samples along axis {axis}, the batch, got {list(x.shape)}")
+    if batch_axis is None and x.dim() == 3 and model is not None:
+        fit = _fit(model, x, 1)
+        if fit < _FITS and _fit(model, x, 0) > fit:
+            raise ShapeError(
+                f"the input, of shape {list(x.shape)}, has three axes, which are [T, B, features] "
+                f"by default, but this network takes its samples along the first: pass batch_axis=0"
+            )
     return axis
 
 
@@ -212,6 +229,34 @@ def explain_batch_axis(x: Tensor, axis: int) -> str:
         f"The batch was assumed to be axis {axis} of the input, whose shape is {list(x.shape)}; "
         f"pass batch_axis for another"
     )
+
+
+_FITS = 2
+
+
+def _fit(model: nn.Module, x: Tensor, axis: int) -> int:
+    """Return how well an axis fits as the batch: 0 not at all, 1 by the outputs, 2 by the neurons.
+
+    One sample and two are compared by shape: one axis of every output is the batch, and the second
+    one of every neuron's currents.
+    """
+    one = x.narrow(axis, 0, 1)
+    try:
+        with torch.random.fork_rng([]):
+            currents, outputs = _run(deepcopy(model).eval(), one)
+            more, others = _run(deepcopy(model).eval(), torch.cat([one, one], axis))
+    except Exception:
+        return 0
+    pairs = list(zip(outputs, others, strict=False))
+    if not pairs or not all(len(_grown(a.shape, b.shape)) == 1 for a, b in pairs):
+        return 0
+    grown = [_grown(shape, more[path]) for path, shape in currents.items() if path in more]
+    return _FITS if all(axes == [1] for axes in grown) else 1
+
+
+def _grown(before: torch.Size, after: torch.Size) -> list[int]:
+    """List the axes that differ."""
+    return [k for k, (n, m) in enumerate(zip(before, after, strict=False)) if n != m]
 
 
 @torch.no_grad()
@@ -242,7 +287,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _check_independent(alone: Tensor, answer: Tensor, backward: Tensor, taken: str) -> None:
-    axes = [k for k, (n, m) in enumerate(zip(answer.shape, alone.shape, strict=True)) if n != m]
+    axes = _grown(alone.shape, answer.shape)
     if len(axes) != 1:
         raise TimeError(
             f"the output for a batch has shape {list(answer.shape)} and for one sample "

@@ -14,6 +14,13 @@ from lbq.errors import NonFiniteError
 from lbq.neurons.neuron import Neuron
 from lbq.types import Watch
 
+_LIBRARIES = {
+    "spikingjelly": "SpikingJelly",
+    "snntorch": "snnTorch",
+    "norse": "Norse",
+    "sinabs": "sinabs",
+}
+
 
 @contextmanager
 def watch_levels(model: nn.Module, watch: Watch) -> Generator[None]:
@@ -176,3 +183,20 @@ def neuron_parameters(model: nn.Module) -> list[nn.Parameter]:
     """
     found = {id(p): p for _, neuron in named_neurons(model) for p in neuron.parameters()}
     return list(found.values())
+
+
+def foreign_library(module: nn.Module) -> str | None:
+    """Return the name of the library whose neuron a module is; None if it is none of theirs.
+
+    The classes are known by their names: the libraries need not be installed.
+    """
+    for kind in type(module).__mro__:
+        library, _, rest = kind.__module__.partition(".")
+        is_neuron = (
+            "neuron" in rest  # SpikingJelly, snnTorch
+            or (library == "norse" and kind.__name__.startswith("SNN"))
+            or (kind.__name__ == "StatefulLayer" and getattr(module, "spike_fn", None) is not None)
+        )
+        if library in _LIBRARIES and is_neuron:
+            return _LIBRARIES[library]
+    return None

@@ -114,6 +114,15 @@ class CheckpointFolder:
             )
         return None
 
+    def newest_metadata(self) -> Document | None:
+        """Return the metadata of the newest manifest that can be read, without the tensors."""
+        for step in reversed(self.steps()):
+            try:
+                return _read_manifest(self.path(step))["metadata"]
+            except FormatError:  # load_newest reports it
+                continue
+        return None
+
     def remove_partial(self) -> None:
         """Remove files of a killed process: temporary files, and parts without a manifest."""
         if not self.folder.is_dir():

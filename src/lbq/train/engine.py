@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,13 @@ from lbq.train.distributed import ProcessGroup, is_first_process, open_process_g
 from lbq.train.evaluation import Evaluation, evaluate
 from lbq.train.loss import Loss, Metric, ModelWithLoss, check_metrics, correct_predictions
 from lbq.train.metrics import Callback, MetricsLog, Record, TrainMetrics
-from lbq.train.optim import Precision, build_optimizer, learning_rate_factor
+from lbq.train.optim import (
+    Precision,
+    PrecisionKind,
+    build_optimizer,
+    fastest_precision,
+    learning_rate_factor,
+)
 from lbq.train.prefetch import prefetch_to_device, to_device
 from lbq.train.provenance import check_same_run, provenance, structure_digest
 from lbq.train.recipe import Recipe
@@ -183,6 +189,7 @@ def train(
     options: RunOptions | None = None,
     *,
     callbacks: Sequence[Callback] = (),
+    progress: Callback | None = None,
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
     """Build what a recipe describes and :func:`fit` it, with the recipe stored in the folder.
@@ -192,6 +199,8 @@ def train(
         out: the folder of the run.
         options: where and how fast.
         callbacks: called with every record of the metrics log.
+        progress: called after every step (event "step", with its loss) and after every batch of an
+            evaluation (event "evaluating", with ``done`` and ``total`` samples). Nothing logs them.
         wait_for_lock_s: how long to wait for another process to release the folder.
     """
 
@@ -199,7 +208,14 @@ def train(
         model, data, config = recipe.build((options or RunOptions()).cache)
         return Task(model, data, config, None, check_metrics(None, None), recipe)
 
-    return run_task(build, out, options, callbacks=callbacks, wait_for_lock_s=wait_for_lock_s)
+    return run_task(
+        build,
+        out,
+        options,
+        callbacks=callbacks,
+        progress=progress,
+        wait_for_lock_s=wait_for_lock_s,
+    )
 
 
 @dataclass(frozen=True)
@@ -278,6 +294,7 @@ def run_task(
     options: RunOptions | None,
     *,
     callbacks: Sequence[Callback],
+    progress: Callback | None = None,
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
     """Run a task in a folder; it is built when the folder is locked. See :func:`train`."""
@@ -299,8 +316,29 @@ def run_task(
                     sink(record)
 
             task.config.check_world_size(group.size)
+            task = _with_precision(task, folder, group)
             with torch_settings(task.config, group.device, threads=options.threads):
-                return _Attempt(task, folder, options, group, stop, log).run()
+                show = progress if is_first else None
+                return _Attempt(task, folder, options, group, stop, log, show).run()
+
+
+def _with_precision(task: Task, folder: RunFolder, group: ProcessGroup) -> Task:
+    """Replace precision "auto" by that of the run in the folder, or else by the fastest.
+
+    The first process decides for all; another host may have other units.
+    """
+    kind = task.config.precision
+    if kind == "auto":
+        found = folder.precision() or fastest_precision(group.device) if group.is_first else None
+        kind = cast(PrecisionKind, group.broadcast_text(found))
+    if kind == "bf16" and group.is_first and fastest_precision(group.device) != "bf16":
+        _log.warning(
+            "precision bf16 is slower than fp32 on this %s, which has no units for it; new runs "
+            "can take --precision auto or fp32",
+            "processor" if group.device.type == "cpu" else "device",
+        )
+    recipe = None if task.recipe is None else replace(task.recipe, precision=kind)
+    return replace(task, config=replace(task.config, precision=kind), recipe=recipe)
 
 
 @dataclass
@@ -317,6 +355,8 @@ class _Attempt:
     group: ProcessGroup
     stop: StopRequest
     log: Callback
+    show: Callback | None
+    """Called with progress that is not logged."""
 
     def __post_init__(self) -> None:
         task, group, options = self.task, self.group, self.options
@@ -397,6 +437,7 @@ class _Attempt:
                 "processes": self.group.size,
                 "device": str(self.group.device),
                 "threads": torch.get_num_threads(),
+                "precision": self.config.precision,
             }
         )
 
@@ -482,6 +523,8 @@ class _Attempt:
             if math.isfinite(result.loss):
                 metrics.update(loss=result.loss, correct=result.correct)
             self._log_step(metrics, result, lr)
+            if self.show is not None:
+                self.show({"event": "step", "step": progress.step, "loss": result.loss})
             if result.stop > 0 or progress.step == self.options.stop_at:
                 return False
             if self.saver is not None and self.saver.is_due(progress.step):
@@ -522,6 +565,12 @@ class _Attempt:
     def _evaluate(self) -> bool:
         """Evaluate; False after a stop request."""
         start, step, average = time.monotonic(), self.state.progress.step, self.state.average
+        show = self.show
+
+        def report(done: int, total: int) -> None:
+            if show is not None:
+                show({"event": "evaluating", "step": step, "done": done, "total": total})
+
         found = evaluate(
             self.state.model if average is None else average,
             self.data,
@@ -534,6 +583,7 @@ class _Attempt:
             num_workers=self.options.workers,
             channels_last=self.config.channels_last,
             should_stop=lambda: bool(self.stop),
+            progress=report,
         )
         if found is None:
             return False

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lbq.config_io import DocumentError, parse_json
-from lbq.errors import MissingExtraError
+from lbq.errors import MissingExtraError, install_command
 from lbq.neurons.watch import watch_levels
 
 _log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class TensorBoardCallback:
             from torch.utils.tensorboard.writer import SummaryWriter  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise MissingExtraError(
-                "charts need the tensorboard package: pip install 'lbq[train]'"
+                f"charts need the tensorboard package: {install_command('train')}"
             ) from error
         self._writer = SummaryWriter(str(folder))
 

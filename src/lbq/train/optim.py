@@ -3,6 +3,7 @@
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -188,8 +189,9 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
     }
 
 
-PrecisionKind = Literal["fp32", "bf16", "fp16"]
+PrecisionKind = Literal["auto", "fp32", "bf16", "fp16"]
 
+_BF16_UNITS = ("amx_bf16", "avx512_bf16")
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -201,10 +203,25 @@ class Precision:
     """
 
     def __init__(self, kind: PrecisionKind, device: torch.device) -> None:
-        self.kind: PrecisionKind = kind
+        self.kind = fastest_precision(device) if kind == "auto" else kind
         self.scaler = torch.amp.GradScaler(device.type, enabled=kind == "fp16")
         self._device = device.type
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Use autocast inside the ``with`` block."""
         return torch.autocast(self._device, dtype=_DTYPES[self.kind], enabled=self.kind != "fp32")
+
+
+def fastest_precision(device: torch.device) -> Literal["fp32", "bf16"]:
+    """Return what precision "auto" stands for: bf16 where the device has units for it."""
+    if device.type == "cpu":
+        return "bf16" if bf16_units() else "fp32"
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "fp32"
+
+
+def bf16_units(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """List the processor's units for bf16; without one, bf16 is slower than fp32."""
+    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
+    return [unit for unit in _BF16_UNITS if unit in flags]

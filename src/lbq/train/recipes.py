@@ -40,7 +40,7 @@ def cifar10_resnet20(timesteps: int = 2) -> Recipe:
         batch=64,
         optim=OptimConfig(kind="sgd", lr=0.025, weight_decay=5e-4),
         schedule=ScheduleConfig(moves="epoch"),
-        precision="bf16",
+        precision="auto",
         channels_last=True,
     )
 
@@ -73,7 +73,7 @@ def imagenet_resnet34(timesteps: int = 2) -> Recipe:
         batch=512,
         optim=OptimConfig(kind="sgd", lr=0.1, weight_decay=0.0),
         schedule=ScheduleConfig(moves="epoch"),
-        precision="bf16",
+        precision="auto",
         channels_last=True,
         label_smoothing=0.1,
         test_batch=100,
@@ -196,7 +196,7 @@ def _events(name: str, kind: Kind, model: ModelConfig) -> Recipe:
         schedule=ScheduleConfig(
             warmup_epochs=10.0, warmup_factor=0.01, final_factor=0.01, moves="epoch"
         ),
-        precision="bf16",
+        precision="auto",
         channels_last=True,
         label_smoothing=0.1,
         test_batch=64,

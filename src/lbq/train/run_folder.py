@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ from lbq.train.model_config import (
     Network,
     build_network,
 )
-from lbq.train.optim import Precision
+from lbq.train.optim import Precision, PrecisionKind
 from lbq.train.provenance import structure_digest
 from lbq.train.recipe import Recipe, read_recipe, recipe_from_document
 from lbq.train.train_config import TrainConfig
@@ -84,6 +85,13 @@ class RunFolder:
         if not self._recipe.exists():
             raise RunError(f"{self.path} is not the folder of a run: it has no recipe.json")
         return read_recipe(self._recipe)
+
+    def precision(self) -> PrecisionKind | None:
+        """Return the precision of the newest checkpoint; None without one."""
+        found = self.checkpoints.newest_metadata() or {}
+        settings = found.get("recipe", found.get("config"))
+        kind = settings.get("precision") if isinstance(settings, dict) else None
+        return kind if kind in get_args(PrecisionKind) else None
 
     @contextmanager
     def locked(self, *, wait_s: float = 0.0) -> Generator[None]:

@@ -65,7 +65,8 @@ class TrainConfig:
     label_smoothing: float = 0.0
     """Label smoothing."""
     precision: PrecisionKind = "fp32"
-    """Precision of convolutions; neurons always compute in float32."""
+    """Precision of convolutions; neurons always compute in float32. "auto": bf16 where the device
+    has units for it, fp32 elsewhere. A run stores what it used, and continues with that."""
     channels_last: bool = False
     """Memory format of images; faster with bf16 and fp16."""
     compile: bool = False

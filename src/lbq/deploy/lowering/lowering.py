@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lbq.deploy.capture import EXPORTED_BATCH, Call, Captured
+from lbq.deploy.capture import EXPORTED_BATCH, Call, Captured, foreign_advice
 from lbq.deploy.graph import INPUT, LoweredNetwork
 from lbq.deploy.layout import BATCH, TIME, Layout, LayoutError
 from lbq.deploy.lowering import (
@@ -18,6 +18,7 @@ from lbq.deploy.lowering.context import REPEAT, Context, Handler
 from lbq.deploy.lowering.values import Pending, ScaledInput, SymbolicValue, numbers
 from lbq.deploy.operators import Readout
 from lbq.errors import LoweringError
+from lbq.neurons.watch import foreign_library
 
 HANDLERS: dict[str, Handler] = {
     **lower_synapses.HANDLERS,
@@ -90,6 +91,8 @@ class Lowering(Context):
 
     def _check_known(self, call: Call) -> None:
         """Raise for an operator that has no handler, before others of its layer are refused."""
+        if foreign_library(call.module) is not None:
+            self.refuse(call, foreign_advice(call.module))
         advice = ADVICE.get(call.name)
         if advice or (call.operator != "input" and call.operator not in HANDLERS):
             none = f"no node of a lowered network computes {call.operator}"
