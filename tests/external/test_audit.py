@@ -209,3 +209,27 @@ def test_counts_of_spikingjelly_equal_a_loop():
     found = lbq.audit(model, x)
     assert found.products.total().unary_acs == by_hand(model, x) > 0
     assert found["leak"].verdict == found["state"].verdict == "holds"
+
+
+def plain_jelly():
+    """A network that keeps its membranes, in one layer."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 8), neuron.LIFNode(step_mode="m", detach_reset=True), nn.Linear(8, 3)
+    )
+
+
+def test_a_count_that_fails_leaves_their_state_as_it_was():
+    model, x = plain_jelly(), torch.randn(T, 5, 6)
+    with pytest.raises(lbq.LBQError):
+        lbq.count_ops(model, x)
+    assert model[1].v == 0.0
+    assert lbq.audit(model, x)["state"].module == "1"
+
+
+def test_an_audit_after_a_training_step_without_reset_runs():
+    model, x = plain_jelly(), 2 * torch.randn(T, 5, 6)
+    model(x).sum().backward()
+    before = model[1].v.clone()
+    assert lbq.audit(model, x)["state"].verdict == "fails"
+    assert torch.equal(model[1].v, before)

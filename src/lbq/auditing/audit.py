@@ -14,7 +14,7 @@ from lbq.auditing.behaviour import MOST_TOGETHER, Behaviour
 from lbq.auditing.emitters import Emitter, is_neuron, watch_emitters
 from lbq.auditing.finding import Finding
 from lbq.auditing.products import Call, Products, watch_products
-from lbq.auditing.recording import copy_network, tensors_and_numbers
+from lbq.auditing.recording import tensors_and_numbers
 from lbq.config_io import dump_json
 from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
 from lbq.cost.energy import EnergyModel, EnergyReport
@@ -24,6 +24,7 @@ from lbq.deploy.lower import lower
 from lbq.deploy.operators import Synapse
 from lbq.errors import LBQError, ShapeError
 from lbq.models.time import find_batch_axis
+from lbq.neurons.module_state import copy_network
 
 _MOST_DEAD = 0.5
 """A layer with more dead or saturated neurons than this is named."""

@@ -19,14 +19,13 @@ from lbq.auditing.recording import (
     Difference,
     Parts,
     Run,
-    copy_network,
     difference,
     first_difference,
     in_float64,
     record,
-    stored_tensors,
     tensors_and_numbers,
 )
+from lbq.neurons.module_state import copy_network, stored_tensors
 
 MOST_TOGETHER = 64
 """Samples that run at once."""

@@ -8,7 +8,6 @@ import random
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, cast
 
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lbq.errors import ParameterError
 from lbq.neurons.watch import removing_hooks
 
 TOLERANCE = 1e-6
@@ -230,48 +228,8 @@ def _unreadable(value: Any) -> Iterator[Any]:
         yield from _unreadable(item)
 
 
-def copy_network(model: nn.Module) -> nn.Module:
-    """Copy a network, with what it stores.
-
-    Tensors that a training step left with a graph cannot be copied by Python; here they are copied
-    without it.
-    """
-    memo: dict[int, Any] = {}
-    for module in model.modules():
-        for tensor in _stored_tensors(vars(module)):
-            if not tensor.is_leaf:
-                memo[id(tensor)] = tensor.detach().clone()
-    try:
-        return deepcopy(model, memo)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise ParameterError(
-            f"the network cannot be copied ({error}); an audit runs copies, so that yours is not "
-            f"changed: remove what Python's copy.deepcopy does not copy (open files, locks, "
-            f"generators) from its attributes"
-        ) from error
-
-
 def in_float64(model: nn.Module) -> nn.Module:
     """Convert a network in place; torch's warning about copied modules of TorchScript is wrong."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
         return model.double()
-
-
-def _stored_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif depth and isinstance(value, dict | list | tuple):
-        items = cast(Any, value).values() if isinstance(value, dict) else cast(Any, value)
-        for item in items:
-            yield from _stored_tensors(item, depth - 1)
-
-
-def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the tensors that modules hold: buffers and plain attributes."""
-    found = dict(model.named_buffers())
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            for tensor in _stored_tensors(value) if not name.startswith("_parameters") else ():
-                found[f"{path}.{name}".lstrip(".")] = tensor
-    return {name: value.detach().clone() for name, value in found.items()}

@@ -1,7 +1,6 @@
 """The time axis: merge T into B, repeat and average over time, check for time-batch confusion."""
 
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from functools import partial, reduce
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from lbq.errors import ShapeError, TimeError
 from lbq.neurons.carries import active_carries
+from lbq.neurons.module_state import copy_network
 from lbq.neurons.watch import named_neurons, removing_hooks
 from lbq.types import Frames, Images, Sequence, StaticCurrent
 
@@ -180,7 +180,7 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
     axis = find_batch_axis(x, batch_axis, model)
     if x.shape[axis] == 1:
         x = torch.cat([x, x.flip(-1)], axis)
-    model = deepcopy(model).double().eval()
+    model = copy_network(model).double().eval()
     x = x.double() if x.is_floating_point() else x
     one, first = _run(model, x.narrow(axis, 0, 1))
     several, answers = _run(model, x)
@@ -243,8 +243,8 @@ def _fit(model: nn.Module, x: Tensor, axis: int) -> int:
     one = x.narrow(axis, 0, 1)
     try:
         with torch.random.fork_rng([]):
-            currents, outputs = _run(deepcopy(model).eval(), one)
-            more, others = _run(deepcopy(model).eval(), torch.cat([one, one], axis))
+            currents, outputs = _run(copy_network(model).eval(), one)
+            more, others = _run(copy_network(model).eval(), torch.cat([one, one], axis))
     except Exception:
         return 0
     pairs = list(zip(outputs, others, strict=False))

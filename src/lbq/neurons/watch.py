@@ -124,45 +124,6 @@ def removing_hooks(hooks: list[RemovableHandle]) -> Generator[None]:
                 hook.remove()
 
 
-@contextmanager
-def keeping_state(model: nn.Module) -> Generator[None]:
-    """Give every module back what it stored, when the block ends.
-
-    Neurons of other libraries keep membranes in attributes, and a tracer would leave its own
-    tensors there.
-    """
-    modules = (m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule))
-    before = [(m, _contents(vars(m)), _values(m)) for m in modules]
-    try:
-        yield
-    finally:
-        for module, stored, buffers in before:
-            vars(module).clear()
-            vars(module).update({k: _refilled(v, kept) for k, (v, kept) in stored.items()})
-            for name, value in buffers.items():
-                with torch.no_grad():
-                    module._buffers[name].copy_(value)  # pyright: ignore[reportOptionalMemberAccess, reportPrivateUsage]
-
-
-def _contents(stored: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {
-        k: (v, v.copy() if isinstance(v, dict | list | set) else None) for k, v in stored.items()
-    }
-
-
-def _refilled(container: Any, contents: Any) -> Any:
-    """Return the same object with what it held before."""
-    if contents is not None:
-        container.clear()
-        container.extend(contents) if isinstance(container, list) else container.update(contents)
-    return container
-
-
-def _values(module: nn.Module) -> dict[str, Tensor]:
-    buffers = module.named_buffers(recurse=False)
-    return {name: value.detach().clone() for name, value in buffers}
-
-
 def running_uncompiled() -> AbstractContextManager[object]:
     """Run compiled models as the modules that they were compiled from, inside the block."""
     dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
