@@ -1,8 +1,8 @@
 """Export to ``.pt2``: a torch program that runs where ``lbq`` is not installed.
 
 torch.export writes it and torch reads it. A ``.pt2`` may hold pickles, compiled code, expressions
-and names of Python functions, which torch runs as it loads or as the program runs. Ours hold tensors
-and ATen operators, and :func:`read_pt2` refuses files with anything else.
+and names of Python functions, which torch runs as it loads or as the program runs. Ours hold
+tensors and ATen operators, and :func:`read_pt2` refuses files with anything else.
 """
 
 import io
