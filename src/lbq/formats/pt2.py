@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.export import Dim
 
 from lbq.atomic_files import atomic_write
@@ -155,7 +156,7 @@ def _is_operator(target: Any) -> bool:
     if match is None or not hasattr(torch.ops.aten, match[1]):
         return False
     found = getattr(getattr(torch.ops.aten, match[1]), match[2], None)
-    return isinstance(found, torch._ops.OpOverload)
+    return isinstance(found, OpOverload)
 
 
 def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
