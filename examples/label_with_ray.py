@@ -7,6 +7,7 @@ network's order, [C, H, W]. Those of labels/ have id, class and logits.
 """
 
 import argparse
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,13 @@ Batch = dict[str, np.ndarray]
 
 def unpack(batch: Batch, shape: tuple[int, ...]) -> Batch:
     """Turn raw bytes into arrays; encoded images would be decoded here."""
+    if "image" not in batch:
+        raise ValueError(f"the files have no column 'image', only {', '.join(batch)}")
+    size = math.prod(shape)
+    for row, image in enumerate(batch["image"]):
+        if not isinstance(image, bytes) or len(image) != size:
+            got = f"{len(image)} bytes" if isinstance(image, bytes) else type(image).__name__
+            raise ValueError(f"row {row} of 'image' must be {size} bytes, uint8 {shape}, got {got}")
     pixels = np.frombuffer(b"".join(batch["image"]), dtype=np.uint8)
     return {**batch, "image": pixels.reshape(-1, *shape)}
 
@@ -39,7 +47,8 @@ def label(
 ) -> None:
     """Label all images; a block whose worker dies is computed again by another one."""
     sha256 = lbq.formats.digest(bundle)
-    shape = lbq.load_network(bundle, sha256=sha256).input_shape
+    network = lbq.load_network(bundle, sha256=sha256)
+    shape = ((network.timesteps,) if network.takes_frames else ()) + tuple(network.input_shape)
     sizes = ray.data.DataContext.get_current()
     sizes.target_min_block_size = sizes.target_max_block_size = int(block_mb * 2**20)
     rows = ray.data.read_parquet(str(images)).map_batches(partial(unpack, shape=shape))

@@ -160,3 +160,11 @@ def test_a_file_must_have_the_expected_format(tmp_path):
         read_json(path, expected_format="a-1")
     with pytest.raises(DocumentError, match="cannot be read"):
         read_json(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}")])
+def test_nesting_has_one_limit_that_does_not_depend_on_the_callers_stack(start, end):
+    most = config_io.MAX_DEPTH
+    parse_json(start * (most - 1) + "[]" + end * (most - 1), "it")
+    with pytest.raises(DocumentError, match="nested"):
+        parse_json(start * most + "[]" + end * most, "it")

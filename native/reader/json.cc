@@ -8,7 +8,7 @@
 namespace lbq {
 namespace {
 
-constexpr int kMaxDepth = 500;
+constexpr int kMaxDepth = 500;  // as MAX_DEPTH in config_io.py
 constexpr int kMaxDigits = 4300;  // of an integer, as in Python
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }

@@ -25,6 +25,8 @@ Document = Any
 
 MAX_BYTES = 64 * 2**20
 """Largest JSON file that is read."""
+MAX_DEPTH = 500
+"""Objects and lists inside one another; the reader of bundles in C++ has the same limit."""
 
 Config = TypeVar("Config")
 Problem = Literal["json", "keys", "value"]
@@ -46,14 +48,16 @@ class DocumentError(FormatError):
 def parse_json(data: str | bytes | memoryview, what: str) -> Document:
     """Parse strict JSON: UTF-8, every key once, no NaN, no infinity; ``what`` names the text."""
     try:
-        return json.loads(
+        document = json.loads(
             data if isinstance(data, str) else str(data, "utf-8"),
             object_pairs_hook=_unique_keys,
             parse_constant=_reject_constant,
             parse_float=_finite_float,
         )
+        _check_depth(document)
     except (ValueError, RecursionError) as error:
         raise DocumentError("json", f"{what} is not strict JSON: {error}") from error
+    return document
 
 
 def read_json(path: str | Path, *, expected_format: str | int | None = None) -> Document:
@@ -246,6 +250,18 @@ def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key comes twice")
     return found
+
+
+def _check_depth(document: Document) -> None:
+    """Raise if values are nested too deeply; Python's own limit depends on the caller's stack."""
+    boxes = [document] if isinstance(document, (dict, list)) else []
+    depth = 0
+    while boxes:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} times")
+        inside = (box.values() if isinstance(box, dict) else box for box in boxes)
+        boxes = [item for items in inside for item in items if isinstance(item, (dict, list))]
 
 
 def _reject_constant(name: str) -> None:

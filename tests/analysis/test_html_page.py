@@ -1,7 +1,12 @@
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import pytest
+
 from lbq.analysis.html_page import (
+    POLICY,
     Number,
     figure,
     headline,
@@ -94,3 +99,61 @@ def test_figures_do_not_share_names():
 
 def test_no_notes_leave_no_box():
     assert notes([]) == ""
+
+
+HOSTILE = [
+    '<script>document.title="ran"</script>',
+    '"><img src=x onerror=document.title="ran">',
+    "'><svg onload=document.title='ran'>",
+    "</style><script>document.title='ran'</script>",
+    "</title><script>document.title='ran'</script>",
+    "--><script>document.title='ran'</script>",
+    "<iframe srcdoc=\"<script>parent.document.title='ran'</script>\">",
+    "<a href=\"javascript:document.title='ran'\">x</a>",
+    "javascript:document.title='ran'",
+    "\"autofocus onfocus=document.title='ran' x=\"",
+    "<meta http-equiv=refresh content=\"0;url=javascript:document.title='ran'\">",
+    "&lt;script&gt;document.title='ran'&lt;/script&gt;",
+    "line\nbreak <b>bold</b>",
+]
+
+
+class Words(HTMLParser):
+    """Collects text, and fails on anything that could run."""
+
+    def __init__(self):
+        super().__init__()
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        assert tag not in {"script", "iframe", "img", "b"}, tag
+        assert not [name for name, value in attrs if name.startswith("on")], attrs
+        links = [value for name, value in attrs if name in {"href", "src", "action"}]
+        assert not [link for link in links if link.startswith("javascript:")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_a_browser_shows_hostile_words_as_text_and_runs_none(tmp_path):
+    parts = [
+        (section("s", words, paragraph(words), notes([words])), headline([(words, words, words)]))
+        for words in HOSTILE
+    ]
+    body = [text for pair in parts for text in pair]
+    body += [table(words, [words, "x"], [[words, words]]) for words in HOSTILE]
+    body += [figure("f", "<svg ></svg>", label=words, caption=words) for words in HOSTILE]
+    written = page(" ".join(HOSTILE), " ".join(HOSTILE), body, opening=HOSTILE)
+    assert POLICY in written
+    (tmp_path / "page.html").write_text(written.replace(POLICY, ""))  # escaping alone must do
+    done = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
+         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", tmp_path / "page.html"],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    seen = Words()
+    seen.feed(done.stdout)
+    assert "<title>ran</title>" not in done.stdout
+    for words in HOSTILE:
+        assert seen.text.count(words) >= 10, words

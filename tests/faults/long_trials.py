@@ -1,12 +1,13 @@
 """The long form of the fault tests; its records are in results/faults.
 
-    python tests/faults/long_trials.py P1 P2 P3 P6 P8 D1 --out results/faults
+    python tests/faults/long_trials.py P1 P2 P3 P6 P8 P9 D1 --out results/faults
 
 P1  200 SIGKILLs at random moments, 20 per run          bit-exact, at most 3 steps lost   6 min
 P2  50 SIGKILLs of one of two ranks, under the supervisor   bit-exact, all restarted     20 min
 P3  100 SIGTERMs, one and two ranks             no step lost, exit 143, within 30 s      10 min
 P6  100 full disks (tmpfs)        the last valid checkpoint loads, the run resumes         5 min
 P8  1,000 flipped bits and 200 truncations                         1,200 noticed          1 min
+P9  100 SIGKILLs with a moving average and accumulation, 20 per run     bit-exact         5 min
 D1  canonical mode for 1, 2, 4 ranks and 1 -> 4 -> 2, three recipes     one SHA-256       2 min
 
 Times are those of two idle cores. `--scale 0.1` does a tenth of the trials; `--start 10` uses
@@ -152,6 +153,28 @@ def p8(pool, folder, scale, start):
     }
 
 
+def p9(pool, folder, scale, start):
+    kills = max(1, round(20 * scale))
+
+    def chain(number):
+        changes = trials.AVERAGED[number]
+        place, rng = folder / str(number), Random(start + number)
+        recipe, expected = trials.reference(pool, tiny, place, epochs=8, **changes)
+        found = trials.kill_chain(
+            pool, tiny, place / "run", recipe, expected, kills=kills, interval=3, rng=rng
+        )
+        return found | {"changes": changes}
+
+    seen, failures = repeat(len(trials.AVERAGED), chain)
+    return {
+        "trials": kills * len(trials.AVERAGED),
+        "passed": sum(found["kills"] for found in seen),
+        "most_steps_lost": max((found["most_steps_lost"] for found in seen), default=None),
+        "runs": [found["changes"] for found in seen],
+        "failures": failures,
+    }
+
+
 def d1(pool, folder, scale, start):
     forms = [{}, {"precision": "bf16", "channels_last": True}, {"precision": "fp16", "seed": 4}]
 
@@ -178,7 +201,7 @@ def d1(pool, folder, scale, start):
     }
 
 
-FAULTS = {"P1": p1, "P2": p2, "P3": p3, "P6": p6, "P8": p8, "D1": d1}
+FAULTS = {"P1": p1, "P2": p2, "P3": p3, "P6": p6, "P8": p8, "P9": p9, "D1": d1}
 
 
 def main():

@@ -18,6 +18,13 @@ def test_p1_twenty_kills_at_random_moments_change_no_bit(pool, tiny, tmp_path):
     trials.kill_chain(pool, tiny, out, recipe, expected, kills=20, interval=3, rng=rng)
 
 
+def test_p9_kills_change_no_bit_of_a_moving_average_of_accumulated_steps(pool, tiny, tmp_path):
+    recipe, expected = trials.reference(pool, tiny, tmp_path, epochs=8, **trials.AVERAGED[0])
+    assert "average" in expected[1]
+    out, rng = tmp_path / "run", Random(2)
+    trials.kill_chain(pool, tiny, out, recipe, expected, kills=5, interval=3, rng=rng)
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_p3_a_terminated_run_has_lost_no_step(pool, tiny, tmp_path, world):
     recipe, expected = trials.reference(pool, tiny, tmp_path, world=world, epochs=15)

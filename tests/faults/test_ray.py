@@ -56,3 +56,34 @@ def wait_for_files(folder, job, *, at_least):
         assert job.poll() is None, "the job ended before a worker was killed"
         time.sleep(0.05)
     return written
+
+
+@pytest.mark.parametrize(
+    ("images", "problem"),
+    [
+        ([bytes(50), None], "row 1 .* got NoneType"),
+        ([bytes(25), bytes(75)], "row 0 .* got 25 bytes"),
+        ([bytes(100)], "row 0 .* got 100 bytes"),
+        ([b""], "row 0 .* got 0 bytes"),
+        (["x" * 50], "row 0 .* got str"),
+        ([np.zeros(50, np.int64)], "row 0 .* got ndarray"),
+    ],
+)
+def test_rows_that_are_not_one_image_are_refused_by_number(images, problem):
+    column = np.empty(len(images), object)
+    column[:] = images
+    with pytest.raises(ValueError, match=problem):
+        example().unpack({"image": column}, (2, 5, 5))
+    with pytest.raises(ValueError, match="no column 'image', only id, img"):
+        example().unpack({"id": column, "img": column}, (2, 5, 5))
+
+
+def test_an_empty_block_stays_empty():
+    assert example().unpack({"image": np.empty(0, object)}, (2, 5, 5))["image"].shape[0] == 0
+
+
+def example():
+    spec = importlib.util.spec_from_file_location("label_with_ray", ray_jobs.PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

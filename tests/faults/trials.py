@@ -76,6 +76,16 @@ def kill_chain(pool, tiny, out, recipe, expected, *, kills, interval, rng):
     return {"kills": done, "most_steps_lost": worst}
 
 
+AVERAGED = (
+    {"ema_decay": 0.9, "accumulate": 2},
+    {"ema_decay": 0.99, "accumulate": 4, "precision": "bf16"},
+    {"ema_decay": 0.5, "accumulate": 2, "precision": "fp16", "seed": 4},
+    {"ema_decay": 0.999, "accumulate": 4, "seed": 5},
+    {"ema_decay": 0.9, "deterministic": "canonical", "shards": 4},
+)
+"""P9: settings of runs with a moving average; canonical mode has shards in place of parts."""
+
+
 def terminate(pool, tiny, out, recipe, expected, *, world, rng):
     """P3: SIGTERM at a random moment, to a random rank: current step saved, exit 143."""
     options = {"log_every": 1, "save_every_s": 1e9}

@@ -1,3 +1,4 @@
+import json
 import shutil
 import subprocess
 import sys
@@ -169,3 +170,82 @@ def test_entries_that_claim_more_bytes_than_the_file_has_are_not_read(whole):
         archive._didModify = True
     with pytest.raises(FormatError, match="claims to hold"):
         read_pt2(whole)
+
+
+def reworked(source, path, change):
+    """Copy a program and change its graph; torch's own reader takes the result."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.endswith("models/model.json"):
+                program = json.loads(data)
+                change(program)
+                data = json.dumps(program).encode()
+            new.writestr(name, data)
+    return path
+
+
+def _first_size(program):
+    values = program["graph_module"]["graph"]["sym_int_values"]
+    return next(iter(values.values()))["as_expr"]
+
+
+def _set_target(program, target, *arguments):
+    node = program["graph_module"]["graph"]["nodes"][0]
+    node["target"] = target
+    node["inputs"] = [{"name": "a", "arg": {"as_string": a}, "kind": 1} for a in arguments]
+
+
+def _size_of_a_tensor(program, text):
+    values = program["graph_module"]["graph"]["tensor_values"]
+    values["inputs"]["sizes"][0] = {"as_expr": {"expr_str": text, "hint": None}}
+
+
+CODE = "__import__('os').system('touch canary')"
+PROGRAMS = {
+    "size": lambda p: _first_size(p).update(expr_str=CODE),
+    "size of a tensor": lambda p: _size_of_a_tensor(p, CODE),
+    "lambda": lambda p: _first_size(p).update(expr_str=f"(lambda: {CODE})()"),
+    "attribute": lambda p: _first_size(p).update(expr_str="Symbol('a').func.__class__"),
+    "name of a symbol": lambda p: _first_size(p).update(expr_str=f"Symbol(''+{CODE})"),
+    "endless power": lambda p: _first_size(p).update(expr_str="9**9**9**9**9"),
+    "power": lambda p: _first_size(p).update(expr_str="Pow(Integer(9), Integer(9999999999))"),
+    "target": lambda p: _set_target(p, "torch.os.system", "touch canary"),
+    "target in a module": lambda p: _set_target(p, "torch._sources.os.system", "touch canary"),
+    "operator": lambda p: _set_target(p, "_operator.attrgetter", "system"),
+    "file": lambda p: _set_target(p, "torch.ops.aten.from_file.default", "canary"),
+    "attribute of an operator": lambda p: _set_target(p, "torch.ops.aten.add.__init__"),
+    "higher order": lambda p: _set_target(p, "torch.ops.higher_order.cond"),
+    "extension": lambda p: _set_target(p, "#x.y"),
+    "guards": lambda p: p.update(guards_code=[CODE]),
+    "range": lambda p: p["range_constraints"].update(s9={"min_val": CODE, "max_val": None}),
+    "no range": lambda p: p.update(range_constraints=[]),
+    "no graph": lambda p: p.pop("graph_module"),
+    "wrong types": lambda p: p.update(graph_module={"graph": 3, "signature": None}),
+    "list of nodes": lambda p: p["graph_module"]["graph"].update(nodes="x"),
+    "cut signature": lambda p: p["graph_module"]["signature"].update(input_specs=[]),
+}
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_a_graph_that_could_run_code_is_refused(case, export_once, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = export_once("resnet20", True)[2]
+    path = reworked(source, tmp_path / "evil.pt2", PROGRAMS[case])
+    with pytest.raises(FormatError) as caught:
+        read_pt2(path)
+    assert not (tmp_path / "canary").exists(), "code of the file ran"
+    assert str(path) in str(caught.value)
+
+
+def test_torch_loads_what_was_checked_not_another_archive_in_the_same_file(export_once, tmp_path):
+    """Python's reader shifts offsets by what stands before an archive, torch's does not."""
+    source = export_once("resnet20", True)[2]
+    first = reworked(source, tmp_path / "first.pt2", PROGRAMS["target"])
+    path = tmp_path / "both.pt2"
+    path.write_bytes(first.read_bytes() + source.read_bytes())
+    try:
+        program, _ = read_pt2(path)
+    except FormatError:
+        return
+    assert "system" not in str(program.graph)

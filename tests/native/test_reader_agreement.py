@@ -11,6 +11,7 @@ from native.make_corpus import CORPUS, answers_of
 
 from lbq.errors import BoundError
 from lbq.formats import BundleError, load_network
+from native import crafted_bundles
 
 TORCH_ONLY = {"name_that_torch_needs"}
 """Which names torch's modules have given away is no affair of the file."""
@@ -135,6 +136,19 @@ def test_mutants_give_the_same_result(name, lbq_run, tmp_path):
         path.write_bytes(mutate.mutate(original, rng)[1])
         expected[path] = load_result(path)
     assert sum(rule == "ok" for rule in expected.values()) > 10
+    assert native_results(lbq_run, list(expected)) == expected
+
+
+def test_crafted_bundles_give_the_same_result(lbq_run, tmp_path):
+    """JSON as text, wirings and tensors of one bundle; crafted_bundles.py goes through the rest."""
+    data = (CORPUS / "features.lbq").read_bytes()
+    expected = {}
+    for make in (crafted_bundles.texts, crafted_bundles.wirings, crafted_bundles.tensors):
+        for number, (_, crafted) in enumerate(make(data)):
+            path = tmp_path / f"{make.__name__}{number}"
+            path.write_bytes(crafted)
+            expected[path] = load_result(path)
+    assert len(expected) > 1000
     assert native_results(lbq_run, list(expected)) == expected
 
 

@@ -158,3 +158,15 @@ def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(MissingExtraError, match="pip install 'datasets>=4' pillow tensorboard"):
         TensorBoardCallback(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["epoch", "loss", "count", "correct", "accuracy", "parameters"])
+@pytest.mark.parametrize("value", ["x", None, [], {}, True, "missing"])
+def test_lines_that_no_run_wrote_are_skipped(name, value, tmp_path):
+    good = {"event": "evaluation", "step": 4, "epoch": 1, "loss": "nan", "count": 9, "accuracy": 1}
+    bad = {**good, name: value}
+    if value == "missing":
+        bad = {key: good[key] for key in good if key not in (name, "loss")}
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(bad) + "\n" + json.dumps(good) + "\n")
+    assert list(read_metrics_log(path)) == [good]

@@ -45,7 +45,8 @@ RULES = {
     "known-digest": "the SHA-256 of the whole file is the one that the caller passed",
     "manifest-size": "the manifest has at most 1 MiB",
     "table-size": "the table of tensors has at most 1 MiB and fits the payload",
-    "json": "manifest and table are JSON in UTF-8, without duplicate keys, NaN or infinity",
+    "json": "manifest and table are JSON in UTF-8, without duplicate keys, NaN or infinity, nested "
+    "at most 500 times",
     "keys": "every object has exactly the keys of its kind",
     "value": "every value has its type and lies in its range",
     "count": "there are at most 4,096 nodes and 16,384 tensors",

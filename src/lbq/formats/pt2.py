@@ -1,7 +1,8 @@
 """Export to ``.pt2``: a torch program that runs where ``lbq`` is not installed.
 
-torch.export writes it and torch reads it. A ``.pt2`` may hold pickles and compiled code, which
-torch runs as it loads; ours hold neither, and :func:`read_pt2` refuses files that do.
+torch.export writes it and torch reads it. A ``.pt2`` may hold pickles, compiled code, expressions
+and names of Python functions, which torch runs as it loads or as the program runs. Ours hold
+tensors and ATen operators, and :func:`read_pt2` refuses files with anything else.
 """
 
 import io
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.export import Dim
 
 from lbq.atomic_files import atomic_write
@@ -30,6 +32,15 @@ _ENTRIES = re.compile(
     rf"|archive_(format|version)|\.data/(version|serialization_id)|extra/{re.escape(_METADATA)}"
 )
 """What one of our programs holds besides its example and its two lists of tensors."""
+_PROGRAM = "models/model.json"
+_TARGET = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)")
+_SIZE = re.compile(
+    r"(Symbol\('\w+'(, \w+=(True|False))*\)|Integer\(-?\d{1,20}\)"
+    r"|(Add|Mul|FloorDiv|CleanDiv|Mod|PythonMod|Max|Min)\(|[, )])*"
+)
+"""Sizes of free batches: sympy would call any other name that stands in them."""
+_FOREIGN = {"as_string", "as_strings", "as_graph", "as_operator", "as_custom_obj"}
+"""Arguments that none of our operators has; with the first, ATen opens files."""
 
 
 @torch.no_grad()
@@ -54,13 +65,14 @@ def export_pt2(network: LoweredNetwork, path: Path) -> None:
 
 def read_pt2(path: Path) -> tuple[nn.Module, Metadata]:
     """Read what :func:`export_pt2` wrote: the program, and what it says about itself."""
-    _check_archive(path)
+    checked = _check_archive(path)
     extra = {_METADATA: ""}
     try:
-        program = torch.export.load(path, extra_files=extra)
+        program = torch.export.load(checked, extra_files=extra)
+        module = program.module()
     except Exception as error:
         raise FormatError(f"torch {torch.__version__} cannot read {path}: {error}") from error
-    return program.module(), read_metadata(extra[_METADATA], source=str(path))
+    return module, read_metadata(extra[_METADATA], source=str(path))
 
 
 @torch.no_grad()
@@ -74,8 +86,13 @@ def run_pt2(path: Path, inputs: Tensor) -> Any:
     return program(inputs)
 
 
-def _check_archive(path: Path) -> None:
-    """Refuse what could run code while torch loads it (pickles, shared libraries), and damage."""
+def _check_archive(path: Path) -> io.BytesIO:
+    """Refuse what could run code (pickles, shared libraries, expressions), and damage.
+
+    Returns a new archive of what was checked: torch's reader may see other entries in a file than
+    Python's, and the file may change meanwhile.
+    """
+    checked = io.BytesIO()
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -94,7 +111,12 @@ def _check_archive(path: Path) -> None:
                     raise FormatError(f"{path} holds pickled tensors")
             if archive.read(inside[_EXAMPLE]):
                 raise FormatError(f"{path} holds a pickled example")
-            damaged = archive.testzip()  # torch does not look at checksums
+            _check_program(path, parse_json(archive.read(inside[_PROGRAM]), _PROGRAM))
+            damaged = archive.testzip()
+            if damaged is None:
+                with zipfile.ZipFile(checked, "w") as copy:
+                    for name in names:
+                        copy.writestr(name, archive.read(name))
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
     except FormatError as error:
@@ -103,6 +125,38 @@ def _check_archive(path: Path) -> None:
         raise FormatError(f"{path} is no whole .pt2 program: {error}") from error
     if damaged is not None:
         raise FormatError(f"{path} is damaged: the checksum of {damaged} is another one")
+    checked.seek(0)
+    return checked
+
+
+def _check_program(path: Path, program: Any) -> None:
+    """Refuse a graph that holds more than ATen operators on tensors, sizes and numbers."""
+    if program["guards_code"]:
+        raise FormatError(f"{path} holds guards in Python")
+    for limits in program["range_constraints"].values():
+        if not all(type(limit) in (int, type(None)) for limit in limits.values()):
+            raise FormatError(f"{path} holds a range that is not of whole numbers")
+    waiting = [program]
+    while waiting:
+        box = waiting.pop()
+        if isinstance(box, dict):
+            if foreign := _FOREIGN & box.keys():
+                raise FormatError(f"{path} holds an argument {foreign.pop()}")
+            if "target" in box and not _is_operator(box["target"]):
+                raise FormatError(f"{path} calls {str(box['target'])[:80]!r}")
+            if "expr_str" in box and not _SIZE.fullmatch(str(box["expr_str"])):
+                raise FormatError(f"{path} holds the expression {str(box['expr_str'])[:80]!r}")
+        items = box.values() if isinstance(box, dict) else box
+        waiting.extend(item for item in items if isinstance(item, dict | list))
+
+
+def _is_operator(target: Any) -> bool:
+    """Return whether this names an operator of ATen, which computes and does nothing else."""
+    match = _TARGET.fullmatch(str(target))
+    if match is None or not hasattr(torch.ops.aten, match[1]):
+        return False
+    found = getattr(getattr(torch.ops.aten, match[1]), match[2], None)
+    return isinstance(found, OpOverload)
 
 
 def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:

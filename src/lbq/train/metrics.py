@@ -96,7 +96,7 @@ def read_metrics_log(path: str | Path) -> Iterator[Record]:
 
 
 def read_all_records(path: str | Path) -> Iterator[Record]:
-    """Yield every record, in order; lines cut short by a kill or a full disk are skipped."""
+    """Yield every record, in order; lines cut short, or written by no run, are skipped."""
     path = Path(path)
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -107,8 +107,23 @@ def read_all_records(path: str | Path) -> Iterator[Record]:
             isinstance(record, dict)
             and isinstance(record.get("event"), str)
             and isinstance(record.get("step"), int)
+            and _has_numbers(record)
         ):
             yield record
+
+
+_COUNTS = ("epoch", "correct", "count", "parameters", "accuracy")
+_EVALUATION = ("epoch", "loss", "count")
+
+
+def _has_numbers(record: Record) -> bool:
+    """Return whether the numbers that readers of a log compute with are numbers."""
+    if record["event"] == "evaluation" and not all(name in record for name in _EVALUATION):
+        return False
+    numbers = [record[name] for name in _COUNTS if name in record]
+    loss = record.get("loss", 0.0)
+    numbers += [] if loss in ("nan", "inf", "-inf") else [loss]
+    return all(isinstance(each, (int, float)) and each is not True for each in numbers)
 
 
 class TrainMetrics:
