@@ -61,7 +61,7 @@ def test_a_pretrained_network_goes_by_its_name(tmp_path, capsys):
     with torch.no_grad():
         answers = lbq.load_pretrained("pocket-cifar10")(samples.real).argmax(1)
     assert (found["correct"], found["count"]) == (int((answers == samples.target).sum()), 30)
-    assert main([*words, "--backend", "planes"]) == 1
+    assert main([*words, "--backend", "planes"]) == 2
     assert "--backend is for .lbq files, not pocket-cifar10" in capsys.readouterr().err
 
 

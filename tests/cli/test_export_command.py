@@ -61,7 +61,7 @@ def test_c_comes_with_its_header_and_verilog_with_its_testbench(bundle, tmp_path
     words = ["export", str(bundle), "--to", "verilog", "--out", str(tmp_path / "net.v")]
     assert main(words) == 0
     assert "module net_tb;" in (tmp_path / "net_tb.v").read_text()
-    assert main(["export", str(bundle), "--to", "onnx", "--events", "--out", "net.onnx"]) == 1
+    assert main(["export", str(bundle), "--to", "onnx", "--events", "--out", "net.onnx"]) == 2
     assert "--events is for --to c" in capsys.readouterr().err
     assert main(["export", str(bundle), "--to", "c", "--out", str(tmp_path / "net")]) == 1
     assert "the source is a .c file" in capsys.readouterr().err

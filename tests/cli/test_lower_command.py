@@ -78,7 +78,7 @@ def test_a_pretrained_network_goes_by_its_name(without_data, tmp_path, capsys):
     assert network.is_integer
     assert network.origin["pretrained"] == "pocket-cifar10"
     assert network.input_shape == (3, 32, 32)
-    assert main(["lower", "pocket-cifar10", "--out", str(out), "--step", "3"]) == 1
+    assert main(["lower", "pocket-cifar10", "--out", str(out), "--step", "3"]) == 2
     assert "no checkpoints" in capsys.readouterr().err
 
 

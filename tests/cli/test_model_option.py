@@ -191,21 +191,21 @@ def test_what_does_not_fit_the_option_is_refused(folder, bundles, trained, tmp_p
     wider = tmp_path / "wider.py"
     wider.write_text(own.IMAGES.replace("BurstLIF()", "BurstLIF(max_level=3)"))
     images = folder / "images.py"
-    for words, message in (
-        (["eval", folder / "images", "--model", recipe], "leave out --model"),
-        (["eval", folder / "images", "--model", untested], "no eval_data"),
-        (["eval", folder / "images", "--model", wider], "other modules or settings"),
-        (["eval", folder / "images", "--model", images, "--data", "x"], "leave out --data"),
-        (["eval", trained, "--model", images], "trained by a recipe"),
-        (["eval", folder / "images.lbq"], "--model my_recipe.py"),
-        (["eval", folder / "images.lbq", "--model", images, "--size", "8"], "--size"),
-        (["lower", folder / "images", "--model", images, "--size", "8"], "--size"),
-        (["lower", "pocket-cifar10", "--model", images], "comes with the library"),
-        (["lower", folder / "images", "--model", untested, "--check", "3"], "needs eval_data"),
+    for words, message, code in (
+        (["eval", folder / "images", "--model", recipe], "leave out --model", 1),
+        (["eval", folder / "images", "--model", untested], "no eval_data", 1),
+        (["eval", folder / "images", "--model", wider], "other modules or settings", 1),
+        (["eval", folder / "images", "--model", images, "--data", "x"], "leave out --data", 2),
+        (["eval", trained, "--model", images], "trained by a recipe", 1),
+        (["eval", folder / "images.lbq"], "--model my_recipe.py", 1),
+        (["eval", folder / "images.lbq", "--model", images, "--size", "8"], "--size", 2),
+        (["lower", folder / "images", "--model", images, "--size", "8"], "--size", 2),
+        (["lower", "pocket-cifar10", "--model", images], "comes with the library", 2),
+        (["lower", folder / "images", "--model", untested, "--check", "3"], "needs eval_data", 1),
         (["export", folder / "images.lbq", "--to", "pt2", "--out", tmp_path / "n.pt2",
-          "--model", images], "--model"),
+          "--model", images], "--model", 2),
     ):  # fmt: skip
-        assert main(list(map(str, words))) == 1, words
+        assert main(list(map(str, words))) == code, words
         assert message in capsys.readouterr().err
 
 

@@ -164,7 +164,7 @@ def test_a_network_that_comes_with_the_library_is_reported_by_its_record(tmp_pat
     assert len(values(html, "steps")) == 19
     assert main([*words, "--limit", "5", "--data", "synthetic"]) == 1
     assert "does not hold the data of pocket-cifar10" in capsys.readouterr().err
-    assert main([*words, "--step", "3"]) == 1
+    assert main([*words, "--step", "3"]) == 2
     assert "no --step" in capsys.readouterr().err
 
 
