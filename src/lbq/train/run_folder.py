@@ -110,11 +110,11 @@ class RunFolder:
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except FileExistsError as error:
             found = "a link to nothing" if self.path.is_symlink() else "a file"
-            what = f"it is {found}" if isinstance(error, FileExistsError) else error.strerror
             raise RunError(
-                f"{self.path} cannot be the folder of a run: {what}; choose another folder (--out)"
+                f"{self.path} cannot be the folder of a run: it is {found}; choose another folder "
+                f"(--out)"
             ) from error
         with _held_once(self.path), _open_lock(self.path / "lock") as descriptor:
             end = time.monotonic() + wait_s
