@@ -107,7 +107,7 @@ COMMANDS = [  # words, exit code, what the line says
     ("train tiny.json --data texts", ERROR, "no label column 'label' or 'fine_label'"),
     ("train nmnist-pocket --data texts", ERROR, "no train recordings in the layout of nmnist"),
     ("train nmnist-pocket --data net.lbq", ERROR, "neither a folder nor a zip file"),
-    ("train tiny.json --out net.lbq/run", ERROR, "Not a directory; check the path"),
+    ("train tiny.json --out net.lbq/run", ERROR, "a file, or below one; choose another folder"),
     ("train tiny.json --out run --seed 9", ERROR, "allow them: --allow-changed recipe.seed"),
     ("train nowhere.json", ERROR, "nowhere.json cannot be read"),
     ("train broken.json", ERROR, "broken.json is not strict JSON"),

@@ -110,8 +110,8 @@ class RunFolder:
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-        except FileExistsError as error:
-            found = "a link to nothing" if self.path.is_symlink() else "a file"
+        except (FileExistsError, NotADirectoryError) as error:
+            found = "a link to nothing" if self.path.is_symlink() else "a file, or below one"
             raise RunError(
                 f"{self.path} cannot be the folder of a run: it is {found}; choose another folder "
                 f"(--out)"
