@@ -2,7 +2,7 @@
 
 Every operator of ATen is seen while the network runs, whatever module or function calls it;
 composite operators are seen as their parts. An operator moves values, multiplies them, or is not
-known (:mod:`lbq.auditing.operators`); what is not known is reported, never passed over. Every
+known (``operators.py``); what is not known is reported, never passed over. Every
 tensor is followed from the input of the network, so that products of weights alone do not count,
 and real numbers that happen to lie on a grid, such as pixels, are not taken for levels.
 """
