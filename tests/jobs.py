@@ -6,6 +6,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -94,7 +95,7 @@ def count(recipe, num_test, batch, step=None):
         return found.correct, found.count, found.loss
 
 
-def train_run(out, recipe, options=None, fault=None, has_own_group=False):
+def train_run(out, recipe, options=None, fault=None, has_own_group=False, is_taught=False):
     """Train, perhaps with a fault; return how it ended, with a digest of what this rank holds."""
     if has_own_group:
         os.setsid()
@@ -104,7 +105,14 @@ def train_run(out, recipe, options=None, fault=None, has_own_group=False):
     options = RunOptions(**{"device": "cpu", "timeout_s": 30.0, **(options or {})})
     if fault is not None:
         FAULTS[fault["kind"]](**{key: value for key, value in fault.items() if key != "kind"})
-    outcome = engine.train(recipe_from_document(recipe), Path(out), options)
+    recipe = recipe_from_document(recipe)
+    if is_taught:
+        model, data, config = recipe.build(options.cache)
+        teacher = replace(recipe, seed=99).build_model(data.num_classes)
+        given = {"options": options, "teacher": teacher}
+        outcome = lbq.fit(model, data, data, config, Path(out), **given)
+    else:
+        outcome = engine.train(recipe, Path(out), options)
     if outcome.exit_code:
         sys.exit(outcome.exit_code)
     tensors = [t for part in states[0].tensors().values() for t in part.values()]

@@ -25,6 +25,16 @@ def test_p9_kills_change_no_bit_of_a_moving_average_of_accumulated_steps(pool, t
     trials.kill_chain(pool, tiny, out, recipe, expected, kills=5, interval=3, rng=rng)
 
 
+def test_p1_twenty_kills_of_a_taught_run_change_no_bit(pool, tiny, tmp_path):
+    changes = {"epochs": 25, "ema_decay": 0.9}
+    _, alone = trials.reference(pool, tiny, tmp_path / "alone", **changes)
+    recipe, expected = trials.reference(pool, tiny, tmp_path, is_taught=True, **changes)
+    assert expected != alone
+    out, rng = tmp_path / "run", Random(3)
+    chain = {"kills": 20, "interval": 3, "rng": rng, "is_taught": True}
+    trials.kill_chain(pool, tiny, out, recipe, expected, **chain)
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_p3_a_terminated_run_has_lost_no_step(pool, tiny, tmp_path, world):
     recipe, expected = trials.reference(pool, tiny, tmp_path, world=world, epochs=15)

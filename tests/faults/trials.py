@@ -41,20 +41,24 @@ def wait_for(condition, timeout=60):
         time.sleep(0.002)
 
 
-def reference(pool, tiny, folder, *, world=1, **changes):
+def reference(pool, tiny, folder, *, world=1, is_taught=False, **changes):
     """Run without a fault; return recipe and hashes of the final state."""
     recipe = to_document(tiny.tiny_recipe(**changes))
     out = folder / "reference"
-    pool.run("train_run", world=world, out=str(out), recipe=recipe, options={"save_every_s": 1e9})
+    options = {"save_every_s": 1e9}
+    pool.run(
+        "train_run", world=world, out=str(out), recipe=recipe, options=options, is_taught=is_taught
+    )
     return recipe, tiny.final_hashes(out)
 
 
-def kill_chain(pool, tiny, out, recipe, expected, *, kills, interval, rng):
+def kill_chain(pool, tiny, out, recipe, expected, *, kills, interval, rng, is_taught=False):
     """P1: kill a run ``kills`` times at random moments, then let it finish: bit-exact."""
     done = worst = 0
     options = {"log_every": 1, "save_every_steps": interval, "save_every_s": 1e9}
+    start = {"out": str(out), "recipe": recipe, "options": options, "is_taught": is_taught}
     while done < kills:
-        job = pool.start("train_run", out=str(out), recipe=recipe, options=options)
+        job = pool.start("train_run", **start)
         before = num_logged(out)
         wait_for(lambda job=job, before=before: num_logged(out) > before or job.poll())
         time.sleep(rng.uniform(0, 0.4))
@@ -70,7 +74,7 @@ def kill_chain(pool, tiny, out, recipe, expected, *, kills, interval, rng):
         kept = max(CheckpointFolder(out / "checkpoints").steps(), default=0)
         worst = max(worst, last_step(out) - kept)
         assert last_step(out) - kept <= interval, (reached, kept)
-    job = pool.start("train_run", out=str(out), recipe=recipe, options=options)
+    job = pool.start("train_run", **start)
     assert job.wait() == [0], job.log()
     assert tiny.final_hashes(out) == expected
     return {"kills": done, "most_steps_lost": worst}

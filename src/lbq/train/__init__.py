@@ -9,7 +9,7 @@ from lbq.train.optim import OptimConfig, ScheduleConfig, param_groups
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
 from lbq.train.run_folder import Run, evaluate_run, load_run
-from lbq.train.train_config import CostConfig, TrainConfig
+from lbq.train.train_config import CostConfig, TeacherConfig, TrainConfig
 
 __all__ = [
     "RECIPES",
@@ -24,6 +24,7 @@ __all__ = [
     "Run",
     "RunOptions",
     "ScheduleConfig",
+    "TeacherConfig",
     "TrainConfig",
     "build_network",
     "correct_predictions",

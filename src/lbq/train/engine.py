@@ -44,6 +44,7 @@ from lbq.train.provenance import check_same_run, provenance, structure_digest
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import StopRequest, catch_stop_signals
+from lbq.train.teacher import Teacher, teacher_digest
 from lbq.train.train_config import TrainConfig
 from lbq.train.train_step import (
     AveragedGradients,
@@ -134,6 +135,7 @@ def fit(
     *,
     loss: Loss | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    teacher: nn.Module | None = None,
     callbacks: Sequence[Callback] = (),
     options: RunOptions | None = None,
     time_first: bool = False,
@@ -157,6 +159,8 @@ def fit(
         loss: ``loss(output, target)``, the mean over the batch; cross-entropy by default.
         metrics: by name, ``metric(output, target)``, one number per sample; their means are logged
             at every evaluation. Accuracy by default, nothing if ``loss`` is given.
+        teacher: a trained network, whose answers to the same inputs enter the loss as
+            ``config.teacher`` says; both return logits. It is copied, not changed.
         callbacks: called with every record of the metrics log.
         options: where and how fast; nothing in it changes the result.
         time_first: whether a sample has a time axis, first; batches are then ``[T, B, ...]``.
@@ -178,7 +182,7 @@ def fit(
 
     def build() -> Task:
         data = join_data(train_data, eval_data, time_first=time_first)
-        return Task(model, data, config, loss, check_metrics(metrics, loss))
+        return Task(model, data, config, loss, check_metrics(metrics, loss), teacher=teacher)
 
     return run_task(build, out, options, callbacks=callbacks)
 
@@ -229,6 +233,8 @@ class Task:
     metrics: dict[str, Metric]
     recipe: Recipe | None = None
     """The recipe that built the other fields, if one did."""
+    teacher: nn.Module | None = None
+    """Whose answers enter the loss."""
 
     def metadata(self) -> Document:
         """Describe what must not change when a run is resumed."""
@@ -244,6 +250,7 @@ class Task:
             "metrics_code": {
                 name: callable_digest(metric) for name, metric in sorted(self.metrics.items())
             },
+            "teacher": None if self.teacher is None else teacher_digest(self.teacher),
         }
 
 
@@ -363,6 +370,14 @@ class _Attempt:
         self.config, self.data = task.config, task.data
         self.epoch_steps = num_steps(self.data.num_train, self.config.batch)
         self.total_steps = self.config.epochs * self.epoch_steps
+        self.teacher = None
+        if task.teacher is not None:  # copied before a checkpoint changes the model: it may be both
+            self.teacher = Teacher(
+                task.teacher,
+                self.config.teacher,
+                device=group.device,
+                channels_last=self.config.channels_last,
+            )
         self.state = build_state(task.model, self.config, group)
         self.metadata: Document = {
             **task.metadata(),
@@ -469,6 +484,7 @@ class _Attempt:
             loss=self.task.loss,
             accuracy=self.task.metrics.get("accuracy"),
             batch_axis=self.data.batch_axis,
+            teacher=self.teacher,
             penalty=self.budget,
         )
         train_step = TrainStep(self.state, gradients, self.config, self.group)
@@ -644,6 +660,7 @@ def build_gradients(
     loss: Loss | None = None,
     accuracy: Metric | None = correct_predictions,
     batch_axis: int = 0,
+    teacher: Teacher | None = None,
     penalty: Callable[[], Tensor] | None = None,
 ) -> Gradients:
     """Build the gradient computation that the settings ask for."""
@@ -653,6 +670,7 @@ def build_gradients(
         label_smoothing=config.label_smoothing,
         loss=loss,
         accuracy=accuracy,
+        teach=None if teacher is None else teacher.join,
         penalty=penalty,
     )
     is_canonical = config.deterministic == "canonical"

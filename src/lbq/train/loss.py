@@ -74,6 +74,8 @@ class ModelWithLoss(nn.Module):
         label_smoothing: as in torch's ``cross_entropy``.
         loss: used instead of the cross-entropy.
         accuracy: which predictions are correct; None if that is not known.
+        teach: ``teach(loss, inputs, output, target)`` returns the loss together with what a
+            teacher thinks of the output.
         penalty: added to the loss after each forward pass.
     """
 
@@ -85,6 +87,7 @@ class ModelWithLoss(nn.Module):
         label_smoothing: float = 0.0,
         loss: Loss | None = None,
         accuracy: Metric | None = correct_predictions,
+        teach: Callable[[Tensor, Tensor, Any, Tensor], Tensor] | None = None,
         penalty: Callable[[], Tensor] | None = None,
     ) -> None:
         super().__init__()
@@ -98,6 +101,7 @@ class ModelWithLoss(nn.Module):
         self.label_smoothing = label_smoothing
         self.loss = loss
         self.accuracy = accuracy
+        self.teach = teach
         self.penalty = penalty
         self._has_run = False
 
@@ -125,6 +129,8 @@ class ModelWithLoss(nn.Module):
                 "output of the model by torch operations, without detach(), item() or "
                 "torch.no_grad(), in the loss and in the model"
             )
+        if self.teach is not None:
+            loss = self.teach(loss, inputs, output, target)
         if self.penalty is not None:
             loss = loss + self.penalty()
         if self.accuracy is None:

@@ -16,7 +16,17 @@ from lbq.config_io import Document, differences, digest
 from lbq.errors import RunError
 
 _PACKAGE = Path(lbq.__file__).parent
-_COMPARED = ("recipe", "config", "structure", "loss", "metrics", "code", "data", "versions")
+_COMPARED = (
+    "recipe",
+    "config",
+    "structure",
+    "loss",
+    "metrics",
+    "teacher",
+    "code",
+    "data",
+    "versions",
+)
 _COMPARED_IF_STORED = ("loss_code", "metrics_code")
 """Runs of version 0.2 have no digests of loss and metrics: their names are compared."""
 

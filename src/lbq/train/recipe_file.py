@@ -29,7 +29,7 @@ _FUNCTION = "recipe"
 _MODULE = "lbq_recipe_file"
 """Name of the module that a recipe file becomes."""
 _REQUIRED = ("model", "train_data", "eval_data", "config")
-_OPTIONAL = ("loss", "metrics", "time_first")
+_OPTIONAL = ("loss", "metrics", "teacher", "time_first")
 
 
 def load_recipe_file(path: str | Path) -> Recipe | Task:
@@ -37,8 +37,8 @@ def load_recipe_file(path: str | Path) -> Recipe | Task:
 
     The function returns a :class:`lbq.train.Recipe`, or a dictionary of the arguments of
     :func:`lbq.fit` without ``out``: model, train_data, eval_data and config, and if needed loss,
-    metrics and time_first. The file may import modules beside it. torch's generator is seeded with
-    ``SEED`` before the file is loaded, and restored afterwards.
+    metrics, teacher and time_first. The file may import modules beside it. torch's generator is
+    seeded with ``SEED`` before the file is loaded, and restored afterwards.
 
     Raises:
         RecipeError: with file and line for an error in the file.
@@ -100,7 +100,10 @@ def _read_task(made: Any, path: Path) -> Task:
             f"the dictionary of {_FUNCTION}() in {path} {' and '.join(parts)}; it takes "
             f"{', '.join(_REQUIRED)}, and optionally {', '.join(_OPTIONAL)}"
         )
-    for key, kind in (("model", nn.Module), ("config", TrainConfig)):
+    kinds = {"model": nn.Module, "config": TrainConfig}
+    if found.get("teacher") is not None:
+        kinds["teacher"] = nn.Module
+    for key, kind in kinds.items():
         if not isinstance(found[key], kind) or isinstance(found[key], Recipe):
             expected = "a torch.nn.Module" if kind is nn.Module else "an lbq.TrainConfig"
             raise RecipeError(
@@ -115,7 +118,8 @@ def _read_task(made: Any, path: Path) -> Task:
         metrics = check_metrics(found.get("metrics"), loss)
     except LBQError as error:
         raise RecipeError(f"{_FUNCTION}() in {path}: {error}") from error
-    return Task(found["model"], data, found["config"], loss, metrics)
+    teacher = found.get("teacher")
+    return Task(found["model"], data, found["config"], loss, metrics, teacher=teacher)
 
 
 @contextmanager

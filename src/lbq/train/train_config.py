@@ -43,6 +43,29 @@ class CostConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherConfig:
+    """How far a network follows its teacher (``lbq.fit(..., teacher=network)``).
+
+    The loss is ``(1 - weight) * loss + weight * T**2 * KL(teacher || network)``, both softened by
+    the temperature T.
+    """
+
+    weight: float = 0.5
+    """Share of the teacher in the loss; with 1 the targets do not matter."""
+    temperature: float = 2.0
+    """Temperature of both softmaxes."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        check_ranges(
+            self,
+            RecipeError,
+            weight=Range(0, 1, is_open_below=True),
+            temperature=Range(0, is_open_below=True),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Training settings, as data.
 
@@ -83,6 +106,8 @@ class TrainConfig:
     for two MACs. None for no limit."""
     cost: CostConfig = field(default_factory=CostConfig)
     """What counts as an accumulation, and how training comes below the budget."""
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    """How far the network follows its teacher, if it has one."""
     deterministic: Literal["samples", "canonical"] = "samples"
     """ "samples": the same samples and augmentations for any number of devices. "canonical": the
     same weights too, bit for bit on the same kind of device; slower (docs/training.md)."""
