@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import lbq
-from lbq.errors import ParameterError
+from lbq.errors import LoweringError, ParameterError
 
 
 def draw(count, seed):
@@ -59,6 +59,23 @@ def test_few_levels_start_close_and_more_timesteps_closer(ann):
     }
     assert by_timesteps[1] < 0.1
     assert by_timesteps[8] < by_timesteps[2] < by_timesteps[1]
+
+
+def test_a_network_of_many_levels_is_the_start_of_one_with_few(ann):
+    many = lbq.from_ann(ann, BATCHES, max_level=15)
+    before = {name: value.clone() for name, value in many.state_dict().items()}
+    few = lbq.from_ann(many, BATCHES, max_level=5)
+    assert [(n.max_level, n.step().numel()) for _, n in lbq.neurons.named_neurons(few)] == [
+        (5, 1)
+    ] * 3
+    direct = distance(lbq.from_ann(ann, BATCHES, max_level=5), ann)
+    assert distance(few, ann) < 1.1 * direct  # if its half steps were forgotten, 1.19 times
+    assert all(torch.equal(before[name], value) for name, value in many.state_dict().items())
+
+
+def test_neurons_of_several_timesteps_are_not_replaced(ann):
+    with pytest.raises(LoweringError, match="neurons of 2 timesteps; from_ann replaces ReLUs"):
+        lbq.from_ann(lbq.from_ann(ann, BATCHES, timesteps=2), BATCHES)
 
 
 def test_a_step_per_channel_comes_closer_than_one_per_layer(ann):

@@ -15,10 +15,16 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lbq.adapters.relu_to_neuron import add_to_bias, find_biases, with_neurons
+from lbq.adapters.relu_to_neuron import (
+    ReplacementSpec,
+    add_to_bias,
+    find_biases,
+    with_neurons,
+)
 from lbq.errors import LoweringError, ParameterError
-from lbq.models.time import check_timesteps
+from lbq.models.time import RepeatOverTime, check_timesteps
 from lbq.neurons.burst import BurstLIF
+from lbq.neurons.neuron import Neuron
 from lbq.neurons.step import LearnedStep
 from lbq.neurons.watch import named_neurons, removing_hooks
 from lbq.types import ResetMode
@@ -44,14 +50,17 @@ def from_ann(
 ) -> nn.Module:
     """Replace every ReLU of a trained network by a calibrated burst neuron.
 
+    Burst neurons of one timestep are replaced too: a network that was tuned with many levels is the
+    start of one with fewer.
+
     The result is in eval mode, answers the mean over time, and can be fine-tuned, lowered and
     exported like any network here. At one timestep neither decay nor reset matters. Over several, a
     neuron that forgets nothing and removes what it sent (the default) comes closer to the ReLU with
     every timestep; the paper's neuron is ``decay=0.5, reset_mode="event"``.
 
     Args:
-        network: any network that torch.fx can trace, with ReLUs as modules or functions; takes one
-            tensor, batch first. It is not changed.
+        network: any network that torch.fx can trace, with ReLUs as modules or functions, or one
+            that this function returned; takes one tensor, batch first. It is not changed.
         batches: inputs of the network, for the calibration; a few hundred samples are enough.
         max_level: largest level of the neurons (N_max).
         timesteps: number of timesteps (T).
@@ -73,12 +82,13 @@ def from_ann(
         step = LearnedStep(channels=channels if per_channel else None)
         return BurstLIF(max_level, step=step, decay=decay, reset_mode=reset_mode)
 
-    def rectifier(module: nn.Module | None, channels: int) -> nn.ReLU:
-        del module, channels
-        return nn.ReLU()
+    def as_before(module: nn.Module | None, channels: int) -> nn.Module:
+        del channels
+        return copy.deepcopy(module) if isinstance(module, BurstLIF) else nn.ReLU()
 
-    example = samples[:2]
-    plain = with_neurons(network, example, timesteps=1, build=rectifier)
+    example, places = samples[:2], ReplacementSpec(modules=(nn.ReLU, BurstLIF))
+    _check_one_timestep(network)
+    plain = with_neurons(network, example, timesteps=1, build=as_before, replaced=places)
     answer = copy.deepcopy(network).eval()(example)
     if not isinstance(answer, Tensor):
         raise LoweringError(
@@ -90,7 +100,7 @@ def from_ann(
             "this network gives other outputs once its ReLUs are separate modules: one changes a "
             "tensor in place that is read again; write inplace=False, or y = relu(x) and read y"
         )
-    spiking = with_neurons(network, example, timesteps=timesteps, build=neuron)
+    spiking = with_neurons(network, example, timesteps=timesteps, build=neuron, replaced=places)
     _calibrate(spiking, plain, samples)
     if hasattr(network, "preprocessing"):
         spiking.preprocessing = network.preprocessing
@@ -117,6 +127,16 @@ def _samples(batches: Iterable[Tensor]) -> Tensor:
     return samples
 
 
+def _check_one_timestep(network: nn.Module) -> None:
+    """Raise LoweringError if neurons keep a carry, for which no ReLU could stand."""
+    repeats = [m.timesteps for m in network.modules() if isinstance(m, RepeatOverTime)]
+    if any(isinstance(m, Neuron) for m in network.modules()) and max(repeats, default=2) > 1:
+        raise LoweringError(
+            f"this network has neurons of {max(repeats, default=2)} timesteps; from_ann replaces "
+            f"ReLUs, and burst neurons of one timestep (RepeatOverTime(1))"
+        )
+
+
 def _calibrate(spiking: nn.Module, plain: nn.Module, samples: Tensor) -> None:
     """Choose steps and biases layer by layer, each behind those that were chosen before it."""
     neurons = dict(named_neurons(spiking))
@@ -141,11 +161,17 @@ def _calibrate(spiking: nn.Module, plain: nn.Module, samples: Tensor) -> None:
 
 
 def _currents_of(plain: nn.Module, paths: list[str], samples: Tensor) -> dict[str, Tensor]:
-    """Return what arrives at every ReLU, ``[B, *n]``."""
+    """Return what arrives at every ReLU, ``[B, *n]``.
+
+    What arrives at a burst neuron is half a step more than a ReLU in its place would get.
+    """
     found: dict[str, Tensor] = {}
 
     def keep(path: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        found[path] = args[0][0]  # of one timestep
+        current = args[0][0]  # of one timestep
+        if isinstance(module, BurstLIF):
+            current = current - _shaped(0.5 * module.step(), current, 1)
+        found[path] = current
 
     hooks = [plain.get_submodule(p).register_forward_pre_hook(partial(keep, p)) for p in paths]
     with removing_hooks(hooks):
