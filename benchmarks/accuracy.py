@@ -40,6 +40,7 @@ from lbq.data import Data
 from lbq.data.splits import Split, Splits
 from lbq.neurons import named_neurons
 from lbq.train import OptimConfig, ScheduleConfig, TeacherConfig, TrainConfig, build_network
+from lbq.train.allocator import keep_freed_memory
 from lbq.train.provenance import provenance
 
 HELD_OUT = 5_000
@@ -156,6 +157,7 @@ def train(name: str, options: argparse.Namespace) -> nn.Module:
     data = open_samples(ann_recipe(), source=options.data, cache=options.cache)
     if options.held_out:
         data = held_out(data)
+    keep_freed_memory()
     model, config = build(name, data, options)
     folder = options.runs / f"{name}-{options.seed}"
     outcome = lbq.fit(

@@ -17,7 +17,7 @@ from measure import interleaved, write_record
 from torch.nn import functional as F
 
 import lbq
-from lbq.train.engine import keep_freed_memory
+from lbq.train.allocator import keep_freed_memory
 from lbq.train.provenance import git_commit
 
 

@@ -42,7 +42,7 @@ from torch.nn import functional as F
 import lbq
 from lbq.kernels import force_implementation, native_scan, triton_scan
 from lbq.train import RECIPES, Recipe, RunOptions, train, write_recipe
-from lbq.train.engine import keep_freed_memory
+from lbq.train.allocator import keep_freed_memory
 from lbq.train.metrics import Record
 from lbq.train.model_config import build_network
 from lbq.train.optim import Precision, build_optimizer

@@ -16,14 +16,15 @@ from torch.distributed.fsdp import fully_shard
 
 import lbq
 from lbq.data import open_data
-from lbq.train import engine
+from lbq.train import engine, loop
+from lbq.train.build import build_state
 from lbq.train.checkpoint import CheckpointFolder
 from lbq.train.distributed import open_process_group
-from lbq.train.engine import RunOptions, build_state
 from lbq.train.evaluation import evaluate
 from lbq.train.loss import ModelWithLoss
 from lbq.train.optim import Precision
 from lbq.train.recipe import recipe_from_document
+from lbq.train.task import RunOptions
 from lbq.train.train_step import AveragedGradients, BatchNormStats, CanonicalGradients
 
 
@@ -100,8 +101,8 @@ def train_run(out, recipe, options=None, fault=None, has_own_group=False, is_tau
     if has_own_group:
         os.setsid()
     states = []
-    real_state = engine.build_state
-    engine.build_state = lambda *args: states.append(real_state(*args)) or states[0]
+    real_state = loop.build_state
+    loop.build_state = lambda *args: states.append(real_state(*args)) or states[0]
     options = RunOptions(**{"device": "cpu", "timeout_s": 30.0, **(options or {})})
     if fault is not None:
         FAULTS[fault["kind"]](**{key: value for key, value in fault.items() if key != "kind"})
@@ -140,7 +141,7 @@ def orphan(out, recipe):
 
 def _poison(rank, step, value="nan", times=1):
     """Put a NaN into the images of one rank at a step (counted from 1), and maybe the next ones."""
-    real, count = engine.train_batches, iter(range(1, 10**9))
+    real, count = loop.train_batches, iter(range(1, 10**9))
 
     def poisoned(*args, **kwargs):
         for batch in real(*args, **kwargs):
@@ -148,7 +149,7 @@ def _poison(rank, step, value="nan", times=1):
                 batch.x[0, 0, 0, 0] = float(value)
             yield batch
 
-    engine.train_batches = poisoned
+    loop.train_batches = poisoned
 
 
 def _full_disk(first_save, last_save):
@@ -170,7 +171,7 @@ def _full_disk(first_save, last_save):
 
 def _crash(rank, step):
     """Raise on one rank at a step (counted from 1)."""
-    real, count = engine.train_batches, iter(range(1, 10**9))
+    real, count = loop.train_batches, iter(range(1, 10**9))
 
     def crashing(*args, **kwargs):
         for batch in real(*args, **kwargs):
@@ -178,7 +179,7 @@ def _crash(rank, step):
                 raise RuntimeError("a fault of our own")
             yield batch
 
-    engine.train_batches = crashing
+    loop.train_batches = crashing
 
 
 FAULTS = {"poison": _poison, "full disk": _full_disk, "crash": _crash}

@@ -15,6 +15,7 @@ from typing import Literal
 from lbq.data import SYNTHETIC
 from lbq.errors import LBQError, NonFiniteError, RunError
 from lbq.train import Recipe, RunOptions, train, write_recipe
+from lbq.train.allocator import keep_freed_memory
 from lbq.train.distributed import choose_device, is_inside_launcher
 from lbq.train.metrics import Callback, Record
 from lbq.train.run_folder import RunFolder
@@ -129,6 +130,7 @@ def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Callback) -
     """
     options = replace(work.options, allow_changed=("code",))
     if work.devices == 1:
+        keep_freed_memory()
         return train(recipe, run, options, callbacks=[progress]).ending != "stopped"
     run.mkdir(parents=True, exist_ok=True)
     file = run.parent / "recipe.json"

@@ -7,8 +7,8 @@ import pytest
 from lbq.adapters.run_record import record_run
 from lbq.errors import RunError
 from lbq.train import train
-from lbq.train.engine import RunOptions
 from lbq.train.recipe import recipe_from_document
+from lbq.train.task import RunOptions
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 from lbq.cli import progress
 from lbq.cli.progress import Display, headline, progress_counter, show_status, track_progress
 from lbq.cli.terminal import Console
-from lbq.train.engine import Outcome
 from lbq.train.evaluation import Evaluation
+from lbq.train.task import Outcome
 
 START = {
     "event": "start", "step": 0, "total_steps": 12, "steps_per_epoch": 4, "recipe": "tiny",

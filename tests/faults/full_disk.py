@@ -23,8 +23,8 @@ import tiny
 
 from lbq import atomic_files
 from lbq.errors import RunError
+from lbq.train import RunOptions, train
 from lbq.train.checkpoint import CheckpointFolder
-from lbq.train.engine import RunOptions, train
 
 OPTIONS = RunOptions(device="cpu", log_every=1, save_every_steps=1, save_every_s=1e9)
 

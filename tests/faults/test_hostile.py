@@ -13,7 +13,7 @@ import lbq
 from lbq.cli.main import main
 from lbq.config_io import dump_json, to_document
 from lbq.errors import LBQError
-from lbq.train.engine import RunOptions, train
+from lbq.train import RunOptions, train
 from lbq.train.recipe import read_recipe
 from lbq.train.run_folder import evaluate_run, load_run
 

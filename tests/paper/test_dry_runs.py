@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lbq.data import SYNTHETIC, open_data, train_batches
+from lbq.train.build import build_gradients, build_state
 from lbq.train.distributed import open_process_group
-from lbq.train.engine import build_gradients, build_state
 from lbq.train.prefetch import prefetch_to_device
 from lbq.train.train_step import TrainStep
 from lbq_paper.experiments import full_size_experiments

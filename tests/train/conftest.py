@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lbq.data import open_data
+from lbq.train.build import build_state
 from lbq.train.distributed import ProcessGroup
-from lbq.train.engine import build_state
 
 ALONE = ProcessGroup(0, 1, torch.device("cpu"))
 

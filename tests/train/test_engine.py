@@ -11,8 +11,9 @@ import torch
 from lbq.config_io import to_document
 from lbq.errors import RecipeError, RunError
 from lbq.neurons import named_neurons
-from lbq.train import engine, optim
-from lbq.train.engine import RunOptions, keep_freed_memory, torch_settings, train
+from lbq.train import RunOptions, loop, optim, train
+from lbq.train.allocator import keep_freed_memory
+from lbq.train.build import torch_settings
 from lbq.train.metrics import read_metrics_log
 from lbq.train.model_config import ModelConfig
 from lbq.train.optim import OptimConfig
@@ -290,14 +291,14 @@ def test_a_signal_between_steps_saves_the_step_that_was_reached(tiny, tmp_path):
 def test_a_signal_during_an_evaluation_stops_it_and_it_is_repeated_on_resume(
     tiny, tmp_path, monkeypatch
 ):
-    real = engine.evaluate
+    real = loop.evaluate
 
     def interrupted(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGTERM)
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "evaluate", interrupted)
+        patch.setattr(loop, "evaluate", interrupted)
         outcome = train(tiny.tiny_recipe(epochs=1), tmp_path, EVERY_STEP)
     assert (outcome.ending, outcome.step, outcome.exit_code) == ("stopped", 4, 143)
     outcome = train(tiny.tiny_recipe(epochs=1), tmp_path, EVERY_STEP)
@@ -401,7 +402,7 @@ def test_a_compiled_network_is_trained_saved_and_continued(tiny, tmp_path, monke
 FAULTS = """
 import resource, sys
 import torch
-from lbq.train.engine import keep_freed_memory
+from lbq.train.allocator import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 for _ in range(3):

@@ -11,8 +11,8 @@ import torch
 from lbq.config_io import to_document
 from lbq.data import open_data
 from lbq.errors import FormatError, LBQError, RunError
+from lbq.train import RunOptions, train
 from lbq.train.checkpoint import Checkpoint
-from lbq.train.engine import RunOptions, train
 from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import read_recipe
 from lbq.train.run_folder import RunFolder, evaluate_run, load_run

@@ -7,8 +7,8 @@ from torch import nn
 
 from lbq.data import Batch
 from lbq.errors import NonFiniteError
+from lbq.train.build import build_gradients
 from lbq.train.distributed import ProcessGroup
-from lbq.train.engine import build_gradients
 from lbq.train.optim import OptimConfig
 from lbq.train.train_step import BatchNormStats, TrainStep, split_batch
 

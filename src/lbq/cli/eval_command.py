@@ -27,9 +27,9 @@ from lbq.deploy.run import Backend
 from lbq.errors import FormatError, ParameterError
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_record
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
-from lbq.train.engine import Task
 from lbq.train.evaluation import Evaluation
 from lbq.train.run_folder import evaluate_model, load_run, open_run_data
+from lbq.train.task import Task
 
 EXAMPLES = {
     "lbq eval runs/pocket": "the last checkpoint of a run",

@@ -22,9 +22,9 @@ from rich.progress import (
 from rich.text import Text
 
 from lbq.cli.terminal import Console
-from lbq.train.engine import Outcome
 from lbq.train.evaluation import Evaluation, best_of
 from lbq.train.metrics import Record
+from lbq.train.task import Outcome
 from lbq.train.train_config import TrainConfig
 
 Item = TypeVar("Item")

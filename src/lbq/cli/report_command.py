@@ -34,10 +34,10 @@ from lbq.data.user_data import UserData
 from lbq.errors import CountError, LBQError, MissingExtraError, ParameterError
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.pretrained import is_pretrained, load_pretrained, pretrained_recipe, pretrained_record
-from lbq.train.engine import Task
 from lbq.train.metrics import read_metrics_log
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import RunFolder, load_run
+from lbq.train.task import Task
 
 BATCH = 100
 """Samples that run at once."""

@@ -20,10 +20,10 @@ from lbq.data.splits import evenly_spaced
 from lbq.data.user_data import UserData
 from lbq.deploy import Pixels
 from lbq.errors import FormatError, ParameterError
-from lbq.train.engine import Task
 from lbq.train.loss import Metric, batch_loss, correct_predictions
 from lbq.train.recipe import Recipe, recipe_from_document
 from lbq.train.recipe_file import load_recipe_file
+from lbq.train.task import Task
 
 LARGEST = 255
 """Event counts above it saturate where a network takes bytes."""

@@ -20,14 +20,16 @@ from lbq.cli.progress import Display, headline, summary
 from lbq.cli.terminal import Console
 from lbq.data import open_data
 from lbq.errors import LBQError, RunError
+from lbq.train.allocator import keep_freed_memory
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
-from lbq.train.engine import RunOptions, Task, run_task, train
+from lbq.train.engine import run_task, train
 from lbq.train.metrics import Callback, TensorBoardCallback
 from lbq.train.recipe import Recipe, read_recipe
 from lbq.train.recipe_file import load_recipe_file
 from lbq.train.recipes import RECIPES
 from lbq.train.run_folder import RunFolder
 from lbq.train.supervisor import PARENT_PID, Supervisor
+from lbq.train.task import RunOptions, Task
 from lbq.train.train_config import TrainConfig
 
 EXAMPLES = {
@@ -140,6 +142,7 @@ def _check_devices(arguments: Arguments) -> None:
 
 def _train(arguments: Arguments, out: Path) -> int:
     """Train in this process, which may be one of several."""
+    keep_freed_memory()
     is_first = is_first_process()
     config = arguments.config if isinstance(arguments, FileArguments) else arguments.recipe
     display = Display(config, Console(stderr=arguments.json, soft_wrap=True)) if is_first else None

@@ -1,6 +1,6 @@
 """Training of any model, and of recipes: on one device or many, with exact resume."""
 
-from lbq.train.engine import Outcome, RunOptions, fit, train
+from lbq.train.engine import fit, train
 from lbq.train.evaluation import Evaluation
 from lbq.train.loss import correct_predictions
 from lbq.train.metrics import MetricsLog, read_metrics_log
@@ -9,6 +9,7 @@ from lbq.train.optim import OptimConfig, ScheduleConfig, param_groups
 from lbq.train.recipe import Recipe, read_recipe, write_recipe
 from lbq.train.recipes import RECIPES
 from lbq.train.run_folder import Run, evaluate_run, load_run
+from lbq.train.task import Outcome, RunOptions
 from lbq.train.train_config import CostConfig, TeacherConfig, TrainConfig
 
 __all__ = [

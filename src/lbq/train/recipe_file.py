@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from lbq.errors import LBQError, RecipeError
-from lbq.train.engine import Task, join_data
 from lbq.train.loss import check_metrics
 from lbq.train.recipe import Recipe
+from lbq.train.task import Task, join_data
 from lbq.train.train_config import TrainConfig
 
 SEED = 0
