@@ -372,7 +372,7 @@ class Behaviour:
         doubt = self._doubt(place, compared, unclear)
         if doubt:
             return Finding(key="causality", verdict="unknown", sentence=f"not checked: {doubt}.")
-        where = place.path and f" of {place.path}"
+        where = place.path and f" of module {place.path}"
         return Finding(
             key="causality",
             verdict="holds",
