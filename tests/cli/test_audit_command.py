@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -59,6 +60,17 @@ def test_a_table_a_page_and_json(leaking, tmp_path, capsys):
     assert main(["audit", leaking, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [finding["key"] for finding in document["findings"]] == list(KEYS)
+
+
+def test_a_page_shows_facts_without_colour_and_energies_with_their_ratio(clean, tmp_path):
+    page = tmp_path / "audit.html"
+    assert main(["audit", clean, "--out", str(page)]) == 0
+    html = page.read_text()
+    assert '<li class="verdict fact"><b>Counts</b>' in html
+    assert ".verdict.fact { border-color: transparent; }" in html
+    headings = re.findall(r"<th[^>]*>(ANN|this|ANN / this)</th>", html)
+    assert headings == ["ANN", "this", "ANN / this"]
+    assert "Microjoules per sample" in html
 
 
 def test_the_exit_code_says_whether_what_was_named_fails(leaking, clean, capsys):

@@ -373,7 +373,7 @@ def _deployability(lowered: LoweredNetwork | None, refusal: LBQError | None) -> 
             verdict="holds",
             sentence=f"It becomes an integer network of {len(lowered.plan)} nodes (lbq.quantize).",
         )
-    what = "has no integer form" if lowered is not None else "cannot be lowered"
+    what = "has no integer form" if lowered is not None else "becomes no integer network"
     return Finding(key=key, verdict="fails", sentence=f"It {what}: {refusal}.")
 
 

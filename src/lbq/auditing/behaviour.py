@@ -151,23 +151,27 @@ class Behaviour:
         return first_difference(self._together, again) or Difference("", 1.0, float("inf"))
 
     def check_state(self) -> Finding:
-        """Run one copy several times: nothing may survive a call."""
-        model, changed = self.copy(), set[str]()
+        """Run one copy several times, also on other samples: nothing may survive a call."""
+        model, changed, others = self.copy(), set[str](), self._louder()
         why = "state survives the call"
         if not self._is_repeatable:  # new copies differ too
             why += ", outside the network, or it draws numbers that no seed repeats"
         before = stored_tensors(model)
         first = record(model, self._batch)
-        for call in range(2, _CALLS + 1):
+        for call in range(2, _CALLS + 2):
             after = stored_tensors(model)
             changed |= {name for name, value in after.items() if _is_new(before.get(name), value)}
-            found = self._compare(first, record(model, self._batch))
+            is_other = call == _CALLS  # a cache, or a running maximum, answers the same to the same
+            expected = record(self.copy(), others) if is_other else first
+            found = self._compare(expected, record(model, others if is_other else self._batch))
             if found is not None:
+                what = f"Call {call} on the same samples differs from the first"
+                if is_other:
+                    what = f"Call {call}, on other samples, differs from a first call on them"
                 return Finding(
                     key="state",
                     verdict="fails",
-                    sentence=f"Call {call} on the same samples differs from the first, first in "
-                    f"{found.place}: {why}.",
+                    sentence=f"{what}, first in {found.place}: {why}.",
                     module=found.path,
                     advice="reset the neurons before every call (functional.reset_net in "
                     "SpikingJelly)",
@@ -177,9 +181,14 @@ class Behaviour:
             key="state",
             verdict="holds",
             sentence=f"{_CALLS} calls on the same {len(self._alone)} samples gave the same "
-            f"answers: no state survives a call.",
+            f"answers, the last behind a call on others: no state survives a call.",
             evidence={"stored": sorted(changed)},
         )
+
+    def _louder(self) -> Tensor:
+        """Return other samples of the same shape, larger ones if they are real numbers."""
+        turned = self._batch.flip(self._axis)
+        return turned * 1.5 if turned.is_floating_point() else turned
 
     # batch
 
@@ -340,13 +349,14 @@ class Behaviour:
                 verdict="unknown",
                 sentence="not checked: two runs on the same samples differ, whatever the time.",
             )
-        compared = 0
+        compared, unclear = set[str](), set[str]()
         for k in sorted({1, place.timesteps // 2, place.timesteps - 1}):
             for change in _CHANGES:
                 after = record(self.copy(), self._batch, place.changing(k, change))
                 parts = _BeforeK(self._one, self._together, place, k, len(self._alone))
                 seen = parts.first_difference(after)
-                compared += parts.compared
+                compared |= parts.compared
+                unclear |= parts.unclear
                 found = None if seen is None else self._confirmed(seen)
                 if found is not None:
                     return Finding(
@@ -359,20 +369,56 @@ class Behaviour:
                         "network cannot be streamed",
                         evidence=found.evidence(),
                     )
-        if not compared:
-            return Finding(
-                key="causality",
-                verdict="unknown",
-                sentence="not checked: no value behind the sequence has an axis of time.",
-            )
-        where = place.path and f" of {place.path}"
+        doubt = self._doubt(place, compared, unclear)
+        if doubt:
+            return Finding(key="causality", verdict="unknown", sentence=f"not checked: {doubt}.")
+        where = place.path and f" of module {place.path}"
         return Finding(
             key="causality",
             verdict="holds",
             sentence=f"Other values at later timesteps{where} changed nothing at earlier ones "
-            f"({place.timesteps} timesteps).",
-            evidence={"timesteps": place.timesteps, "values": compared},
+            f"({place.timesteps} timesteps, seen in {len(compared)} module(s)).",
+            evidence={"timesteps": place.timesteps, "modules": sorted(compared)},
         )
+
+    def _doubt(self, place: "_Place", compared: set[str], unclear: set[str]) -> str:
+        """Return why nothing is known although no difference was found; or nothing."""
+        if unclear:
+            some = ", ".join(sorted(unclear)[:3])
+            return f"which call of {some} belongs to which timestep (a second pass over time?)"
+        if not compared:
+            return "no value behind the sequence has an axis of time"
+        found = self._along_input(place)
+        if found is None:
+            return ""
+        axis, place_of = found
+        return (
+            f"axis {axis} of the input is as long as the {place.timesteps} timesteps; if it is "
+            f"time, later timesteps change earlier ones, first in {place_of}: pass time first"
+        )
+
+    def _along_input(self, place: "_Place") -> tuple[int, str] | None:
+        """Return an axis of the input that may be time, and where it is mixed; None if none is.
+
+        The input may have time behind the batch. That is tried if the first sequence in the
+        network has other values at every timestep, so that it was not repeated from an image.
+        """
+        first = self._together[place.event].values[0]
+        if place.event == 0 or bool((first == first[:1]).all()):
+            return None
+        sizes = enumerate(self._batch.shape)
+        axes = [n for n, size in sizes if n != self._axis and size == place.timesteps]
+        found: list[tuple[int, str]] = []
+        for axis in axes:
+            whole, k = _Place(0, "", axis, place.timesteps), place.timesteps // 2
+            after = record(self.copy(), self._batch, whole.changing(k, _larger))
+            parts = _BeforeK(self._one, self._together, whole, k, len(self._alone))
+            seen = parts.first_difference(after)
+            seen = None if seen is None else self._confirmed(seen)
+            if seen is None:
+                return None  # this one is time, and not mixed
+            found.append((axis, seen.place))
+        return found[0] if found else None
 
     def _find_time(self) -> "_Place | None":
         """Return the first value that has an axis of time, beginning with the input."""
@@ -444,9 +490,12 @@ class _BeforeK:
     def __init__(self, one: Run, together: Run, place: _Place, k: int, count: int) -> None:
         self._one, self._together = one, together
         self._timesteps, self._k, self._count = place.timesteps, k, count
-        self._may_loop = place.event == 0
+        self._start, self._may_loop = place.event, place.event == 0
         """Whether a module may be called once per timestep: there is a loop over the input."""
-        self.compared = 0
+        self.compared = set[str]()
+        """Modules behind the sequence, of which values were compared."""
+        self._orders: dict[str, set[str]] = {}
+        """Orders in which the calls of a module can be those of the timesteps."""
 
     def first_difference(self, after: Run) -> Difference | None:
         """Return the first value before timestep k that differs."""
@@ -464,8 +513,11 @@ class _BeforeK:
                 is_step = self._may_loop and total[key] == self._timesteps
                 if not options and is_step and call < self._k:
                     options = [(mine, theirs)]
+                elif not options and self._may_loop and total[key] > self._timesteps:
+                    self._look_at_passes(event.path, call, total[key], mine, theirs)
                 gaps = [difference(*option) for option in options]
-                self.compared += bool(gaps)
+                if gaps and index > self._start:
+                    self.compared.add(event.path)
                 if gaps and None not in gaps:
                     share, largest = min(gap for gap in gaps if gap is not None)
                     path = self._responsible(index, after) or event.responsible
@@ -473,6 +525,29 @@ class _BeforeK:
                     before = event.path if is_inside else ""
                     return Difference(path, share, largest, before)
         return None
+
+    def _look_at_passes(
+        self, path: str, call: int, calls: int, mine: Tensor, theirs: Tensor
+    ) -> None:
+        """Compare a call of a module that is called several times per timestep.
+
+        Its calls may come step by step or in several passes over time. One of these orders must
+        have nothing that differs before timestep k.
+        """
+        passes, rest = divmod(calls, self._timesteps)
+        orders = self._orders.setdefault(path, set() if rest else {"steps", "passes"})
+        if difference(mine, theirs) is not None:
+            if call < passes * self._k:
+                orders.discard("steps")
+            if call % self._timesteps < self._k:
+                orders.discard("passes")
+        if orders:
+            self.compared.add(path)
+
+    @property
+    def unclear(self) -> set[str]:
+        """Return the modules whose calls belong to timesteps in an order that is not known."""
+        return {path for path, orders in self._orders.items() if not orders}
 
     def _before(self, one: Tensor, mine: Tensor, theirs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the parts before timestep k: of ``[T, B, ...]``, or of ``[T * B, ...]``."""

@@ -38,6 +38,7 @@ def find_levels(
         channel_axis: axis along which steps may differ.
         most: the largest integer.
     """
+    values = values.detach()  # a network may compute gradients
     if not values.is_floating_point():
         return _as_levels(values.double(), torch.ones(1, dtype=torch.float64), most)
     some = values.flatten()

@@ -8,11 +8,14 @@ from typing import Literal
 
 from torch._ops import OpOverload
 
-Kind = Literal["moves", "rounds", "random", "scales", "norm", "product", "contraction", "function"]
+Kind = Literal[
+    "moves", "rounds", "random", "scales", "norm", "product", "contraction", "slope", "function"
+]
 """``moves``: copies, selects, compares or adds values. ``rounds``: its results are integers.
 ``random``: draws numbers. ``scales``: multiplies by a fixed number. ``norm``: a batch norm.
 ``product``: multiplies values element by element. ``contraction``: adds products up, as matrices
-and convolutions do. ``function``: another function of real numbers."""
+and convolutions do. ``slope``: multiplies by a number that depends on the sign, which no weight can
+take in. ``function``: another function of real numbers."""
 
 
 def _names(text: str, kind: Kind) -> dict[str, Kind]:
@@ -72,7 +75,8 @@ _KINDS: dict[str, Kind] = {
         """,
         "random",
     ),
-    **_names("_prelu_kernel deg2rad hardsigmoid leaky_relu rad2deg", "scales"),
+    **_names("deg2rad hardsigmoid rad2deg", "scales"),
+    **_names("_prelu_kernel leaky_relu", "slope"),
     **_names(
         """
         _batch_norm_impl_index _batch_norm_no_update _batch_norm_with_update

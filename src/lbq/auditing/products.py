@@ -52,6 +52,13 @@ _MEMORY = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"
 """Operators that return memory without values."""
 _INTEGERS = ("bernoulli", "binomial", "geometric", "multinomial", "poisson", "randint", "randperm")
 """Random numbers that are integers."""
+_PRODUCT_REDUCTIONS = ("prod", "multiply")
+_FACTORS = ("weight", "scale")
+"""Arguments that the values are multiplied with, or divided by."""
+_CONSTANTS = (
+    "full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like",
+)  # fmt: skip
+"""Operators that take only the shape of their input."""
 
 ProductKind = Literal["weights", "levels", "scale"]
 """A product with weights, of two activations, or with constants that fold into weights."""
@@ -252,6 +259,7 @@ class _Watch(TorchDispatchMode):
         self, model: nn.Module, is_neuron: Callable[[str, nn.Module], bool], *, input_levels: bool
     ) -> None:
         super().__init__()
+        self.supports_higher_order_operators = True
         self.found = Products()
         self._is_neuron, self._input_levels = is_neuron, input_levels
         self._stack: list[str] = []
@@ -291,12 +299,25 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):  # torch.cond, while_loop, ...
+            return self._see_control_flow(func, args, kwargs)
         if _is_composite(func):  # in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
         output = func(*args, **kwargs)
         if self._stack:
             self._see(func, args, kwargs, output)
+        return output
+
+    def _see_control_flow(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Operators that call functions: what these compute is not followed."""
+        with unwatched():
+            output = func(*args, **kwargs)
+        moves = any(self._moves(tensor) for tensor in _tensors((args, kwargs)))
+        for tensor in _tensors(output):
+            self._ledger.put(tensor, _Origin() if moves else None)
+            if moves and self._stack and not self._neurons:
+                self._note(self.found.unchecked, func.name(), tensor)
         return output
 
     def _see(self, func: OpOverload, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -314,7 +335,7 @@ class _Watch(TorchDispatchMode):
             return
         if kind == "random":
             result: _Origin | None = _Origin(is_rounded=name in _INTEGERS)
-        elif not origins:
+        elif not origins or name in _CONSTANTS:
             result = None
         elif self._neurons:
             self._see_in_neuron(name, kind, args, kwargs, outputs[-1])
@@ -324,10 +345,10 @@ class _Watch(TorchDispatchMode):
         for tensor in outputs:
             integer = not tensor.is_floating_point() and not tensor.is_complex()
             origin = replace(result, is_rounded=True) if result and integer else result
-            if func.is_view and self._ledger.knows(tensor):
+            if (func.is_view or name == "set") and self._ledger.knows(tensor):
                 continue  # the same memory
             self._ledger.put(tensor, origin)
-            if name in _MEMORY:
+            if name in _MEMORY or name == "set":  # a storage from elsewhere, of a pickle say
                 self._ledger.leave_unwritten(tensor)
 
     def _see_in_neuron(
@@ -343,8 +364,13 @@ class _Watch(TorchDispatchMode):
     ) -> _Origin:  # fmt: skip
         """Record what an operator multiplies; return the origin of its results."""
         moved = _Origin(any(o.is_input for o in origins), all(o.is_rounded for o in origins))
+        if kind is not None and self._has_moving_factor(func, args, kwargs):
+            self._note(self.found.functions, name, output)
+            return _Origin()
         match kind:
             case "moves" | "scales":
+                return moved
+            case "slope" if self._levels(args[0], most=_MOST_PRODUCT) is not None:
                 return moved
             case "rounds":
                 return _Origin(is_rounded=True)
@@ -354,11 +380,23 @@ class _Watch(TorchDispatchMode):
                 return self._elementwise(name, args, kwargs, output, moved)
             case "norm" if not self._has_moving_statistics(func, args, kwargs):
                 return replace(moved, is_rounded=False)
-            case "norm" | "function":
+            case "norm" | "function" | "slope":
                 self._note(self.found.functions, name, output)
             case _:
                 self._note(self.found.unchecked, _full_name(func), output)
         return _Origin()
+
+    def _has_moving_factor(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether an argument makes an operator multiply values that depend on the input."""
+        if (
+            kind_of(func) in ("contraction", "product", "function")
+            or base_name(func) == "embedding"
+        ):
+            return False  # seen as such; rows of a table are chosen, not multiplied
+        call = _bind(func, args, kwargs)
+        if call.get("reduce") in _PRODUCT_REDUCTIONS:
+            return True
+        return any(self._moves(call.get(key)) for key in _FACTORS)
 
     def _has_moving_statistics(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
         call = _bind(func, args, kwargs)
