@@ -17,7 +17,9 @@ LAYERS = [
     {"kernels"},
     {"neurons", "data"},
     {"models"},
-    {"deploy"},
+    {"graph"},
+    {"runtime"},
+    {"lowering"},
     {"cost"},
     {"train"},
     {"formats", "pretrained"},
@@ -29,7 +31,7 @@ LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package 
 
 OWNERS = {
     "torch.distributed": ("lbq/train/distributed.py",),
-    "torch.fx": ("lbq/deploy/capture.py", "lbq/adapters/relu_to_neuron.py"),  # reads | rewrites
+    "torch.fx": ("lbq/graph/capture.py", "lbq/adapters/relu_to_neuron.py"),  # reads | rewrites
     "matplotlib": ("lbq/analysis/figures.py",),
     "triton": ("lbq/kernels/triton_kernels.py",),
     "PIL": ("lbq/data/encoded_images.py", "lbq/data/autoaugment.py"),
@@ -37,9 +39,9 @@ OWNERS = {
     "pyarrow": ("lbq/data/images.py",),
     "h5py": ("lbq/formats/nir.py",),
     "nir": ("lbq/formats/nir.py",),
-    "onnx": ("lbq/formats/onnx_graph.py",),
-    "onnxruntime": ("lbq/formats/onnx_run.py",),
-    "openvino": ("lbq/formats/onnx_run.py",),
+    "onnx": ("lbq/formats/onnx/graph.py",),
+    "onnxruntime": ("lbq/formats/onnx/run.py",),
+    "openvino": ("lbq/formats/onnx/run.py",),
     "spikingjelly": ("lbq/adapters/spikingjelly.py",),
     "neurobench": ("lbq/adapters/neurobench.py",),
     "brevitas": ("lbq/adapters/brevitas.py",),

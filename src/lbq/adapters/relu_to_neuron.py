@@ -13,8 +13,8 @@ from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
-from lbq.deploy.capture import Call, capture
 from lbq.errors import LoweringError
+from lbq.graph.capture import Call, capture
 from lbq.models.time import (
     FramesIn,
     ImagesIn,

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from lbq.cost.count_table import Activity, ProductCounts, SynapseSize
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, identity_fan_out, linear_fan_out
 from lbq.cost.trained_graph import Emission, TrainedGraph
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.errors import CountError, ShapeError
+from lbq.functional.planes import popcount
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     Concat,
     LevelNeuron,
     Matmul,
@@ -35,9 +37,7 @@ from lbq.deploy.operators import (
     Weighted,
     ZeroPad,
 )
-from lbq.deploy.operators.pool import PoolKind
-from lbq.errors import CountError, ShapeError
-from lbq.functional.planes import popcount
+from lbq.graph.operators.pool import PoolKind
 from lbq.models.time import find_batch_axis
 from lbq.types import FanOut
 

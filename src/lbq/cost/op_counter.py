@@ -22,10 +22,10 @@ from lbq.cost.count_table import (
     Padding,
     ProductCounts,
 )
-from lbq.deploy.capture import eval_mode
-from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
+from lbq.graph.capture import eval_mode
+from lbq.graph.graph import LoweredNetwork
 from lbq.models import time
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.types import FanOut

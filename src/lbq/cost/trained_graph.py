@@ -1,6 +1,6 @@
 """``TrainedGraph``: the graph of a trained network, as it is written, to count its operations.
 
-Operators are captured and read as in lowering (:mod:`lbq.deploy.lowering`), with two differences.
+Operators are captured and read as in lowering (:mod:`lbq.lowering`), with two differences.
 Nothing is folded, composed or reordered: every convolution and linear layer stays a synapse of its
 own. And nothing is refused: what no operator of a lowered network computes gives real numbers, and
 a synapse that reads them costs MACs.
@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from lbq.cost.count_table import SynapseSize
 from lbq.cost.fan_out import num_valid_taps
-from lbq.deploy.capture import EXPORTED_BATCH, Call, Constant, capture
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.layout import BATCH, TIME, Axis, Factor, Layout
-from lbq.deploy.lowering.context import Context
-from lbq.deploy.lowering.lowering import HANDLERS
-from lbq.deploy.lowering.values import ScaledInput, SymbolicValue, numbers
-from lbq.deploy.operators import Operator, Synapse, Value
-from lbq.deploy.pool_args import per_axis
 from lbq.errors import CountError, LoweringError, TimeError
+from lbq.graph.capture import EXPORTED_BATCH, Call, Constant, capture
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.layout import BATCH, TIME, Axis, Factor, Layout
+from lbq.graph.operators import Operator, Synapse, Value
+from lbq.lowering.context import Context
+from lbq.lowering.lowering import HANDLERS
+from lbq.lowering.pool_args import per_axis
+from lbq.lowering.values import ScaledInput, SymbolicValue, numbers
 from lbq.models.time import explain_batch_axis
 from lbq.neurons.neuron import Neuron
 
