@@ -21,17 +21,7 @@ from lbq.formats.bundle import load_network, save_network
 from lbq.graph import LoweredNetwork
 from lbq.kernels.burst_packing import pack_bursts
 from lbq.lowering import lower, quantize, to_fixed_point
-from lbq.models import (
-    MeanOverTime,
-    OverTime,
-    RepeatOverTime,
-    SpikingResNet,
-    check_time,
-    resnet18,
-    resnet19,
-    resnet20,
-    resnet34,
-)
+from lbq.models import SpikingResNet, resnet18, resnet19, resnet20, resnet34
 from lbq.neurons import (
     BoxET,
     BurstLIF,
@@ -43,9 +33,11 @@ from lbq.neurons import (
     record_levels,
     watch_levels,
 )
+from lbq.neurons.batch_axis import check_time
 from lbq.predictor import Predictor
 from lbq.preprocessing import Pixels
 from lbq.runtime import run_network, stream
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 if TYPE_CHECKING:
     from lbq.auditing import audit
@@ -120,6 +112,7 @@ _PACKAGES = (
     "neurons",
     "pretrained",
     "runtime",
+    "time",
     "train",
 )
 """Documented packages; imported on first use."""

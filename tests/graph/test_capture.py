@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 import lbq
 from lbq.errors import LoweringError
 from lbq.graph.capture import EXPORTED_BATCH, Constant, capture
-from lbq.models import RepeatOverTime
+from lbq.time import RepeatOverTime
 
 
 class Net(nn.Module):

@@ -5,7 +5,7 @@ from torch import nn
 import lbq
 from lbq.errors import LoweringError
 from lbq.lowering.check_lowering import in_float64
-from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 
 class Branching(nn.Module):

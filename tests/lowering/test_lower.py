@@ -8,8 +8,8 @@ import lbq
 from lbq.errors import LoweringError
 from lbq.graph.operators import OPERATORS, Matmul, Shortcut, Synapse
 from lbq.lowering.lower import lower
-from lbq.models import MeanOverTime, OverTime, RepeatOverTime
 from lbq.runtime.run import run_network
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 
 def levels_of(model, inputs):

@@ -15,8 +15,7 @@ from torch.nn.utils import parametrizations, prune
 import lbq
 from lbq import neurons
 from lbq.errors import LoweringError
-from lbq.models import MeanOverTime, OverTime, RepeatOverTime
-from lbq.models.time import merge_time, split_time
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime, merge_time, split_time
 
 IMAGES, FRAMES, FEATURES = (3, 3, 8, 8), (2, 3, 3, 8, 8), (2, 3, 6)
 cat = torch.cat

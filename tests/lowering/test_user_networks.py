@@ -10,7 +10,7 @@ import lbq
 from lbq.errors import LoweringError
 from lbq.graph.capture import capture
 from lbq.lowering.lowering import Lowering
-from lbq.models.time import find_batch_axis, tensors_in
+from lbq.neurons.batch_axis import find_batch_axis, tensors_in
 
 REFUSED = {
     "layer_norm": r"LayerNorm in body\.0\.1 .*nn\.BatchNorm2d",

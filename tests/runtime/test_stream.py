@@ -12,7 +12,7 @@ import lbq
 from lbq import neurons
 from lbq.errors import ParameterError, ShapeError, TimeError
 from lbq.kernels import native_scan as kernels
-from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 T = 4
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from lbq.adapters.relu_to_neuron import add_to_bias, find_biases, with_neurons
 from lbq.errors import LoweringError, ParameterError
-from lbq.models.time import check_timesteps
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.step import LearnedStep
 from lbq.neurons.watch import named_neurons, removing_hooks
+from lbq.time import check_timesteps
 from lbq.types import ResetMode
 
 _SHARES = tuple(10 ** (-k / 20) for k in range(27))

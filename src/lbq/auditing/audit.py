@@ -24,7 +24,7 @@ from lbq.graph.graph import LoweredNetwork
 from lbq.graph.operators import Synapse
 from lbq.lowering.fixed_point import to_fixed_point
 from lbq.lowering.lower import lower
-from lbq.models.time import find_batch_axis
+from lbq.neurons.batch_axis import find_batch_axis
 from lbq.neurons.module_state import copy_network
 
 _MOST_DEAD = 0.5

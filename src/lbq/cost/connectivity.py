@@ -38,7 +38,7 @@ from lbq.graph.operators import (
     ZeroPad,
 )
 from lbq.graph.operators.pool import PoolKind
-from lbq.models.time import find_batch_axis
+from lbq.neurons.batch_axis import find_batch_axis
 from lbq.types import FanOut
 
 

@@ -25,7 +25,7 @@ from lbq.lowering.context import Context
 from lbq.lowering.lowering import HANDLERS
 from lbq.lowering.pool_args import per_axis
 from lbq.lowering.values import ScaledInput, SymbolicValue, numbers
-from lbq.models.time import explain_batch_axis
+from lbq.neurons.batch_axis import explain_batch_axis
 from lbq.neurons.neuron import Neuron
 
 _NORMS = ("aten.batch_norm", "aten._native_batch_norm_legit_no_training")

@@ -17,10 +17,10 @@ from torch.fx.node import map_arg
 from torch.nn.modules import module as torch_module
 
 from lbq.errors import LBQError, LoweringError
-from lbq.models.time import RepeatOverTime
 from lbq.neurons.module_state import keeping_state
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import foreign_library, named_neurons, running_uncompiled
+from lbq.time import RepeatOverTime
 
 EXPORTED_BATCH = 37
 """Batch size of the export: a prime, so that a reshape hardly confuses it with another axis."""

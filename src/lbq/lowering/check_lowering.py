@@ -16,7 +16,7 @@ from lbq.graph.capture import eval_mode
 from lbq.graph.operators import LevelNeuron
 from lbq.lowering.context import LoweredNeuron
 from lbq.lowering.lowering import Lowering
-from lbq.models.time import tensors_in
+from lbq.neurons.batch_axis import tensors_in
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
 

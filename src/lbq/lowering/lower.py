@@ -10,7 +10,7 @@ from lbq.graph.capture import capture
 from lbq.graph.graph import LoweredNetwork
 from lbq.lowering.check_lowering import check_agreement
 from lbq.lowering.lowering import Lowering
-from lbq.models import time
+from lbq.neurons.batch_axis import find_batch_axis
 
 
 def lower(
@@ -73,7 +73,7 @@ def _batch_axis(example: Tensor, batch_axis: int | None, model: nn.Module) -> in
             f"the example has shape {list(example.shape)} and batch_axis={batch_axis}; pass a "
             f"batch of static inputs, [B, ...], or of sequences, [T, B, ...]"
         )
-    return time.find_batch_axis(example, batch_axis, model)
+    return find_batch_axis(example, batch_axis, model)
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:

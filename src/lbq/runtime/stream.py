@@ -5,14 +5,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from lbq.carries import Carries
 from lbq.errors import ParameterError, ShapeError, TimeError
 from lbq.graph.graph import LoweredNetwork, check_shape
 from lbq.graph.operators import Repeat
-from lbq.models.time import FramesIn, RepeatOverTime, check_timesteps
-from lbq.neurons.carries import Carries
 from lbq.neurons.watch import named_neurons, running_uncompiled
 from lbq.runtime import native_engine
 from lbq.runtime.run import choose_backend
+from lbq.time import FramesIn, RepeatOverTime, check_timesteps
 
 
 def stream(model: nn.Module, *, timesteps: int | None = None) -> "Stream":

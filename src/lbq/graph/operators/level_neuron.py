@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lbq.carries import active_carries
 from lbq.functional.membrane import integrate, lif_membrane, steps_removed
 from lbq.functional.quantize import count_thresholds
 from lbq.graph.operators.operator_base import (
@@ -21,7 +22,6 @@ from lbq.graph.operators.operator_base import (
     require,
 )
 from lbq.graph.operators.synapse import per_channel
-from lbq.neurons.carries import active_carries
 from lbq.neurons.neuron import Neuron
 from lbq.ranges import Range
 

@@ -19,7 +19,7 @@ from lbq.graph.operators.operator_base import (
     require,
     window_positions,
 )
-from lbq.models.time import merge_time, split_time
+from lbq.time import merge_time, split_time
 
 PoolKind = Literal["max", "sum"]
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
+from lbq.carries import active_carries
 from lbq.graph.operators.operator_base import Interval, Operator, Value, check_alike, require
-from lbq.neurons.carries import active_carries
 from lbq.ranges import Range
 
 

@@ -22,8 +22,8 @@ from lbq.graph.operators.operator_base import (
     require,
     window_positions,
 )
-from lbq.models.time import merge_time, split_time
 from lbq.ranges import Range
+from lbq.time import merge_time, split_time
 
 MaxInput = Annotated[int, Range(1, 2**31 - 1)] | None
 BIAS = Role(integer=("I32",), is_optional=True)

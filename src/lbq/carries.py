@@ -3,17 +3,22 @@
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 import torch
 from torch import Tensor
 
 from lbq.errors import TimeError
 
-if TYPE_CHECKING:
-    from lbq.neurons.neuron import Neuron
-
 _active: ContextVar["Carries | None"] = ContextVar("carries", default=None)
+
+
+class Streamed(Protocol):
+    """A neuron, trained or lowered."""
+
+    def stream(self, currents: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the bursts of a part of a sequence and its last carry; None starts from rest."""
+        ...
 
 
 class Carries:
@@ -29,11 +34,11 @@ class Carries:
             copy t is read, and after each timestep a copy's carry moves on to the next copy.
     """
 
-    def __init__(self, paths: Mapping["Neuron", str], *, copies: int = 1) -> None:
+    def __init__(self, paths: Mapping[Streamed, str], *, copies: int = 1) -> None:
         self.copies = copies
         self._paths = paths
-        self._last: dict[Neuron, list[Tensor]] | None = None
-        self._next: dict[Neuron, list[Tensor]] = {}
+        self._last: dict[Streamed, list[Tensor]] | None = None
+        self._next: dict[Streamed, list[Tensor]] = {}
 
     @contextmanager
     def timestep(self) -> Generator[None]:
@@ -58,7 +63,7 @@ class Carries:
                 self._raise_other_calls(neuron)
         self._last = self._next
 
-    def advance(self, neuron: "Neuron", currents: Tensor) -> tuple[Tensor, Tensor]:
+    def advance(self, neuron: Streamed, currents: Tensor) -> tuple[Tensor, Tensor]:
         """Run one timestep of a neuron from its carry; return bursts and carry."""
         if len(currents) != 1:
             raise TimeError(
@@ -89,10 +94,10 @@ class Carries:
         copied = torch.cat([current] * self.copies)  # keeps the memory format
         return copied.unsqueeze(0)
 
-    def _path(self, neuron: "Neuron") -> str:
+    def _path(self, neuron: Streamed) -> str:
         return self._paths.get(neuron) or type(neuron).__name__
 
-    def _raise_other_calls(self, neuron: "Neuron") -> NoReturn:
+    def _raise_other_calls(self, neuron: Streamed) -> NoReturn:
         raise TimeError(
             f"the neuron {self._path(neuron)} was called more or fewer times than at the previous "
             f"timestep, so that its carries are ambiguous; a network can be streamed if every "
