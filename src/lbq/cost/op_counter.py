@@ -24,9 +24,9 @@ from lbq.cost.count_table import (
 )
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
-from lbq.graph.capture import eval_mode
 from lbq.graph.graph import LoweredNetwork
 from lbq.neurons.batch_axis import find_batch_axis
+from lbq.neurons.module_state import eval_mode
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.types import FanOut
 

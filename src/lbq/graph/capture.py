@@ -17,7 +17,7 @@ from torch.fx.node import map_arg
 from torch.nn.modules import module as torch_module
 
 from lbq.errors import LBQError, LoweringError
-from lbq.neurons.module_state import keeping_state
+from lbq.neurons.module_state import eval_mode
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import foreign_library, named_neurons, running_uncompiled
 from lbq.time import RepeatOverTime
@@ -142,19 +142,6 @@ def capture(model: nn.Module, example: Tensor, *, batch_axis: int) -> Captured:
             f"networks without layers of torch.ao.nn.qat"
         )
     return _Reader(program, model, neurons).read()
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Generator[None]:
-    """Put the model into eval mode inside the block; restore modes and state afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        with keeping_state(model):
-            model.eval()
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def overridden_methods(module: nn.Module, base: type[nn.Module]) -> list[str]:

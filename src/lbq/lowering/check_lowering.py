@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lbq.errors import LoweringError
-from lbq.graph.capture import eval_mode
 from lbq.graph.operators import LevelNeuron
 from lbq.lowering.context import LoweredNeuron
 from lbq.lowering.lowering import Lowering
 from lbq.neurons.batch_axis import tensors_in
+from lbq.neurons.module_state import eval_mode
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
 
