@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Carries:
             copy t is read, and after each timestep a copy's carry moves on to the next copy.
     """
 
-    def __init__(self, paths: Mapping[Streamed, str], *, copies: int = 1) -> None:
+    def __init__(self, paths: Mapping[Any, str], *, copies: int = 1) -> None:
         self.copies = copies
         self._paths = paths
         self._last: dict[Streamed, list[Tensor]] | None = None

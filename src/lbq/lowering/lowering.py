@@ -4,24 +4,16 @@ import torch
 from torch import Tensor
 
 from lbq.errors import LoweringError
-from lbq.graph.capture import EXPORTED_BATCH, Call, Captured, foreign_advice
-from lbq.graph.graph import INPUT, LoweredNetwork
-from lbq.graph.layout import BATCH, TIME, Layout, LayoutError
+from lbq.graph.capture import Call, Captured, foreign_advice
+from lbq.graph.layout import BATCH, TIME, LayoutError
 from lbq.graph.operators import Readout
-from lbq.lowering import lower_arithmetic, lower_moves, lower_pools, lower_sequence, lower_synapses
+from lbq.lowering import lower_arithmetic, lower_moves, lower_pools, lower_synapses
 from lbq.lowering.advice import ADVICE
-from lbq.lowering.context import REPEAT, Context, Handler
-from lbq.lowering.values import Pending, ScaledInput, SymbolicValue, numbers
+from lbq.lowering.context import REPEAT
+from lbq.lowering.graph_reader import HANDLERS, GraphReader
+from lbq.lowering.values import Pending, SymbolicValue
 from lbq.neurons.watch import foreign_library
 
-HANDLERS: dict[str, Handler] = {
-    **lower_synapses.HANDLERS,
-    **lower_pools.HANDLERS,
-    **lower_moves.HANDLERS,
-    **lower_sequence.HANDLERS,
-    **lower_arithmetic.HANDLERS,
-}
-"""By the name of the operator."""
 _FOLDING = (
     *(
         lower_moves.view,
@@ -49,7 +41,7 @@ _FOLDING = (
 """Handlers that take a pending synapse as it is, if it is the only signal that they read."""
 
 
-class Lowering(Context):
+class Lowering:
     """Lowers a captured network.
 
     Args:
@@ -57,53 +49,50 @@ class Lowering(Context):
         example: one sample.
         has_time: whether the example is a sequence, time first.
         dtype: of the tensors of the lowered network.
+
+    Attributes:
+        network: the lowered network.
+        neurons: its neurons by path, with the trained ones.
     """
 
     def __init__(
         self, captured: Captured, example: Tensor, has_time: bool, dtype: torch.dtype
     ) -> None:
-        shape = tuple(example.shape[2 if has_time else 1 :])
-        timesteps = len(example) if has_time else None
-        network = LoweredNetwork(timesteps=timesteps or 0, input_shape=shape, takes_frames=has_time)
-        super().__init__(network, dtype)
-        term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1.0), max_size=None)
-        layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
-        self._input = SymbolicValue(terms=(term,), layout=layout)
+        self._reader = GraphReader(example, has_time=has_time, dtype=dtype)
+        self._context = self._reader.context
+        self.network, self.neurons = self._reader.network, self._context.neurons
         for call in captured.calls:
             self._check_known(call)
         for call in captured.calls:
             self._lower(call)
-        if not network.timesteps:
+        if not self.network.timesteps:
             raise LoweringError(
                 f"the example, {list(example.shape)}, is read as static inputs, and this network "
                 f"never repeats them over time; {REPEAT}, or pass frames, time first (with "
                 f"batch_axis=1 if the example has four axes)"
             )
         self._output(captured)
-        network.remove_unread()
-        network.values()  # raises for what a node cannot read
+        self.network.remove_unread()
+        self.network.values()  # raises for what a node cannot read
 
     def _check_known(self, call: Call) -> None:
         """Raise for an operator that has no handler, before others of its layer are refused."""
         if foreign_library(call.module) is not None:
-            self.refuse(call, foreign_advice(call.module))
+            self._context.refuse(call, foreign_advice(call.module))
         advice = ADVICE.get(call.name)
         if advice or (call.operator != "input" and call.operator not in HANDLERS):
             none = f"no node of a lowered network computes {call.operator}"
-            self.refuse(call, advice or ADVICE.get(call.operator, none))
+            self._context.refuse(call, advice or ADVICE.get(call.operator, none))
 
     def _lower(self, call: Call) -> None:
-        if call.operator == "input":
-            self.values[call] = self._input
-            return
         try:
-            value = HANDLERS[call.operator](self, call)
+            value = self._reader.read(call)
         except LayoutError as error:
-            self.refuse(call, str(error))
+            self._context.refuse(call, str(error))
             return
         if isinstance(value, Pending) and not _is_folded_further(call):
-            value = self.materialize(value)
-        self.values[call] = value
+            value = self._context.materialize(value)
+        self._context.values[call] = value
 
     def _output(self, captured: Captured) -> None:
         """Add a readout for every output."""
@@ -113,7 +102,8 @@ class Lowering(Context):
                 "the network itself cannot be lowered: it returns values that do not depend on "
                 "its input; return tensors only"
             )
-        signals = [self.repeated(self.materialize(self.symbolic(call))) for call in calls]
+        context = self._context
+        signals = [context.repeated(context.materialize(context.symbolic(c))) for c in calls]
         if len(signals) == 1 and self._is_read_out(signals[0]):
             return
         for call, signal in zip(calls, signals, strict=True):
@@ -133,10 +123,10 @@ class Lowering(Context):
         if leading == [[TIME, BATCH]] and self.network.timesteps == 1:
             over_time = "mean"  # of one timestep, which forward squeezes away
         elif leading != ([[TIME], [BATCH]] if layout.has_time else [[BATCH]]):
-            self.refuse(call, "an output is [B, ...] or [T, B, ...], and this one is not")
-        signal = self.as_axes(call, signal, layout.first_own)
-        currents = self.currents(signal, f"{path}_")
-        self.add(path, Readout(over_time), currents.source)
+            self._context.refuse(call, "an output is [B, ...] or [T, B, ...], and this one is not")
+        signal = self._context.as_axes(call, signal, layout.first_own)
+        currents = self._context.currents(signal, f"{path}_")
+        self._context.add(path, Readout(over_time), currents.source)
 
 
 def _is_folded_further(call: Call) -> bool:
