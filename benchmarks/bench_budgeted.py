@@ -28,9 +28,9 @@ from trained_network import Trained, open_trained, trained_ann
 import lbq
 from lbq.cli.samples import sample_batches
 from lbq.cost.energy import HAN_2016, HOROWITZ_2014
-from lbq.deploy.native_engine import NativeEngine
-from lbq.models.time import ImagesIn
 from lbq.pretrained import pretrained_names
+from lbq.runtime.native_engine import NativeEngine
+from lbq.time import ImagesIn
 from lbq.train.provenance import git_commit
 
 CALIBRATION = 512

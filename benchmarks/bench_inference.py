@@ -39,8 +39,9 @@ from sparse_networks import (
     make_sparse,
 )
 
-from lbq.deploy import LoweredNetwork, run_network
-from lbq.deploy.native_engine import NativeEngine
+from lbq.graph import LoweredNetwork
+from lbq.runtime import run_network
+from lbq.runtime.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
 
 ACTIVITY = {"uniform": UNIFORM, "stage": BY_STAGE}

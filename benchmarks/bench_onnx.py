@@ -4,8 +4,8 @@
     python benchmarks/bench_onnx.py --width 0.0625 --rounds 3    a quick look
 
 Weights are random, since time does not depend on them (``compare_onnx.py`` uses trained ones).
-Levels that differ from ``lbq.deploy.run`` are counted for every file. Runs are interleaved: compare
-the ratios.
+Levels that differ from ``lbq.runtime.run`` are counted for every file. Runs are interleaved:
+compare the ratios.
 """
 
 import argparse
@@ -20,10 +20,13 @@ import torch
 from measure import Run, interleaved, write_record
 
 import lbq
-from lbq.deploy import LoweredNetwork, Pixels, lower, run_network, to_fixed_point
 from lbq.errors import LBQError
 from lbq.formats import OnnxRunner, export_onnx
-from lbq.formats.onnx_run import Engine
+from lbq.formats.onnx.run import Engine
+from lbq.graph import LoweredNetwork
+from lbq.lowering import lower, to_fixed_point
+from lbq.preprocessing import Pixels
+from lbq.runtime import run_network
 
 ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)

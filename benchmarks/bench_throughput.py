@@ -28,7 +28,7 @@ from trained_network import Trained, open_trained, trained_ann
 
 import lbq
 from lbq.cli.samples import sample_batches
-from lbq.deploy.native_engine import NativeEngine
+from lbq.runtime.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
 
 

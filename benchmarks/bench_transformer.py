@@ -27,11 +27,11 @@ from torch import nn
 
 import lbq
 from lbq.cli.samples import sample_batches
-from lbq.deploy import LoweredNetwork
-from lbq.deploy.lowering import lower_arithmetic
-from lbq.deploy.native_engine import NativeEngine
+from lbq.graph import LoweredNetwork
+from lbq.lowering import lower_arithmetic
 from lbq.models import SpikeFormer, spikeformer_5m
 from lbq.neurons import named_neurons
+from lbq.runtime.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
 
 IS_LEFT_FIRST = lower_arithmetic.is_left_first

@@ -27,7 +27,7 @@ def worker(repeats: int) -> None:
     import torch  # noqa: PLC0415 -- imports are the checkout's own
     from sparse_networks import BY_STAGE, build, by_stage, make_sparse  # noqa: PLC0415
 
-    from lbq.deploy.native_engine import NativeEngine  # noqa: PLC0415
+    from lbq.runtime.native_engine import NativeEngine  # noqa: PLC0415
 
     torch.set_num_threads(1)
     net = build()

@@ -20,7 +20,7 @@ from trained_network import open_trained
 import lbq
 from lbq.cli.samples import sample_batches
 from lbq.formats import OnnxRunner, export_onnx
-from lbq.formats.onnx_run import Engine
+from lbq.formats.onnx.run import Engine
 
 ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
 STYLES: tuple[Literal["int8", "int8-lossy"], ...] = ("int8", "int8-lossy")

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lbq.deploy import LoweredNetwork
-from lbq.deploy.operators import Synapse
+from lbq.graph import LoweredNetwork
+from lbq.graph.operators import Synapse
 
 Run = Callable[[], object]
 STAGES = (128, 256, 512)

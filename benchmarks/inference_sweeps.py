@@ -14,9 +14,9 @@ from dense_engines import int8_resnet, onednn_runs, onnx_runs, products_of
 from measure import Run, interleaved
 from sparse_networks import LEVEL_LAW, UNIFORM, build, by_stage, make_sparse
 
-from lbq.deploy import LoweredNetwork
-from lbq.deploy.native_engine import NativeEngine
-from lbq.deploy.operators import IntegerNeuron, Readout, Shortcut, Synapse
+from lbq.graph import LoweredNetwork
+from lbq.graph.operators import IntegerNeuron, Readout, Shortcut, Synapse
+from lbq.runtime.native_engine import NativeEngine
 
 LAYERS = {
     "wide": {"128 at 32x32": (128, 32), "256 at 16x16": (256, 16), "512 at 8x8": (512, 8)},

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import lbq
-from lbq.deploy import LoweredNetwork
-from lbq.deploy.operators import IntegerNeuron
+from lbq.graph import LoweredNetwork
+from lbq.graph.operators import IntegerNeuron
 
 LEVEL_LAW = (0.498, 0.215, 0.125, 0.075, 0.087)
 """Shares of the levels 1..5 among active neurons of the paper's network."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import lbq
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data
-from lbq.deploy import LoweredNetwork
+from lbq.graph import LoweredNetwork
 from lbq.models import SpikingResNet
 from lbq.pretrained import pretrained_recipe
 from lbq.train import build_network

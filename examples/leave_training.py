@@ -37,7 +37,7 @@ def main() -> None:
     answer = lbq.run_network(integers, pixels)
     for backend in ("unary", "planes"):
         assert torch.equal(lbq.run_network(integers, pixels, backend=backend), answer)
-    widths = [bound.bits for bound in lbq.deploy.prove(integers).values()]
+    widths = [bound.bits for bound in lbq.graph.prove(integers).values()]
     print(f"integers: {widths.count(16)} of {len(widths)} accumulators are proven to fit 16 bits")
 
     with tempfile.TemporaryDirectory() as folder:

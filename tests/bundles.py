@@ -6,8 +6,10 @@ import json
 import torch
 
 import lbq
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.formats.bundle.container import NAMES, Region
+from lbq.formats.bundle.manifest import named_tensors, write_manifest
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     IntegerNeuron,
     LevelNeuron,
     Merge,
@@ -17,8 +19,6 @@ from lbq.deploy.operators import (
     Shortcut,
     Synapse,
 )
-from lbq.formats.container import NAMES, Region
-from lbq.formats.manifest import named_tensors, write_manifest
 
 HEADER = 64
 

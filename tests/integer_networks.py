@@ -5,9 +5,10 @@ import random
 import torch
 from random_operators import numbers
 
-from lbq.deploy import prove
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.errors import BoundError
+from lbq.graph import prove
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     Concat,
     GraphError,
     IntegerNeuron,
@@ -25,8 +26,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
-from lbq.deploy.operators.moves import Roll
-from lbq.errors import BoundError
+from lbq.graph.operators.moves import Roll
 
 _MOST_VALUES = 3000
 _MOST_OF_LEVELS = 2**16

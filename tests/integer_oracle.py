@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lbq.deploy.operators import (
+from lbq.graph.operators import (
     Concat,
     IntegerNeuron,
     Matmul,
@@ -19,7 +19,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
-from lbq.deploy.operators.moves import Roll
+from lbq.graph.operators.moves import Roll
 
 
 def run_oracle(network, inputs):

@@ -8,11 +8,11 @@ import torch
 from random_networks import RandomNetwork, to_proven_integers
 
 import lbq
-from lbq.deploy.fixed_point import Pixels, to_fixed_point
-from lbq.deploy.lower import lower
-from lbq.deploy.run import run_network
 from lbq.formats.onnx import export_onnx
-from lbq.formats.onnx_run import OnnxRunner, answer_name, is_answer
+from lbq.formats.onnx.run import OnnxRunner, answer_name, is_answer
+from lbq.lowering.fixed_point import Pixels, to_fixed_point
+from lbq.lowering.lower import lower
+from lbq.runtime.run import run_network
 
 ENGINES = ("onnxruntime", "openvino")
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)

@@ -6,8 +6,8 @@ from copy import deepcopy
 
 import torch
 
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     Concat,
     IntegerNeuron,
     LevelNeuron,
@@ -25,7 +25,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
-from lbq.deploy.operators.moves import Roll
+from lbq.graph.operators.moves import Roll
 
 
 class Builder:

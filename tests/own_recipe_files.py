@@ -14,9 +14,9 @@ def recipe():
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
-        lbq.models.RepeatOverTime(2),
+        lbq.RepeatOverTime(2),
         lbq.BurstLIF(),
-        lbq.models.OverTime(nn.AvgPool2d(8)),
+        lbq.OverTime(nn.AvgPool2d(8)),
         nn.Flatten(2),
         nn.Linear(8, 3),
     )
@@ -44,7 +44,7 @@ def recipe():
     counts = torch.randint(0, 20, (64, 3, 6)).float()
     data = counts, counts.mean((1, 2))[:, None] / 20
     model = nn.Sequential(
-        nn.Linear(6, 8), lbq.BurstLIF(), nn.Linear(8, 1), lbq.models.MeanOverTime()
+        nn.Linear(6, 8), lbq.BurstLIF(), nn.Linear(8, 1), lbq.MeanOverTime()
     )
     model.preprocessing = None
     return {

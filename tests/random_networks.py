@@ -8,7 +8,7 @@ from torch import nn
 import lbq
 from lbq import neurons
 from lbq.errors import BoundError
-from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 
 def to_proven_integers(lowered, *, bits, pixels=None, **options):

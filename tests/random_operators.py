@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from lbq.deploy.operators import (
+from lbq.graph.operators import (
     Concat,
     IntegerNeuron,
     Matmul,
@@ -22,7 +22,7 @@ from lbq.deploy.operators import (
     Value,
     ZeroPad,
 )
-from lbq.deploy.operators.moves import Roll
+from lbq.graph.operators.moves import Roll
 
 TIMESTEPS = 3
 

@@ -61,7 +61,7 @@ from lbq.adapters.hub import from_pretrained
 from lbq.data import encoded_images
 from lbq.formats.nir import export_nir
 from lbq.formats.onnx import export_onnx
-from lbq.formats.onnx_run import OnnxRunner
+from lbq.formats.onnx import OnnxRunner
 from lbq.train import metrics
 
 net = lbq.lower(lbq.resnet20(10, width=1 / 64).eval(), torch.zeros(1, 3, 8, 8))

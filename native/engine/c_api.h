@@ -1,5 +1,5 @@
 /* The engine's C API, used from Python. Everything that a description points at is copied. Invalid networks are refused
- * (check_network.h), except for sums beyond 32 bits: the caller must have proven its bounds (lbq.deploy, or the reader). */
+ * (check_network.h), except for sums beyond 32 bits: the caller must have proven its bounds (lbq.graph, or the reader). */
 #ifndef LBQ_ENGINE_C_API_H
 #define LBQ_ENGINE_C_API_H
 

@@ -1,5 +1,5 @@
 // The operators of an integer network: one table with their names, settings, tensors, shape rules, bound rules and
-// exact kernels. Reader, proof, interpreter and engine read it; src/lbq/deploy/operators has the same rules.
+// exact kernels. Reader, proof, interpreter and engine read it; src/lbq/graph/operators has the same rules.
 #pragma once
 
 #include <string_view>

@@ -19,7 +19,7 @@ Model read_model(Bundle bundle);
 // All rules but the bounds.
 Model read_rules(Bundle bundle);
 // The overflow proof (proof.cc): the bound of every node that computes (bits 0 for the others), or LBQ_MODEL_BOUND. The
-// same intervals as `prove` of src/lbq/deploy/graph.py.
+// same intervals as `prove` of src/lbq/graph/graph.py.
 std::vector<Bound> prove(const Network& network);
 
 }  // namespace lbq

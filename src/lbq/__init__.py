@@ -1,8 +1,8 @@
 """Spiking networks with integer burst levels: training, integer deployment, export.
 
 The names in ``__all__`` are the stable API. Packages: ``functional`` (the paper's equations),
-``neurons``, ``models``, ``data``, ``train``, ``deploy``, ``formats``, ``pretrained``, ``cost``,
-``analysis``, ``auditing``, ``adapters`` (other libraries).
+``neurons``, ``models``, ``data``, ``train``, ``graph``, ``lowering``, ``runtime``, ``formats``,
+``pretrained``, ``cost``, ``analysis``, ``auditing``, ``adapters`` (other libraries).
 """
 
 from importlib import import_module
@@ -15,30 +15,13 @@ from lbq import omp_wait_policy as _waiting  # noqa: F401 # pyright: ignore[repo
 
 from lbq.adapters.ann import from_ann
 from lbq.cost import CostBudget, EnergyModel, OpCounter, count_macs, count_ops
-from lbq.deploy import (
-    LoweredNetwork,
-    Pixels,
-    lower,
-    quantize,
-    run_network,
-    stream,
-    to_fixed_point,
-)
 from lbq.errors import LBQError
 from lbq.export import export
 from lbq.formats.bundle import load_network, save_network
+from lbq.graph import LoweredNetwork
 from lbq.kernels.burst_packing import pack_bursts
-from lbq.models import (
-    MeanOverTime,
-    OverTime,
-    RepeatOverTime,
-    SpikingResNet,
-    check_time,
-    resnet18,
-    resnet19,
-    resnet20,
-    resnet34,
-)
+from lbq.lowering import lower, quantize, to_fixed_point
+from lbq.models import SpikingResNet, resnet18, resnet19, resnet20, resnet34
 from lbq.neurons import (
     BoxET,
     BurstLIF,
@@ -50,7 +33,11 @@ from lbq.neurons import (
     record_levels,
     watch_levels,
 )
+from lbq.neurons.batch_axis import check_time
 from lbq.predictor import Predictor
+from lbq.preprocessing import Pixels
+from lbq.runtime import run_network, stream
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 if TYPE_CHECKING:
     from lbq.auditing import audit
@@ -115,14 +102,17 @@ _PACKAGES = (
     "auditing",
     "cost",
     "data",
-    "deploy",
     "errors",
     "formats",
     "functional",
+    "graph",
     "kernels",
+    "lowering",
     "models",
     "neurons",
     "pretrained",
+    "runtime",
+    "time",
     "train",
 )
 """Documented packages; imported on first use."""

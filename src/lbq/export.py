@@ -3,14 +3,13 @@
 from os import PathLike
 from pathlib import Path
 
-from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import ParameterError
 from lbq.formats.bundle import save_network
-from lbq.formats.c_source import export_c
+from lbq.formats.device import export_c, export_verilog
 from lbq.formats.nir import export_nir
 from lbq.formats.onnx import export_onnx
 from lbq.formats.pt2 import export_pt2
-from lbq.formats.verilog import export_verilog
+from lbq.graph.graph import LoweredNetwork
 
 _WRITERS = {
     ".lbq": save_network,
@@ -29,7 +28,7 @@ def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
     ``.nir`` for neuromorphic tools (extra ``[nir]``; real numbers only), ``.c`` for
     microcontrollers and ``.v`` for FPGAs (integers only), ``.lbq`` is the library's own bundle. All
     files of an integer network give the same integers. :func:`~lbq.formats.onnx.export_onnx`,
-    :func:`~lbq.formats.c_source.export_c` and :func:`~lbq.formats.verilog.export_verilog` have more
+    :func:`~lbq.formats.device.export_c` and :func:`~lbq.formats.device.export_verilog` have more
     options.
 
     Args:

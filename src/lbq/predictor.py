@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lbq.deploy.native_engine import NativeEngine
 from lbq.errors import ParameterError, ShapeError
 from lbq.formats.bundle import load_network
+from lbq.runtime.native_engine import NativeEngine
 
 
 class Predictor:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import user_networks
-from deploy import test_user_networks
+from lowering import test_user_networks
 from torch import nn
 
 import lbq

@@ -9,8 +9,8 @@ import lbq
 from lbq.cli.bench_command import tabulate
 from lbq.cli.main import main
 from lbq.cli.terminal import Console
-from lbq.deploy.native_engine import LayerTime, NetworkTime
 from lbq.kernels import native_scan as kernels
+from lbq.runtime.native_engine import LayerTime, NetworkTime
 
 pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built")
 

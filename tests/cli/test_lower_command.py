@@ -6,9 +6,10 @@ import torch
 from lbq.cli.lower_command import LoweringOptions, lower_run
 from lbq.cli.main import main
 from lbq.cli.samples import open_samples, sample_batches
-from lbq.deploy import prove, run_network
-from lbq.deploy.operators import Synapse
 from lbq.formats.bundle import digest, load_network
+from lbq.graph import prove
+from lbq.graph.operators import Synapse
+from lbq.runtime import run_network
 from lbq.train.run_folder import load_run
 
 

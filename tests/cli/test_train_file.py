@@ -31,7 +31,7 @@ def recipe():
         nn.Linear(6, 12),
         nn.BatchNorm1d(12),
         nn.Dropout(0.2),
-        lbq.models.RepeatOverTime(2),
+        lbq.RepeatOverTime(2),
         lbq.BurstLIF(),
         nn.Linear(12, 3),
     )
@@ -120,7 +120,7 @@ def test_a_loss_metrics_and_time_of_the_users_own_reach_the_run(tmp_path, capsys
         "def recipe():\n"
         "    x = torch.randn(32, 4, 6)\n"
         "    data = x, x.mean((1, 2))[:, None]\n"
-        "    model = nn.Sequential(lbq.models.MeanOverTime(), nn.Linear(6, 1))\n"
+        "    model = nn.Sequential(lbq.MeanOverTime(), nn.Linear(6, 1))\n"
         "    return dict(model=model, train_data=data, eval_data=data, time_first=True,\n"
         "                config=lbq.TrainConfig(epochs=2, batch=8),\n"
         "                loss=nn.functional.mse_loss, metrics={'error': error})\n"

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 import user_networks
-from deploy import test_user_networks
+from lowering import test_user_networks
 from torch import nn
 from torch.nn import functional as F
 

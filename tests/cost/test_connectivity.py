@@ -7,7 +7,7 @@ from wired import Wired
 import lbq
 from lbq.cost import read_connectivity
 from lbq.errors import CountError, ShapeError, TimeError
-from lbq.models import OverTime
+from lbq.time import OverTime
 
 
 def wires(connectivity, *, identities=False):

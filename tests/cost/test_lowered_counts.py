@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import lbq
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.errors import CountError
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     Concat,
     GraphError,
     IntegerNeuron,
@@ -28,8 +29,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
-from lbq.deploy.operators.moves import Roll
-from lbq.errors import CountError
+from lbq.graph.operators.moves import Roll
 from lbq.kernels.native_scan import isa
 
 T, B = 2, 2

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import lbq
-from lbq.models import OverTime, RepeatOverTime
+from lbq.time import OverTime, RepeatOverTime
 
 
 def relu(channels):

@@ -11,8 +11,8 @@ import lbq
 import lbq.functional as lbqf
 from lbq.cost import CountTable
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
-from lbq.models import MeanOverTime, OverTime
 from lbq.neurons import TernaryLIF
+from lbq.time import MeanOverTime, OverTime
 
 
 def convolve_by_hand(level, conv, performed):

@@ -7,7 +7,7 @@ from wired import Wired
 
 import lbq
 from lbq.errors import ParameterError
-from lbq.models import OverTime
+from lbq.time import OverTime
 
 
 def frames(*shape):

@@ -8,7 +8,7 @@ from wired import Wired
 
 import lbq
 from lbq.cost import read_connectivity
-from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 T, N, D = 4, 3, 5
 

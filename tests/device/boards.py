@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from lbq.formats.c_source import export_c
+from lbq.formats.device import export_c
 
 HERE = Path(__file__).parent
 BOARDS = {"cortex-m3": "mps2-an385", "cortex-m7": "mps2-an500"}

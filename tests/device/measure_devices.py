@@ -34,10 +34,10 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples" / "recipes")]
 
 from device.boards import BOARDS, run_on_board  # noqa: E402
 from device.test_verilog import numbers  # noqa: E402
-from formats.test_c_source import COMPILERS, run_c  # noqa: E402
+from formats.device.test_c_source import COMPILERS, run_c  # noqa: E402
 
 import lbq  # noqa: E402
-from lbq.formats.verilog import VARIANTS, export_verilog  # noqa: E402
+from lbq.formats.device.verilog import VARIANTS, export_verilog  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402
 
 DATA = Path(os.environ["LBQ_DATA"])

@@ -5,12 +5,12 @@ import subprocess
 import pytest
 import torch
 from device.boards import needs
-from formats.test_c_source import mutants
+from formats.device.test_c_source import mutants
 from torch import nn
 
 import lbq
 from lbq import MeanOverTime, OverTime, RepeatOverTime
-from lbq.formats.verilog import VARIANTS, export_verilog
+from lbq.formats.device.verilog import VARIANTS, export_verilog
 
 pytestmark = needs("iverilog")
 

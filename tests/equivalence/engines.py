@@ -11,9 +11,9 @@ from random_networks import to_proven_integers
 
 import lbq
 from lbq.cli.samples import open_samples, sample_batches
-from lbq.deploy.run import BACKENDS
 from lbq.formats import OnnxRunner, export_onnx
 from lbq.kernels import native_scan as kernels
+from lbq.runtime.run import BACKENDS
 
 _READER = Path(__file__).parents[2] / "examples" / "numpy_reader.py"
 

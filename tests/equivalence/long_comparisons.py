@@ -40,17 +40,18 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 import user_networks  # noqa: E402
 from cost import test_budget  # noqa: E402
-from deploy import test_bounds, test_operators, test_user_networks  # noqa: E402
 from device.test_verilog import Small, integers, simulate  # noqa: E402
 from equivalence import engines  # noqa: E402
-from formats import test_c_source  # noqa: E402
+from formats.device import test_c_source  # noqa: E402
+from graph import test_bounds, test_operators  # noqa: E402
 from integer_oracle import run_oracle  # noqa: E402
+from lowering import test_user_networks  # noqa: E402
 from random_graphs import RandomGraph  # noqa: E402
 from random_networks import to_proven_integers  # noqa: E402
 
 import lbq  # noqa: E402
 from lbq import neurons  # noqa: E402
-from lbq.formats.verilog import export_verilog  # noqa: E402
+from lbq.formats.device import export_verilog  # noqa: E402
 from lbq.models import spikeformer_5m  # noqa: E402
 from lbq.pretrained import pretrained_recipe  # noqa: E402
 from lbq.train.provenance import git_commit  # noqa: E402

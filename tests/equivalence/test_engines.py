@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from equivalence import engines
-from formats.test_c_source import run_c
+from formats.device.test_c_source import run_c
 from random_graphs import RandomGraph
 from random_networks import RandomNetwork
 

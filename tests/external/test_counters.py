@@ -18,7 +18,7 @@ from torch import nn
 
 import lbq
 import lbq.functional as lbqf
-from lbq.models.time import OverTime
+from lbq.time import OverTime
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing counter is an error, here a skip
     for package in ("neurobench", "sinabs", "spikingjelly"):

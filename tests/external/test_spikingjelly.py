@@ -8,7 +8,7 @@ from torch import nn
 
 import lbq
 from lbq import neurons
-from lbq.models.time import OverTime
+from lbq.time import OverTime
 
 if os.environ.get("LBQ_EXTERNAL") != "1":  # there a missing library is an error, here a skip
     pytest.importorskip("spikingjelly", reason="installed by .ci/external")

@@ -10,13 +10,12 @@ from onnx_networks import ENGINES, answers, exported_answers, num_different
 from operator_networks import NETWORKS, real_network
 
 import lbq
-from lbq.deploy.graph import prove
-from lbq.deploy.run import BACKENDS
 from lbq.errors import ParameterError
 from lbq.formats import export_onnx, export_pt2
-from lbq.formats.onnx_graph import read_onnx_metadata
-from lbq.formats.onnx_run import OnnxRunner
+from lbq.formats.onnx import OnnxRunner, read_onnx_metadata
 from lbq.formats.pt2 import read_pt2, run_pt2
+from lbq.graph.graph import prove
+from lbq.runtime.run import BACKENDS
 
 
 def as_tuple(found):

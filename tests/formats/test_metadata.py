@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.formats.metadata import empty_network, network_metadata, read_metadata, write_metadata
+from lbq.graph.graph import LoweredNetwork
 
 NETWORK = LoweredNetwork(
     timesteps=2, input_shape=(3, 8, 8), takes_frames=False, logit_scale=0.5, origin={"a": [1, None]}

@@ -12,9 +12,12 @@ from onnx_networks import stir
 
 import lbq
 from lbq import neurons
-from lbq.deploy import Pixels, lower, run_network, to_fixed_point
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.errors import FormatError, LoweringError
+from lbq.formats import nir as nir_format
+from lbq.formats.metadata import network_metadata, write_metadata
+from lbq.formats.nir import export_nir, import_nir
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     LevelNeuron,
     Merge,
     Offset,
@@ -26,10 +29,9 @@ from lbq.deploy.operators import (
     Synapse,
     Upsample,
 )
-from lbq.errors import FormatError, LoweringError
-from lbq.formats import nir as nir_format
-from lbq.formats.metadata import network_metadata, write_metadata
-from lbq.formats.nir import export_nir, import_nir
+from lbq.lowering import lower, to_fixed_point
+from lbq.preprocessing import Pixels
+from lbq.runtime import run_network
 
 NEURONS = {
     "LBQ": lambda c: lbq.BurstLIF(5, step=lbq.LearnedStep(0.4)),

@@ -4,9 +4,9 @@ import pytest
 import torch
 from nir_reference import Literal
 
-from lbq.deploy.operators import LevelNeuron
 from lbq.errors import FormatError, LoweringError
 from lbq.formats.nir_neuron import neuron_graph, read_neuron
+from lbq.graph.operators import LevelNeuron
 
 CALM = {"decay": torch.tensor([0.5]).double(), "reset_amount": torch.tensor([0.5]).double()}
 

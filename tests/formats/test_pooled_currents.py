@@ -12,7 +12,7 @@ from torch import nn
 import lbq
 from lbq.errors import LoweringError
 from lbq.formats import export_nir, export_onnx, export_pt2, import_nir
-from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 
 class Network(nn.Module):

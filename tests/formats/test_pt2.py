@@ -8,10 +8,10 @@ import pytest
 import torch
 from onnx_networks import RESNETS, lowered_resnet
 
-from lbq.deploy import run_network
 from lbq.errors import FormatError, ShapeError
 from lbq.formats.metadata import network_metadata
 from lbq.formats.pt2 import export_pt2, read_pt2, run_pt2
+from lbq.runtime import run_network
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -88,3 +88,9 @@ def test_linear_weights_absorb_too():
 def test_a_step_per_channel_must_fit_the_weight():
     with pytest.raises(ShapeError, match="4 input channels"):
         lbqf.absorb_step(torch.zeros(7, 4, 3, 3), torch.ones(5))
+
+
+def test_the_bits_of_integers_of_up_to_31_bits_are_counted():
+    values = torch.tensor([[0, 1, 255, 256], [257, 2**20 + 3, 2**30, 2**31 - 1]])
+    expected = [[value.bit_count() for value in row] for row in values.tolist()]
+    assert lbqf.popcount_wide(values).tolist() == expected

@@ -23,7 +23,7 @@ neuron, currents = lbq.BurstLIF(), torch.randn(2, 3, 4)
 print(native_scan.isa(), torch.equal(neuron(currents), neuron(currents)))
 with force_implementation("plain"):
     print(neuron(currents).shape)
-from lbq.deploy.native_engine import _library
+from lbq.runtime.native_engine import _library
 try:
     _library()
 except lbq.LBQError as error:

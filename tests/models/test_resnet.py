@@ -7,8 +7,9 @@ from torch.nn import functional as F
 import lbq
 from lbq import neurons
 from lbq.errors import ParameterError, ShapeError, TimeError
-from lbq.models import FramesIn, ImagesIn, MeanOverTime, OverTime, RepeatOverTime, ResNetShape
+from lbq.models import ResNetShape
 from lbq.neurons import named_neurons
+from lbq.time import FramesIn, ImagesIn, MeanOverTime, OverTime, RepeatOverTime
 
 TIMESTEPS = 2
 

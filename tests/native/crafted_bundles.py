@@ -25,12 +25,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bundles import EditableBundle
-from formats.mutate import places, size_of, write_true_bounds
+from formats.bundle.mutate import places, size_of, write_true_bounds
 from native.make_corpus import CORPUS
 
-from lbq.deploy import run_network
 from lbq.errors import BoundError
 from lbq.formats import BundleError, load_network
+from lbq.runtime import run_network
 from lbq.train.provenance import git_commit
 
 ISAS = ("scalar", "interpreter", None)

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bundles import tiny_network, with_reset
 
 import lbq
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     Concat,
     IntegerNeuron,
     Matmul,
@@ -34,7 +34,7 @@ from lbq.deploy.operators import (
     Upsample,
     ZeroPad,
 )
-from lbq.deploy.operators.moves import Roll
+from lbq.graph.operators.moves import Roll
 
 CORPUS = Path(__file__).parents[2] / "native" / "fuzz" / "corpus"
 BATCH = 3

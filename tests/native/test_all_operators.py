@@ -9,9 +9,9 @@ from integer_networks import integer_network, random_bytes
 from native.test_lbq_run import from_csv, samples_first, with_classes
 
 import lbq
-from lbq.deploy.native_engine import CHOICES, NativeEngine
-from lbq.deploy.operators import OPERATORS, Concat, LevelNeuron, Readout, Slice
+from lbq.graph.operators import OPERATORS, Concat, LevelNeuron, Readout, Slice
 from lbq.kernels import native_scan as kernels
+from lbq.runtime.native_engine import CHOICES, NativeEngine
 
 pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built")
 SEEDS = range(40)

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 from bundles import EditableBundle, tiny_bundles
-from formats import mutate
-from formats.test_rules import CASES
+from formats.bundle import mutate
+from formats.bundle.test_rules import CASES
 from native.make_corpus import CORPUS, answers_of
 
 from lbq.errors import BoundError

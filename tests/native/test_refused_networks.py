@@ -6,11 +6,11 @@ import pytest
 from bundles import tiny_network
 
 import lbq
-from lbq.deploy import native_engine
-from lbq.deploy.native_engine import EngineState, NativeEngine, NetworkDescription
-from lbq.deploy.operators import Merge, Readout
 from lbq.errors import ImplementationError, LBQError
+from lbq.graph.operators import Merge, Readout
 from lbq.kernels import native_scan as kernels
+from lbq.runtime import native_engine
+from lbq.runtime.native_engine import EngineState, NativeEngine, NetworkDescription
 
 pytestmark = pytest.mark.skipif(kernels.isa() is None, reason="the native library is not built")
 

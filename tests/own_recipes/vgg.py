@@ -7,7 +7,7 @@ from cifar10 import Cifar10
 from torch import nn
 
 import lbq
-from lbq.models import MeanOverTime, OverTime, RepeatOverTime
+from lbq.time import MeanOverTime, OverTime, RepeatOverTime
 
 
 def stage(channels_in, channels_out):

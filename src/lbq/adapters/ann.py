@@ -22,11 +22,11 @@ from lbq.adapters.relu_to_neuron import (
     with_neurons,
 )
 from lbq.errors import LoweringError, ParameterError
-from lbq.models.time import RepeatOverTime, check_timesteps
 from lbq.neurons.burst import BurstLIF
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.step import LearnedStep
 from lbq.neurons.watch import named_neurons, removing_hooks
+from lbq.time import RepeatOverTime, check_timesteps
 from lbq.types import ResetMode
 
 _SHARES = tuple(10 ** (-k / 20) for k in range(27))

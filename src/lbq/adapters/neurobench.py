@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lbq.cost.op_counter import OpCounter
-from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import MissingExtraError
+from lbq.graph.graph import LoweredNetwork
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import watch_levels
 

@@ -13,19 +13,12 @@ from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
-from lbq.deploy.capture import Call, capture
 from lbq.errors import LoweringError
-from lbq.models.time import (
-    FramesIn,
-    ImagesIn,
-    MeanOverTime,
-    RepeatOverTime,
-    find_batch_axis,
-    merge_time,
-    split_time,
-)
+from lbq.graph.capture import Call, capture
+from lbq.neurons.batch_axis import find_batch_axis
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
+from lbq.time import FramesIn, ImagesIn, MeanOverTime, RepeatOverTime, merge_time, split_time
 
 _LEAVES = (Neuron, RepeatOverTime, MeanOverTime, ImagesIn)
 _NO_PLACE = (

@@ -19,12 +19,12 @@ from lbq.auditing.recording import tensors_and_numbers
 from lbq.config_io import dump_json
 from lbq.cost.count_table import Counts, CountTable, EdgeCounts, LayerCounts, SynapseSize
 from lbq.cost.energy import EnergyModel, EnergyReport
-from lbq.deploy.fixed_point import to_fixed_point
-from lbq.deploy.graph import LoweredNetwork
-from lbq.deploy.lower import lower
-from lbq.deploy.operators import Synapse
 from lbq.errors import LBQError, ShapeError
-from lbq.models.time import find_batch_axis
+from lbq.graph.graph import LoweredNetwork
+from lbq.graph.operators import Synapse
+from lbq.lowering.fixed_point import to_fixed_point
+from lbq.lowering.lower import lower
+from lbq.neurons.batch_axis import find_batch_axis
 from lbq.neurons.module_state import copy_network
 
 _MOST_DEAD = 0.5

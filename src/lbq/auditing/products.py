@@ -31,7 +31,7 @@ from lbq.auditing.recording import hookable_modules
 from lbq.cost.count_table import Activity, Counts, Rate
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, linear_fan_out
 from lbq.cost.op_counter import BitCounts
-from lbq.functional.planes import popcount
+from lbq.functional.planes import popcount_wide
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
 
@@ -691,7 +691,7 @@ def _matmul(
         kind="levels",
         macs=macs,
         pairs=pairs(a, b),
-        bit_pairs=pairs(_bits(a), _bits(b)),
+        bit_pairs=pairs(popcount_wide(a), popcount_wide(b)),
         entering=Activity(size=a.numel(), active=int((a != 0).sum()), levels=int(a.sum())),
         max_level=min(MAX_LEVEL, max(one.max_level, other.max_level)),
     )
@@ -707,11 +707,6 @@ def _pairs(factors: list[Levels | None], output: Tensor) -> ProductRow:
     return replace(
         row,
         pairs=int((one * other).sum()),
-        bit_pairs=int((_bits(one) * _bits(other)).sum()),
+        bit_pairs=int((popcount_wide(one) * popcount_wide(other)).sum()),
         max_level=min(MAX_LEVEL, max(f.max_level for f in factors if f is not None)),
     )
-
-
-def _bits(levels: Tensor) -> Tensor:
-    """Count the non-zero bits of integers of up to 31 bits."""
-    return popcount(levels.to(torch.int32).unsqueeze(-1).view(torch.uint8)).sum(-1)

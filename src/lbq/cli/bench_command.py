@@ -16,9 +16,9 @@ from lbq.cli.args import UsageError, check_count, read
 from lbq.cli.eval_command import load_bundle
 from lbq.cli.samples import open_samples, origin_recipe, sample_batches
 from lbq.cli.terminal import Console, one_line
-from lbq.deploy import LoweredNetwork
-from lbq.deploy.native_engine import MAX_TIMED_IMAGES, Choice, NetworkTime, time_layers
 from lbq.errors import FormatError, LBQError, ParameterError
+from lbq.graph import LoweredNetwork
+from lbq.runtime.native_engine import MAX_TIMED_IMAGES, Choice, NetworkTime, time_layers
 
 EXAMPLES = {
     "lbq bench net.lbq": "one test image on one thread: density, kernel, time and rate per layer",

@@ -15,9 +15,9 @@ from rich.table import Table
 from lbq import __version__
 from lbq.cli.args import read
 from lbq.cli.terminal import Console
-from lbq.deploy.native_engine import NativeEngine, ideal_network
 from lbq.errors import ImplementationError, install_command
 from lbq.kernels import native_scan
+from lbq.runtime.native_engine import NativeEngine, ideal_network
 from lbq.train.distributed import available_backends
 from lbq.train.optim import bf16_units
 

@@ -22,10 +22,12 @@ from lbq.cli.samples import (
 )
 from lbq.cli.terminal import Console
 from lbq.data import UNIT, AugmentConfig, Data, DataConfig, Normalization
-from lbq.deploy import LoweredNetwork, Pixels, choose_backend, run_network
-from lbq.deploy.run import Backend
 from lbq.errors import FormatError, ParameterError
+from lbq.graph import LoweredNetwork
+from lbq.preprocessing import Pixels
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_record
+from lbq.runtime import choose_backend, run_network
+from lbq.runtime.run import Backend
 from lbq.train.distributed import is_first_process, is_inside_launcher, launch_workers
 from lbq.train.evaluation import Evaluation
 from lbq.train.run_folder import evaluate_model, load_run, open_run_data
@@ -414,8 +416,7 @@ def _opened(answer: Callable[[Tensor], Tensor], facts: dict[str, Any]) -> Opened
 
 
 def _open_onnx(path: Path, engine: str) -> Opened:
-    from lbq.formats.onnx_graph import read_onnx_metadata  # noqa: PLC0415 -- an extra
-    from lbq.formats.onnx_run import OnnxRunner  # noqa: PLC0415
+    from lbq.formats.onnx import OnnxRunner, read_onnx_metadata  # noqa: PLC0415 -- an extra
 
     facts = read_onnx_metadata(path)  # raises FormatError for other files
     runner = OnnxRunner(path, engine=engine)  # pyright: ignore[reportArgumentType] -- it checks

@@ -13,8 +13,8 @@ from lbq.cli.eval_command import load_bundle
 from lbq.cli.lower_command import LoweringOptions, check_out, lower_run
 from lbq.cli.progress import show_status
 from lbq.cli.terminal import Console
-from lbq.deploy import LoweredNetwork
 from lbq.errors import FormatError
+from lbq.graph import LoweredNetwork
 from lbq.pretrained import is_pretrained
 
 Format = Literal["onnx", "pt2", "nir", "bundle", "c", "verilog"]
@@ -110,7 +110,7 @@ def write(
 
         export_nir(network, out)
     elif to == "c":
-        from lbq.formats.c_source import export_c  # noqa: PLC0415
+        from lbq.formats.device import export_c  # noqa: PLC0415
 
         found = export_c(network, out, events=events)
         return (
@@ -118,7 +118,7 @@ def write(
             f"{found.flash_bytes:,} bytes of constants, {found.ram_bytes:,} of static memory",
         )
     elif to == "verilog":
-        from lbq.formats.verilog import export_verilog  # noqa: PLC0415
+        from lbq.formats.device import export_verilog  # noqa: PLC0415
 
         export_verilog(network, out)
         bench = out.with_name(f"{out.stem}_tb.v")

@@ -27,9 +27,11 @@ from lbq.cli.terminal import Console
 from lbq.config_io import Document, to_document
 from lbq.data import Data
 from lbq.data.user_data import UserData
-from lbq.deploy import LoweredNetwork, lower, prove, run_network, to_fixed_point
 from lbq.errors import LBQError, ParameterError, RunError
+from lbq.graph import LoweredNetwork, prove
+from lbq.lowering import lower, to_fixed_point
 from lbq.pretrained import IMAGE_SIZE, is_pretrained, load_pretrained, pretrained_recipe
+from lbq.runtime import run_network
 from lbq.train.loss import Metric, correct_predictions
 from lbq.train.recipe import Recipe
 from lbq.train.run_folder import load_run

@@ -18,8 +18,8 @@ from lbq.data import Data, DataConfig, eval_batches, open_data
 from lbq.data.augment import normalize
 from lbq.data.splits import evenly_spaced
 from lbq.data.user_data import UserData
-from lbq.deploy import Pixels
 from lbq.errors import FormatError, ParameterError
+from lbq.preprocessing import Pixels
 from lbq.train.loss import Metric, batch_loss, correct_predictions
 from lbq.train.recipe import Recipe, recipe_from_document
 from lbq.train.recipe_file import load_recipe_file

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from lbq.cost.count_table import Activity, ProductCounts, SynapseSize
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, identity_fan_out, linear_fan_out
 from lbq.cost.trained_graph import Emission, TrainedGraph
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.errors import CountError, ShapeError
+from lbq.functional.planes import popcount_wide
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     Concat,
     LevelNeuron,
     Matmul,
@@ -35,10 +37,8 @@ from lbq.deploy.operators import (
     Weighted,
     ZeroPad,
 )
-from lbq.deploy.operators.pool import PoolKind
-from lbq.errors import CountError, ShapeError
-from lbq.functional.planes import popcount
-from lbq.models.time import find_batch_axis
+from lbq.graph.operators.pool import PoolKind
+from lbq.neurons.batch_axis import find_batch_axis
 from lbq.types import FanOut
 
 
@@ -487,7 +487,7 @@ def _add_product(
     def count(levels: Mapping[str, Tensor]) -> ProductCounts:
         values = {layer: level.unsqueeze(0) for layer, level in levels.items()}
         operands = [graph.evaluate(name, values).long().abs() for name in names]
-        bits = [_popcount(operand) for operand in operands]
+        bits = [popcount_wide(operand) for operand in operands]
         serial = [
             (operand != 0).long() if is_left == is_left_integer else bit
             for operand, bit, is_left in zip(operands, bits, (True, False), strict=True)
@@ -520,8 +520,3 @@ def _num_pairs(node: Operator, operands: Sequence[Tensor]) -> int:
     if isinstance(node, Matmul):  # [..., rows, n] and [..., n, columns] meet along n
         left, right = left.sum(-2), right.sum(-1)
     return int((left * right).sum())
-
-
-def _popcount(values: Tensor) -> Tensor:
-    """Count the non-zero bits of integers of up to 32 bits."""
-    return popcount(values.to(torch.int32).unsqueeze(-1).view(torch.uint8)).sum(-1)

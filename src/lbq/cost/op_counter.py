@@ -22,11 +22,11 @@ from lbq.cost.count_table import (
     Padding,
     ProductCounts,
 )
-from lbq.deploy.capture import eval_mode
-from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import CountError, LevelError, ShapeError, TimeError
 from lbq.functional.planes import num_planes
-from lbq.models import time
+from lbq.graph.graph import LoweredNetwork
+from lbq.neurons.batch_axis import find_batch_axis
+from lbq.neurons.module_state import eval_mode
 from lbq.neurons.watch import named_neurons, watch_levels
 from lbq.types import FanOut
 
@@ -238,7 +238,7 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
         (4, 2)
         >>> report = lbq.EnergyModel().estimate(counts)
     """
-    axis = time.find_batch_axis(x, batch_axis, model)
+    axis = find_batch_axis(x, batch_axis, model)
     with eval_mode(model):
         counter = OpCounter(model, x.narrow(axis, 0, 1), batch_axis=axis)
         with torch.no_grad(), watch_levels(model, counter):

@@ -1,9 +1,10 @@
 """``TrainedGraph``: the graph of a trained network, as it is written, to count its operations.
 
-Operators are captured and read as in lowering (:mod:`lbq.deploy.lowering`), with two differences.
-Nothing is folded, composed or reordered: every convolution and linear layer stays a synapse of its
-own. And nothing is refused: what no operator of a lowered network computes gives real numbers, and
-a synapse that reads them costs MACs.
+Operators are captured and read as in lowering, by a
+:class:`~lbq.lowering.graph_reader.GraphReader`, with two differences. Nothing is folded, composed
+or reordered: every convolution and linear layer stays a synapse of its own. And nothing is refused:
+what no operator of a lowered network computes gives real numbers, and a synapse that reads them
+costs MACs.
 """
 
 import math
@@ -16,16 +17,15 @@ from torch import Tensor, nn
 
 from lbq.cost.count_table import SynapseSize
 from lbq.cost.fan_out import num_valid_taps
-from lbq.deploy.capture import EXPORTED_BATCH, Call, Constant, capture
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.layout import BATCH, TIME, Axis, Factor, Layout
-from lbq.deploy.lowering.context import Context
-from lbq.deploy.lowering.lowering import HANDLERS
-from lbq.deploy.lowering.values import ScaledInput, SymbolicValue, numbers
-from lbq.deploy.operators import Operator, Synapse, Value
-from lbq.deploy.pool_args import per_axis
 from lbq.errors import CountError, LoweringError, TimeError
-from lbq.models.time import explain_batch_axis
+from lbq.graph.capture import EXPORTED_BATCH, Call, Constant, capture
+from lbq.graph.graph import INPUT
+from lbq.graph.layout import BATCH, TIME, Axis, Factor, Layout
+from lbq.graph.operators import Operator, Synapse, Value
+from lbq.lowering.graph_reader import GraphReader, Refusal
+from lbq.lowering.pool_args import per_axis
+from lbq.lowering.values import ScaledInput, SymbolicValue, numbers
+from lbq.neurons.batch_axis import explain_batch_axis
 from lbq.neurons.neuron import Neuron
 
 _NORMS = ("aten.batch_norm", "aten._native_batch_norm_legit_no_training")
@@ -127,7 +127,7 @@ class SynapseRun:
         return len(self.instants) == 1 and all(seen and not seen & self.instants for seen in ours)
 
 
-class TrainedGraph(Context):
+class TrainedGraph:
     """Reads a trained network.
 
     Args:
@@ -143,10 +143,9 @@ class TrainedGraph(Context):
     """
 
     def __init__(self, model: nn.Module, example: Tensor, *, batch_axis: int) -> None:
-        has_time = batch_axis == 1
-        shape, timesteps = tuple(example.shape[batch_axis + 1 :]), len(example) if has_time else 0
-        network = LoweredNetwork(timesteps=timesteps, input_shape=shape, takes_frames=has_time)
-        super().__init__(network, torch.float32)
+        self._reader = GraphReader(example, has_time=batch_axis == 1, dtype=torch.float32)
+        self._context, self.network = self._reader.context, self._reader.network
+        self._values = self._context.values
         self.names: dict[str, str] = {}
         self.untracked: list[str] = []
         self.uncounted: list[str] = []
@@ -155,9 +154,7 @@ class TrainedGraph(Context):
         self._batch_axis = explain_batch_axis(example, batch_axis)
         self._instants: dict[str, frozenset[int]] = {INPUT: frozenset()}
         self._begins_unseen = False
-        layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps or None)
-        term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1.0), max_size=None)
-        self._input = SymbolicValue(terms=(term,), layout=layout)
+        self._num_followed = 0
         try:
             captured = capture(model, example, batch_axis=batch_axis)
         except LoweringError as error:
@@ -165,8 +162,8 @@ class TrainedGraph(Context):
                 f"torch.export cannot read this network: {error}. {self._batch_axis}"
             ) from error
         for call in captured.calls:
-            self.values[call] = self._read(call)
-        network.remove_unread(
+            self._values[call] = self._read(call)
+        self.network.remove_unread(
             source for output in captured.outputs for source in self._sources(output)
         )
 
@@ -204,10 +201,10 @@ class TrainedGraph(Context):
 
     def _read(self, call: Call) -> Any:
         if call.operator == "input":
-            return self._input
+            return self._reader.read(call)
         if call.operator == "lbq.neuron":
             return self._emitted(call)
-        sources = [self.values[source] for source in _signals(call)]
+        sources = [self._values[source] for source in _signals(call)]
         before = len(self.network.plan)
         value = self._followed(call, sources)
         if value is None:
@@ -227,17 +224,16 @@ class TrainedGraph(Context):
 
     def _followed(self, call: Call, sources: list[Any]) -> Any:
         """Return what the operator gives as lowering reads it; None if it is not followed."""
-        if call.operator not in HANDLERS or call.operator in _NORMS:
+        if call.operator in _NORMS:
             return None
         if any(isinstance(source, _Lost | _Results) for source in sources):
             return None
-        try:
-            made = HANDLERS[call.operator](self, call)
-        except LoweringError:
+        made = self._reader.try_to_read(call)
+        if isinstance(made, Refusal):
             return None
         if isinstance(made, tuple):
-            return tuple(map(self.materialize, cast(tuple[Any, ...], made)))
-        value = self.materialize(made)
+            return tuple(map(self._context.materialize, cast(tuple[Any, ...], made)))
+        value = self._context.materialize(made)
         is_sum = call.operator in _ADDITIONS and len(sources) == 2
         is_synapse = self._matrix_or_kernel(call) is not None
         keeps = value.are_levels or is_sum or is_synapse or not any(map(_has_levels, sources))
@@ -260,13 +256,14 @@ class TrainedGraph(Context):
                 f"{self._batch_axis}"
             )
         source, timesteps = call.arguments["currents"], call.shape[0]
-        before, max_level = self.values[source], call.module.max_level
+        before, max_level = self._values[source], call.module.max_level
         if not isinstance(before, SymbolicValue) or not before.layout.has_time:
             self._begins_unseen |= timesteps > 1
         self.network.timesteps = max(self.network.timesteps, timesteps)
         node = Emission(call.path, call.shape[2:], max_level=max_level, timesteps=timesteps)
         self._emissions.append(node)
-        path, shape = self.add(call.path, node, *self._sources(source)), call.shape[2:] or (1,)
+        path = self._context.add(call.path, node, *self._sources(source))
+        shape = call.shape[2:] or (1,)
         layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
         layout = replace(layout, axes=layout.axes[: len(call.shape)])
         term = ScaledInput(source=path, shape=shape, scale=numbers(1.0), max_size=max_level)
@@ -276,7 +273,7 @@ class TrainedGraph(Context):
         """Return real numbers in place of what the operator gives."""
         signals = _signals(call)
         name = f"{call.operator.removeprefix('aten.')} in {call.place}"
-        if any(_has_levels(self.values[signal]) for signal in signals):
+        if any(_has_levels(self._values[signal]) for signal in signals):
             self.untracked.append(name)
         is_product = call.operator.removeprefix("aten.") in _PRODUCTS
         if is_product and self._matrix_or_kernel(call) is None:
@@ -287,7 +284,7 @@ class TrainedGraph(Context):
             return _Results(call)
         origin = call
         if call.operator == "getitem":
-            results = self.values[call.arguments["0"]]
+            results = self._values[call.arguments["0"]]
             origin = results.call if isinstance(results, _Results) else call
         return self._real(origin, call.shape)
 
@@ -295,7 +292,7 @@ class TrainedGraph(Context):
         """Return real numbers of this shape that a call computes."""
         signals = _signals(call)
         sources = tuple(dict.fromkeys(s for signal in signals for s in self._sources(signal)))
-        values = [self.values[signal] for signal in signals]
+        values = [self._values[signal] for signal in signals]
         layouts = [value.layout for value in values if isinstance(value, SymbolicValue)]
         times = {self._times(signal) for signal in signals}
         is_static = times <= {frozenset()} and not any(map(_may_have_time, values))
@@ -310,13 +307,14 @@ class TrainedGraph(Context):
             axis = call.arguments["dim"]
             instants = frozenset({call.arguments["index"] % layouts[0].shape[axis]})
         value = Value(shape=layout.node, has_time=layout.has_time, max_level=None)
-        path = self.add(f"{self.prefix(call)}real", RealNumbers(value), *sources)
-        self._instants[path] = instants or self._instants[path]
-        return self.given(path, layout)
+        path = self._add_real(call, value, sources)
+        if instants:
+            self._instants[path] = instants
+        return self._context.given(path, layout)
 
     def _unbound(self, call: Call, signal: Call) -> Any:
         """Return the timesteps of a tensor one by one."""
-        value, axis = self.values[signal], call.arguments["dim"]
+        value, axis = self._values[signal], call.arguments["dim"]
         if not isinstance(value, SymbolicValue) or not _is_time(value.layout.axes[axis]):
             return _Results(call)
         kept = value.layout.without({axis % len(value.layout.axes)})
@@ -326,9 +324,9 @@ class TrainedGraph(Context):
         parts: list[SymbolicValue] = []
         for t in range(signal.shape[axis]):
             made = Value(shape=layout.node, has_time=layout.has_time, max_level=None)
-            path = self.add(f"{self.prefix(call)}real", RealNumbers(made), *self._sources(signal))
+            path = self._add_real(call, made, self._sources(signal))
             self._instants[path] = frozenset({t})
-            parts.append(self.given(path, layout))
+            parts.append(self._context.given(path, layout))
         return tuple(parts)
 
     def _layout(self, call: Call, shape: tuple[int, ...], layouts: list[Layout]) -> Layout | None:
@@ -389,7 +387,7 @@ class TrainedGraph(Context):
             macs, padded = _convolution_macs(call, source, weight.shape)
         instants = self._times(source)
         size = SynapseSize(
-            name=self.path(call, "linear" if is_linear else "conv"),
+            name=self._context.path(call, "linear" if is_linear else "conv"),
             macs=macs // EXPORTED_BATCH,
             padded_macs=padded // EXPORTED_BATCH,
             timesteps=self._timesteps(source, is_linear=is_linear),
@@ -401,7 +399,7 @@ class TrainedGraph(Context):
 
     def _timesteps(self, source: Call, *, is_linear: bool) -> int | None:
         """Return how often a synapse runs; None if unknown."""
-        value = self.values[source]
+        value = self._values[source]
         if not isinstance(value, SymbolicValue):
             return 1 if isinstance(value, _Lost) and value.is_static else None
         layout, num_instants = value.layout, len(self._times(source))
@@ -414,22 +412,28 @@ class TrainedGraph(Context):
 
     def _times(self, call: Call) -> frozenset[int]:
         """Return the timesteps that a tensor without time was picked from."""
-        value = self.values.get(call)
+        value = self._values.get(call)
         if not isinstance(value, SymbolicValue) or value.layout.has_time:
             return frozenset()
-        return frozenset[int]().union(*(self._instants[s] for s in self._sources(call)))
+        return frozenset[int]().union(*(self._instants_of(s) for s in self._sources(call)))
 
     # --- nodes
 
-    def add(self, path: str, node: Operator, *sources: str) -> str:
-        """Add a node; return its path."""
-        made = super().add(path, node, *sources)
-        self._instants[made] = frozenset[int]().union(*(self._instants[s] for s in sources))
-        return made
+    def _add_real(self, call: Call, value: Value, sources: Sequence[str]) -> str:
+        """Add real numbers that a call computes of other nodes; return their path."""
+        return self._context.add(f"{self._context.prefix(call)}real", RealNumbers(value), *sources)
+
+    def _instants_of(self, path: str) -> frozenset[int]:
+        """Return the timesteps that a node's values were picked from: by default its inputs'."""
+        for ref in self.network.plan[self._num_followed :]:
+            inputs = (self._instants[name] for name in ref.inputs)
+            self._instants.setdefault(ref.path, frozenset[int]().union(*inputs))
+        self._num_followed = len(self.network.plan)
+        return self._instants[path]
 
     def _sources(self, value: Any) -> tuple[str, ...]:
         """Return the nodes that a tensor is made of."""
-        known = self.values[value] if isinstance(value, Call) else value
+        known = self._values[value] if isinstance(value, Call) else value
         if isinstance(known, _Lost):
             return known.sources
         if isinstance(known, _Results):

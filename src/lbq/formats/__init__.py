@@ -1,14 +1,11 @@
 """Writing lowered networks to files: bundles, ONNX, NIR, PyTorch programs, C and Verilog."""
 
 from lbq.formats.bundle import digest, load_network, save_network
-from lbq.formats.c_source import CSource, export_c
-from lbq.formats.container import RULES, BundleError
+from lbq.formats.bundle.container import RULES, BundleError
+from lbq.formats.device import CSource, export_c, export_verilog
 from lbq.formats.nir import export_nir, import_nir
-from lbq.formats.onnx import export_onnx
-from lbq.formats.onnx_graph import read_onnx_metadata
-from lbq.formats.onnx_run import OnnxRunner, run_onnx
+from lbq.formats.onnx import OnnxRunner, export_onnx, read_onnx_metadata, run_onnx
 from lbq.formats.pt2 import export_pt2, read_pt2, run_pt2
-from lbq.formats.verilog import export_verilog
 
 __all__ = [
     "RULES",

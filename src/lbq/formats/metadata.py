@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from lbq.config_io import DocumentError, parse_json, read_fields
-from lbq.deploy.graph import LoweredNetwork
-from lbq.deploy.operators.operator_base import MAX_RANK
 from lbq.errors import FormatError
-from lbq.formats.container import MAX_TIMESTEPS, MAX_VALUES
+from lbq.formats.bundle.container import MAX_TIMESTEPS, MAX_VALUES
+from lbq.graph.graph import LoweredNetwork
+from lbq.graph.operators.operator_base import MAX_RANK
 from lbq.ranges import Range
 
 Metadata = dict[str, Any]

@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from lbq.atomic_files import atomic_write
-from lbq.deploy.graph import INPUT, LoweredNetwork
-from lbq.deploy.operators import (
+from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError, install_command
+from lbq.formats.metadata import empty_network, read_metadata, write_metadata
+from lbq.formats.nir_neuron import neuron_graph, read_neuron
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
     GraphError,
     LevelNeuron,
     Merge,
@@ -33,9 +36,6 @@ from lbq.deploy.operators import (
     Synapse,
     Value,
 )
-from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError, install_command
-from lbq.formats.metadata import empty_network, read_metadata, write_metadata
-from lbq.formats.nir_neuron import neuron_graph, read_neuron
 
 
 def export_nir(network: LoweredNetwork, path: Path) -> None:

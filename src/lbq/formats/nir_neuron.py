@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lbq.deploy.operators import LevelNeuron
 from lbq.errors import FormatError, LoweringError
+from lbq.graph.operators import LevelNeuron
 
 DT = 1.0
 """The timestep, in NIR's unit of time."""

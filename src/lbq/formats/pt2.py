@@ -19,9 +19,9 @@ from torch.export import Dim
 
 from lbq.atomic_files import atomic_write
 from lbq.config_io import parse_json
-from lbq.deploy.graph import LoweredNetwork
 from lbq.errors import FormatError
 from lbq.formats.metadata import Metadata, empty_network, read_metadata, write_metadata
+from lbq.graph.graph import LoweredNetwork
 
 _METADATA = "lbq.json"
 _EXAMPLE = "data/sample_inputs/model.pt"

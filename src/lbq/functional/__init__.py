@@ -15,6 +15,7 @@ from lbq.functional.planes import (
     from_planes,
     num_planes,
     popcount,
+    popcount_wide,
     to_planes,
 )
 from lbq.functional.quantize import (
@@ -56,6 +57,7 @@ __all__ = [
     "plane_formations",
     "plateau_position",
     "popcount",
+    "popcount_wide",
     "soft_level",
     "soft_level_slope",
     "soft_reset",

@@ -50,6 +50,11 @@ def popcount(level: Level) -> Level:
     return (bits + (bits >> 4)) & 0x0F
 
 
+def popcount_wide(values: Tensor) -> Tensor:
+    """Count the non-zero bits of integers of up to 31 bits, such as sums of levels."""
+    return popcount(values.to(torch.int32).unsqueeze(-1).view(torch.uint8)).sum(-1)
+
+
 def bit_sparse_product(
     synapse: Callable[[Tensor], Tensor], planes: Planes, *, dtype: torch.dtype
 ) -> Num[Tensor, "..."]:

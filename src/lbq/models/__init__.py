@@ -1,4 +1,4 @@
-"""Spiking ResNets and transformers, their blocks, and modules for the time axis."""
+"""Spiking ResNets and transformers, and their blocks."""
 
 from lbq.models.blocks import BasicBlock, BlockKind, MSBlock, NeuronBuilder, SEWBlock
 from lbq.models.maxformer import MaxFormer, MaxFormerShape, maxformer
@@ -29,34 +29,21 @@ from lbq.models.spikeformer_blocks import (
     SpikeDrivenAttention,
     SpikeFormerBlock,
 )
-from lbq.models.time import (
-    FramesIn,
-    ImagesIn,
-    MeanOverTime,
-    OverTime,
-    RepeatOverTime,
-    check_time,
-)
 
 __all__ = [
     "BasicBlock",
     "BlockKind",
     "ConvBlock",
     "Form",
-    "FramesIn",
     "ImageForm",
-    "ImagesIn",
     "MSBlock",
     "MaxFormer",
     "MaxFormerShape",
-    "MeanOverTime",
     "Mixer",
     "NamedResNet",
     "NamedSpikeFormer",
     "NeuronBuilder",
-    "OverTime",
     "RepConv",
-    "RepeatOverTime",
     "ResNetShape",
     "SEWBlock",
     "SepConv",
@@ -65,7 +52,6 @@ __all__ = [
     "SpikeFormerBlock",
     "SpikeFormerShape",
     "SpikingResNet",
-    "check_time",
     "maxformer",
     "resnet18",
     "resnet19",

@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lbq.models.fused_block import fire
-from lbq.models.time import OverTime
+from lbq.time import OverTime
 
 NeuronBuilder = Callable[[int], nn.Module]
 """Builds the neuron for a layer with that many channels: ``[T, B, C, ...]`` in and out."""

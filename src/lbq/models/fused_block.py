@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from lbq.carries import active_carries
 from lbq.kernels.norm_scan import NormedBurstScan, can_run
-from lbq.models.time import OverTime, merge_time, split_time
 from lbq.neurons.burst import BurstLIF
-from lbq.neurons.carries import active_carries
+from lbq.time import OverTime, merge_time, split_time
 from lbq.types import Sequence
 
 

@@ -12,9 +12,9 @@ from lbq.errors import ParameterError
 from lbq.models.blocks import NeuronBuilder
 from lbq.models.spikeformer import ImageForm
 from lbq.models.spikeformer_blocks import Mixer, SpikeDrivenAttention, synapse
-from lbq.models.time import ImagesIn, MeanOverTime, OverTime, RepeatOverTime
 from lbq.neurons.baselines import HardResetLIF
 from lbq.preprocessing import Pixels
+from lbq.time import ImagesIn, MeanOverTime, OverTime, RepeatOverTime
 from lbq.types import Logits, Sequence
 
 _HEAD = 64

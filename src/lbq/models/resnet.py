@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from lbq.errors import ParameterError
 from lbq.models.blocks import BLOCKS, BlockKind, NeuronBuilder, conv_norm
-from lbq.models.time import FramesIn, ImagesIn, MeanOverTime, OverTime, RepeatOverTime
 from lbq.neurons.burst import BurstLIF
 from lbq.preprocessing import Pixels
+from lbq.time import FramesIn, ImagesIn, MeanOverTime, OverTime, RepeatOverTime
 from lbq.types import Logits, Sequence
 
 Form = Literal["cifar", "imagenet", "events"]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from lbq.errors import ParameterError
 from lbq.models.blocks import NeuronBuilder
 from lbq.models.spikeformer_blocks import ConvBlock, SpikeFormerBlock, synapse
-from lbq.models.time import ImagesIn, MeanOverTime, OverTime, RepeatOverTime
 from lbq.neurons.baselines import IntegerLIF
 from lbq.preprocessing import Pixels
+from lbq.time import ImagesIn, MeanOverTime, OverTime, RepeatOverTime
 from lbq.types import Logits, Sequence
 
 ImageForm = Literal["cifar", "imagenet"]

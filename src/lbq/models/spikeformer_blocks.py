@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from lbq.errors import ParameterError
 from lbq.models.blocks import NeuronBuilder
-from lbq.models.time import OverTime
+from lbq.time import OverTime
 
 
 def synapse(

@@ -55,6 +55,19 @@ def keeping_state(model: nn.Module) -> Generator[None]:
                     module._buffers[name].copy_(value)  # pyright: ignore[reportOptionalMemberAccess, reportPrivateUsage]
 
 
+@contextmanager
+def eval_mode(model: nn.Module) -> Generator[None]:
+    """Put the model into eval mode inside the block; restore modes and state afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        with keeping_state(model):
+            model.eval()
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 def _contents(stored: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {
         k: (v, v.copy() if isinstance(v, dict | list | set) else None) for k, v in stored.items()

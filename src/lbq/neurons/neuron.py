@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lbq.carries import active_carries
 from lbq.errors import ParameterError
 from lbq.functional.planes import check_max_level
-from lbq.neurons.carries import active_carries
 from lbq.types import Bursts, Carry, Coefficient, Currents, Levels
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import lbq
 from lbq.config_io import Document, differences, digest
 from lbq.errors import RunError
 
-_PACKAGE = Path(lbq.__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _COMPARED = (
     "recipe",
     "config",
@@ -96,7 +95,7 @@ def provenance(data_digest: str) -> Document:
         "commit": git_commit(),
         "data": data_digest,
         "versions": {
-            "lbq": lbq.__version__,
+            "lbq": metadata.version("lbq"),
             "numpy": metadata.version("numpy"),
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -1,0 +1,183 @@
+"""Checks that a bundle's network can run: how its nodes fit together, and the values it holds.
+
+The first uses the shapes of the manifest alone; nothing is computed and no tensor is touched.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from lbq.errors import ParameterError
+from lbq.formats.bundle.container import DTYPES, MAX_PROOF, MAX_VALUES, BundleError, Region, require
+from lbq.formats.bundle.manifest import Entry, Manifest
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.operators import (
+    GraphError,
+    IntegerNeuron,
+    LevelNeuron,
+    Operator,
+    Readout,
+    Rearrange,
+    Shortcut,
+    Synapse,
+    Value,
+)
+from lbq.graph.operators.operator_base import MAX_RANK
+
+_SHORTCUT_BITS = 16
+_DECAYS = (0.0, 2.0)
+"""What a real decay may be: some neurons learn one above 1."""
+
+
+def check_graph(manifest: Manifest) -> dict[str, Value]:
+    """Check that nodes fit together; return what each of them gives."""
+    network = build(manifest, _without_numbers)
+    rank = len(manifest.input_shape)
+    require(rank <= MAX_RANK, "shape", f"input_shape has {rank} axes, at most {MAX_RANK} are read")
+    try:
+        values = network.values(max_size=MAX_VALUES)
+    except GraphError as error:
+        raise BundleError(error.rule, str(error)) from error
+    read = {name for ref in network.plan for name in ref.inputs}
+    ends = [ref.path for ref, node in network.nodes() if isinstance(node, Readout)]
+    unread = [ref.path for ref in network.plan if (ref.path in read) == (ref.path in ends)]
+    require(not unread, "unread", f"no node reads {', '.join(unread[:5])}")
+    last = manifest.nodes[-1]
+    require(last.kind == "readout", "unread", f"the last node, {last.path}, is a {last.kind}")
+    for ref, node in network.nodes():
+        if isinstance(node, Readout):
+            words = ("sum" if manifest.is_integer else "mean", "none")
+            is_right = node.over_time in words and values[ref.inputs[0]].has_time
+            require(is_right, "signal", f"{ref.path} takes the {node.over_time} over time")
+            is_alike = not manifest.is_integer or node.over_time == last.settings["over_time"]
+            require(is_alike, "signal", f"{ref.path} and {last.path} treat time differently")
+    _check_proof(network, values)
+    _check_dtypes(manifest)
+    return values
+
+
+def build(manifest: Manifest, tensor_of: Callable[[Region], Tensor]) -> LoweredNetwork:
+    """Build the network of a manifest.
+
+    Args:
+        manifest: of the bundle.
+        tensor_of: returns the tensor of a region.
+    """
+    network = LoweredNetwork(
+        timesteps=manifest.timesteps,
+        input_shape=manifest.input_shape,
+        takes_frames=manifest.takes_frames,
+        logit_scale=manifest.logit_scale,
+        origin=manifest.origin,
+    )
+    known = {INPUT}
+    for entry in manifest.nodes:
+        require(entry.path not in known, "name", f"two nodes are called {entry.path}")
+        for name in entry.inputs:
+            require(name in known, "order", f"{entry.path} reads {name[:80]!r}, not before it")
+        known.add(entry.path)
+        tensors: dict[str, Tensor | None] = {
+            role: None if region is None else tensor_of(region)
+            for role, region in entry.tensors.items()
+        }
+        _check_free(network, entry)
+        try:
+            node = entry.operator(**tensors, **entry.settings)
+        except ParameterError as error:
+            raise BundleError("max-level", f"{entry.path}: {error}") from error
+        network.add(entry.path, node, *entry.inputs)
+    return network
+
+
+def _without_numbers(region: Region) -> Tensor:
+    """Return a tensor that has a shape and a type, and no memory."""
+    require(region.num_values < 2**62, "size", f"a tensor of shape {region.shape}")
+    return torch.empty(1, dtype=DTYPES[region.dtype], device="meta").expand(region.shape)
+
+
+def _check_free(network: LoweredNetwork, entry: Entry) -> None:
+    """Check that torch can give the path to a module."""
+    parent: nn.Module = network
+    *folders, name = entry.path.split(".")
+    for folder in folders:
+        child = getattr(parent, folder, None)
+        if child is None and not hasattr(parent, folder):
+            parent = nn.Module()  # as add() will make it
+            continue
+        if not isinstance(child, nn.Module):
+            raise BundleError("name", f"{folder!r} in {entry.path} is taken")
+        parent = child
+    require(not hasattr(parent, name), "name", f"{name!r} in {entry.path} is taken")
+
+
+def _check_proof(network: LoweredNetwork, values: dict[str, Value]) -> None:
+    """Limit the work of the overflow proof, which visits every channel of every node."""
+    work = 0
+    for ref, node in network.nodes():
+        value = values[ref.path]
+        if isinstance(node, Rearrange):  # every value, to see which channel it comes from
+            work += value.size
+        elif isinstance(node, IntegerNeuron):
+            work += node.max_level * network.timesteps * value.shape[0]
+        else:
+            work += len(ref.inputs) * value.shape[0]
+    require(work <= MAX_PROOF, "size", f"{work:,} inputs, thresholds and timesteps to prove")
+
+
+def _check_dtypes(manifest: Manifest) -> None:
+    """Check that real numbers have one type, and that weights have that of their bits."""
+    regions = [region for entry in manifest.nodes for region in entry.tensors.values() if region]
+    if not manifest.is_integer:
+        dtypes = {region.dtype for region in regions}
+        require(len(dtypes) <= 1, "dtype", f"real numbers of several types: {sorted(dtypes)}")
+    for entry in manifest.nodes:
+        if entry.kind == "synapse":
+            weight, bits = entry.tensors["weight"], entry.settings["bits"]
+            assert weight is not None
+            expected = {None: ("F32", "F64"), 4: ("I8",), 8: ("I8",), 16: ("I16",)}[bits]
+            fits = weight.dtype in expected
+            require(fits, "dtype", f"{entry.path} has weights of {weight.dtype} and bits {bits}")
+
+
+def check_values(path: str, node: Operator) -> None:
+    """Check a node's tensors: finite, within their bits, rising thresholds, a decay in range."""
+    for name, tensor in node.named_buffers():
+        # the extremes of a tensor with a NaN are NaN, for which comparisons are false
+        if tensor.is_floating_point():
+            low, high = (float(value) for value in tensor.aminmax())
+            require(
+                -float("inf") < low <= high < float("inf"),
+                "finite",
+                f"{name} of {path} holds a NaN or an infinity",
+            )
+    if isinstance(node, Synapse) and node.is_integer:
+        assert node.bits is not None
+        _check_bits(path, node.weight, node.bits)
+    elif isinstance(node, Shortcut) and node.is_integer:
+        _check_bits(path, node.weight, _SHORTCUT_BITS)
+    elif isinstance(node, LevelNeuron):
+        _check_neuron(path, node)
+
+
+def _check_bits(path: str, weight: Tensor, bits: int) -> None:
+    low, high = (int(value) for value in weight.aminmax())
+    largest = 2 ** (bits - 1) - 1
+    require(
+        -largest <= low and high <= largest,
+        "bits",
+        f"weights of {path} lie in {low}..{high}, {bits} bits hold {-largest}..{largest}",
+    )
+
+
+def _check_neuron(path: str, node: LevelNeuron) -> None:
+    thresholds = node.thresholds
+    require(
+        bool((thresholds[0] > 0).all()), "thresholds", f"{path} has a threshold at or below zero"
+    )
+    follows = torch.ge if isinstance(node, IntegerNeuron) else torch.gt
+    rises = follows(thresholds[1:], thresholds[:-1])
+    require(bool(rises.all()), "thresholds", f"the thresholds of {path} do not rise")
+    require(bool((node.reset_amount >= 0).all()), "reset", f"{path} has a negative reset amount")
+    low, high = _DECAYS
+    require(low <= float(node.decay) <= high, "decay", f"{path} has decay {float(node.decay):g}")

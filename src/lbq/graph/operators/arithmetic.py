@@ -1,0 +1,177 @@
+"""Sums of currents, offsets, and products of levels with levels."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lbq.graph.operators.operator_base import (
+    Interval,
+    Operator,
+    Role,
+    Value,
+    check_alike,
+    require,
+)
+from lbq.graph.operators.synapse import Product, constant_interval
+
+_LARGEST = 2**31 - 1
+
+
+class Merge(Operator):
+    """Adds currents."""
+
+    op = "merge"
+    num_inputs = (1, 2**16)
+
+    def forward(self, *currents: Tensor) -> Tensor:
+        """Add, from left to right."""
+        total = currents[0]
+        for current in currents[1:]:
+            total = total + current
+        return total
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Keep the shape, which all inputs have."""
+        return check_alike(inputs, levels=False)
+
+    def bound(
+        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
+    ) -> tuple[Interval | None, Interval]:
+        """Add the intervals; partial sums may lack any of them."""
+        outer, inner = inputs[0], inputs[0].with_zero()
+        for interval in inputs[1:]:
+            outer, inner = outer.plus(interval), inner.plus(interval.with_zero())
+        return inner, outer
+
+
+class Offset(Operator):
+    """Adds a constant to currents, such as a position embedding.
+
+    Args:
+        bias: as many axes as the currents of one sample at one timestep, each as long or 1.
+    """
+
+    op = "offset"
+    tensors = {"bias": Role(integer=("I32",))}  # noqa: RUF012
+
+    def __init__(self, bias: Tensor) -> None:
+        super().__init__()
+        self.bias: Tensor
+        self.register_buffer("bias", bias)
+
+    def forward(self, currents: Tensor) -> Tensor:
+        """Add to every sample and timestep."""
+        return currents + self.bias
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Keep the shape."""
+        value, shape = check_alike(inputs, levels=False), tuple(self.bias.shape)
+        fits = _broadcast(value.shape, shape) == value.shape
+        require(fits, "shape", f"a constant of shape {shape} is added to {value.shape}")
+        return value
+
+    def bound(
+        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
+    ) -> tuple[Interval | None, Interval]:
+        """Add the smallest and largest constant of each channel."""
+        outer = inputs[0].plus(constant_interval(self.bias))
+        return outer.with_zero(), outer
+
+
+class LevelsProduct(Operator):
+    """A product of two tensors of levels."""
+
+    num_inputs = (2, 2)
+
+    def forward(self, left: Tensor, right: Tensor, multiply: Product | None = None) -> Tensor:
+        """Return the products; ``multiply`` replaces the dense one."""
+        return self.multiply(left, right) if multiply is None else multiply(self, left, right)
+
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
+        """Multiply, exactly, in int32."""
+        raise NotImplementedError
+
+
+class Multiply(LevelsProduct):
+    """The product of two tensors of levels, element by element; axes of length 1 are repeated."""
+
+    op = "multiply"
+
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
+        """Multiply, in int32."""
+        return left.to(torch.int32) * right.to(torch.int32)
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Repeat axes of length 1."""
+        left, right = inputs
+        most = _largest_product(inputs, terms=1)
+        shape = _broadcast(left.shape, right.shape)
+        require(
+            shape is not None,
+            "shape",
+            f"it multiplies {left.shape} by {right.shape}; axes are equal, or one of them is 1",
+        )
+        return Value(shape=shape or (), has_time=left.has_time, max_level=most)
+
+    def bound(
+        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
+    ) -> tuple[Interval | None, Interval]:
+        """Multiply the intervals."""
+        outer = _product(*inputs)
+        return outer.with_zero(), outer
+
+
+class Matmul(LevelsProduct):
+    """Products of matrices of levels: ``[groups, rows, n]`` by ``[groups, n, columns]``."""
+
+    op = "matmul"
+
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
+        """Multiply at every timestep; sums of 32 bits are exact in float64."""
+        return (left.to(torch.float64) @ right.to(torch.float64)).to(torch.int32)
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Multiply the matrices of each group."""
+        left, right = inputs
+        where = f"it multiplies matrices of {left.shape} and {right.shape}"
+        require(len(left.shape) == len(right.shape) == 3, "shape", where)
+        is_right = left.shape[0] == right.shape[0] and left.shape[2] == right.shape[1]
+        require(is_right, "shape", where)
+        most = _largest_product(inputs, terms=left.shape[2])
+        shape = (*left.shape[:2], right.shape[2])
+        return Value(shape=shape, has_time=left.has_time, max_level=most)
+
+    def bound(
+        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
+    ) -> tuple[Interval | None, Interval]:
+        """Add as many products as a sum has terms."""
+        outer = _product(*inputs).times(values[0].shape[2])
+        return outer.with_zero(), outer
+
+
+def _broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape of both with axes of length 1 repeated; None if they do not fit."""
+    if len(left) != len(right) or any(
+        a != b and 1 not in (a, b) for a, b in zip(left, right, strict=True)
+    ):
+        return None
+    return tuple(max(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _largest_product(inputs: Sequence[Value], *, terms: int) -> int:
+    """Return the largest sum of products of two levels; raise unless both inputs are levels."""
+    left, right = inputs
+    are_levels = left.max_level is not None and right.max_level is not None
+    require(are_levels, "signal", "it takes levels, it reads currents")
+    require(left.has_time == right.has_time, "shape", "one of its inputs has no time")
+    most = (left.max_level or 0) * (right.max_level or 0) * terms
+    require(most <= _LARGEST, "max-level", f"its products reach {most}, beyond 32 bits")
+    return most
+
+
+def _product(left: Interval, right: Interval) -> Interval:
+    corners = [a * b for a, b in product(left, right)]
+    return Interval(np.minimum.reduce(corners), np.maximum.reduce(corners))

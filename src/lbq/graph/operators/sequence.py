@@ -1,0 +1,95 @@
+"""Operators that add or end the time axis."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from torch import Tensor
+
+from lbq.carries import active_carries
+from lbq.graph.operators.operator_base import Interval, Operator, Value, check_alike, require
+from lbq.ranges import Range
+
+
+class Repeat(Operator):
+    """Repeats the current of a static input at every timestep.
+
+    Args:
+        timesteps: how often (T).
+    """
+
+    op = "repeat"
+    settings = {"timesteps": Annotated[int, Range(1)]}  # noqa: RUF012
+    has_bound = False
+
+    def __init__(self, timesteps: int) -> None:
+        super().__init__()
+        self.timesteps = timesteps
+
+    def forward(self, current: Tensor) -> Tensor:
+        """Repeat, without a copy."""
+        carries = active_carries()
+        if carries is not None:
+            return carries.repeat(current)
+        return current.unsqueeze(0).expand(self.timesteps, *[-1] * current.dim())
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """Add the time axis."""
+        value = check_alike(inputs, levels=False)
+        require(not value.has_time, "signal", "it takes one instant, and repeats what has time")
+        steps = self.timesteps
+        require(
+            steps == timesteps,
+            "timesteps",
+            f"it repeats {steps} times in a network of {timesteps} timesteps",
+        )
+        return replace(value, has_time=True)
+
+    def bound(
+        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
+    ) -> tuple[Interval | None, Interval]:
+        """Keep the interval."""
+        return None, inputs[0]
+
+    def extra_repr(self) -> str:
+        """Show the number of timesteps."""
+        return f"timesteps={self.timesteps}"
+
+
+class Readout(Operator):
+    """The output: currents averaged over time, or in integers their sum.
+
+    Args:
+        over_time: "mean", "sum" (integers), or "none" to leave the sequence as it is.
+    """
+
+    op = "readout"
+    settings = {"over_time": Literal["mean", "sum", "none"]}  # noqa: RUF012
+
+    def __init__(self, over_time: Literal["mean", "sum", "none"]) -> None:
+        super().__init__()
+        self.over_time = over_time
+
+    def forward(self, currents: Tensor) -> Tensor:
+        """Return ``[B, classes]``, or ``[T, B, classes]``."""
+        if self.over_time == "mean":
+            return currents.mean(0)
+        return currents.sum(0, dtype=currents.dtype) if self.over_time == "sum" else currents
+
+    def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
+        """End the time axis, or keep what it reads."""
+        value = check_alike(inputs, levels=False)
+        keeps = self.over_time == "none"
+        require(value.has_time or keeps, "signal", "it takes a sequence, and reads one instant")
+        return replace(value, has_time=value.has_time and keeps)
+
+    def bound(
+        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
+    ) -> tuple[Interval | None, Interval]:
+        """Multiply by the number of timesteps that are added."""
+        outer = inputs[0].times(timesteps if self.over_time == "sum" else 1)
+        return outer.with_zero(), outer
+
+    def extra_repr(self) -> str:
+        """Show the reduction over time."""
+        return f"over_time={self.over_time}"

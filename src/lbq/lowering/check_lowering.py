@@ -1,0 +1,248 @@
+"""Compare a lowered network with the trained one, value by value, in float64."""
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from lbq.errors import LoweringError
+from lbq.graph.operators import LevelNeuron
+from lbq.lowering.context import LoweredNeuron
+from lbq.lowering.lowering import Lowering
+from lbq.neurons.batch_axis import tensors_in
+from lbq.neurons.module_state import eval_mode
+from lbq.neurons.neuron import Neuron
+from lbq.neurons.watch import removing_hooks
+
+TOLERANCE = 1e-8
+"""Share of the largest value by which two values may differ: float64 rounds at 1e-16."""
+_CAUSES = (
+    "computes with the size of the batch, with random numbers, or with what it keeps from other "
+    "calls; write it without them"
+)
+
+
+@torch.no_grad()
+def check_agreement(
+    model: nn.Module,
+    example: Tensor,
+    lower: Callable[[], Lowering],
+    *,
+    batch_axis: int,
+) -> None:
+    """Raise :class:`LoweringError` if the lowered network and the model compute different values.
+
+    Both run in float64 on two samples, the example and a random one. The same noise, as wide as
+    a neuron's thresholds, is added to the currents of a neuron in both networks: so every neuron
+    emits, and no membrane lies exactly at a threshold, where rounding would decide. Currents may
+    differ by rounding only, levels not at all.
+
+    Args:
+        model: the trained network; it is not changed.
+        example: one sample.
+        lower: lowers the model in float64.
+        batch_axis: axis of the samples in the example.
+    """
+    inputs = _two_samples(example, batch_axis)
+    dynamo = sys.modules.get("torch._dynamo")  # not imported: nothing was compiled
+    eager = torch.compiler.set_stance("force_eager") if dynamo else nullcontext()
+    with eval_mode(model), eager, in_float64(model), _KeepsFloat64():
+        try:
+            lowering = lower()
+            network, neurons = lowering.network, lowering.neurons
+            nodes = {network.get_submodule(path): place for path, place in neurons.items()}
+            sizes = {place.trained: _width(node, place) for node, place in nodes.items()}
+            expected, by_model = _run(model, inputs.clone(), {n: n for n in sizes}, sizes)
+            answers, by_network = _run(network, inputs.clone(), nodes, sizes)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, LoweringError):
+                raise
+            what = str(error).partition("\n")[0]
+            advice = "; create tensors in forward with dtype=x.dtype" if "dtype" in what else ""
+            raise LoweringError(
+                f"the model could not be compared with its lowered form, in float64 and for a "
+                f"batch of two: {what}{advice}"
+            ) from error
+    try:
+        _compare(neurons, by_model, by_network)
+        _compare_outputs(neurons, answers, expected)
+    except LoweringError:
+        _check_finite(model, example)
+        raise
+
+
+class _KeepsFloat64(TorchFunctionMode):
+    """Takes conversions to float32, such as ``x.float()``, as conversions to float64."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.float:
+            return args[0].double()
+        if func in (Tensor.to, Tensor.type):
+            args = tuple(_wide(each) for each in args)
+            kwargs = {name: _wide(each) for name, each in (kwargs or {}).items()}
+        return func(*args, **(kwargs or {}))
+
+
+def _wide(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+def _check_finite(model: nn.Module, example: Tensor) -> None:
+    """Raise if a NaN or an infinity is why two values differ."""
+    tensors = {"the example": example, **model.state_dict()}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            wrong = int((~tensor.isfinite()).sum())
+            raise LoweringError(
+                f"{name} holds a NaN or an infinity ({wrong} of {tensor.numel()} values); load a "
+                f"checkpoint from before the training diverged, or check what prepares the inputs"
+            ) from None
+
+
+def _compare_outputs(
+    neurons: dict[str, LoweredNeuron], answers: list[Tensor], expected: list[Tensor]
+) -> None:
+    """Raise for the first output that differs."""
+    for answer, right in zip(answers, expected, strict=True):
+        if answer.shape != right.shape or not _is_close(answer, right):
+            last = list(neurons)[-1] if neurons else "its input"
+            raise LoweringError(
+                f"the lowered network gives another output ({_difference(answer, right)}): code "
+                f"behind {last} {_CAUSES}"
+            )
+
+
+@contextmanager
+def in_float64(model: nn.Module) -> Generator[None]:
+    """Replace parameters, buffers and tensors of the model by float64 copies inside the block."""
+    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    copies: dict[int, Tensor] = {}
+    for module in model.modules():
+        owners: list[Any] = [module._parameters, module._buffers, vars(module)]  # pyright: ignore[reportPrivateUsage]
+        for owned in owners:
+            for name, value in list(owned.items()):
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    kept.append((owned, name, value))
+                    owned[name] = copies.setdefault(id(value), value.detach().double())
+    try:
+        yield
+    finally:
+        for owned, name, value in kept:
+            owned[name] = value
+
+
+def _two_samples(example: Tensor, batch_axis: int) -> Tensor:
+    """Return a batch of the example and a random sample of the same magnitude."""
+    given = example.detach().to(torch.float64)
+    spread = float(given.std()) if given.numel() > 1 else 0.0
+    random = torch.randn(given.shape, generator=torch.Generator().manual_seed(0)).to(given)
+    other = random * (1.5 * spread if 0 < spread < torch.inf else 1.0)
+    return torch.cat([given, other], dim=batch_axis)
+
+
+def _width(node: nn.Module, place: LoweredNeuron) -> tuple[float, float]:
+    """Return the range of the noise for a trained neuron: it covers all of its levels."""
+    assert isinstance(node, LevelNeuron)
+    top = 1.2 * float((node.thresholds * place.scale).max())
+    return (-top, top) if node.is_signed else (-0.2 * top, top)
+
+
+def _run(
+    network: nn.Module,
+    inputs: Tensor,
+    neurons: Mapping[Any, Neuron | LoweredNeuron],
+    sizes: dict[Neuron, tuple[float, float]],
+) -> tuple[list[Tensor], dict[Neuron, list[tuple[Tensor, Tensor]]]]:
+    """Run a network with noise at its neurons; return its outputs, their currents and levels.
+
+    Args:
+        network: trained or lowered.
+        inputs: of the network.
+        neurons: the trained neurons themselves, or what each neuron of a lowered network was.
+        sizes: range of the noise of each trained neuron.
+    """
+    seeds = {neuron: number for number, neuron in enumerate(sizes)}
+    currents: dict[Neuron, list[Tensor]] = defaultdict(list)
+    levels: dict[Neuron, list[Tensor]] = defaultdict(list)
+
+    def add_noise(
+        place: Neuron | LoweredNeuron, receive: nn.Module, args: tuple[Tensor]
+    ) -> tuple[Tensor]:
+        (received,) = args
+        neuron = place if isinstance(place, Neuron) else place.trained
+        currents[neuron].append(received)
+        low, high = sizes[neuron]
+        generator = torch.Generator().manual_seed(seeds[neuron])
+        shape = received.shape
+        if isinstance(place, LoweredNeuron):
+            shape = (*shape[:2], *place.layout.shape[2:])
+        noise = torch.rand(shape, generator=generator, dtype=torch.float64).to(received)
+        noise = low + (high - low) * noise
+        return (
+            received + (place.as_lowered(noise) if isinstance(place, LoweredNeuron) else noise),
+        )
+
+    def keep(neuron: Neuron, emit: nn.Module, args: tuple[Tensor], result: Tensor) -> None:
+        levels[neuron].append(args[0])
+
+    hooks = [
+        hook
+        for node, place in neurons.items()
+        for hook in (
+            node.receive.register_forward_pre_hook(partial(add_noise, place)),
+            node.emit.register_forward_hook(
+                partial(keep, place if isinstance(place, Neuron) else place.trained)
+            ),
+        )
+    ]
+    with removing_hooks(hooks):
+        answers = list(tensors_in(network(inputs)))
+    return answers, {n: list(zip(currents[n], levels[n], strict=True)) for n in seeds}
+
+
+def _compare(
+    neurons: dict[str, LoweredNeuron],
+    by_model: dict[Neuron, list[tuple[Tensor, Tensor]]],
+    by_network: dict[Neuron, list[tuple[Tensor, Tensor]]],
+) -> None:
+    """Raise for the first neuron whose currents or levels differ."""
+    calls: dict[Neuron, int] = defaultdict(int)
+    for path, place in neurons.items():
+        neuron = place.trained
+        number = calls[neuron]
+        calls[neuron] += 1
+        if len(by_model[neuron]) != len(by_network[neuron]):
+            continue  # the model discards one of its results; outputs are compared
+        (currents, levels), (mine, my_levels) = by_model[neuron][number], by_network[neuron][number]
+        if currents.shape[2:] == place.layout.shape[2:]:
+            currents, levels = place.as_lowered(currents), place.layout.to_node(levels)
+        if mine.shape != currents.shape or not _is_close(mine, currents):
+            raise LoweringError(
+                f"the currents that reach {path} differ in the lowered network "
+                f"({_difference(mine, currents)}): code before it {_CAUSES}"
+            )
+        if not torch.equal(my_levels.long(), levels.long()):
+            raise LoweringError(
+                f"{path} ({type(neuron).__name__}) emits other levels than its lowered form for "
+                f"the same currents: its class was changed; use the library's own"
+            )
+
+
+def _is_close(found: Tensor, expected: Tensor) -> bool:
+    finite = expected.nan_to_num(0, 0, 0)
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True)
+
+
+def _difference(found: Tensor, expected: Tensor) -> str:
+    if found.shape != expected.shape:
+        return f"shape {list(found.shape)} instead of {list(expected.shape)}"
+    return f"by {float((found - expected).abs().max()):.3g} of {float(expected.abs().max()):.3g}"

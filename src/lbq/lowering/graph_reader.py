@@ -1,0 +1,76 @@
+"""``GraphReader``: the operators of a trained network, read as values on the nodes of a graph."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lbq.errors import LoweringError
+from lbq.graph.capture import EXPORTED_BATCH, Call
+from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.layout import Layout
+from lbq.lowering import lower_arithmetic, lower_moves, lower_pools, lower_sequence, lower_synapses
+from lbq.lowering.context import Context, Handler
+from lbq.lowering.values import ScaledInput, SymbolicValue, numbers
+
+HANDLERS: dict[str, Handler] = {
+    **lower_synapses.HANDLERS,
+    **lower_pools.HANDLERS,
+    **lower_moves.HANDLERS,
+    **lower_sequence.HANDLERS,
+    **lower_arithmetic.HANDLERS,
+}
+"""By the name of the operator."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why no node of a graph computes an operator."""
+
+    why: str
+
+
+class GraphReader:
+    """Reads operators one after the other, by the rules of lowering.
+
+    Lowering refuses what has no rule; counting goes on with real numbers in its place.
+
+    Args:
+        example: one sample.
+        has_time: whether the example is a sequence, time first.
+        dtype: of the tensors of the graph.
+
+    Attributes:
+        network: the graph, which grows with every operator.
+        context: the values of the operators that were read, and what rules need.
+    """
+
+    def __init__(self, example: Tensor, *, has_time: bool, dtype: torch.dtype) -> None:
+        shape = tuple(example.shape[2 if has_time else 1 :])
+        timesteps = len(example) if has_time else None
+        self.network = LoweredNetwork(
+            timesteps=timesteps or 0, input_shape=shape, takes_frames=has_time
+        )
+        self.context = Context(self.network, dtype)
+        term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1.0), max_size=None)
+        layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
+        self._input = SymbolicValue(terms=(term,), layout=layout)
+
+    def read(self, call: Call) -> Any:
+        """Return the value of a call, a tuple for several results; raise LoweringError.
+
+        The caller stores it in ``context.values``.
+        """
+        if call.operator == "input":
+            return self._input
+        return HANDLERS[call.operator](self.context, call)
+
+    def try_to_read(self, call: Call) -> Any:
+        """Return the value of a call, or a :class:`Refusal`."""
+        if call.operator != "input" and call.operator not in HANDLERS:
+            return Refusal(f"no node of a lowered network computes {call.operator}")
+        try:
+            return self.read(call)
+        except LoweringError as error:
+            return Refusal(str(error))
