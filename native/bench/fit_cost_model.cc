@@ -65,11 +65,11 @@ struct Sample {
   std::string name;
 
   void run() {
-    std::vector<lbq::StepRecord> records;
+    std::vector<lbq::StageRecord> records;
     lbq::RunOptions options;
     options.records = &records;
     engine->run(levels.data(), 1, answers.data(), options);
-    for (const lbq::StepRecord& record : records)
+    for (const lbq::StageRecord& record : records)
       if (record.node == OneLayer::kNeuron) {
         nanoseconds = std::min(nanoseconds, 1e9 * record.seconds);
         density = record.pair_density;
