@@ -8,10 +8,15 @@
 
 namespace lbq {
 
-// In the order of the table in operators.cc.
+// Every operator; `operators/` defines what it does.
+#define LBQ_OPERATORS(with)                                                                                     \
+  with(Synapse) with(Shortcut) with(Merge) with(Offset) with(Multiply) with(Matmul) with(Pool) with(Repeat)     \
+  with(Readout) with(IntegerNeuron) with(Concat) with(Slice) with(Roll) with(Rearrange) with(Upsample) with(ZeroPad)
+
 enum class Kind : uint8_t {
-  kSynapse, kShortcut, kMerge, kPool, kRepeat, kNeuron, kReadout, kConcat, kSlice, kRearrange, kUpsample, kZeroPad,
-  kOffset, kMultiply, kMatmul
+#define LBQ_KIND(name) k##name,
+  LBQ_OPERATORS(LBQ_KIND)
+#undef LBQ_KIND
 };
 enum class Reset : uint8_t { kEvent, kLevel, kZero, kNone };
 

@@ -57,6 +57,7 @@ struct Interval {
 
   Interval operator+(Interval other) const;
   Interval operator*(int64_t factor) const;  // not negative
+  Interval operator*(Interval other) const;
   Interval hull(Interval other) const;
   Interval with_zero() const { return hull({0, 0}); }
   bool operator==(Interval other) const { return low == other.low && high == other.high; }

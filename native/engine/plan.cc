@@ -46,7 +46,7 @@ class Planner {
       Value made;
       made.shape = node.to;
       made.stride = channel_stride(node.to.channels);
-      made.has_time = node.kind == Kind::kNeuron;  // what repeats give is computed once
+      made.has_time = node.kind == Kind::kIntegerNeuron;  // what repeats give is computed once
       for (int32_t input : node.inputs) made.has_time = made.has_time || value(input).has_time;
       made.are_levels = node.largest != kCurrents && node.largest <= kByte;
       plan_.values[i] = made;
@@ -84,9 +84,9 @@ class Planner {
         continue;
       }
       if (has_fast_product(network_, i)) continue;  // stored by the rearrangement that reads it
-      if (!is_current(kind) && kind != Kind::kNeuron && kind != Kind::kRepeat)
+      if (!is_current(kind) && kind != Kind::kIntegerNeuron && kind != Kind::kRepeat)
         for (int32_t input : at(i).inputs) materialize(input);
-      if (kind == Kind::kNeuron) mark_terms(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
+      if (kind == Kind::kIntegerNeuron) mark_terms(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
       if (is_materialized_[i] && is_current(kind)) mark_terms(i, value(i).has_time, true);
     }
   }
@@ -122,7 +122,7 @@ class Planner {
     const Node& node = at(i);
     Stage stage{};
     stage.node = i;
-    if (node.kind == Kind::kNeuron) {
+    if (node.kind == Kind::kIntegerNeuron) {
       stage.op = Stage::Op::kFire;
       start(stage.sum, node.to, value(node.inputs[0]).has_time);
       gather(stage.sum, node.inputs[0], false);

@@ -54,7 +54,7 @@ void check_free(const std::vector<Node>& nodes) {
 void check_proof(const Network& network) {
   int64_t work = 0;
   for (const Node& node : network.nodes) {
-    const int64_t levels = node.kind == Kind::kNeuron ? node.max_level * network.timesteps : 0;
+    const int64_t levels = node.kind == Kind::kIntegerNeuron ? node.max_level * network.timesteps : 0;
     const int64_t visits = levels > 0 ? levels : static_cast<int64_t>(node.inputs.size());
     work += node.kind == Kind::kRearrange ? node.to.size() : visits * node.to.channels;
   }

@@ -49,7 +49,7 @@ struct Oracle {
         made.push_back(x[i] * lbq::of_channel(node.weight, channel) +
                        (node.bias.count ? lbq::of_channel(node.bias, channel) : 0));
       }
-    } else if (node.kind == Kind::kNeuron) {
+    } else if (node.kind == Kind::kIntegerNeuron) {
       made = neuron(node, x);
     } else if (node.kind == Kind::kReadout) {
       if (!node.sums_over_time()) return x;
@@ -267,7 +267,7 @@ void expect_refusal(const char* what, Report& report, Change change) {
   synapse.max_input = 255;
   synapse.weight = c.keep(Longs(3 * 2 * 9, 1), 1, {3, 2, 3, 3});
   synapse.bound = {0, 5000, 16};
-  Node neuron = c.start(Kind::kNeuron, c.add_repeat(c.add(synapse)));
+  Node neuron = c.start(Kind::kIntegerNeuron, c.add_repeat(c.add(synapse)));
   neuron.thresholds = c.keep({10, 20}, 4, {2, 1});
   neuron.reset_amount = c.keep({10}, 4);
   Node shortcut = c.start(Kind::kShortcut, c.add(neuron));

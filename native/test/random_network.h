@@ -190,7 +190,7 @@ int32_t Case::add_pool(int32_t input) {
 }
 
 int32_t Case::add_neuron(int32_t input) {
-  Node node = start(Kind::kNeuron, input);
+  Node node = start(Kind::kIntegerNeuron, input);
   node.has_time = true;
   node.max_level = pick({1, 2, 5, 5, 15, 40, 255});
   node.shift = pick({0, 1, 4, 8});
@@ -380,7 +380,7 @@ Case Case::longer_than_one_chunk(int64_t batch) {
   shortcut.max_input = 255;
   shortcut.weight = c.keep({1}, 2);
   shortcut.bound = {0, 255, 16};
-  Node neuron = c.start(Kind::kNeuron, c.add(shortcut));
+  Node neuron = c.start(Kind::kIntegerNeuron, c.add(shortcut));
   neuron.multiplier = 1;
   neuron.thresholds = c.keep({300}, 4, {1, 1});  // one frame never reaches it
   neuron.reset_amount = c.keep({300}, 4);
@@ -402,7 +402,7 @@ Case Case::as_large_as_allowed() {
   shortcut.max_input = 255;
   shortcut.weight = c.keep({1}, 2);
   shortcut.bound = {0, 255, 16};
-  Node neuron = c.start(Kind::kNeuron, c.add_repeat(c.add(shortcut)));
+  Node neuron = c.start(Kind::kIntegerNeuron, c.add_repeat(c.add(shortcut)));
   neuron.multiplier = 1;
   neuron.thresholds = c.keep({1, 2, 3, 4, 5, 6, 7, 8}, 4, {8, 1});
   neuron.reset_amount = c.keep({1}, 4);
