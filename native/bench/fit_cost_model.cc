@@ -43,7 +43,7 @@ struct OneLayer : NetworkBuilder {
     network.timesteps = kTimesteps;
     network.takes_frames = true;
     network.input = {layer.channels, layer.side, layer.side};
-    const int32_t levels = add_neuron(add_shortcut(lbq::kInput, 1, 255), 1, 0, 0, lbq::Reset::kNone);
+    const int32_t levels = add_neuron(add_shortcut(lbq::kInput, 1, 255), 1, 0, 0, LBQ_RESET_NONE);
     const int32_t currents = add_synapse(levels, layer.outputs, layer.kernel, layer.stride, kMaxLevel, 60);
     add_readout(add_shortcut(add_neuron(currents, 3000), 1, kMaxLevel));
   }

@@ -132,7 +132,7 @@ lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, 
     for (int64_t i = 0; i < description->num_nodes; ++i)
       made->network.nodes.push_back(made->copy(description->nodes[i]));
     lbq::check_network(made->network);
-    const lbq::EngineOptions options{isa, checked_cast<lbq::Choice>(choice, 0, 2, "the choice")};
+    const lbq::EngineOptions options{isa, checked_cast<lbq::Choice>(choice, 0, static_cast<int64_t>(lbq::Choice::kDense), "the choice")};
     made->engine = std::make_unique<lbq::Engine>(made->network, options);
   });
   return status == LBQ_ENGINE_OK ? made.release() : nullptr;

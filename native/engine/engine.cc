@@ -140,7 +140,7 @@ void Engine::Impl::fire(const Stage& stage, const SumContext& context, ChunkCarr
                                  node.max_level,
                                  node.multiplier,
                                  node.shift,
-                                 static_cast<int32_t>(node.reset),
+                                 node.reset,
                                  node.resets_after_decay,
                                  carry ? carry + at : nullptr,
                                  levels + at,

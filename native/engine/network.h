@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lbq.h"
+
 namespace lbq {
 
 // Every operator; `operators/` defines what it does.
@@ -18,7 +20,6 @@ enum class Kind : uint8_t {
   LBQ_OPERATORS(LBQ_KIND)
 #undef LBQ_KIND
 };
-enum class Reset : uint8_t { kEvent, kLevel, kZero, kNone };
 
 // One sample at one instant, channels first: features have rank 1, sequences of them rank 2. Axes beyond the rank have
 // length 1.
@@ -119,7 +120,7 @@ struct Node {
   Integers thresholds, reset_amount;
   int32_t max_level = 0;
   int32_t multiplier = 0, shift = 0;  // the decay
-  Reset reset = Reset::kEvent;
+  lbq_reset_mode reset = LBQ_RESET_EVENT;
   bool resets_after_decay = false;
 
   int64_t repeats = 0;                   // repeat: the number of timesteps

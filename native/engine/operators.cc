@@ -35,11 +35,11 @@ void store_setting(Node& node, const Setting& setting, const SettingValue& value
                                 : numbers.count >= setting.least && numbers.count <= setting.most && value.word.empty();
   if (setting.form == Setting::Form::kWord) {
     is_right = false;
-    for (int64_t i = 0; i <= setting.high; ++i)
-      if (!value.word.empty() && value.word == setting.words[i]) stored.numbers = {1, {i}}, is_right = true;
+    for (const Word& word : setting.words)
+      if (word.text != nullptr && value.word == word.text) stored.numbers = {1, {word.number}}, is_right = true;
   }
-  for (int32_t i = 0; i < stored.numbers.count; ++i)
-    is_right = is_right && stored.numbers[i] >= setting.low && stored.numbers[i] <= setting.high;
+  for (int32_t i = 0; i < numbers.count; ++i)
+    is_right = is_right && numbers[i] >= setting.low && numbers[i] <= setting.high;
   require_rule(is_right, LBQ_RULE_VALUE, "its setting %s is not in its range", setting.name);
   setting.store(node, stored);
 }

@@ -178,9 +178,9 @@ struct Oracle {
         levels[t * size + i] = level;
         carry = membrane;
         if (node.resets_after_decay || level == 0) continue;
-        if (node.reset == Reset::kEvent) carry -= reset_amount;
-        if (node.reset == Reset::kLevel) carry -= reset_amount * level;
-        if (node.reset == Reset::kZero) carry = 0;
+        if (node.reset == LBQ_RESET_EVENT) carry -= reset_amount;
+        if (node.reset == LBQ_RESET_LEVEL) carry -= reset_amount * level;
+        if (node.reset == LBQ_RESET_ZERO) carry = 0;
         checked(carry);
       }
     }

@@ -12,7 +12,6 @@ namespace {
 
 using lbq::Kind;
 using lbq::Node;
-using lbq::Reset;
 using Longs = std::vector<int64_t>;
 
 constexpr int64_t kLargest = INT32_MAX;
@@ -195,13 +194,13 @@ int32_t Case::add_neuron(int32_t input) {
   node.max_level = pick({1, 2, 5, 5, 15, 40, 255});
   node.shift = pick({0, 1, 4, 8});
   node.multiplier = static_cast<int32_t>(between(0, int64_t{1} << node.shift));
-  node.reset = pick({Reset::kEvent, Reset::kLevel, Reset::kZero, Reset::kNone});
+  node.reset = pick({LBQ_RESET_EVENT, LBQ_RESET_LEVEL, LBQ_RESET_ZERO, LBQ_RESET_NONE});
   const int64_t step = pick<int64_t>({1, 40, 700, 20000});
   const bool is_shared = chance(3);
   const int64_t channels = is_shared ? 1 : node.to.channels;
   if (chance(4)) {
     node.resets_after_decay = true;
-    node.reset = Reset::kEvent;
+    node.reset = LBQ_RESET_EVENT;
     node.max_level = 1;
   }
   Longs thresholds(node.max_level * channels), reset_amount(channels);

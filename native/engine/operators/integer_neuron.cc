@@ -16,7 +16,7 @@ ValueInfo infer_neuron(Node& node, const Values& inputs, int64_t) {
                "its reset amount does not fit %" PRId64 " channels", channels);
   require_rule(thresholds.shape[0] <= kMaxLevel, LBQ_RULE_MAX_LEVEL, "it has %" PRId64 " levels", thresholds.shape[0]);
   require_rule(node.multiplier <= 1 << node.shift, LBQ_RULE_DECAY, "it multiplies its carry by more than one");
-  require_rule(!node.resets_after_decay || (thresholds.shape[0] == 1 && node.reset == Reset::kEvent), LBQ_RULE_RESET,
+  require_rule(!node.resets_after_decay || (thresholds.shape[0] == 1 && node.reset == LBQ_RESET_EVENT), LBQ_RULE_RESET,
                "it resets after its decay: one threshold, one event");
   node.max_level = static_cast<int32_t>(thresholds.shape[0]);
   value.max_level = node.max_level;
@@ -61,9 +61,9 @@ class Membrane {
                     level == node_.max_level ? membrane.high : std::min(membrane.high, thresholds_[level] - 1)};
       if (part.low > part.high) continue;
       if (decays) part = decayed(part);
-      if (level > 0 && node_.reset == Reset::kZero) part = {0, 0};
-      const int64_t units = node_.reset == Reset::kLevel   ? level
-                            : node_.reset == Reset::kEvent ? std::min<int64_t>(level, 1)
+      if (level > 0 && node_.reset == LBQ_RESET_ZERO) part = {0, 0};
+      const int64_t units = node_.reset == LBQ_RESET_LEVEL   ? level
+                            : node_.reset == LBQ_RESET_EVENT ? std::min<int64_t>(level, 1)
                                                            : 0;
       hull = hull.hull({part.low - units * reset_amount_, part.high - units * reset_amount_});
     }
@@ -110,9 +110,9 @@ void run_neuron(const Node& node, const int64_t* currents, int64_t* carry, int64
     levels[i] = level;
     carry[i] = membrane;
     if (node.resets_after_decay || level == 0) continue;
-    if (node.reset == Reset::kZero) carry[i] = 0;
-    if (node.reset == Reset::kEvent) carry[i] -= reset_amount;
-    if (node.reset == Reset::kLevel) carry[i] -= reset_amount * level;
+    if (node.reset == LBQ_RESET_ZERO) carry[i] = 0;
+    if (node.reset == LBQ_RESET_EVENT) carry[i] -= reset_amount;
+    if (node.reset == LBQ_RESET_LEVEL) carry[i] -= reset_amount * level;
   }
 }
 
@@ -120,8 +120,9 @@ const Operator operators::kIntegerNeuron = {
     "integer_neuron", 1, 1, true, infer_neuron, bound_neuron, nullptr,
     {number("multiplier", store_number<int32_t, &Node::multiplier>, 0, kSide),
      number("shift", store_number<int32_t, &Node::shift>, 0, 16),
-     {"reset", Form::kWord, store_number<Reset, &Node::reset>, 0, 3, 1, 1, false, {"event", "level", "zero", "none"}},
-     {"resets_after_decay", Form::kFlag, store_flag<&Node::resets_after_decay>, 0, 1, 1, 1, false, {}}},
+     word("reset", store_number<lbq_reset_mode, &Node::reset>, {"event", LBQ_RESET_EVENT}, {"level", LBQ_RESET_LEVEL},
+          {"none", LBQ_RESET_NONE}, {"zero", LBQ_RESET_ZERO}),
+     flag("resets_after_decay", store_flag<&Node::resets_after_decay>)},
     {{"thresholds", &Node::thresholds, 4, false}, {"reset_amount", &Node::reset_amount, 4, false}}};
 
 }  // namespace lbq

@@ -260,7 +260,7 @@ const Operator operators::kRearrange = {
 const Operator operators::kUpsample = {
     "upsample", 1, 1, false, infer_upsample, bound_with_zero, run_upsample,
     {list("factors", store_list<PerAxis, &Node::factors>, 1, kSide, 2),
-     {"fill", Form::kWord, store_flag<&Node::fills_zeros>, 0, 1, 1, 1, false, {"nearest", "zeros"}}, kHasTime},
+     word("fill", store_flag<&Node::fills_zeros>, {"nearest", false}, {"zeros", true}), kHasTime},
     {}};
 
 const Operator operators::kZeroPad = {

@@ -148,7 +148,15 @@ constexpr Setting list(const char* name, void (*store)(Node&, const SettingValue
   return {name, Form::kList, store, low, high, 1, most, false, {}};
 }
 
-constexpr Setting kHasTime{"has_time", Form::kFlag, store_flag<&Node::has_time>, 0, 1, 1, 1, false, {}};
+constexpr Setting word(const char* name, void (*store)(Node&, const SettingValue&), Word first, Word second,
+                       Word third = {}, Word fourth = {}) {
+  return {name, Form::kWord, store, 0, 1, 1, 1, false, {first, second, third, fourth}};
+}
+constexpr Setting flag(const char* name, void (*store)(Node&, const SettingValue&)) {
+  return {name, Form::kFlag, store, 0, 1, 1, 1, false, {}};
+}
+
+constexpr Setting kHasTime = flag("has_time", store_flag<&Node::has_time>);
 constexpr Setting kStride = list("stride", store_window<&Window::stride>, 1, kSide, 2);
 constexpr Setting kPadding = list("padding", store_window<&Window::padding>, 0, kSide, 2);
 

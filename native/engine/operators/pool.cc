@@ -47,8 +47,7 @@ void run_pool(const Node& node, const Operands& inputs, int64_t* pooled) {
 
 const Operator operators::kPool = {
     "pool", 1, 1, false, infer_pool, bound_pool, run_pool,
-    {{"kind", Form::kWord, [](Node& node, const SettingValue& value) { node.pools_max = value.numbers[0] == 0; }, 0, 1,
-      1, 1, false, {"max", "sum"}},
+    {word("kind", store_flag<&Node::pools_max>, {"max", true}, {"sum", false}),
      list("kernel", store_window<&Window::kernel>, 1, kSide, 2), kStride, kPadding, kHasTime},
     {}};
 

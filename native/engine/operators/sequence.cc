@@ -34,7 +34,8 @@ const Operator operators::kRepeat = {
 
 const Operator operators::kReadout = {
     "readout", 1, 1, true, infer_readout, bound_readout, run_copy,
-    {{"over_time", Form::kWord, store_number<OverTime, &Node::over_time>, 0, 2, 1, 1, false, {"mean", "sum", "none"}}},
+    {word("over_time", store_number<OverTime, &Node::over_time>, {"mean", OverTime::kMean},
+          {"sum", OverTime::kSum}, {"none", OverTime::kNone})},
     {}};
 
 }  // namespace lbq
