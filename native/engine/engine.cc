@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "generic_nodes.h"
-#include "level_product.h"
+#include "operators/level_product.h"
 #include "sum_stage.h"
 
 namespace lbq {

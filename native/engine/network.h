@@ -110,7 +110,7 @@ struct Node {
   Window window;
   bool is_linear = false;
   int64_t groups = 1;
-  int32_t weight_bits = 8;  // 4, 8 or 16; 4-bit weights use one byte each
+  int32_t weight_bits = 8;  // 4, 8 or 16, that of a shortcut; 4-bit weights use one byte each
   int64_t max_input = 0;    // synapse, shortcut: the largest input value
   Integers weight;          // synapse [O, I / groups, *kernel] or [O, I]; shortcut [C] or [1]
   Integers bias;            // none, [O], or of the output's shape; offset: of its rank, each axis as long or 1

@@ -116,6 +116,8 @@ struct Operator {
   void (*run)(const Node& node, const std::vector<Operand>& inputs, int64_t* output);
   Setting settings[kMaxSettings];  // the first without a name ends them
   Role roles[kMaxRoles];
+  // How many intervals its bound rule visits; null: one per input and channel.
+  int64_t (*visits)(const Node& node, int64_t timesteps) = nullptr;
 };
 
 const Operator& operator_of(Kind kind);

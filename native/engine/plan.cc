@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "level_product.h"
+#include "operators/level_product.h"
 
 namespace lbq {
 

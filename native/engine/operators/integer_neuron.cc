@@ -123,6 +123,7 @@ const Operator operators::kIntegerNeuron = {
      word("reset", store_number<lbq_reset_mode, &Node::reset>, {"event", LBQ_RESET_EVENT}, {"level", LBQ_RESET_LEVEL},
           {"none", LBQ_RESET_NONE}, {"zero", LBQ_RESET_ZERO}),
      flag("resets_after_decay", store_flag<&Node::resets_after_decay>)},
-    {{"thresholds", &Node::thresholds, 4, false}, {"reset_amount", &Node::reset_amount, 4, false}}};
+    {{"thresholds", &Node::thresholds, 4, false}, {"reset_amount", &Node::reset_amount, 4, false}},
+    [](const Node& node, int64_t timesteps) { return node.max_level * timesteps * node.to.channels; }};
 
 }  // namespace lbq

@@ -255,7 +255,8 @@ const Operator operators::kRearrange = {
     {list("sizes", store_list<Factors, &Node::sizes>, 1, kMaxValues, 8),
      list("order", store_list<Factors, &Node::order>, 0, 7, 8),
      list("shape", store_list<Factors, &Node::shape>, 1, kMaxValues, 3), kHasTime},
-    {}};
+    {},
+    [](const Node& node, int64_t) { return node.to.size(); }};
 
 const Operator operators::kUpsample = {
     "upsample", 1, 1, false, infer_upsample, bound_with_zero, run_upsample,

@@ -56,6 +56,7 @@ ValueInfo infer_synapse(Node& node, const Values& inputs, int64_t) {
 ValueInfo infer_shortcut(Node& node, const Values& inputs, int64_t) {
   const ValueInfo& value = inputs[0];
   check_weighted(node, value);
+  node.weight_bits = 16;
   for (const Integers* tensor : {&node.weight, &node.bias})
     require_rule(tensor->num_dims == 0 || is_vector(*tensor, 1) || is_vector(*tensor, value.shape.channels),
                  LBQ_RULE_SHAPE, "it has neither one weight nor one for each of %" PRId64 " channels",

@@ -1,4 +1,4 @@
-#include "level_product.h"
+#include "operators/level_product.h"
 
 #include <algorithm>
 #include <cstring>
