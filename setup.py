@@ -30,6 +30,7 @@ from setuptools.modified import newer_group
 NATIVE = Path("native")
 COMPILE_FLAGS = NATIVE / "compile_flags.txt"
 INCLUDES = [str(NATIVE), *(str(NATIVE / name) for name in ("include", "src", "engine", "reader"))]
+LIBRARY = ("src", "engine", "engine/operators")
 MACHINES = {"arm64": "aarch64", "AMD64": "x86_64"}  # names on macOS and Windows
 TORCH_2_10 = "0x020a000000000000"
 IS_REQUIRED = "LBQ_REQUIRE_NATIVE" in os.environ
@@ -108,7 +109,7 @@ class BuildEngine(build_clib):
         builds = [
             (isa, names, [*simd, *more]) for isa, (names, more) in simd_builds(machine).items()
         ]
-        builds.append(("", plain_sources("src", "engine"), []))
+        builds.append(("", plain_sources(*LIBRARY), []))
         program = [("", plain_sources("reader", "run"), [])]
         self.objects = []
         with optional("the native engine"):
@@ -280,7 +281,7 @@ def native_extension() -> list[Extension]:
 
 if __name__ == "__main__":
     setup(
-        libraries=[("lbq", {"sources": plain_sources("src", "engine")})],
+        libraries=[("lbq", {"sources": plain_sources(*LIBRARY)})],
         ext_modules=native_extension(),
         cmdclass={
             "build_clib": BuildEngine,

@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--grow", action="store_true", help="one setting at a time instead")
     parser.add_argument("--pocket", action="store_true", help="the trained network itself too")
     parser.add_argument("--data", help="CIFAR-10, unless LBQ_DATA names the folder that holds it")
-    parser.add_argument("--layers", action="store_true", help="print every step's time")
+    parser.add_argument("--layers", action="store_true", help="print every stage's time")
     parser.add_argument("--out", type=Path, help="write the record there as JSON")
     options = parser.parse_args()
     if options.data is None and "LBQ_DATA" in os.environ:
@@ -141,15 +141,15 @@ def pocket(options: argparse.Namespace) -> dict[str, Any]:
 
 def steps_of(net: LoweredNetwork, images: torch.Tensor) -> list[dict[str, Any]]:
     engine = NativeEngine(net)
-    tries = [engine.time_steps(images) for _ in range(5)]
+    tries = [engine.time_stages(images) for _ in range(5)]
     return [
         {
-            "path": step.path,
+            "path": stage.path,
             "seconds": min(one[i].seconds for one in tries),
-            "pair_density": step.pair_density,
-            "is_dense": step.is_dense,
+            "pair_density": stage.pair_density,
+            "is_dense": stage.is_dense,
         }
-        for i, step in enumerate(tries[0])
+        for i, stage in enumerate(tries[0])
     ]
 
 

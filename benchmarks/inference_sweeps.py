@@ -85,7 +85,7 @@ def sweep(width: str, *, rounds: int) -> list[dict[str, Any]]:
 
 
 def _of_layer(engine: NativeEngine, levels: torch.Tensor) -> float:
-    return next(step.seconds for step in engine.time_steps(levels) if step.path == LAYER)
+    return next(stage.seconds for stage in engine.time_stages(levels) if stage.path == LAYER)
 
 
 BATCHES, FEW = (1, 4, 16, 64), 3

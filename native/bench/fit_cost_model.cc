@@ -43,7 +43,7 @@ struct OneLayer : NetworkBuilder {
     network.timesteps = kTimesteps;
     network.takes_frames = true;
     network.input = {layer.channels, layer.side, layer.side};
-    const int32_t levels = add_neuron(add_shortcut(lbq::kInput, 1, 255), 1, 0, 0, lbq::Reset::kNone);
+    const int32_t levels = add_neuron(add_shortcut(lbq::kInput, 1, 255), 1, 0, 0, LBQ_RESET_NONE);
     const int32_t currents = add_synapse(levels, layer.outputs, layer.kernel, layer.stride, kMaxLevel, 60);
     add_readout(add_shortcut(add_neuron(currents, 3000), 1, kMaxLevel));
   }
@@ -65,11 +65,11 @@ struct Sample {
   std::string name;
 
   void run() {
-    std::vector<lbq::StepRecord> records;
+    std::vector<lbq::StageRecord> records;
     lbq::RunOptions options;
     options.records = &records;
     engine->run(levels.data(), 1, answers.data(), options);
-    for (const lbq::StepRecord& record : records)
+    for (const lbq::StageRecord& record : records)
       if (record.node == OneLayer::kNeuron) {
         nanoseconds = std::min(nanoseconds, 1e9 * record.seconds);
         density = record.pair_density;

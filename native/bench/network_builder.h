@@ -60,8 +60,8 @@ struct NetworkBuilder {
   }
   // Thresholds at multiples of `step`, decay multiplier / 2^shift.
   int32_t add_neuron(int32_t input, int32_t step, int32_t multiplier = 1, int32_t shift = 1,
-                     lbq::Reset reset = lbq::Reset::kEvent) {
-    lbq::Node node = start(lbq::Kind::kNeuron, input);
+                     lbq_reset_mode reset = LBQ_RESET_EVENT) {
+    lbq::Node node = start(lbq::Kind::kIntegerNeuron, input);
     node.multiplier = multiplier;
     node.shift = shift;
     node.reset = reset;

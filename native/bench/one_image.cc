@@ -40,13 +40,13 @@ int main() {
   std::vector<uint8_t> image(network.input.size());
   for (uint8_t& pixel : image) pixel = static_cast<uint8_t>(draw());
   std::vector<int32_t> answers(network.nodes.back().to.size());
-  std::vector<lbq::StepRecord> records;
+  std::vector<lbq::StageRecord> records;
   lbq::RunOptions options;
   options.records = &records;
   engine.run(image.data(), 1, answers.data(), options);  // allocates the workspace
   options.records = nullptr;
   run_one_image(&engine, image.data(), answers.data(), &options);
-  for (const lbq::StepRecord& record : records)
+  for (const lbq::StageRecord& record : records)
     std::printf("node %d: %.0f %% of pairs, %s\n", record.node, 100 * record.pair_density,
                 record.is_dense ? "dense" : "events");
   int64_t sum = 0;

@@ -132,7 +132,7 @@ lbq_engine* lbq_engine_new(const lbq_description* description, const char* isa, 
     for (int64_t i = 0; i < description->num_nodes; ++i)
       made->network.nodes.push_back(made->copy(description->nodes[i]));
     lbq::check_network(made->network);
-    const lbq::EngineOptions options{isa, checked_cast<lbq::Choice>(choice, 0, 2, "the choice")};
+    const lbq::EngineOptions options{isa, checked_cast<lbq::Choice>(choice, 0, static_cast<int64_t>(lbq::Choice::kDense), "the choice")};
     made->engine = std::make_unique<lbq::Engine>(made->network, options);
   });
   return status == LBQ_ENGINE_OK ? made.release() : nullptr;
@@ -151,20 +151,20 @@ lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch) 
 void lbq_engine_state_free(lbq_engine_state* state) { delete state; }
 
 int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
-                       int64_t threads, lbq_engine_state* state, uint8_t* const* levels, lbq_step_record* records,
+                       int64_t threads, lbq_engine_state* state, uint8_t* const* levels, lbq_stage_record* records,
                        int64_t num_records, int32_t* answers) {
   return guarded([&] {
-    std::vector<lbq::StepRecord> steps;
+    std::vector<lbq::StageRecord> stages;
     lbq::RunOptions options;
     options.timesteps = timesteps;
     options.threads = to_int32(threads, "a number of threads");
     options.state = state ? &state->state : nullptr;
     options.levels = levels;
-    options.records = records ? &steps : nullptr;
+    options.records = records ? &stages : nullptr;
     engine->engine->run(inputs, batch, answers, options);
-    const int64_t seen = std::min<int64_t>(num_records, static_cast<int64_t>(steps.size()));
+    const int64_t seen = std::min<int64_t>(num_records, static_cast<int64_t>(stages.size()));
     for (int64_t i = 0; i < seen; ++i)
-      records[i] = {steps[i].node, steps[i].is_dense, steps[i].seconds, steps[i].pair_density};
+      records[i] = {stages[i].node, stages[i].is_dense, stages[i].seconds, stages[i].pair_density};
   });
 }
 

@@ -49,7 +49,7 @@ typedef struct lbq_engine_state lbq_engine_state;
 typedef struct {
   int64_t node, is_dense;
   double seconds, pair_density; /* a density of -1: no synapse */
-} lbq_step_record;
+} lbq_stage_record;
 
 typedef enum {
   LBQ_ENGINE_OK = 0,
@@ -67,10 +67,10 @@ LBQ_API void lbq_engine_state_free(lbq_engine_state* state);
 
 /* Returns a lbq_engine_status. `answers` gets all outputs, one behind the other. `state` may be NULL (start at zero),
  * `levels` too (per node: NULL or [T, B, C, H, W]), and `records` (one thread and at most 4 images: the first
- * `num_records` steps). */
+ * `num_records` stages). */
 LBQ_API int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,
                                 int64_t threads, lbq_engine_state* state, uint8_t* const* levels,
-                                lbq_step_record* records, int64_t num_records, int32_t* answers);
+                                lbq_stage_record* records, int64_t num_records, int32_t* answers);
 /* The error message of this thread's last failed call. */
 LBQ_API const char* lbq_engine_error(void);
 

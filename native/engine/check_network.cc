@@ -40,7 +40,7 @@ void check_node(Network& network, size_t index, std::vector<ValueInfo>& inputs) 
   check_tensors(node);
   require_rule(saturating_size(infer(node, inputs, network.timesteps).shape) <= kMaxValues, LBQ_RULE_SIZE,
                "it gives more than 2^24 values");
-  if (node.kind == Kind::kNeuron) check_thresholds(node);
+  if (node.kind == Kind::kIntegerNeuron) check_thresholds(node);
   const Bound& bound = node.bound;
   require_rule((bound.bits == 0 || bound.bits == 16 || bound.bits == 32) && bound.low <= bound.high, LBQ_RULE_VALUE,
                "a bound of %d bits", bound.bits);

@@ -6,8 +6,8 @@
 #include <stdexcept>
 
 #include "generic_nodes.h"
-#include "level_product.h"
-#include "sum_step.h"
+#include "operators/level_product.h"
+#include "sum_stage.h"
 
 namespace lbq {
 namespace {
@@ -119,28 +119,28 @@ struct Engine::Impl {
   }
 
   void run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspace& space, const Answers& answers, ChunkCarries state,
-            std::vector<StepRecord>* records) const;
-  void fire(const Step& step, const SumContext& context, ChunkCarries state, StepRecord* record) const;
+            std::vector<StageRecord>* records) const;
+  void fire(const Stage& stage, const SumContext& context, ChunkCarries state, StageRecord* record) const;
 };
 
-void Engine::Impl::fire(const Step& step, const SumContext& context, ChunkCarries state, StepRecord* record) const {
-  const Node& node = network.nodes[step.node];
-  const Value& value = plan.values[step.node];
+void Engine::Impl::fire(const Stage& stage, const SumContext& context, ChunkCarries state, StageRecord* record) const {
+  const Node& node = network.nodes[stage.node];
+  const Value& value = plan.values[stage.node];
   const int64_t pixels = value.shape.height * value.shape.width;
-  uint8_t* levels = reinterpret_cast<uint8_t*>(context.space.of(step.node));
+  uint8_t* levels = reinterpret_cast<uint8_t*>(context.space.of(stage.node));
   int32_t* carry =
-      state.carries ? state.carries->carries[step.node].data() + state.first * pixels * value.stride : nullptr;
+      state.carries ? state.carries->carries[stage.node].data() + state.first * pixels * value.stride : nullptr;
   run_sum(
-      context, step.sum,
+      context, stage.sum,
       [&](const CurrentBlock& block, int64_t position, int64_t output) {
         const int64_t at = position * value.stride + output;
-        const NeuronBlock neuron{step.neuron.thresholds.data() + output,
-                                 step.neuron.reset_amount.data() + output,
+        const NeuronBlock neuron{stage.neuron.thresholds.data() + output,
+                                 stage.neuron.reset_amount.data() + output,
                                  value.stride,
                                  node.max_level,
                                  node.multiplier,
                                  node.shift,
-                                 static_cast<int32_t>(node.reset),
+                                 node.reset,
                                  node.resets_after_decay,
                                  carry ? carry + at : nullptr,
                                  levels + at,
@@ -152,7 +152,7 @@ void Engine::Impl::fire(const Step& step, const SumContext& context, ChunkCarrie
 }
 
 void Engine::Impl::run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspace& space, const Answers& answers,
-                         ChunkCarries state, std::vector<StepRecord>* records) const {
+                         ChunkCarries state, std::vector<StageRecord>* records) const {
   space.place.assign(plan.values.size(), -1);
   space.is_taken.assign(space.pages.size(), false);
   const auto bytes_of = [&](const Value& value) {
@@ -163,37 +163,37 @@ void Engine::Impl::run_chunk(const uint8_t* inputs, const Chunk& chunk, Workspac
   load_input(inputs, input, answers.batch, answers.first_image, chunk,
              reinterpret_cast<uint8_t*>(space.take(kInput, bytes_of(input))));
   const SumContext context{plan, kernels, choice, space, chunk};
-  for (size_t index = 0; index < plan.steps.size(); ++index) {
-    const Step& step = plan.steps[index];
-    const Node& node = network.nodes[step.node];
-    const Value& value = plan.values[step.node];
-    StepRecord record;
-    record.node = step.node;
+  for (size_t index = 0; index < plan.stages.size(); ++index) {
+    const Stage& stage = plan.stages[index];
+    const Node& node = network.nodes[stage.node];
+    const Value& value = plan.values[stage.node];
+    StageRecord record;
+    record.node = stage.node;
     const double begin = records ? thread_cpu_seconds() : 0;
     const auto input_of = [&](int32_t input) {
       const int32_t from = origin_of(network, input);
       return NodeValue{plan.value(from), space.of(from)};
     };
-    if (step.op == Step::Op::kReadout) {
-      write_answers(node, step.first_answer, input_of(node.inputs[0]), chunk, answers);
+    if (stage.op == Stage::Op::kReadout) {
+      write_answers(node, stage.first_answer, input_of(node.inputs[0]), chunk, answers);
       continue;
     }
-    const NodeValue made{value, space.take(step.node, bytes_of(value))};
-    if (step.op == Step::Op::kFire) {
-      fire(step, context, state, &record);
-      write_levels(answers, chunk, made, step.node);
-    } else if (step.op == Step::Op::kStore) {
+    const NodeValue made{value, space.take(stage.node, bytes_of(value))};
+    if (stage.op == Stage::Op::kFire) {
+      fire(stage, context, state, &record);
+      write_levels(answers, chunk, made, stage.node);
+    } else if (stage.op == Stage::Op::kStore) {
       int32_t* to = reinterpret_cast<int32_t*>(made.data);
       const int64_t time_stride = chunk.batch * value.shape.height * value.shape.width * value.stride;
       const Chunk once{chunk.batch, value.has_time ? chunk.timesteps : 1};
-      run_sum({plan, kernels, choice, space, once}, step.sum,
+      run_sum({plan, kernels, choice, space, once}, stage.sum,
               [&](const CurrentBlock& block, int64_t position, int64_t output) {
                 kernels.store(block, to + position * value.stride + output, time_stride, value.stride);
               },
               &record);
-    } else if (step.op == Step::Op::kProduct) {
-      run_product(plan, kernels, step, chunk, space);
-    } else if (step.op == Step::Op::kPool) {
+    } else if (stage.op == Stage::Op::kProduct) {
+      run_product(plan, kernels, stage, chunk, space);
+    } else if (stage.op == Stage::Op::kPool) {
       pool(node, input_of(node.inputs[0]), made, chunk.instants(value.has_time));
     } else {
       std::vector<NodeValue> inputs;
@@ -221,10 +221,10 @@ Carries Engine::at_rest(int64_t batch) const {
   if (batch < 0) throw std::invalid_argument("lbq: a batch of " + std::to_string(batch));
   if (batch > INT32_MAX) throw std::length_error("lbq: a batch of " + std::to_string(batch));
   Carries state{batch, std::vector<std::vector<int32_t>>(impl_->network.nodes.size())};
-  for (const Step& step : impl_->plan.steps) {
-    const Value& value = impl_->plan.values[step.node];
-    if (step.op == Step::Op::kFire)
-      state.carries[step.node].assign(batch * value.shape.height * value.shape.width * value.stride, 0);
+  for (const Stage& stage : impl_->plan.stages) {
+    const Value& value = impl_->plan.values[stage.node];
+    if (stage.op == Stage::Op::kFire)
+      state.carries[stage.node].assign(batch * value.shape.height * value.shape.width * value.stride, 0);
   }
   return state;
 }
@@ -236,7 +236,7 @@ void Engine::run(const uint8_t* inputs, int64_t batch, int32_t* answers, const R
     throw std::invalid_argument("lbq: the state is of another batch");
   if (options.timesteps < 0 || timesteps > network.timesteps)
     throw std::invalid_argument("lbq: more timesteps than the network has");
-  if (options.records && options.threads > 1) throw std::invalid_argument("lbq: steps are timed on one thread");
+  if (options.records && options.threads > 1) throw std::invalid_argument("lbq: stages are timed on one thread");
   const int64_t instants_per_chunk = std::max<int64_t>(1, kChunkValues / impl_->largest);
   const int64_t images = std::clamp<int64_t>(instants_per_chunk / timesteps, 1, kImages);
   const int64_t steps = std::min(timesteps, instants_per_chunk);

@@ -23,8 +23,8 @@ struct Carries {
   std::vector<std::vector<int32_t>> carries;  // per node; empty unless it is a neuron
 };
 
-// Time and kernel of one step of a run.
-struct StepRecord {
+// Time and kernel of one stage of a run.
+struct StageRecord {
   int32_t node = 0;
   double seconds = 0;        // CPU time of the thread
   double pair_density = -1;  // share of channel pairs with a nonzero level, in a sample of rows; -1: no synapse
@@ -36,7 +36,7 @@ struct RunOptions {
   int threads = 1;
   Carries* state = nullptr;                    // in and out; null: start at zero
   uint8_t* const* levels = nullptr;            // per node: null, or the output buffer of its levels, [T, B, C, H, W]
-  std::vector<StepRecord>* records = nullptr;  // one per step; needs one thread and at most 4 images
+  std::vector<StageRecord>* records = nullptr;  // one per stage; needs one thread and at most 4 images
 };
 
 // Immutable: any number of threads may call run() at once. The network must outlive it.

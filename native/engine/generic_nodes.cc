@@ -8,43 +8,6 @@
 namespace lbq {
 namespace {
 
-// Call seen(pixel) for every pixel of the image in an output's window.
-template <class Seen>
-void look(const Window& window, const Shape& from, int64_t row, int64_t column, Seen seen) {
-  for (int64_t i = 0; i < window.kernel[0]; ++i) {
-    const int64_t y = row * window.stride[0] - window.padding[0] + i * window.dilation[0];
-    if (y < 0 || y >= from.height) continue;
-    for (int64_t j = 0; j < window.kernel[1]; ++j) {
-      const int64_t x = column * window.stride[1] - window.padding[1] + j * window.dilation[1];
-      if (x >= 0 && x < from.width) seen(y * from.width + x);
-    }
-  }
-}
-
-}  // namespace
-
-void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants) {
-  const int64_t made = node.to.height * node.to.width, pixels = node.from.height * node.from.width;
-  const int64_t stride = to.value.stride;
-  std::vector<int64_t> found(stride);
-  for (int64_t instant = 0; instant < instants; ++instant)
-    for (int64_t place = 0; place < made; ++place) {
-      std::fill(found.begin(), found.end(), 0);
-      std::fill(found.begin(), found.begin() + node.to.channels, node.pools_max ? INT64_MIN : 0);
-      look(node.window, node.from, place / node.to.width, place % node.to.width, [&](int64_t pixel) {
-        const int64_t at = (instant * pixels + pixel) * from.value.stride;
-        for (int64_t channel = 0; channel < node.to.channels; ++channel) {
-          const int64_t value = from.at(at + channel);
-          found[channel] = node.pools_max ? std::max(found[channel], value) : found[channel] + value;
-        }
-      });
-      const int64_t at = (instant * made + place) * stride;
-      for (int64_t channel = 0; channel < stride; ++channel) to.put(at + channel, found[channel]);
-    }
-}
-
-namespace {
-
 // Call use(pointer to the numbers of a value in their own type).
 template <class Use>
 void with_numbers(const NodeValue& value, Use use) {

@@ -1,4 +1,4 @@
-// Nodes without SIMD kernels: pools, and all that have the exact kernel only.
+// Values of nodes without SIMD kernels: pools (operators/pool.cc), and all that have the exact kernel only.
 #pragma once
 
 #include "workspace.h"

@@ -162,7 +162,7 @@ inline void clear_padding(const CurrentBlock& block, const NeuronBlock& neuron, 
     }
 }
 
-template <Sums kSums, Reset kReset, bool kAfterDecay>
+template <Sums kSums, lbq_reset_mode kReset, bool kAfterDecay>
 void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
   for (int64_t position = 0; position < block.positions; ++position)
     for (int64_t output = 0; output < block.used; output += 2 * kWords) {
@@ -185,9 +185,9 @@ void fire_as(const CurrentBlock& block, const NeuronBlock& neuron) {
           store_bytes(levels + t * neuron.time_stride + h * kWords, level);
           carry[h] = membrane;
           if (kAfterDecay) continue;
-          if (kReset == Reset::kEvent) carry[h] -= reset_if_fired(membrane, first, reset_amount);
-          if (kReset == Reset::kLevel) carry[h] -= level * reset_amount;
-          if (kReset == Reset::kZero) carry[h] -= reset_if_fired(membrane, first, membrane);
+          if (kReset == LBQ_RESET_EVENT) carry[h] -= reset_if_fired(membrane, first, reset_amount);
+          if (kReset == LBQ_RESET_LEVEL) carry[h] -= level * reset_amount;
+          if (kReset == LBQ_RESET_ZERO) carry[h] -= reset_if_fired(membrane, first, membrane);
         }
       }
       if (kept)
@@ -262,19 +262,19 @@ bool fire_if_few(const CurrentBlock& block, const NeuronBlock& neuron) {
 
 bool fire_if_common(const CurrentBlock& block, const NeuronBlock& neuron) {
   if (!block.sums || block.are_int16 || neuron.carry || neuron.resets_after_decay) return false;
-  if (static_cast<Reset>(neuron.reset) != Reset::kEvent || block.num_extras > 1) return false;
+  if (neuron.reset != LBQ_RESET_EVENT || block.num_extras > 1) return false;
   if (block.num_extras == 0) return fire_if_few<false>(block, neuron);
   return block.extras[0].levels && block.extras[0].weight && fire_if_few<true>(block, neuron);
 }
 
 template <Sums kSums>
 void fire_from(const CurrentBlock& block, const NeuronBlock& neuron) {
-  if (neuron.resets_after_decay) return fire_as<kSums, Reset::kEvent, true>(block, neuron);
-  switch (static_cast<Reset>(neuron.reset)) {
-    case Reset::kEvent: return fire_as<kSums, Reset::kEvent, false>(block, neuron);
-    case Reset::kLevel: return fire_as<kSums, Reset::kLevel, false>(block, neuron);
-    case Reset::kZero: return fire_as<kSums, Reset::kZero, false>(block, neuron);
-    case Reset::kNone: return fire_as<kSums, Reset::kNone, false>(block, neuron);
+  if (neuron.resets_after_decay) return fire_as<kSums, LBQ_RESET_EVENT, true>(block, neuron);
+  switch (neuron.reset) {
+    case LBQ_RESET_EVENT: return fire_as<kSums, LBQ_RESET_EVENT, false>(block, neuron);
+    case LBQ_RESET_LEVEL: return fire_as<kSums, LBQ_RESET_LEVEL, false>(block, neuron);
+    case LBQ_RESET_ZERO: return fire_as<kSums, LBQ_RESET_ZERO, false>(block, neuron);
+    case LBQ_RESET_NONE: return fire_as<kSums, LBQ_RESET_NONE, false>(block, neuron);
   }
 }
 

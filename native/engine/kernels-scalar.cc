@@ -94,7 +94,7 @@ int32_t current(const CurrentBlock& block, int64_t t, int64_t position, int64_t 
 }
 
 void fire(const CurrentBlock& block, const NeuronBlock& neuron) {
-  const Reset reset = static_cast<Reset>(neuron.reset);
+  const lbq_reset_mode reset = neuron.reset;
   for (int64_t position = 0; position < block.positions; ++position)
     for (int64_t output = 0; output < block.outputs; ++output) {
       const int64_t place = position * neuron.position_stride + output;
@@ -108,9 +108,9 @@ void fire(const CurrentBlock& block, const NeuronBlock& neuron) {
         neuron.levels[t * neuron.time_stride + place] = static_cast<uint8_t>(level);
         carry = membrane;
         if (neuron.resets_after_decay || level == 0) continue;
-        if (reset == Reset::kEvent) carry -= reset_amount;
-        if (reset == Reset::kLevel) carry -= reset_amount * level;
-        if (reset == Reset::kZero) carry = 0;
+        if (reset == LBQ_RESET_EVENT) carry -= reset_amount;
+        if (reset == LBQ_RESET_LEVEL) carry -= reset_amount * level;
+        if (reset == LBQ_RESET_ZERO) carry = 0;
       }
       if (neuron.carry) neuron.carry[place] = carry;
     }

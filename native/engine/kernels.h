@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cost_model.h"
+#include "lbq.h"
 
 namespace lbq {
 
@@ -108,7 +109,8 @@ struct NeuronBlock {
   const int32_t* thresholds;   // [N][channels]
   const int32_t* reset_amount;  // [channels]
   int64_t channels;        // between two thresholds
-  int32_t max_level, multiplier, shift, reset;  // reset: as enum class Reset
+  int32_t max_level, multiplier, shift;
+  lbq_reset_mode reset;
   bool resets_after_decay;
   int32_t* carry;          // [positions][stride], in and out
   uint8_t* levels;         // [T][positions][stride]

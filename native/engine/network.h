@@ -6,14 +6,20 @@
 #include <string>
 #include <vector>
 
+#include "lbq.h"
+
 namespace lbq {
 
-// In the order of the table in operators.cc.
+// Every operator; `operators/` defines what it does.
+#define LBQ_OPERATORS(with)                                                                                     \
+  with(Synapse) with(Shortcut) with(Merge) with(Offset) with(Multiply) with(Matmul) with(Pool) with(Repeat)     \
+  with(Readout) with(IntegerNeuron) with(Concat) with(Slice) with(Roll) with(Rearrange) with(Upsample) with(ZeroPad)
+
 enum class Kind : uint8_t {
-  kSynapse, kShortcut, kMerge, kPool, kRepeat, kNeuron, kReadout, kConcat, kSlice, kRearrange, kUpsample, kZeroPad,
-  kOffset, kMultiply, kMatmul
+#define LBQ_KIND(name) k##name,
+  LBQ_OPERATORS(LBQ_KIND)
+#undef LBQ_KIND
 };
-enum class Reset : uint8_t { kEvent, kLevel, kZero, kNone };
 
 // One sample at one instant, channels first: features have rank 1, sequences of them rank 2. Axes beyond the rank have
 // length 1.
@@ -104,7 +110,7 @@ struct Node {
   Window window;
   bool is_linear = false;
   int64_t groups = 1;
-  int32_t weight_bits = 8;  // 4, 8 or 16; 4-bit weights use one byte each
+  int32_t weight_bits = 8;  // 4, 8 or 16, that of a shortcut; 4-bit weights use one byte each
   int64_t max_input = 0;    // synapse, shortcut: the largest input value
   Integers weight;          // synapse [O, I / groups, *kernel] or [O, I]; shortcut [C] or [1]
   Integers bias;            // none, [O], or of the output's shape; offset: of its rank, each axis as long or 1
@@ -114,7 +120,7 @@ struct Node {
   Integers thresholds, reset_amount;
   int32_t max_level = 0;
   int32_t multiplier = 0, shift = 0;  // the decay
-  Reset reset = Reset::kEvent;
+  lbq_reset_mode reset = LBQ_RESET_EVENT;
   bool resets_after_decay = false;
 
   int64_t repeats = 0;                   // repeat: the number of timesteps

@@ -33,15 +33,25 @@ struct SettingValue {
   Factors numbers;
 };
 
+// What a word stands for.
+struct Word {
+  const char* text = nullptr;
+  int64_t number = 0;
+
+  constexpr Word() = default;
+  template <class Number>
+  constexpr Word(const char* text, Number number) : text(text), number(static_cast<int64_t>(number)) {}
+};
+
 struct Setting {
   enum class Form : uint8_t { kFlag, kNumber, kList, kWord };
   const char* name = nullptr;
   Form form = Form::kFlag;
   void (*store)(Node& node, const SettingValue& value) = nullptr;
-  int64_t low = 0, high = 1;  // of every number; of a word, `high` is its last place
+  int64_t low = 0, high = 1;  // of every number
   int32_t least = 1, most = 1;  // numbers of a list
   bool is_optional = false;     // may be null
-  const char* words[4] = {};
+  Word words[4] = {};
 };
 
 // Check the range of a setting and store it in the node; throws GraphError.
@@ -57,6 +67,7 @@ struct Interval {
 
   Interval operator+(Interval other) const;
   Interval operator*(int64_t factor) const;  // not negative
+  Interval operator*(Interval other) const;
   Interval hull(Interval other) const;
   Interval with_zero() const { return hull({0, 0}); }
   bool operator==(Interval other) const { return low == other.low && high == other.high; }
@@ -105,6 +116,8 @@ struct Operator {
   void (*run)(const Node& node, const std::vector<Operand>& inputs, int64_t* output);
   Setting settings[kMaxSettings];  // the first without a name ends them
   Role roles[kMaxRoles];
+  // How many intervals its bound rule visits; null: one per input and channel.
+  int64_t (*visits)(const Node& node, int64_t timesteps) = nullptr;
 };
 
 const Operator& operator_of(Kind kind);

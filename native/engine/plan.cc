@@ -1,11 +1,11 @@
-// Builds the plan: terms with a single reader are added in the step of that reader.
+// Builds the plan: terms with a single reader are added in the stage of that reader.
 #include "plan.h"
 
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 
-#include "level_product.h"
+#include "operators/level_product.h"
 
 namespace lbq {
 
@@ -27,8 +27,8 @@ class Planner {
     describe_values();
     find_products();
     find_materialized();
-    for (int32_t node = 0; node < count(); ++node) add_step(node);
-    for (size_t step = 0; step < plan_.steps.size(); ++step) record_last_use(static_cast<int64_t>(step));
+    for (int32_t node = 0; node < count(); ++node) add_stage(node);
+    for (size_t stage = 0; stage < plan_.stages.size(); ++stage) record_last_use(static_cast<int64_t>(stage));
     check();
   }
 
@@ -46,7 +46,7 @@ class Planner {
       Value made;
       made.shape = node.to;
       made.stride = channel_stride(node.to.channels);
-      made.has_time = node.kind == Kind::kNeuron;  // what repeats give is computed once
+      made.has_time = node.kind == Kind::kIntegerNeuron;  // what repeats give is computed once
       for (int32_t input : node.inputs) made.has_time = made.has_time || value(input).has_time;
       made.are_levels = node.largest != kCurrents && node.largest <= kByte;
       plan_.values[i] = made;
@@ -84,9 +84,9 @@ class Planner {
         continue;
       }
       if (has_fast_product(network_, i)) continue;  // stored by the rearrangement that reads it
-      if (!is_current(kind) && kind != Kind::kNeuron && kind != Kind::kRepeat)
+      if (!is_current(kind) && kind != Kind::kIntegerNeuron && kind != Kind::kRepeat)
         for (int32_t input : at(i).inputs) materialize(input);
-      if (kind == Kind::kNeuron) mark_terms(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
+      if (kind == Kind::kIntegerNeuron) mark_terms(at(i).inputs[0], value(at(i).inputs[0]).has_time, false);
       if (is_materialized_[i] && is_current(kind)) mark_terms(i, value(i).has_time, true);
     }
   }
@@ -118,35 +118,35 @@ class Planner {
     for (int32_t input : here.inputs) mark_terms(input, has_time, false);
   }
 
-  void add_step(int32_t i) {
+  void add_stage(int32_t i) {
     const Node& node = at(i);
-    Step step{};
-    step.node = i;
-    if (node.kind == Kind::kNeuron) {
-      step.op = Step::Op::kFire;
-      start(step.sum, node.to, value(node.inputs[0]).has_time);
-      gather(step.sum, node.inputs[0], false);
-      pack(node, step.neuron);
+    Stage stage{};
+    stage.node = i;
+    if (node.kind == Kind::kIntegerNeuron) {
+      stage.op = Stage::Op::kFire;
+      start(stage.sum, node.to, value(node.inputs[0]).has_time);
+      gather(stage.sum, node.inputs[0], false);
+      pack(node, stage.neuron);
     } else if (node.kind == Kind::kPool) {
-      step.op = Step::Op::kPool;
+      stage.op = Stage::Op::kPool;
     } else if (node.kind == Kind::kReadout) {
-      step.op = Step::Op::kReadout;
-      step.first_answer = num_answers_;
+      stage.op = Stage::Op::kReadout;
+      stage.first_answer = num_answers_;
       num_answers_ += node.to.size();
     } else if (node.kind == Kind::kRepeat || !is_materialized_[i]) {
       return;
     } else if (is_product(i)) {
-      step.op = Step::Op::kProduct;
-      step.product = std::make_unique<LevelProduct>(network_, plan_, kernels_, plan_.product_of[i], i);
+      stage.op = Stage::Op::kProduct;
+      stage.product = std::make_unique<LevelProduct>(network_, plan_, kernels_, plan_.product_of[i], i);
     } else if (!is_current(node.kind) || is_plain(node)) {
-      step.op = Step::Op::kPlain;
+      stage.op = Stage::Op::kPlain;
     } else {
-      step.op = Step::Op::kStore;
-      start(step.sum, node.to, value(i).has_time);
-      gather(step.sum, i, true);
+      stage.op = Stage::Op::kStore;
+      start(stage.sum, node.to, value(i).has_time);
+      gather(stage.sum, i, true);
     }
-    finish(step.sum);
-    plan_.steps.push_back(std::move(step));
+    finish(stage.sum);
+    plan_.stages.push_back(std::move(stage));
   }
 
   void start(Sum& sum, const Shape& shape, bool has_time) {
@@ -237,34 +237,34 @@ class Planner {
     }
   }
 
-  // Call read(node) for every value that a step reads.
+  // Call read(node) for every value that a stage reads.
   template <class Read>
-  void for_reads(const Step& step, Read read) const {
-    if (step.product) {
-      read(step.product->left.value);
-      read(step.product->right.value);
+  void for_reads(const Stage& stage, Read read) const {
+    if (stage.product) {
+      read(stage.product->left.value);
+      read(stage.product->right.value);
     }
-    if (step.op == Step::Op::kPool || step.op == Step::Op::kReadout || step.op == Step::Op::kPlain)
-      for (int32_t input : at(step.node).inputs) read(origin(input));
-    for (const auto& synapse : step.sum.synapses) read(synapse->node_input);
-    for (const ExtraTerm& extra : step.sum.extras) read(extra.value);
+    if (stage.op == Stage::Op::kPool || stage.op == Stage::Op::kReadout || stage.op == Stage::Op::kPlain)
+      for (int32_t input : at(stage.node).inputs) read(origin(input));
+    for (const auto& synapse : stage.sum.synapses) read(synapse->node_input);
+    for (const ExtraTerm& extra : stage.sum.extras) read(extra.value);
   }
 
-  void record_last_use(int64_t step) {
-    value(plan_.steps[step].node).last_use = step;
-    for_reads(plan_.steps[step], [&](int32_t node) { value(node).last_use = step; });
+  void record_last_use(int64_t stage) {
+    value(plan_.stages[stage].node).last_use = stage;
+    for_reads(plan_.stages[stage], [&](int32_t node) { value(node).last_use = stage; });
   }
 
   // Every value is written before it is read.
   void check() const {
     std::vector<bool> is_written(count(), false);
-    for (const Step& step : plan_.steps) {
-      for_reads(step, [&](int32_t node) {
+    for (const Stage& stage : plan_.stages) {
+      for_reads(stage, [&](int32_t node) {
         if (node != kInput && !is_written[node])
-          throw std::logic_error("lbq: node " + std::to_string(step.node) + " reads node " + std::to_string(node) +
-                                 ", which no step before it writes");
+          throw std::logic_error("lbq: node " + std::to_string(stage.node) + " reads node " + std::to_string(node) +
+                                 ", which no stage before it writes");
       });
-      is_written[step.node] = step.op != Step::Op::kReadout;
+      is_written[stage.node] = stage.op != Stage::Op::kReadout;
     }
   }
 

@@ -1,5 +1,5 @@
-// An execution plan: synapses packed for an instruction set, and steps. All terms of a sum (synapses, shortcuts, biases)
-// are added in the step of the neuron or value that reads the sum.
+// An execution plan: synapses packed for an instruction set, and stages. All terms of a sum (synapses, shortcuts, biases)
+// are added in the stage of the neuron or value that reads the sum.
 #pragma once
 
 #include <atomic>
@@ -116,7 +116,7 @@ struct LevelProduct {
   std::vector<int32_t> places, place_rows;  // of every product in the memory of one instant; of whole rows, or -1
 };
 
-struct Step {
+struct Stage {
   enum class Op : uint8_t { kFire, kStore, kPlain, kProduct, kPool, kReadout } op;
   int32_t node;
   int64_t first_answer;  // kReadout: values of earlier outputs, of one sample at one instant
@@ -129,7 +129,7 @@ struct Plan {
   Plan(const Network& network, const EngineKernels& kernels);
   std::vector<Value> values;  // of every node; the last one is the input's
   std::vector<int32_t> product_of;  // per node: the fast product whose values it stores, or kInput
-  std::vector<Step> steps;
+  std::vector<Stage> stages;
   const Value& value(int32_t node) const { return node == kInput ? values.back() : values[node]; }
 };
 

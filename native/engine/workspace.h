@@ -1,4 +1,4 @@
-// The memory of one call: values between steps, lists of pairs, sums. It grows and is reused.
+// The memory of one call: values between stages, lists of pairs, sums. It grows and is reused.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace lbq {
 
-// Images and timesteps that pass through all steps together.
+// Images and timesteps that pass through all stages together.
 struct Chunk {
   int64_t batch, timesteps;
   int64_t instants(bool has_time) const { return has_time ? batch * timesteps : batch; }
@@ -47,7 +47,7 @@ struct ThreadScratch {
 struct Workspace {
   explicit Workspace(int threads) : pool(threads), scratches(threads) {}
 
-  // The buffer of a value: taken by the step that writes it, given back after the last step that reads it.
+  // The buffer of a value: taken by the stage that writes it, given back after the last stage that reads it.
   char* take(int32_t value, int64_t bytes);
   void give_back(int32_t value);
   char* of(int32_t value) { return pages[place[slot(value)]].data(); }

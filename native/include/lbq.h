@@ -20,7 +20,9 @@ typedef enum {
 
 typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
 
-typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2 } lbq_reset_mode;
+/* What a neuron loses when it emits: one step, one per level, nothing, or all of its membrane. Scans have no zero, which
+ * is a neuron of integer networks. */
+typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2, LBQ_RESET_ZERO = 3 } lbq_reset_mode;
 
 /* What is saved for the backward pass: float32 membranes, or int16 residues (ratios in 1/1024 of a step, even for
  * multiples of 1/512 and odd between them), or the currents themselves. Residues give exact levels and slopes within 1e-3;

@@ -54,9 +54,8 @@ void check_free(const std::vector<Node>& nodes) {
 void check_proof(const Network& network) {
   int64_t work = 0;
   for (const Node& node : network.nodes) {
-    const int64_t levels = node.kind == Kind::kNeuron ? node.max_level * network.timesteps : 0;
-    const int64_t visits = levels > 0 ? levels : static_cast<int64_t>(node.inputs.size());
-    work += node.kind == Kind::kRearrange ? node.to.size() : visits * node.to.channels;
+    const auto visits = operator_of(node.kind).visits;
+    work += visits ? visits(node, network.timesteps) : static_cast<int64_t>(node.inputs.size()) * node.to.channels;
   }
   require(work <= kMaxProof, LBQ_RULE_SIZE, "%" PRId64 " inputs, thresholds and timesteps to prove", work);
 }
@@ -64,7 +63,7 @@ void check_proof(const Network& network) {
 void check_types(const Network& network) {
   for (const Node& node : network.nodes) {
     const int32_t bits = node.weight_bits;
-    require(node.kind != Kind::kSynapse || (bits != 0 && (node.weight.width == 2) == (bits == 16)), LBQ_RULE_DTYPE,
+    require(node.weight.count == 0 || (bits != 0 && (node.weight.width == 2) == (bits == 16)), LBQ_RULE_DTYPE,
             "the type of %s's weights does not hold %d bits", node.path.c_str(), bits);
   }
 }

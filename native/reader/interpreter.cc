@@ -30,7 +30,7 @@ class Instant {
     for (size_t i = 0; i < values_.size(); ++i) {
       const Node& node = network_.nodes[i];
       if (!node.has_time && !is_new_image && node.kind != Kind::kReadout) continue;
-      if (node.kind == Kind::kNeuron) {
+      if (node.kind == Kind::kIntegerNeuron) {
         run_neuron(node, operands_[i][0].data, state.carries[i].data() + sample * node.to.size(), values_[i].data());
       } else {
         operator_of(node.kind).run(node, operands_[i], values_[i].data());
@@ -91,7 +91,7 @@ void run_timestep(const Network& network, const uint8_t* inputs, int64_t batch, 
 State::State(const Network& network, int64_t batch) : sums(batch * network.output_size()) {
   carries.reserve(network.nodes.size());
   for (const Node& node : network.nodes)
-    carries.emplace_back(node.kind == Kind::kNeuron ? batch * node.to.size() : 0);
+    carries.emplace_back(node.kind == Kind::kIntegerNeuron ? batch * node.to.size() : 0);
 }
 
 void State::reset() {

@@ -133,8 +133,10 @@ double read_scale(Value value) {
 }  // namespace
 
 int64_t num_bytes(Type type) {
-  const int64_t bytes[] = {1, 2, 4, 4, 8};
-  return bytes[static_cast<int>(type)];
+#define LBQ_BYTES(name, bytes) bytes,
+  const int64_t bytes_of[] = {LBQ_TYPES(LBQ_BYTES)};
+#undef LBQ_BYTES
+  return bytes_of[static_cast<int>(type)];
 }
 
 int64_t Region::num_values() const {
@@ -152,7 +154,9 @@ bool operator==(const Region& one, const Region& other) {
 }
 
 Type read_type(Value value, std::string_view owner) {
-  return static_cast<Type>(read_choice(value, {"I8", "I16", "I32", "F32", "F64"}, {"the type of a tensor", owner}));
+#define LBQ_NAME(name, bytes) #name,
+  return static_cast<Type>(read_choice(value, {LBQ_TYPES(LBQ_NAME)}, {"the type of a tensor", owner}));
+#undef LBQ_NAME
 }
 
 Manifest read_manifest(Value document) {

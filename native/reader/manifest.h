@@ -8,7 +8,14 @@
 
 namespace lbq {
 
-enum class Type : uint8_t { kI8, kI16, kI32, kF32, kF64 };
+// Types of tensors, and their bytes.
+#define LBQ_TYPES(with) with(I8, 1) with(I16, 2) with(I32, 4) with(F32, 4) with(F64, 8)
+
+enum class Type : uint8_t {
+#define LBQ_TYPE(name, bytes) k##name,
+  LBQ_TYPES(LBQ_TYPE)
+#undef LBQ_TYPE
+};
 int64_t num_bytes(Type type);
 
 // What a tensor is and where it lies, from the beginning of the payload. No dimensions: there is none.

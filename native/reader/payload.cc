@@ -100,20 +100,19 @@ void attach_tensors(Manifest& manifest, const Bundle& bundle) {
 namespace {
 
 void check_bits(const Node& node) {
-  const int32_t bits = node.kind == Kind::kShortcut ? 16 : node.weight_bits;
-  const int64_t largest = (int64_t{1} << (bits - 1)) - 1;
+  const int64_t largest = (int64_t{1} << (node.weight_bits - 1)) - 1;
   const bool fits = with_type(node.weight, [&](const auto* weights) {
     const auto [low, high] = std::minmax_element(weights, weights + node.weight.count);
     return *low >= -largest && *high <= largest;
   });
-  require(fits, LBQ_RULE_BITS, "weights of %s do not lie in their %d bits", node.path.c_str(), bits);
+  require(fits, LBQ_RULE_BITS, "weights of %s do not lie in their %d bits", node.path.c_str(), node.weight_bits);
 }
 
 }  // namespace
 
 void check_values(const Node& node) {
   if (node.weight.count > 0) check_bits(node);
-  if (node.kind == Kind::kNeuron) with_path(node, [&] { check_thresholds(node); });
+  if (node.kind == Kind::kIntegerNeuron) with_path(node, [&] { check_thresholds(node); });
 }
 
 }  // namespace lbq

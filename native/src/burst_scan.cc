@@ -19,7 +19,7 @@ bool fits_residues(const lbq_scan& scan) {
 
 bool is_valid_scan(const lbq_scan* scan, int64_t first, int64_t last) {
   if (!scan || scan->timesteps < 1 || scan->size < 0 || scan->num_steps < 1 || !scan->step) return false;
-  if (scan->max_level < 1 || scan->max_level > 255) return false;
+  if (scan->max_level < 1 || scan->max_level > 255 || scan->reset_mode > LBQ_RESET_NONE) return false;
   if (scan->current_stride != 0 && scan->current_stride != scan->size) return false;
   if (scan->size > 0 && (scan->run < 1 || scan->size % scan->run != 0)) return false;
   if (scan->run == 1 && scan->size % scan->num_steps != 0) return false;

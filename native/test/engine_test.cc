@@ -49,7 +49,7 @@ struct Oracle {
         made.push_back(x[i] * lbq::of_channel(node.weight, channel) +
                        (node.bias.count ? lbq::of_channel(node.bias, channel) : 0));
       }
-    } else if (node.kind == Kind::kNeuron) {
+    } else if (node.kind == Kind::kIntegerNeuron) {
       made = neuron(node, x);
     } else if (node.kind == Kind::kReadout) {
       if (!node.sums_over_time()) return x;
@@ -178,9 +178,9 @@ struct Oracle {
         levels[t * size + i] = level;
         carry = membrane;
         if (node.resets_after_decay || level == 0) continue;
-        if (node.reset == Reset::kEvent) carry -= reset_amount;
-        if (node.reset == Reset::kLevel) carry -= reset_amount * level;
-        if (node.reset == Reset::kZero) carry = 0;
+        if (node.reset == LBQ_RESET_EVENT) carry -= reset_amount;
+        if (node.reset == LBQ_RESET_LEVEL) carry -= reset_amount * level;
+        if (node.reset == LBQ_RESET_ZERO) carry = 0;
         checked(carry);
       }
     }
@@ -267,7 +267,7 @@ void expect_refusal(const char* what, Report& report, Change change) {
   synapse.max_input = 255;
   synapse.weight = c.keep(Longs(3 * 2 * 9, 1), 1, {3, 2, 3, 3});
   synapse.bound = {0, 5000, 16};
-  Node neuron = c.start(Kind::kNeuron, c.add_repeat(c.add(synapse)));
+  Node neuron = c.start(Kind::kIntegerNeuron, c.add_repeat(c.add(synapse)));
   neuron.thresholds = c.keep({10, 20}, 4, {2, 1});
   neuron.reset_amount = c.keep({10}, 4);
   Node shortcut = c.start(Kind::kShortcut, c.add(neuron));

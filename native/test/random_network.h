@@ -12,7 +12,6 @@ namespace {
 
 using lbq::Kind;
 using lbq::Node;
-using lbq::Reset;
 using Longs = std::vector<int64_t>;
 
 constexpr int64_t kLargest = INT32_MAX;
@@ -190,18 +189,18 @@ int32_t Case::add_pool(int32_t input) {
 }
 
 int32_t Case::add_neuron(int32_t input) {
-  Node node = start(Kind::kNeuron, input);
+  Node node = start(Kind::kIntegerNeuron, input);
   node.has_time = true;
   node.max_level = pick({1, 2, 5, 5, 15, 40, 255});
   node.shift = pick({0, 1, 4, 8});
   node.multiplier = static_cast<int32_t>(between(0, int64_t{1} << node.shift));
-  node.reset = pick({Reset::kEvent, Reset::kLevel, Reset::kZero, Reset::kNone});
+  node.reset = pick({LBQ_RESET_EVENT, LBQ_RESET_LEVEL, LBQ_RESET_ZERO, LBQ_RESET_NONE});
   const int64_t step = pick<int64_t>({1, 40, 700, 20000});
   const bool is_shared = chance(3);
   const int64_t channels = is_shared ? 1 : node.to.channels;
   if (chance(4)) {
     node.resets_after_decay = true;
-    node.reset = Reset::kEvent;
+    node.reset = LBQ_RESET_EVENT;
     node.max_level = 1;
   }
   Longs thresholds(node.max_level * channels), reset_amount(channels);
@@ -380,7 +379,7 @@ Case Case::longer_than_one_chunk(int64_t batch) {
   shortcut.max_input = 255;
   shortcut.weight = c.keep({1}, 2);
   shortcut.bound = {0, 255, 16};
-  Node neuron = c.start(Kind::kNeuron, c.add(shortcut));
+  Node neuron = c.start(Kind::kIntegerNeuron, c.add(shortcut));
   neuron.multiplier = 1;
   neuron.thresholds = c.keep({300}, 4, {1, 1});  // one frame never reaches it
   neuron.reset_amount = c.keep({300}, 4);
@@ -402,7 +401,7 @@ Case Case::as_large_as_allowed() {
   shortcut.max_input = 255;
   shortcut.weight = c.keep({1}, 2);
   shortcut.bound = {0, 255, 16};
-  Node neuron = c.start(Kind::kNeuron, c.add_repeat(c.add(shortcut)));
+  Node neuron = c.start(Kind::kIntegerNeuron, c.add_repeat(c.add(shortcut)));
   neuron.multiplier = 1;
   neuron.thresholds = c.keep({1, 2, 3, 4, 5, 6, 7, 8}, 4, {8, 1});
   neuron.reset_amount = c.keep({1}, 4);

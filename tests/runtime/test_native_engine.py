@@ -100,10 +100,10 @@ def test_networks_made_in_inference_mode_run():
 
 def test_every_synapse_and_neuron_is_timed():
     net, inputs = integer_network(4)
-    times = NativeEngine(net).time_steps(inputs[:, :2] if net.takes_frames else inputs[:2])
-    assert {path for path, _ in net.neurons()} <= {step.path for step in times}
-    assert all(0 <= step.pair_density <= 1 for step in times if step.pair_density is not None)
-    assert any(step.pair_density is not None for step in times)
+    times = NativeEngine(net).time_stages(inputs[:, :2] if net.takes_frames else inputs[:2])
+    assert {path for path, _ in net.neurons()} <= {stage.path for stage in times}
+    assert all(0 <= stage.pair_density <= 1 for stage in times if stage.pair_density is not None)
+    assert any(stage.pair_density is not None for stage in times)
 
 
 def test_an_empty_batch_has_no_answers():
@@ -299,7 +299,7 @@ def test_the_limit_is_products_over_the_least_time(monkeypatch):
     def timed(engine, inputs):
         return [SimpleNamespace(seconds=0.001), SimpleNamespace(seconds=next(seconds))]
 
-    monkeypatch.setattr(native_engine.NativeEngine, "time_steps", timed)
+    monkeypatch.setattr(native_engine.NativeEngine, "time_stages", timed)
     side, channels = native_engine.IDEAL_SIDE, native_engine.IDEAL_CHANNELS
     products = (side * channels * 3) ** 2
     assert native_engine.measure_limit("scalar", rounds=3) == products / 2.0

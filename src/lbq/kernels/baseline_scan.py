@@ -5,7 +5,7 @@ backward, which recomputes the membranes. Channels first and channels last both 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -19,15 +19,8 @@ from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
 Baseline = Literal[
     "binary", "hard reset", "ternary", "original ternary", "integer", "multi-level", "mixed"
 ]
-_NEURONS = {
-    "binary": 0,
-    "hard reset": 1,
-    "ternary": 2,
-    "original ternary": 3,
-    "integer": 4,
-    "multi-level": 5,
-    "mixed": 6,
-}
+_NEURONS = {neuron: number for number, neuron in enumerate(get_args(Baseline))}
+"""As ``lbq_baseline`` in ``lbq.h`` numbers them."""
 
 
 @dataclass(frozen=True, kw_only=True)

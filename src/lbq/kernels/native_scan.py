@@ -10,7 +10,7 @@ import logging
 from functools import cache
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -26,10 +26,12 @@ from lbq.kernels.scan_interface import (
     match_layout,
     require_layout,
 )
+from lbq.types import ResetMode
 
 _log = logging.getLogger(__name__)
 
-RESET_MODES = {"event": 0, "level": 1, "none": 2}
+RESET_MODES = {mode: number for number, mode in enumerate(get_args(ResetMode))}
+"""As ``lbq_reset_mode`` in ``lbq.h`` numbers them."""
 DTYPES = (torch.float32, torch.bfloat16)
 OPERATORS = ("burst_forward", "burst_backward", "baseline_forward", "baseline_backward")
 HOW_TO_BUILD = (

@@ -153,12 +153,12 @@ def _setting(name: str, value: int | str | tuple[int, ...] | None) -> _Setting:
 Choice = Literal["measured", "events", "dense"]
 CHOICES: tuple[Choice, ...] = ("measured", "events", "dense")
 MAX_TIMED_IMAGES = 4
-"""Largest batch whose steps can be timed."""
+"""Largest batch whose stages can be timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTime:
-    """Time of one step of the engine."""
+class StageTime:
+    """Time of one stage of the engine."""
 
     path: str
     seconds: float
@@ -248,12 +248,12 @@ class NativeEngine:
         """
         return self._run(inputs, carries, timesteps, threads, watch, None)
 
-    def time_steps(self, inputs: Tensor) -> list[StepTime]:
-        """Run at most four images on one thread and return the time of every step."""
+    def time_stages(self, inputs: Tensor) -> list[StageTime]:
+        """Run at most four images on one thread and return the time of every stage."""
         records = (_Record * len(self._paths))()
         self._run(inputs, None, None, 1, None, records)
         return [
-            StepTime(
+            StageTime(
                 path=self._paths[record.node],
                 seconds=record.seconds,
                 pair_density=record.pair_density if record.pair_density >= 0 else None,
@@ -279,7 +279,7 @@ class NativeEngine:
         timesteps = self._timesteps(inputs, timesteps, carries)
         if records is not None and batch > MAX_TIMED_IMAGES:
             raise ParameterError(
-                f"steps are timed for at most {MAX_TIMED_IMAGES} images, got {batch}"
+                f"stages are timed for at most {MAX_TIMED_IMAGES} images, got {batch}"
             )
         if carries is not None and (carries.engine is not self or carries.batch != batch):
             raise ParameterError(
@@ -403,7 +403,7 @@ IDEAL_CHANNELS, IDEAL_SIDE = 256, 14
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTime:
-    """Time of one step of the engine: all sums before a neuron, and the neuron."""
+    """Time of one stage of the engine: all sums before a neuron, and the neuron."""
 
     path: str
     seconds: float
@@ -454,13 +454,13 @@ def time_layers(
     """
     network.check_input(inputs)
     engine = NativeEngine(network, choice=choice, isa=isa)
-    runs = [engine.time_steps(inputs) for _ in range(1 + rounds)][1:]  # the first allocates
+    runs = [engine.time_stages(inputs) for _ in range(1 + rounds)][1:]  # the first allocates
     batch = inputs.shape[1] if network.takes_frames else len(inputs)
-    products = products_of_steps(network, {step.path for step in runs[0]})
+    products = products_of_stages(network, {stage.path for stage in runs[0]})
     layers = tuple(
         LayerTime(
             path=last.path,
-            seconds=min(step.seconds for step in (*others, last)),
+            seconds=min(stage.seconds for stage in (*others, last)),
             kernel="plain" if last.pair_density is None else ("events", "dense")[last.is_dense],
             pair_density=last.pair_density,
             products=batch * products[last.path],
@@ -470,24 +470,24 @@ def time_layers(
     return NetworkTime(isa=engine.isa, limit=measure_limit(engine.isa, rounds), layers=layers)
 
 
-def products_of_steps(network: LoweredNetwork, steps: Iterable[str]) -> dict[str, int]:
-    """Count the multiplications of a dense engine in each of these steps, for one sample.
+def products_of_stages(network: LoweredNetwork, stages: Iterable[str]) -> dict[str, int]:
+    """Count the multiplications of a dense engine in each of these stages, for one sample.
 
-    A synapse that is no step of its own belongs to the step of its only reader.
+    A synapse that is no stage of its own belongs to the stage of its only reader.
     """
     values = network.values()
     reader = {name: ref.path for ref in network.plan for name in ref.inputs}
-    counts = dict.fromkeys(steps, 0)
+    counts = dict.fromkeys(stages, 0)
     for ref, node in network.nodes():
         if not isinstance(node, Synapse):
             continue
         value = values[ref.path]
         instants = network.timesteps if value.has_time else 1
-        step = ref.path
-        while step not in counts:
-            step = reader[step]
+        stage = ref.path
+        while stage not in counts:
+            stage = reader[stage]
         positions = value.size // value.shape[0]
-        counts[step] += instants * positions * node.weight.numel()
+        counts[stage] += instants * positions * node.weight.numel()
     return counts
 
 
@@ -496,9 +496,9 @@ def measure_limit(isa: str, rounds: int = 20) -> float:
     network = ideal_network()
     engine = NativeEngine(network, choice="dense", isa=isa)
     inputs = torch.ones(1, 1, 1, IDEAL_SIDE, IDEAL_SIDE, dtype=torch.uint8)
-    times = [engine.time_steps(inputs)[-1] for _ in range(1 + rounds)]
-    products = products_of_steps(network, ["neuron", "ideal"])["ideal"]
-    return products / min(step.seconds for step in times)
+    times = [engine.time_stages(inputs)[-1] for _ in range(1 + rounds)]
+    products = products_of_stages(network, ["neuron", "ideal"])["ideal"]
+    return products / min(stage.seconds for stage in times)
 
 
 def ideal_network() -> LoweredNetwork:

@@ -12,7 +12,8 @@ struct window {
 SHIFT = """struct neuron {
     int32_t channels, positions, levels, thresholds_differ, resets_differ;
     int32_t multiplier, shift;
-    int32_t reset; /* 0: once, 1: once per level, 2: never, 3: to zero, 4: once, after the decay */
+    int32_t reset; /* once, once per level, never, to zero */
+    int32_t resets_after_decay;
 };
 
 /* Shift to the right, rounding down: C leaves negative numbers open. */
@@ -200,7 +201,7 @@ KERNELS = {
             const int32_t before = carry ? *carry : 0;
             int32_t membrane = shift_down(before * s->multiplier, s->shift) + *currents++;
             int32_t level = 0;
-            if (s->reset == 4 && before >= reached[0]) {
+            if (s->resets_after_decay && before >= reached[0]) {
                 membrane -= reset;
             }
             while (level < s->levels && membrane >= reached[level]) {
@@ -208,10 +209,12 @@ KERNELS = {
             }
             *levels++ = (Y)level;
             if (carry) {
-                if (level > 0 && s->reset == 3) {
+                if (level == 0 || s->resets_after_decay) {
+                    /* nothing is removed now */
+                } else if (s->reset == RESET_ZERO) {
                     membrane = 0;
-                } else if (level > 0 && s->reset < 2) {
-                    membrane -= reset * (s->reset == 0 ? 1 : level);
+                } else if (s->reset != RESET_NONE) {
+                    membrane -= reset * (s->reset == RESET_EVENT ? 1 : level);
                 }
                 *carry++ = (W)membrane;
             }

@@ -36,6 +36,7 @@ from lbq.graph.operators import (
     Upsample,
     ZeroPad,
 )
+from lbq.graph.operators.level_neuron import RESETS
 
 TYPES = {
     "uint8_t": (0, 2**8 - 1),
@@ -44,7 +45,6 @@ TYPES = {
 }
 """Types of values and their ranges, narrowest first."""
 BYTES = {"uint8_t": 1, "int8_t": 1, "int16_t": 2, "int32_t": 4}
-_MODES = ("event", "level", "none", "zero")
 
 
 def narrowest(low: int, high: int) -> str:
@@ -272,7 +272,6 @@ class _Writer:
             carry = f"carry_{number}"
             self.carries.append((kind, carry, value.size))
             self.carry_bytes += BYTES[kind] * value.size
-        mode = 4 if node.resets_after_decay else _MODES.index(node.reset)
         numbers = [
             value.shape[0],
             value.size // value.shape[0],
@@ -281,7 +280,8 @@ class _Writer:
             int(node.reset_amount.numel() > 1),
             node.multiplier,
             node.shift,
-            mode,
+            f"RESET_{node.reset.upper()}",
+            int(node.resets_after_decay),
         ]
         shape = ", ".join(map(str, numbers))
         self.constants.append(f"static const struct neuron neuron_{number} = {{{shape}}};\n")
@@ -492,7 +492,9 @@ void {prefix}_step(const uint8_t *frame, int32_t t, int32_t *logits);
 """
     joined = "\n".join(writer.kernels.values())
     source += WINDOW if "struct window" in joined else ""
-    source += SHIFT if "struct neuron" in joined else ""
+    if "struct neuron" in joined:
+        resets = ", ".join(f"RESET_{mode.upper()}" for mode in RESETS)
+        source += f"enum {{ {resets} }};\n{SHIFT}"
     source += joined + "\n" + "\n".join(writer.constants) + "\n"
     if arena:
         source += "static struct {\n" + "\n".join(arena) + "\n} arena;\n"

@@ -26,6 +26,7 @@ from lbq.graph.operators import (
     Shortcut,
     Synapse,
 )
+from lbq.graph.operators.level_neuron import RESETS
 from lbq.runtime.run import run_network
 
 VARIANTS = ("unary", "planes", "powers")
@@ -99,7 +100,6 @@ _KEYWORDS = frozenset(
     """.split()  # noqa: SIM905
 )
 """Of SystemVerilog (IEEE 1800-2017), which has those of Verilog-2005."""
-_RESETS = ("event", "level", "none", "zero")
 _OPS = {"end": 0, "start": 1, "synapse": 2, "neuron": 3, "pool": 4, "add": 5, "read": 6}
 
 
@@ -294,7 +294,7 @@ class _Design:
             "resets_differ": int(node.reset_amount.numel() > 1),
             "multiplier": node.multiplier,
             "shift": node.shift,
-            "reset_mode": _RESETS.index(node.reset),
+            "reset_mode": RESETS.index(node.reset),
             "positions": size // shape[0],
         }
 
@@ -342,6 +342,7 @@ class _Design:
             f"{letter}W": self.widths[memory]
             for letter, memory in zip("WBTR", self.memories, strict=True)
         }
+        words |= {f"RESET_{mode.upper()}": number for number, mode in enumerate(RESETS)}
         words |= {
             "PA": _address(len(self.program) + 1),
             "XA": max(1, places.bit_length() + 1),

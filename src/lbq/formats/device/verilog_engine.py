@@ -216,11 +216,11 @@ module @NAME@ #(
     wire signed [@AW@-1:0] term = is_unary ? wide_weight : wide_weight <<< lowest;
     wire [@LW@-1:0] rest_next = is_unary ? rest - 1 : is_single ? {@LW@{1'b0}} : rest & (rest - 1);
 
-    wire [@LW@-1:0] units = reset_mode == 0 ? {{@LW@-1{1'b0}}, level != 0} :
-                            reset_mode == 1 ? level : {@LW@{1'b0}};
+    wire [@LW@-1:0] units = reset_mode == @RESET_EVENT@ ? {{@LW@-1{1'b0}}, level != 0} :
+                            reset_mode == @RESET_LEVEL@ ? level : {@LW@{1'b0}};
     wire signed [@MW@-1:0] reset_total = @RESET_M@ * @UNITS_M@;
     wire signed [@MW@-1:0] after =
-        (reset_mode == 3 && level != 0) ? {@MW@{1'b0}} : membrane - reset_total;
+        (reset_mode == @RESET_ZERO@ && level != 0) ? {@MW@{1'b0}} : membrane - reset_total;
 
     always @* level_at = op == OP_SYNAPSE ? scan_at : pool_at[@LA@-1:0];
 

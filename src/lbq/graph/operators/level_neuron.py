@@ -1,7 +1,7 @@
 """Neurons of lowered networks: currents in, integer levels out."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from lbq.graph.operators.operator_base import (
 from lbq.graph.operators.synapse import per_channel
 from lbq.neurons.neuron import Neuron
 from lbq.ranges import Range
+from lbq.types import ResetMode
 
 MAX_LEVEL = 255
 """Levels are bytes."""
@@ -31,8 +32,10 @@ _MAX_SIGNED = 127
 """Signed levels are int8."""
 _UNBOUNDED = 2**62
 
-NodeReset = Literal["event", "level", "none", "zero"]
+NodeReset = Literal[ResetMode, "zero"]
 """As a neuron's reset mode; "zero" sets the membrane of a neuron that emitted to zero."""
+RESETS: tuple[NodeReset, ...] = get_args(NodeReset)
+"""By their numbers, those of ``lbq_reset_mode`` in ``lbq.h``."""
 
 
 class LevelNeuron(Operator, Neuron):

@@ -1,4 +1,4 @@
-#include "sum_step.h"
+#include "sum_stage.h"
 
 #include <algorithm>
 #include <cstring>
@@ -341,7 +341,7 @@ void run_epilogue(const SumContext& context, const Sum& sum, const Region& regio
 
 }  // namespace
 
-void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, StepRecord* record) {
+void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, StageRecord* record) {
   const size_t num_synapses = sum.synapses.size();
   Workspace& space = context.space;
   if (space.lists.size() < num_synapses) space.lists.resize(num_synapses);

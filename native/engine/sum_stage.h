@@ -20,6 +20,6 @@ struct SumContext {
 // outputs from `output` on.
 using Epilogue = std::function<void(const CurrentBlock& block, int64_t position, int64_t output)>;
 
-void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, StepRecord* record);
+void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, StageRecord* record);
 
 }  // namespace lbq

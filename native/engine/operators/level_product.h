@@ -9,6 +9,6 @@ namespace lbq {
 // Whether a product has this kernel: its operands fit 16 bits.
 bool has_fast_product(const Network& network, int32_t node);
 
-void run_product(const Plan& plan, const EngineKernels& kernels, const Step& step, const Chunk& chunk, Workspace& space);
+void run_product(const Plan& plan, const EngineKernels& kernels, const Stage& stage, const Chunk& chunk, Workspace& space);
 
 }  // namespace lbq

@@ -1,4 +1,4 @@
-#include "level_product.h"
+#include "operators/level_product.h"
 
 #include <algorithm>
 #include <cstring>
@@ -171,12 +171,12 @@ void store_sums(const LevelProduct& product, const int32_t* sums, int64_t group,
 
 }  // namespace
 
-void run_product(const Plan& plan, const EngineKernels& kernels, const Step& step, const Chunk& chunk, Workspace& space) {
-  const LevelProduct& product = *step.product;
-  const Value& value = plan.value(step.node);
+void run_product(const Plan& plan, const EngineKernels& kernels, const Stage& stage, const Chunk& chunk, Workspace& space) {
+  const LevelProduct& product = *stage.product;
+  const Value& value = plan.value(stage.node);
   const int64_t instants = chunk.instants(value.has_time), bytes = value.are_levels ? 1 : 4;
   const int64_t instant_bytes = value.shape.height * value.shape.width * value.stride * bytes;
-  char* const made = space.of(step.node);
+  char* const made = space.of(stage.node);
   std::memset(made, 0, instants * instant_bytes);
   const int64_t outputs = product.outputs, row_bytes = 4 * outputs;
   space.pool.parallel_for(instants * product.groups, [&](int64_t task, int worker) {
