@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import tiny_recipe
 
 import lbq
 from lbq.data import open_data
@@ -39,8 +40,8 @@ def test_a_record_covers_the_whole_test_set(name):
 
 
 @pytest.fixture
-def counted(tiny, tmp_path):
-    recipe = tiny.tiny_recipe()
+def counted(tmp_path):
+    recipe = tiny_recipe()
     recipe = replace(recipe, data=replace(recipe.data, limit_test=150))
     data = open_data(recipe.data, tmp_path)
     torch.manual_seed(0)

@@ -21,7 +21,7 @@ from lbq.train.recipe import Recipe, recipe_from_document
 POCKET = "pocket-cifar10"
 """The paper's ResNet-20 at an eighth of its width."""
 WIDTH = 0.125
-ANN = Path(__file__).parents[1] / "results" / "training" / "pocket-ann"
+ANN = Path(__file__).parents[3] / "results" / "training" / "pocket-ann"
 
 
 class Trained(NamedTuple):

@@ -27,7 +27,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from trained_network import ann_recipe, trained_ann
 
 import lbq
 from lbq.cli.samples import open_samples, sample_batches
@@ -46,6 +45,7 @@ from lbq.train.recipe import Recipe
 from lbq.train.recipes import pocket_budget
 from lbq_paper.experiments import ABLATION, LBQ, study_recipe
 from lbq_paper.measure import measure
+from lbq_paper.trained_network import ann_recipe, trained_ann
 
 TUNING_LR = {"cells": 0.05, "pocket": 0.02}
 RAMP = 0.25

@@ -14,7 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from budget_page import (
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lbq.analysis.figures import COLOURS, STYLE, save_figure
+from lbq.pretrained import load_pretrained, pretrained_record
+from lbq_paper.budget_page import (
     ANN,
     BUDGETED,
     BUDGETED_RECORD,
@@ -29,12 +35,6 @@ from budget_page import (
     table,
     tuned,
 )
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from lbq.analysis.figures import COLOURS, STYLE, save_figure
-from lbq.pretrained import load_pretrained, pretrained_record
 from lbq_paper.experiments import full_size_experiments
 
 README, FRONT_PAGE = ROOT / "README.md", ROOT / "docs" / "index.md"

@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tiny import tiny_recipe
 
 from lbq.config_io import to_document
 from lbq.errors import RunError
@@ -16,10 +17,10 @@ OPTIONS = RunOptions(device="cpu", threads=1, log_every=2)
 
 
 @pytest.fixture
-def experiment(tiny):
+def experiment():
     """As small experiments are trained: bf16, channels last, fused."""
     model = ModelConfig(width=1 / 64, blocks=(1, 1, 1), timesteps=2, fused=True)
-    recipe = tiny.tiny_recipe(model=model, epochs=2, precision="bf16", channels_last=True)
+    recipe = tiny_recipe(model=model, epochs=2, precision="bf16", channels_last=True)
     return Experiment(entries=("open/tiny",), method="tiny", recipe=recipe, size="pocket")
 
 

@@ -17,7 +17,7 @@ import lbq
 from lbq import data
 from lbq import functional as lbqf
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[3] / "docs" / "figures"
 BLUE, RED, GREY, GREEN = "#3b6ea5", "#c0504d", "#8a8a8a", "#5b8c5a"
 STYLE = {
     "font.size": 9,

@@ -1,7 +1,8 @@
 import math
 
-import inference_page
 import pytest
+
+from lbq_paper import inference_page
 
 
 def test_the_committed_page_is_what_the_records_generate():

@@ -1,7 +1,8 @@
 import json
 
 import pytest
-import readme_figures
+
+from lbq_paper import readme_figures
 
 
 def test_readme_and_front_page_say_what_the_records_say():

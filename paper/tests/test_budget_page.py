@@ -1,4 +1,4 @@
-import budget_page
+from lbq_paper import budget_page
 
 
 def test_the_page_is_what_the_records_generate():

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from lbq.analysis.figures import COLOURS, STYLE, save_figure
 from lbq_paper.experiments import describe_pocket
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 PAGE, FIGURE = ROOT / "docs" / "budget.md", ROOT / "docs" / "figures" / "budget.svg"
 BUDGETED_RECORD = ROOT / "benchmarks" / "results" / "budgeted.json"
 ISAS = {"avx2": "AVX2", "avx512": "AVX-512", "avx512vnni": "AVX-512 VNNI"}

@@ -13,9 +13,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from budget_search import pocket_recipe
-from trained_network import ANN
-
 from lbq.adapters.run_record import machine_name
 from lbq.config_io import to_document
 from lbq.pretrained import pretrained_record
@@ -23,6 +20,8 @@ from lbq.pretrained.loading import FOLDER
 from lbq.train import CostConfig
 from lbq.train.provenance import provenance
 from lbq.train.recipe import recipe_from_document
+from lbq_paper.budget_search import pocket_recipe
+from lbq_paper.trained_network import ANN
 
 
 def main() -> None:

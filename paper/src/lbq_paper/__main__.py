@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return commands[argv[0]](argv[1:])
     except LBQError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"error: {error}", file=sys.stderr)
         return 1
 
 
@@ -235,7 +235,7 @@ def _open(folder: Path) -> Results:
 
 
 def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 -- this is the command line
+    print(text, flush=True)
 
 
 if __name__ == "__main__":

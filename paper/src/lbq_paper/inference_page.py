@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from lbq.analysis.figures import COLOURS, MARKERS, STYLE, WIDE, save_figure
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "engine-speed.md"
 FIGURE = ROOT / "docs" / "figures" / "crossing.svg"
 

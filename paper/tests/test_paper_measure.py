@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from tiny import tiny_recipe
 
 import lbq
 from lbq.analysis.layer_stats import LevelCounts
@@ -11,9 +12,9 @@ from lbq_paper.measure import levels_of, measure
 
 
 @pytest.fixture
-def measured(tiny, tmp_path):
+def measured(tmp_path):
     def run(neuron, **options):
-        recipe = tiny.tiny_recipe(
+        recipe = tiny_recipe(
             model=ModelConfig(width=1 / 64, blocks=(1, 1, 1), timesteps=2, neuron=neuron), **options
         )
         data = open_data(recipe.data, tmp_path)
