@@ -19,7 +19,7 @@ every_network = pytest.mark.parametrize("name", pretrained_names())
 @every_network
 @pytest.mark.skipif("LBQ_DATA" not in os.environ, reason="real images: set LBQ_DATA")
 def test_a_stored_network_counts_what_its_record_says_to_the_last_digit(name):
-    # The first few of 10,000: all of them take minutes (benchmarks/record_exact.py).
+    # The first few of 10,000: all of them take minutes (lbq_paper.record_exact).
     recorded = pretrained_record(name)["exact"]
     few = recorded["after"][0]
     source = str(Path(os.environ["LBQ_DATA"]) / "cifar10")

@@ -12,7 +12,7 @@ def test_the_committed_page_is_what_the_records_generate():
     second = inference_page.second_machine()
     written = inference_page.page(inference_page.records("inference"), sweep, growth, second)
     assert inference_page.PAGE.read_text() == written, (
-        "write it again: python benchmarks/inference_page.py"
+        "write it again: python -m lbq_paper.inference_page"
     )
 
 

@@ -7,7 +7,7 @@ from lbq_paper import readme_figures
 
 def test_readme_and_front_page_say_what_the_records_say():
     assert list(readme_figures.differences()) == [], (
-        "write them again: python benchmarks/readme_figures.py"
+        "write them again: python -m lbq_paper.readme_figures"
     )
 
 

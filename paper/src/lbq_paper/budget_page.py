@@ -1,6 +1,6 @@
 """The page on accuracy against cost, and its figure, from records.
 
-    python benchmarks/budget_page.py        writes docs/budget.md and its figure again
+    python -m lbq_paper.budget_page        writes docs/budget.md and its figure again
 
 Records: ``results/budget`` (budget_search.py), ``results/pocket`` (lbq_paper's small experiments),
 ``benchmarks/results/budgeted.json`` (bench_budgeted.py: times, accuracies in integers, energy).
@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lbq.analysis.figures import COLOURS, STYLE, save_figure
+from lbq_paper.checkout import ROOT
 from lbq_paper.experiments import describe_pocket
 
-ROOT = Path(__file__).parents[3]
 PAGE, FIGURE = ROOT / "docs" / "budget.md", ROOT / "docs" / "figures" / "budget.svg"
 BUDGETED_RECORD = ROOT / "benchmarks" / "results" / "budgeted.json"
 ISAS = {"avx2": "AVX2", "avx512": "AVX-512", "avx512vnni": "AVX-512 VNNI"}
@@ -73,7 +73,7 @@ UNITS = {"hoyer": "weight", "planes": "weight", "shift": "by", "levels": "N ="}
 
 TEXT = """# Trained to a budget, beside the ANN
 
-Written by `benchmarks/budget_page.py` from records. How to do it: [make it
+Written by `lbq_paper.budget_page` from records. How to do it: [make it
 cheaper](how-to/make-it-cheaper.md).
 
 ![Accuracy against cost](figures/budget.svg)
@@ -139,8 +139,8 @@ CPU.
   of the engine's time, neurons a fifth. Layers of 16 channels fill half of a register tile, so that
   each product needs a load of its own.
 
-Commands: `python benchmarks/budget_search.py cells --seeds 0 1 2 --epochs 4 --shares 0.69`,
-`python benchmarks/budget_search.py pocket --epochs 6 --lr 0.02`, `python
+Commands: `python -m lbq_paper.budget_search cells --seeds 0 1 2 --epochs 4 --shares 0.69`,
+`python -m lbq_paper.budget_search pocket --epochs 6 --lr 0.02`, `python
 benchmarks/bench_budgeted.py --isas avx2 avx512 avx512vnni`.
 """
 
@@ -286,7 +286,8 @@ def time_rows(times: dict[str, Any]) -> Iterator[list[str]]:
     """Yield milliseconds per image on every instruction set, batch 1 and 64."""
     batches = list(times[next(iter(times))])
     names = {ENGINE: f"`{BUDGETED}`, engine", PLAIN: f"`{PLAIN}`, engine"}
-    for row in times[next(iter(times))][batches[0]]:
+    rows: dict[str, Any] = times[next(iter(times))][batches[0]]
+    for row in rows:
         values = [per_image(times, isa, batch, row) for isa in times for batch in batches]
         yield [names.get(row, row), *(f"{value:.2f}" for value in values)]
 

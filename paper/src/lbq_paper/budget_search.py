@@ -1,7 +1,7 @@
 r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations.
 
-    python benchmarks/budget_search.py cells --data $LBQ_DATA/cifar10 --seeds 0 1 2
-    python benchmarks/budget_search.py pocket --data $LBQ_DATA/cifar10 --only distil-popcount-0.5
+    python -m lbq_paper.budget_search cells --data $LBQ_DATA/cifar10 --seeds 0 1 2
+    python -m lbq_paper.budget_search pocket --data $LBQ_DATA/cifar10 --only distil-popcount-0.5
 
 ``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes
 it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step,
@@ -20,7 +20,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -63,7 +63,7 @@ class Watched:
         self.steps: dict[str, Callable[[], Tensor]] = {}
         for path, neuron in named_neurons(model):
             neuron.output.register_forward_hook(partial(self._keep, path))
-            self.steps[path] = neuron.step  # pyright: ignore[reportAttributeAccessIssue]
+            self.steps[path] = cast(Callable[[], Tensor], neuron.step)
 
     def _keep(self, path: str, module: nn.Module, args: Any, bursts: Tensor) -> None:
         self.bursts[path] = bursts
@@ -100,6 +100,10 @@ def cost_of(model: nn.Module, images: Tensor, table: Any = "popcount") -> float:
 def _nothing(done: float) -> float:
     del done
     return 0.0
+
+
+def _rising(of_bursts: Callable[[], Tensor], weight: float) -> Callable[[float], Tensor]:
+    return lambda done: weight * min(1.0, done / RAMP) * of_bursts()
 
 
 def tune(
@@ -264,16 +268,17 @@ def shift_currents(model: nn.Module, shift: float) -> None:
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     steps = [neuron.step().mean() for _, neuron in named_neurons(model)]  # pyright: ignore
     for norm in norms:
-        norm.bias -= shift * torch.stack(steps).mean()
+        norm.bias.sub_(shift * torch.stack(steps).mean())
 
 
 def with_powers(model: nn.Module) -> nn.Module:
     """Give every neuron the levels 0, 1, 2, 4."""
-    for path, neuron in list(named_neurons(model)):
+    neurons: list[tuple[str, Any]] = list(named_neurons(model))
+    for path, neuron in neurons:
         other = lbq.BurstLIF(
             4,
             step=deepcopy(neuron.step),
-            decay=neuron.decay().item(),  # pyright: ignore[reportCallIssue]
+            decay=neuron.decay().item(),
             surrogate=deepcopy(neuron.surrogate),
             level_set="powers",
         )
@@ -361,10 +366,7 @@ def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) 
             term = budget_term(model, images[:1], tables, costs, options.weight)
         if "of_bursts" in way:
             watched = Watched(model)
-            of_bursts = getattr(watched, way["of_bursts"])
-
-            def term(done: float) -> Tensor:
-                return way["weight"] * min(1.0, done / RAMP) * of_bursts()
+            term = _rising(getattr(watched, way["of_bursts"]), way["weight"])
 
         if way.get("epochs", options.epochs):
             only = way.get("only", "")
@@ -487,7 +489,7 @@ def _start_from_ann(seed: int, options: argparse.Namespace) -> tuple[nn.Module, 
 
 def main() -> None:
     """Run what is asked for; print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("size", choices=TUNING_LR)
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, default=Path("results/budget"))

@@ -1,6 +1,6 @@
 r"""Accuracy of ``lbq.from_ann`` before and after one epoch of fine-tuning.
 
-    python benchmarks/from_ann.py results/training/pocket-ann --data $LBQ_DATA/cifar10 \
+    python -m lbq_paper.from_ann results/training/pocket-ann --data $LBQ_DATA/cifar10 \
         --out results/from-ann.json
 
 reads the record ``pocket-ann.json`` and the weights ``pocket-ann.safetensors`` beside it, turns the
@@ -10,6 +10,7 @@ ReLUs into neurons with 256 training images, and evaluates on the whole test set
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -33,7 +34,7 @@ CALIBRATION = 256
 """Training images for choosing steps and biases."""
 FINE_TUNING = OptimConfig(lr=0.02)
 """A tenth of the learning rate that the network was trained with, falling to zero by a cosine."""
-FORMS = {
+FORMS: dict[str, dict[str, Any]] = {
     "T=1": {"timesteps": 1},
     "T=2": {"timesteps": 2},
     "T=1, a step per channel": {"timesteps": 1, "per_channel": True},
@@ -44,7 +45,8 @@ TUNED = ("T=1", "T=2")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Evaluate every form, and fine-tune some."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", type=Path, help="record and weights, without their suffixes")
     parser.add_argument("--data", required=True)
     parser.add_argument("--images", type=int, help="test images; all by default")
@@ -86,7 +88,7 @@ def main() -> None:
 
 def _accuracy(model: nn.Module, data: Data, images: int | None) -> float:
     """Evaluate in bf16 and channels last, as the recipe's own evaluation does."""
-    model = model.to(memory_format=torch.channels_last).eval()
+    model = model.to(memory_format=torch.channels_last).eval()  # pyright: ignore[reportCallIssue]
 
     @torch.no_grad()
     def answer(inputs: Tensor) -> Tensor:
@@ -98,7 +100,7 @@ def _accuracy(model: nn.Module, data: Data, images: int | None) -> float:
 
 def _fine_tune(model: nn.Module, data: Data, recipe: Recipe) -> None:
     """Train for one epoch on the recipe's data, in bf16 and channels last, as the recipe does."""
-    model = model.to(memory_format=torch.channels_last).train()
+    model = model.to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
     optimizer = build_optimizer(model, FINE_TUNING)
     steps = steps_per_epoch(data, recipe.batch)
     batches = train_batches(data, seed=recipe.seed, epoch=0, global_batch=recipe.batch)

@@ -1,7 +1,7 @@
 """The numbers and the figure of README.md and of the documentation's front page, from records.
 
-    python benchmarks/readme_figures.py            writes them again
-    python benchmarks/readme_figures.py --check    fails if a record says something else
+    python -m lbq_paper.readme_figures            writes them again
+    python -m lbq_paper.readme_figures --check    fails if a record says something else
 
 Records: ``benchmarks/results/budgeted.json``, ``results/budget/pocket-6-epochs`` and those of the
 pretrained networks. Both pages hold the text between two comments; all else is written by hand.
@@ -28,18 +28,18 @@ from lbq_paper.budget_page import (
     ISAS,
     PLAIN,
     POCKET,
-    ROOT,
     per_image,
     point,
     read,
     table,
     tuned,
 )
+from lbq_paper.checkout import ROOT
 from lbq_paper.experiments import full_size_experiments
 
 README, FRONT_PAGE = ROOT / "README.md", ROOT / "docs" / "index.md"
 FIGURE = ROOT / "docs" / "figures" / "front.svg"
-BEGIN, END = "<!-- by benchmarks/readme_figures.py -->", "<!-- end -->"
+BEGIN, END = "<!-- by lbq_paper.readme_figures -->", "<!-- end -->"
 FASTEST = "avx512vnni"
 NAMES = {BUDGETED: "lbq, trained to a budget", PLAIN: "lbq, two timesteps", ANN: "int8 ANN"}
 ROWS = {BUDGETED: ENGINE, PLAIN: PLAIN, ANN: ANN}
@@ -198,7 +198,7 @@ def main() -> int:
         found = list(differences())
         print("\n".join(found) if found else "README.md, docs/index.md and their figure agree")
         if found:
-            print("write them again: python benchmarks/readme_figures.py")
+            print("write them again: python -m lbq_paper.readme_figures")
         return bool(found)
     save_figure(draw(), FIGURE)
     for page in (README, FRONT_PAGE):

@@ -1,9 +1,9 @@
 """Count the answers and accumulations of a pretrained network exactly, for its record.
 
-    python benchmarks/record_exact.py pocket-cifar10 --data $LBQ_DATA/cifar10
+    python -m lbq_paper.record_exact pocket-cifar10 --data $LBQ_DATA/cifar10
 
 runs all test images in float64 and writes what was counted after ``--few`` and after all of them,
-then the model card. tests/paper/test_exact.py counts the first few again.
+then the model card. paper/tests/test_exact.py counts the first few again.
 """
 
 import argparse
@@ -19,7 +19,8 @@ from lbq_paper.measure import count_exactly
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Count, and write record and card."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name")
     parser.add_argument("--data", required=True)
     parser.add_argument("--few", type=int, default=2_000, help="images that a test counts again")

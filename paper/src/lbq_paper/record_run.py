@@ -1,6 +1,6 @@
 """Write the results of a run as one JSON file that can be committed.
 
-    python benchmarks/record_run.py runs/pocket results/training/pocket.json [--weights]
+    python -m lbq_paper.record_run runs/pocket results/training/pocket.json [--weights]
 
 With ``--weights`` the last checkpoint's weights are copied beside it, as ``.safetensors``.
 """
@@ -14,7 +14,8 @@ from lbq.adapters.run_record import record_run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Write the record, and the weights if asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--weights", action="store_true", help="copy the weights too")

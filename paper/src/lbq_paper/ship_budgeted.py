@@ -1,6 +1,6 @@
 r"""Put a network that ``budget_search.py pocket --keep`` tuned among the pretrained ones.
 
-    python benchmarks/ship_budgeted.py results/budget/pocket-6-epochs/taught-popcount-0.6-0.json \
+    python -m lbq_paper.ship_budgeted results/budget/pocket-6-epochs/taught-popcount-0.6-0.json \
         pocket-budget-cifar10 --budget 0.26
 
 copies its weights, writes its record, and needs ``record_exact.py`` after it for exact counts and
@@ -25,7 +25,8 @@ from lbq_paper.trained_network import ANN
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    """Copy the weights and write the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("record", type=Path)
     parser.add_argument("name")
     parser.add_argument("--budget", type=float, required=True, help="accumulations per MAC")

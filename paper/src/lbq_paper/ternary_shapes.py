@@ -1,6 +1,6 @@
 """Why ternary spikes are less accurate than binary ones at pocket size.
 
-    python benchmarks/ternary_shapes.py --data $LBQ_DATA/cifar10 --out results/ternary-shapes.json
+    python -m lbq_paper.ternary_shapes --data $LBQ_DATA/cifar10 --out results/ternary-shapes.json
 
 trains the small recipe for two epochs (annealed to the end) with spiking neurons, and with plain
 functions in place of its ReLUs: no spikes, no membranes, no surrogate. ``--work`` keeps the runs:
@@ -61,6 +61,7 @@ SHAPES = {
 
 
 def main() -> None:
+    """Train what is not trained yet; write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

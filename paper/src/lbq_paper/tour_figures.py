@@ -1,4 +1,4 @@
-"""Draw the figures of the tour: ``python docs/figures/draw.py DATA``, DATA holds CIFAR-10.
+"""Draw the figures of the tour: ``python -m lbq_paper.tour_figures DATA``, DATA holds CIFAR-10.
 
 They are committed, so that the site is built without data and without matplotlib.
 """
@@ -6,6 +6,7 @@ They are committed, so that the site is built without data and without matplotli
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import torch
@@ -16,10 +17,11 @@ from matplotlib.figure import Figure
 import lbq
 from lbq import data
 from lbq import functional as lbqf
+from lbq_paper.checkout import ROOT
 
-HERE = Path(__file__).parents[3] / "docs" / "figures"
+FOLDER = ROOT / "docs" / "figures"
 BLUE, RED, GREY, GREEN = "#3b6ea5", "#c0504d", "#8a8a8a", "#5b8c5a"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -121,7 +123,7 @@ def main() -> None:
             "staircase": draw_staircase(),
             "levels": draw_levels(Path(sys.argv[1])),
         }.items():
-            figure.savefig(HERE / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
+            figure.savefig(FOLDER / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
 
 
 if __name__ == "__main__":

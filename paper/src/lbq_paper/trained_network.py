@@ -13,21 +13,22 @@ import lbq
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data
 from lbq.deploy import LoweredNetwork
-from lbq.models import SpikingResNet
 from lbq.pretrained import pretrained_recipe
 from lbq.train import build_network
+from lbq.train.model_config import Network
 from lbq.train.recipe import Recipe, recipe_from_document
+from lbq_paper.checkout import ROOT
 
 POCKET = "pocket-cifar10"
 """The paper's ResNet-20 at an eighth of its width."""
 WIDTH = 0.125
-ANN = Path(__file__).parents[3] / "results" / "training" / "pocket-ann"
+ANN = ROOT / "results" / "training" / "pocket-ann"
 
 
 class Trained(NamedTuple):
     """A trained network, lowered, and the arguments of ``lbq.to_fixed_point``."""
 
-    model: SpikingResNet
+    model: Network
     data: Data
     lowered: LoweredNetwork
     pixels: lbq.Pixels
