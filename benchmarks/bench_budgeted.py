@@ -23,7 +23,6 @@ from bench_inference import timed
 from dense_engines import int8_onnx, onnx_runtime, openvino
 from measure import ONEDNN_CAPS, on_each_isa, write_record
 from torch import Tensor, nn
-from trained_network import Trained, open_trained, trained_ann
 
 import lbq
 from lbq.cli.samples import sample_batches
@@ -32,6 +31,7 @@ from lbq.pretrained import pretrained_names
 from lbq.runtime.native_engine import NativeEngine
 from lbq.time import ImagesIn
 from lbq.train.provenance import git_commit
+from lbq_paper.trained_network import Trained, open_trained, trained_ann
 
 CALIBRATION = 512
 COUNTED = 1_000

@@ -97,7 +97,7 @@ def at_sparsity(name: str, options: argparse.Namespace, timesteps: int) -> Lower
 @cache
 def trained_levels(source: str) -> Reached:
     """Return the levels that the trained pocket network reaches, layer by layer."""
-    from trained_network import pocket_integers  # noqa: PLC0415 -- opens a data set
+    from lbq_paper.trained_network import pocket_integers  # noqa: PLC0415 -- opens a data set
 
     return levels_reached(*pocket_integers(source, batch=WATCHED))
 
@@ -128,7 +128,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def pocket(options: argparse.Namespace) -> dict[str, Any]:
     """Compare on the trained pocket network with test images."""
-    from trained_network import WIDTH, pocket_integers  # noqa: PLC0415 -- opens a data set
+    from lbq_paper.trained_network import WIDTH, pocket_integers  # noqa: PLC0415 -- opens a data set
 
     net, images = pocket_integers(options.data, batch=options.batch)
     products = products_of(net, images)

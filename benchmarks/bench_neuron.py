@@ -14,7 +14,6 @@ writes two, the backward pass reads two and writes one. The copy does that and n
 """
 
 import argparse
-import dataclasses
 import json
 import math
 import platform
@@ -67,13 +66,6 @@ def scan(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
     return burst_scan(currents, step, tail=tail, decay=DECAY, reset=RESET, options=OPTIONS).bursts
 
 
-def residues(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
-    options = dataclasses.replace(OPTIONS, keep="residues")
-    with force_implementation("native"):
-        out = burst_scan(currents, step, tail=tail, decay=DECAY, reset=RESET, options=options)
-    return out.bursts
-
-
 def forced(name: str, call: Scan = scan) -> Scan:
     def run(currents: Tensor, step: Tensor, tail: Tensor) -> Tensor:
         with force_implementation(name):
@@ -87,7 +79,6 @@ def burst_neurons(device: str, compiled: bool) -> dict[str, Scan]:
     scans = {"naive loop": naive, "reference loop": reference, "plain torch": forced("plain")}
     if device == "cpu" and native_scan.isa():
         scans[f"native, {native_scan.isa()}"] = forced("native")
-        scans["native, residues"] = residues
     if device == "cuda" and triton_scan.kernels():
         scans["triton"] = forced("triton")
     if compiled:

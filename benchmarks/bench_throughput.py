@@ -24,12 +24,12 @@ import torch
 from bench_budgeted import without_time
 from dense_engines import int8_onnx, onnx_runtime, openvino_throughput
 from measure import interleaved, write_record
-from trained_network import Trained, open_trained, trained_ann
 
 import lbq
 from lbq.cli.samples import sample_batches
 from lbq.runtime.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
+from lbq_paper.trained_network import Trained, open_trained, trained_ann
 
 
 def in_batches(run: Callable[[Any], object], images: Any, batch: int) -> None:

@@ -65,8 +65,6 @@ def networks(width: float, timesteps: int, device: str) -> dict[str, Network]:
     if device == "cpu" and native_scan.isa():
         found["LBQ, native"] = Network(resnet, "native")
         found["LBQ, native, packed"] = Network(resnet, "native", packs=True)
-        residues = partial(resnet, neuron=lambda channels: lbq.BurstLIF(keep="residues"))
-        found["LBQ, residues"] = Network(residues, "native")
         found["LBQ, fused"] = Network(partial(resnet, fused=True), "native")
         found["LBQ, fused, packed"] = Network(partial(resnet, fused=True), "native", packs=True)
     if device == "cuda" and triton_scan.kernels():

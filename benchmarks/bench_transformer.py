@@ -91,7 +91,7 @@ def large(activity: float) -> tuple[LoweredNetwork, torch.Tensor, bytes]:
 
 def pocket(source: str) -> tuple[LoweredNetwork, torch.Tensor, bytes]:
     """Return the trained network in 8 bits, a test image, and its shape with ReLUs."""
-    from trained_network import open_trained  # noqa: PLC0415 -- opens a data set
+    from lbq_paper.trained_network import open_trained  # noqa: PLC0415 -- opens a data set
 
     known = open_trained(TRAINED, source, calibration=256)
     net = lbq.to_fixed_point(known.lowered, pixels=known.pixels, calibration=known.calibration)

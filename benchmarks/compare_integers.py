@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from measure import write_record
 from torch import Tensor, nn
-from trained_network import open_trained
 
 import lbq
 from lbq.cli.samples import sample_batches
+from lbq_paper.trained_network import open_trained
 
 
 def main() -> None:

@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
-from trained_network import open_trained
 
 import lbq
 from lbq.cli.samples import sample_batches
 from lbq.formats import OnnxRunner, export_onnx
 from lbq.formats.onnx.run import Engine
+from lbq_paper.trained_network import open_trained
 
 ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
 STYLES: tuple[Literal["int8", "int8-lossy"], ...] = ("int8", "int8-lossy")

@@ -32,13 +32,13 @@ from bench_training import networks, step_of
 from dense_engines import int8_onnx, int8_resnet, onnx_runs, openvino
 from measure import Run, interleaved
 from sparse_networks import build
-from trained_network import open_trained, trained_ann
 
 import lbq
 from lbq.cli.samples import sample_batches
 from lbq.runtime.native_engine import NativeEngine
 from lbq.train.allocator import keep_freed_memory
 from lbq.train.provenance import git_commit
+from lbq_paper.trained_network import open_trained, trained_ann
 
 CLAIMS = Path(__file__).with_name("results") / "claims.json"
 TRIES = 3

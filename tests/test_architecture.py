@@ -45,7 +45,6 @@ LAYERS = [  # from below; what a package may import lies below it
     },
     {"adapters": "other libraries", "auditing": "`lbq.audit`"},
     {"cli": "the command line"},
-    {"lbq_paper": "the paper's experiments, a user of the library"},
 ]
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 WRITE = "LBQ_WRITE_PAGES" in os.environ
@@ -119,8 +118,8 @@ def layers_that_are_wrong(module, imported):
 @pytest.mark.parametrize("path", SOURCES, ids=named)
 def test_imports_only_go_down_the_layers(path):
     module = module_name(path)
-    if module == "lbq" or module.startswith("lbq_paper"):
-        return  # these may import everything
+    if module == "lbq":
+        return  # it may import everything
     imported = set(imports(path))
     if package_of(module) == "cli":
         imported -= {"lbq"}  # its version
@@ -136,9 +135,8 @@ def test_imports_that_go_up_sideways_or_to_the_top_are_seen():
 
 
 def test_every_package_has_a_layer():
-    found = {package_of(module) for module in MODULES} - {"lbq", "lbq_paper"}
-    found = {package for package in found if not package.startswith(("_", "lbq_paper"))}
-    assert found == LAYER_OF.keys() - {"lbq_paper"}
+    found = {package_of(module) for module in MODULES} - {"lbq"}
+    assert {package for package in found if not package.startswith("_")} == LAYER_OF.keys()
 
 
 def circles(graph):
@@ -197,5 +195,5 @@ def test_foreign_tools_have_one_owner(path):
 def test_the_core_imports_only_what_it_declares(path):
     for module in imports(path):
         top = module.split(".")[0]
-        declared = CORE | set(OWNERS) | {"lbq_paper"}
+        declared = CORE | set(OWNERS)
         assert top in declared or top in sys.stdlib_module_names, module

@@ -18,6 +18,11 @@ def test_all_files_know_the_same_version():
     assert re.search(r"^## (\S+)", changelog, re.M)[1] == version
 
 
+def test_one_package_is_installed():
+    assert PROJECT["tool"]["setuptools"]["packages"]["find"] == {"where": ["src"]}
+    assert {path.parent.name for path in (ROOT / "src").glob("*/__init__.py")} == {"lbq"}
+
+
 def test_types_travel_with_the_package():
     assert (ROOT / "src" / "lbq" / "py.typed").exists()
     assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"]["lbq"]

@@ -24,11 +24,9 @@ typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
  * is a neuron of integer networks. */
 typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2, LBQ_RESET_ZERO = 3 } lbq_reset_mode;
 
-/* What is saved for the backward pass: float32 membranes, or int16 residues (ratios in 1/1024 of a step, even for
- * multiples of 1/512 and odd between them), or the currents themselves. Residues give exact levels and slopes within 1e-3;
- * they need max_level <= 20 and multiples of 1/512 as lo and hi. From currents the backward pass recomputes the
- * membranes; the forward pass then writes nothing. */
-typedef enum { LBQ_SAVE_MEMBRANES = 0, LBQ_SAVE_RESIDUES = 1, LBQ_SAVE_CURRENTS = 2 } lbq_saved;
+/* What is saved for the backward pass: float32 membranes, or the currents themselves. From currents the
+ * backward pass recomputes the membranes, with the same bits; the forward pass then writes nothing. */
+typedef enum { LBQ_SAVE_MEMBRANES = 0, LBQ_SAVE_CURRENTS = 1 } lbq_saved;
 
 /* One multi-step burst neuron over a dense instant of `size` values, repeated `timesteps` times.
  *

@@ -41,12 +41,11 @@ void backward(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t
 }  // namespace
 
 void forward_value(const lbq_scan& scan, const lbq_forward_buffers& b, int64_t i, float step) {
-  const auto visit = [&](int64_t t, float membrane, float ratio, float level) {
+  const auto visit = [&](int64_t t, float membrane, float, float level) {
     const int64_t at = t * scan.size + i;
     store(b.bursts, scan.dtype, at, std::isnan(membrane) ? membrane : step * level);  // Eq. 5
     b.levels[at] = static_cast<uint8_t>(level);
-    if (b.saved && scan.saved == LBQ_SAVE_MEMBRANES) static_cast<float*>(b.saved)[at] = membrane;
-    if (b.saved && scan.saved == LBQ_SAVE_RESIDUES) static_cast<int16_t*>(b.saved)[at] = residue_of(ratio);
+    if (b.saved) static_cast<float*>(b.saved)[at] = membrane;
   };
   b.last_carry[i] = run_in_time(scan, b.currents, b.carry, i, step, visit);
 }
@@ -58,10 +57,6 @@ void backward_value(const lbq_scan& scan, const lbq_backward_buffers& b, int64_t
     run_in_time(scan, b.saved, b.carry, i, step,
                 [&](int64_t, float membrane, float, float) { membranes.push_back(membrane); });
   const auto saved_at = [&](int64_t t) -> Saved {
-    if (scan.saved == LBQ_SAVE_RESIDUES) {
-      const float ratio = ratio_of(static_cast<const int16_t*>(b.saved)[t * scan.size + i]);
-      return {ratio, ratio * step};
-    }
     const bool is_recomputed = scan.saved == LBQ_SAVE_CURRENTS;
     const float membrane = is_recomputed ? membranes[t] : static_cast<const float*>(b.saved)[t * scan.size + i];
     return {membrane / step, membrane};

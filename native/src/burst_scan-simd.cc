@@ -14,17 +14,15 @@ constexpr int64_t kLargeBytes = 8 << 20;
 
 bool can_store_nontemporal(const lbq_scan& scan, const lbq_forward_buffers& b) {
   const bool is_aligned = reinterpret_cast<uintptr_t>(b.saved) % sizeof(Floats) == 0 && scan.size % kLanes == 0;
-  return is_aligned && b.saved && scan.saved == LBQ_SAVE_MEMBRANES && 4 * scan.timesteps * scan.size > kLargeBytes;
+  return is_aligned && b.saved && 4 * scan.timesteps * scan.size > kLargeBytes;
 }
 
-inline void save(const lbq_scan& scan, bool nontemporal, void* saved, int64_t at, Floats membrane, Floats ratio) {
-  if (nontemporal) return store_nontemporal(static_cast<float*>(saved) + at, membrane);
-  if (scan.saved == LBQ_SAVE_MEMBRANES) return store(static_cast<float*>(saved) + at, membrane);
-  const Shorts residues = residues_of(ratio);
-  std::memcpy(static_cast<int16_t*>(saved) + at, &residues, sizeof residues);
+inline void save(bool nontemporal, void* saved, int64_t at, Floats membrane) {
+  float* place = static_cast<float*>(saved) + at;
+  nontemporal ? store_nontemporal(place, membrane) : store(place, membrane);
 }
 
-// Run a vector of neurons over time: visit(t, membrane, ratio, level, level as a float); returns the last carry.
+// Run a vector of neurons over time: visit(t, membrane, level, level as a float); returns the last carry.
 template <class Value, class Visit>
 inline Floats run_in_time(const lbq_scan& scan, const Coefficients& c, const void* from, const float* start, int64_t i,
                           Floats step, Visit visit) {
@@ -33,10 +31,9 @@ inline Floats run_in_time(const lbq_scan& scan, const Coefficients& c, const voi
   for (int64_t t = 0; t < scan.timesteps; ++t) {
     const Floats current = load(currents + t * scan.current_stride);
     const Floats membrane = t == 0 && !start ? current : round_product(c.decay * carry) + current;
-    const Floats ratio = membrane / step;
-    const Ints whole = level_of(ratio, c.max_level);
+    const Ints whole = level_of(membrane / step, c.max_level);
     const Floats level = __builtin_convertvector(whole, Floats);
-    visit(t, membrane, ratio, whole, level);
+    visit(t, membrane, whole, level);
     carry = c.carry(membrane, level, step);
   }
   return carry;
@@ -48,11 +45,11 @@ void forward_lanes(const lbq_scan& scan, const Coefficients& c, const lbq_forwar
   Value* bursts = static_cast<Value*>(b.bursts) + i;
   const Floats carry = run_in_time<Value>(
       scan, c, b.currents, b.carry, i, step,
-      [&](int64_t t, Floats membrane, Floats ratio, Ints whole, Floats level) {
+      [&](int64_t t, Floats membrane, Ints whole, Floats level) {
         const Bytes bytes = bytes_of(whole);
         store(bursts + t * scan.size, membrane == membrane ? step * level : membrane);  // a NaN stays one
         std::memcpy(b.levels + t * scan.size + i, &bytes, sizeof bytes);
-        if (b.saved) save(scan, nontemporal, b.saved, t * scan.size + i, membrane, ratio);
+        if (b.saved) save(nontemporal, b.saved, t * scan.size + i, membrane);
       });
   store(b.last_carry + i, carry);
 }
@@ -86,16 +83,10 @@ struct Saved {
   Floats ratio, membrane, level;
 };
 
-template <lbq_saved kSaved>
 inline Saved saved_at(const Coefficients& c, const void* saved, int64_t at, Floats step) {
   Saved k;
-  if (kSaved != LBQ_SAVE_RESIDUES) {
-    k.membrane = load(static_cast<const float*>(saved) + at);
-    k.ratio = k.membrane / step;
-  } else {
-    k.ratio = ratios_of(load_raw<Shorts>(static_cast<const int16_t*>(saved) + at));
-    k.membrane = k.ratio * step;
-  }
+  k.membrane = load(static_cast<const float*>(saved) + at);
+  k.ratio = k.membrane / step;
   k.level = __builtin_convertvector(level_of(k.ratio, c.max_level), Floats);
   return k;
 }
@@ -105,7 +96,7 @@ void backward_lanes(const lbq_scan& scan, const Coefficients& c, const lbq_backw
                     Floats step, float* membranes, Sums& all_sums) {
   constexpr bool kRecomputes = kSaved == LBQ_SAVE_CURRENTS;
   if (kRecomputes)
-    run_in_time<Value>(scan, c, b.saved, b.carry, i, step, [&](int64_t t, Floats membrane, Floats, Ints, Floats) {
+    run_in_time<Value>(scan, c, b.saved, b.carry, i, step, [&](int64_t t, Floats membrane, Ints, Floats) {
       store(membranes + t * kLanes, membrane);
     });
   const void* from = kRecomputes ? membranes : b.saved;
@@ -114,14 +105,14 @@ void backward_lanes(const lbq_scan& scan, const Coefficients& c, const lbq_backw
   Value* grad_currents = static_cast<Value*>(b.grad_currents) + i;
   Floats state = b.grad_last_carry && !scan.detach_carry ? load(b.grad_last_carry + i) : Floats{};
   Sums sums;
-  Saved saved = saved_at<kSaved>(c, from, first + (scan.timesteps - 1) * stride, step);
+  Saved saved = saved_at(c, from, first + (scan.timesteps - 1) * stride, step);
   for (int64_t t = scan.timesteps - 1; t >= 0; --t) {
     const Floats grad = load(grads + t * scan.size);
     const Floats grad_membrane = step_back(c, saved.ratio, saved.level, grad, state, sums);
     store(grad_currents + t * scan.size, grad_membrane);
     state = scan.detach_carry ? Floats{} : c.decay * grad_membrane;
     if (t > 0) {  // the timestep before: its carry for the decay's gradient, the rest for the next turn
-      saved = saved_at<kSaved>(c, from, first + (t - 1) * stride, step);
+      saved = saved_at(c, from, first + (t - 1) * stride, step);
       sums.decay += grad_membrane * c.carry(saved.membrane, saved.level, step);
     } else {
       if (b.carry) sums.decay += grad_membrane * load(b.carry + i);
@@ -172,8 +163,7 @@ void backward_block(const lbq_scan& scan, const lbq_backward_buffers& buffers, i
 template <class Value>
 void backward_of(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {
   if (scan.saved == LBQ_SAVE_CURRENTS) return backward_block<Value, LBQ_SAVE_CURRENTS>(scan, buffers, index);
-  scan.saved == LBQ_SAVE_MEMBRANES ? backward_block<Value, LBQ_SAVE_MEMBRANES>(scan, buffers, index)
-                                  : backward_block<Value, LBQ_SAVE_RESIDUES>(scan, buffers, index);
+  backward_block<Value, LBQ_SAVE_MEMBRANES>(scan, buffers, index);
 }
 
 void backward(const lbq_scan& scan, const lbq_backward_buffers& buffers, int64_t index) {

@@ -1,21 +1,7 @@
 // The C interface of the burst neuron: checks and blocks.
 #include "scan_kernels.h"
 
-#include <cmath>
-
 namespace lbq {
-namespace {
-
-constexpr int32_t kMaxResidueLevel = 20;  // int16 holds ratios up to 32: the upper tail has faded there
-
-// Whether residues tell both sides of an edge apart: see residue_of in scalar.h.
-bool is_residue_edge(float edge) { return std::floor(512 * edge) == 512 * edge; }
-
-bool fits_residues(const lbq_scan& scan) {
-  return scan.max_level <= kMaxResidueLevel && is_residue_edge(scan.lo) && is_residue_edge(scan.hi);
-}
-
-}  // namespace
 
 bool is_valid_scan(const lbq_scan* scan, int64_t first, int64_t last) {
   if (!scan || scan->timesteps < 1 || scan->size < 0 || scan->num_steps < 1 || !scan->step) return false;
@@ -23,7 +9,6 @@ bool is_valid_scan(const lbq_scan* scan, int64_t first, int64_t last) {
   if (scan->current_stride != 0 && scan->current_stride != scan->size) return false;
   if (scan->size > 0 && (scan->run < 1 || scan->size % scan->run != 0)) return false;
   if (scan->run == 1 && scan->size % scan->num_steps != 0) return false;
-  if (scan->saved == LBQ_SAVE_RESIDUES && !fits_residues(*scan)) return false;
   return first >= 0 && last <= lbq_num_blocks(scan);
 }
 

@@ -43,15 +43,6 @@ inline float carry_of(const lbq_scan& scan, float membrane, float level, float s
   return membrane - scan.reset * step * steps_removed(level, scan.reset_mode);
 }
 
-// A ratio in 1/1024 of a step: even for multiples of 1/512, odd for values strictly between two of them. Levels and the
-// edges of the surrogate's plateau are multiples of 1/512, so both are exact; the ratio is off by less than 1/1024.
-inline int16_t residue_of(float ratio) {
-  const float scaled = ratio * 512.0f;
-  const float clipped = scaled > -16384.0f ? (scaled < 16383.5f ? scaled : 16383.5f) : -16384.0f;
-  return static_cast<int16_t>(std::floor(clipped) + std::ceil(clipped));
-}
-inline float ratio_of(int16_t residue) { return static_cast<float>(residue) / 1024.0f; }
-
 struct Saved {
   float ratio, membrane;
 };

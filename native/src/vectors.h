@@ -26,7 +26,6 @@ constexpr int64_t kLanes = LBQ_LANES;
 typedef float Floats __attribute__((vector_size(4 * LBQ_LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LBQ_LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LBQ_LANES)));
-typedef int16_t Shorts __attribute__((vector_size(2 * LBQ_LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LBQ_LANES)));
 typedef uint8_t Bytes __attribute__((vector_size(LBQ_LANES)));
 
@@ -62,15 +61,6 @@ inline Words widened(Halves halves) {
   return __builtin_convertvector(halves, Words);
 #endif
 }
-inline Ints widened(Shorts shorts) {
-#if defined(__AVX512F__)
-  return (Ints)_mm512_maskz_cvtepi16_epi32(0xffff, (__m256i)shorts);
-#elif defined(__AVX2__)
-  return (Ints)_mm256_cvtepi16_epi32((__m128i)shorts);
-#else
-  return __builtin_convertvector(shorts, Ints);
-#endif
-}
 inline Halves narrowed(Words words) {  // values below 65536
 #if defined(__AVX512F__)
   return (Halves)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)words);
@@ -79,16 +69,6 @@ inline Halves narrowed(Words words) {  // values below 65536
   return (Halves)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 #else
   return __builtin_convertvector(words, Halves);
-#endif
-}
-inline Shorts narrowed(Ints ints) {  // values that fit
-#if defined(__AVX512F__)
-  return (Shorts)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)ints);
-#elif defined(__AVX2__)
-  const __m256i packed = _mm256_packs_epi32((__m256i)ints, (__m256i)ints);
-  return (Shorts)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
-#else
-  return __builtin_convertvector(ints, Shorts);
 #endif
 }
 inline Bytes bytes_of(Ints ints) {  // values 0..255
@@ -192,18 +172,6 @@ inline Floats round_product(Floats product) {
 // clip(floor(r), 0, N) is the truncation of the clipped ratio.
 inline Ints level_of(Floats ratio, float max_level) {
   return __builtin_convertvector(min_of(max_of(ratio, Floats{}), broadcast(max_level)), Ints);
-}
-
-// As residue_of in scalar.h.
-inline Shorts residues_of(Floats ratio) {
-  const Floats scaled = min_of(max_of(ratio * 512.0f, broadcast(-16384.0f)), broadcast(16383.5f));
-  const Ints truncated = __builtin_convertvector(scaled, Ints);
-  const Floats whole = __builtin_convertvector(truncated, Floats);
-  const Ints is_above = whole > scaled, is_below = whole < scaled;  // -1 where they are
-  return narrowed(2 * truncated + is_above - is_below);
-}
-inline Floats ratios_of(Shorts residues) {
-  return __builtin_convertvector(widened(residues), Floats) * (1.0f / 1024.0f);
 }
 
 // exp(-x) for x >= 0: powers of two times a polynomial on [-ln2 / 2, ln2 / 2], error below 2e-7.

@@ -9,9 +9,8 @@ struct Case : RandomScan {
 
   Case() {
     scan.timesteps = pick<int64_t>({1, 2, 4, 10});
-    scan.saved = pick({LBQ_SAVE_MEMBRANES, LBQ_SAVE_RESIDUES, LBQ_SAVE_CURRENTS});
-    scan.max_level = scan.saved == LBQ_SAVE_RESIDUES ? pick<int32_t>({1, 5, 20})
-                                                    : pick<int32_t>({1, 2, 5, 20, 255});
+    scan.saved = pick({LBQ_SAVE_MEMBRANES, LBQ_SAVE_CURRENTS});
+    scan.max_level = pick<int32_t>({1, 2, 5, 20, 255});
     const int64_t channels = pick<int64_t>({1, 3, 16, 37}), positions = pick<int64_t>({1, 5, 49, 5000});
     scan.size = pick<int64_t>({1, 2}) * channels * positions;
     const int way = rng()() % 3;
@@ -42,7 +41,7 @@ Result run(const Case& c, int threads) {
   r.grad_currents.resize(n * width);
   r.levels.resize(n);
   const bool saves_currents = scan.saved == LBQ_SAVE_CURRENTS;
-  r.saved.resize(saves_currents ? 0 : n * (scan.saved == LBQ_SAVE_MEMBRANES ? 4 : 2));
+  r.saved.resize(saves_currents ? 0 : n * 4);
   r.last_carry.resize(scan.size);
   r.grad_carry.resize(scan.size);
   const float* carry = c.carry.empty() ? nullptr : c.carry.data();
@@ -82,22 +81,8 @@ bool same_bits(const Result& a, const Result& b) {
          a.other == b.other;
 }
 
-// The integer part of a residue is the level, however close to a threshold the membrane is.
-bool residues_hold_levels(const Case& c) {
-  if (c.scan.saved != LBQ_SAVE_RESIDUES) return true;
-  const Result r = run(c, 1);
-  for (size_t i = 0; i < r.levels.size(); ++i) {
-    int16_t residue;
-    std::memcpy(&residue, &r.saved[2 * i], sizeof residue);
-    const int level = residue < 0 ? 0 : residue / 1024;
-    if ((level < c.scan.max_level ? level : c.scan.max_level) != r.levels[i]) return false;
-  }
-  return true;
-}
-
 // Membranes that the backward pass recomputes from currents give the gradients of saved ones, bit for bit.
 bool currents_give_the_same_bits(Case& c) {
-  if (c.scan.saved == LBQ_SAVE_RESIDUES) return true;
   c.scan.saved = LBQ_SAVE_MEMBRANES;
   Result saved = run(c, 1);
   c.scan.saved = LBQ_SAVE_CURRENTS;
@@ -141,7 +126,7 @@ bool slopes_change_at_edges(lbq_saved saved, float lo, float hi, int32_t max_lev
 void test_edges(Report& report) {
   for (const std::string& isa : usable_isas()) {
     lbq_set_isa(isa.c_str());
-    for (lbq_saved saved : {LBQ_SAVE_MEMBRANES, LBQ_SAVE_RESIDUES})
+    for (lbq_saved saved : {LBQ_SAVE_MEMBRANES, LBQ_SAVE_CURRENTS})
       report(slopes_change_at_edges(saved, 1, 5, 5) && slopes_change_at_edges(saved, 0, 5, 5) &&
                  slopes_change_at_edges(saved, 0.5, 5.5, 5) && slopes_change_at_edges(saved, 1, 1, 1) &&
                  slopes_change_at_edges(saved, 1, 20, 20),
@@ -160,8 +145,6 @@ bool rejects_invalid_arguments() {
   return lbq_burst_forward(nullptr, &none, 0, 0) == LBQ_BAD_ARGUMENT &&
          refuses([](lbq_scan&) {}, lbq_num_blocks(&c.scan) + 1) &&
          refuses([](lbq_scan& scan) { scan.max_level = 256; }) &&
-         refuses([](lbq_scan& scan) { scan.max_level = 21, scan.saved = LBQ_SAVE_RESIDUES; }) &&
-         refuses([](lbq_scan& scan) { scan.max_level = 5, scan.saved = LBQ_SAVE_RESIDUES, scan.lo = 0.3f; }) &&
          refuses([](lbq_scan& scan) { scan.timesteps = 0; }) && lbq_set_isa("sse") == LBQ_BAD_ARGUMENT;
 }
 
@@ -173,7 +156,6 @@ void test_burst_scan(int cases, Report& report) {
   for (int i = 0; i < cases; ++i) {
     Case c;
     compare_isas(c, i, run, agrees, same_bits, report);
-    report(residues_hold_levels(c), "residues hold levels, case " + std::to_string(i));
     for (const std::string& isa : usable_isas()) {
       lbq_set_isa(isa.c_str());
       report(currents_give_the_same_bits(c), isa + ": recomputed membranes, case " + std::to_string(i));

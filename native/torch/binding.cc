@@ -66,17 +66,11 @@ lbq_scan describe(const Tensor& sequence, const Tensor& step, const std::optiona
   return scan;
 }
 
-// Of membranes and residues; currents are never written.
-lbq_saved saved_kind(const Tensor& saved) {
-  return saved.scalar_type() == Scalar::Short ? LBQ_SAVE_RESIDUES : LBQ_SAVE_MEMBRANES;
-}
-
 void burst_forward(const Tensor currents, const Tensor step, const Tensor decay, const Tensor reset,
                    const std::optional<Tensor> carry, int64_t run, int64_t max_level,
                    int64_t reset_mode, const Tensor bursts, const Tensor levels,
                    const std::optional<Tensor> saved, const Tensor last_carry) {
-  lbq_scan scan = describe(currents, step, std::nullopt, decay, reset, run, max_level, reset_mode, 0, 0);
-  if (saved) scan.saved = saved_kind(*saved);
+  const lbq_scan scan = describe(currents, step, std::nullopt, decay, reset, run, max_level, reset_mode, 0, 0);
   const lbq_forward_buffers buffers{currents.const_data_ptr(), read<float>(carry),
                                     bursts.mutable_data_ptr(), write<uint8_t>(levels),
                                     saved ? saved->mutable_data_ptr() : nullptr, write<float>(last_carry)};
@@ -108,7 +102,7 @@ void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_l
   lbq_scan scan = describe(grad_bursts, step, tail, decay, reset, run, max_level, reset_mode, lo, hi);
   scan.detach_reset = detach_reset;
   scan.detach_carry = detach_carry;
-  scan.saved = saved_currents ? LBQ_SAVE_CURRENTS : saved_kind(saved);
+  scan.saved = saved_currents ? LBQ_SAVE_CURRENTS : LBQ_SAVE_MEMBRANES;
   if (saved_currents && scan.timesteps > 1) scan.current_stride = saved.stride(0);
   const int64_t blocks = lbq_num_blocks(&scan);
   BlockSums sums(scan, blocks);

@@ -2,76 +2,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from paper_counts import ANN_MACS, EXACT_MACS, EXACT_STEM_MACS, table
 from torch import nn
 
 import lbq
 from lbq.cost import (
     HAN_2016,
     HOROWITZ_2014,
-    Counts,
-    CountTable,
-    EdgeCounts,
     EnergyModel,
-    LayerCounts,
     ProductCounts,
-    SynapseSize,
 )
 from lbq.functional.op_costs import AC_PJ, FORMATION_PJ, MAC_PJ
 from lbq.neurons import BinaryLIF, TernaryLIF
-from lbq_paper.claims import ENERGIES
-
-ANN_MACS, STEM_MACS, NEURONS = 2_587_235_328, 3_538_944, 1_507_328
-
-
-EXACT_MACS, EXACT_STEM_MACS = 2_358_000_000, 3_400_000
-"""The same without padding, roughly."""
-
-
-def table(acs, formations):
-    """The paper's ResNet-20 at T=2 with these counts for one image."""
-    body = {"timesteps": 2, "num_weights": 17_000_000, "inputs": NEURONS, "has_real_input": False}
-    stem = {"timesteps": 1, "num_weights": 3456, "inputs": 3072, "has_real_input": True}
-    return CountTable(
-        num_images=1,
-        timesteps=2,
-        synapses=(
-            SynapseSize(name="stem", macs=EXACT_STEM_MACS, padded_macs=STEM_MACS, **stem),
-            SynapseSize(
-                name="body",
-                macs=2 * (EXACT_MACS - EXACT_STEM_MACS),
-                padded_macs=2 * (ANN_MACS - STEM_MACS),
-                **body,
-            ),
-        ),
-        edges=(
-            EdgeCounts(
-                source="a",
-                target="body",
-                t=0,
-                is_identity=False,
-                counts=Counts(unary_acs=2 * acs, bit_sparse_acs=acs),
-            ),
-        ),
-        layers=(
-            LayerCounts(
-                layer="a", t=0, neurons=NEURONS, active=1, max_level=5, plane_formations=formations
-            ),
-            LayerCounts(layer="a", t=1, neurons=NEURONS, active=1, max_level=5, plane_formations=0),
-        ),
-    )
-
-
-SPIKING = [claim for claim in ENERGIES if claim.acs_m is not None]
-
-
-@pytest.mark.parametrize("claim", SPIKING, ids=lambda claim: claim.method)
-def test_the_papers_convention_gives_the_papers_energies_and_ratios(claim):
-    formations = 0 if claim.plane_formations_m is None else int(claim.plane_formations_m * 10**6)
-    counted = table(int(claim.acs_m * 10**6), formations)
-    row = EnergyModel(padding="counted").estimate(counted)["paper"]
-    assert f"{row.burst_mj:.2f}" == str(claim.energy_mj)
-    assert f"{row.ratio:.2f}" == str(claim.ratio)
-    assert f"{row.ann_mj:.2f}" == "11.90"
 
 
 @pytest.mark.parametrize(

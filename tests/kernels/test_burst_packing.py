@@ -227,7 +227,6 @@ def test_other_blocks_have_the_same_gradients(block):
         {"max_level": 1, "step": 0.05},
         {"max_level": 200},
         {"max_level": 4, "level_set": "powers"},
-        {"keep": "residues"},
         {"keep": "currents"},
         {"learn_decay": True, "detach_carry": True},
     ],

@@ -20,7 +20,6 @@ from kernels.isas import require_native
 from torch._inductor.compile_fx import compile_fx
 from torch.library import opcheck
 
-from lbq.errors import ParameterError
 from lbq.kernels import ScanOptions, burst_scan, force_implementation
 from lbq.kernels.native_scan import NativeBurstScan, can_run
 from lbq.kernels.plain_scan import PlainBurstScan
@@ -138,25 +137,7 @@ def test_large_layers_give_the_same_bits(isa, width):
     torch.testing.assert_close(found[0][3], found[1][3], rtol=1e-5, atol=1e-6)
 
 
-def test_residues_take_two_bytes_and_give_nearly_the_same_gradients(isa):
-    currents = (3 * sequence(4, 2, 8, 16, 17)).requires_grad_()
-    step, decay = (torch.tensor([v], requires_grad=True) for v in (0.4, 0.5))
-    found = {}
-    for keep in ("membranes", "residues"):
-        arguments = {"tail": 0.5, "decay": decay, "reset": 1.0}
-        arguments["options"] = ScanOptions(max_level=5, lo=1.0, hi=5.0, keep=keep)
-        out, size = saved_bytes(partial(burst_scan, currents, step, **arguments))
-        grads = torch.autograd.grad(out.bursts.square().sum(), (currents, step, decay))
-        found[keep] = out, grads, size / currents.numel()
-    out, grads, size = found["residues"]
-    expected, exact, _ = found["membranes"]
-    assert size < 2.01
-    assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
-    for grad, reference in zip(grads, exact, strict=True):
-        assert (grad - reference).abs().max() <= 1e-3 * reference.abs().max()
-
-
-@pytest.mark.parametrize("keep", ["membranes", "residues", "currents"])
+@pytest.mark.parametrize("keep", ["membranes", "currents"])
 def test_slopes_change_exactly_at_the_edges_of_the_plateau(isa, keep):
     check_plateau_edges(keep=keep)
 
@@ -186,30 +167,6 @@ def test_currents_take_their_own_bytes(isa, repeats):
     (kept,) = (t for t in out.bursts.grad_fn.saved_tensors if t is not None and t.numel() > 1)
     assert kept.untyped_storage().data_ptr() == currents.untyped_storage().data_ptr()
     assert kept.untyped_storage().nbytes() == 2 * currents.numel() // repeats
-
-
-@pytest.mark.parametrize("max_level", [5, 20])
-def test_residues_of_random_ratios_give_slopes_within_a_thousandth(isa, max_level):
-    currents = (torch.rand(1, 64, 5000) * (max_level + 3) - 1).requires_grad_()
-    found = []
-    for keep in ("membranes", "residues"):
-        options = ScanOptions(max_level=max_level, lo=1.0, hi=float(max_level), keep=keep)
-        out = burst_scan(currents, torch.ones(1), tail=0.9, decay=0.5, reset=1.0, options=options)
-        found.append(torch.autograd.grad(out.bursts.sum(), currents)[0])
-    assert (found[0] - found[1]).abs().max() < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("why", "max_level", "lo", "hi"),
-    [
-        (r"multiples of 1/512.*membranes", 5, 0.3, 5.0),
-        (r"multiples of 1/512.*membranes", 5, 1.0, 5.001),
-        (r"max_level <= 20, got 21.*membranes", 21, 1.0, 21.0),
-    ],
-)
-def test_residues_are_refused_where_they_are_not_exact(why, max_level, lo, hi):
-    with pytest.raises(ParameterError, match=why):
-        ScanOptions(max_level=max_level, lo=lo, hi=hi, keep="residues")
 
 
 def test_a_compiled_network_calls_the_native_kernels_and_gets_the_same_bits():

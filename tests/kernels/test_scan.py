@@ -81,10 +81,15 @@ def test_far_ratios_give_no_nan_in_the_backward(dtype):
 
 @pytest.mark.parametrize("name", ["reference", "plain"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("keep", ["membranes", "residues", "currents"])
+@pytest.mark.parametrize("keep", ["membranes", "currents"])
 def test_slopes_change_exactly_at_the_edges_of_the_plateau(name, dtype, keep):  # Eq. 11
     with force_implementation(name):
         check_plateau_edges(keep=keep, dtype=dtype)
+
+
+def test_only_membranes_or_currents_are_kept():
+    with pytest.raises(ParameterError, match='"membranes" or "currents", got \'residues\''):
+        ScanOptions(max_level=5, lo=1.0, hi=5.0, keep="residues")
 
 
 def simple(currents, step=None, *, max_level=5, **arguments):

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from lbq.formats.container import DTYPES
 
 from lbq.formats import RULES
+from lbq.formats.bundle.container import DTYPES
 from lbq.graph.operators import OPERATORS, IntegerNeuron, LevelNeuron, Readout
 from lbq.graph.operators.level_neuron import RESETS
 from lbq.kernels.baseline_scan import Baseline

@@ -7,11 +7,11 @@ import pytest
 from bundles import EditableBundle, tiny_bundles
 from formats.bundle import mutate
 from formats.bundle.test_rules import CASES
+from native import crafted_bundles
 from native.make_corpus import CORPUS, answers_of
 
 from lbq.errors import BoundError
 from lbq.formats import BundleError, load_network
-from native import crafted_bundles
 
 TORCH_ONLY = {"name_that_torch_needs"}
 """Which names torch's modules have given away is no affair of the file."""

@@ -202,7 +202,7 @@ def test_compiling_a_neuron_in_train_mode_is_not_stopped_by_the_warning(unwarned
         ("surrogate", neurons.BoxET()),
         ("tau", 3.0),
         ("reset_mode", "none"),
-        ("keep", "residues"),
+        ("keep", "currents"),
         ("detach_carry", True),
     ],
 )

@@ -25,7 +25,7 @@ def write(record):
 @pytest.mark.parametrize("name", pretrained_names())
 def test_the_card_is_what_the_record_generates(name):
     assert (FOLDER / name / CARD).read_text() == pretrained_card(name), (
-        "write it again: python benchmarks/record_exact.py NAME --data DATA"
+        "write it again: python -m lbq_paper.record_exact NAME --data DATA"
     )
 
 

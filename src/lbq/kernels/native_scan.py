@@ -1,9 +1,9 @@
 """The multi-step neuron in native CPU code: the binding of ``native/``.
 
 The kernels process all timesteps of a few values at a time, so that membranes stay in registers.
-Only membranes are saved for the backward (4 bytes per neuron and timestep), their residues (2
-bytes), or the currents. Channels first and channels last both run without a copy. The kernels are
-registered with ``torch.library``, so compiled and exported programs can call them.
+Only membranes are saved for the backward (4 bytes per neuron and timestep), or the currents.
+Channels first and channels last both run without a copy. The kernels are registered with
+``torch.library``, so compiled and exported programs can call them.
 """
 
 import logging
@@ -38,7 +38,6 @@ HOW_TO_BUILD = (
     "to build it, run `pip install .` in a copy of the repository, with torch and a C++ compiler "
     "installed"
 )
-_KEPT_DTYPES = {"membranes": torch.float32, "residues": torch.int16, "currents": None}
 
 
 @cache
@@ -128,7 +127,8 @@ class NativeBurstScan(CompiledScan):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Compute the sequence."""
         del tail  # shapes the gradient only
-        return _run(currents, step, decay, reset, carry, options, _KEPT_DTYPES[options.keep])
+        saves = options.keep == "membranes"
+        return _run(currents, step, decay, reset, carry, options, saves_membranes=saves)
 
     @staticmethod
     @once_differentiable
@@ -202,7 +202,9 @@ def run_forward(
     options: ScanOptions,
 ) -> ScanOutput:
     """Compute a sequence without gradients; nothing is saved."""
-    bursts, levels, last_carry, _ = _run(currents, step, decay, reset, carry, options, None)
+    bursts, levels, last_carry, _ = _run(
+        currents, step, decay, reset, carry, options, saves_membranes=False
+    )
     return ScanOutput(bursts, levels, last_carry)
 
 
@@ -213,7 +215,8 @@ def _run(
     reset: Tensor,
     carry: Tensor | None,
     options: ScanOptions,
-    kept: torch.dtype | None,
+    *,
+    saves_membranes: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Allocate in the currents' memory order and call the kernel."""
     layout = require_layout(currents, step)
@@ -222,7 +225,7 @@ def _run(
         return torch.empty_strided(currents.shape, layout.strides, dtype=dtype)
 
     bursts, levels = sequence(currents.dtype), sequence(torch.uint8)
-    saved = None if kept is None else sequence(kept)
+    saved = sequence(torch.float32) if saves_membranes else None
     last_carry = torch.empty_like(levels[0], dtype=torch.float32)
     torch.ops.lbq.burst_forward.default(
         currents,

@@ -18,8 +18,7 @@ from lbq.functional.membrane import check_reset_mode
 from lbq.functional.planes import check_max_level
 from lbq.types import Bursts, Carry, Levels, ResetMode
 
-Keep = Literal["membranes", "residues", "currents"]
-MAX_RESIDUE_LEVEL = 20
+Keep = Literal["membranes", "currents"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,29 +39,14 @@ class ScanOptions:
     """Stop the gradient between timesteps (no back-propagation through time)."""
     keep: Keep = "membranes"
     """What the native kernels save for the backward: membranes (4 bytes per neuron and timestep),
-    residues (2 bytes): ratios within 1/1024 of a step, with exact levels and plateau edges, and
-    slopes within 1e-3, or the currents (2 bytes in bfloat16, shared by the timesteps if they are
-    repeated), from which the membranes are recomputed. Residues need max_level <= 20, and ``lo``
-    and ``hi`` in multiples of 1/512.
-    """
+    or the currents (2 bytes in bfloat16, shared by the timesteps if they are repeated), from which
+    the membranes are recomputed with the same bits."""
 
     def __post_init__(self) -> None:
         check_max_level(self.max_level)
         check_reset_mode(self.reset_mode)
         if self.keep not in get_args(Keep):
-            raise ParameterError(
-                f'keep must be "membranes", "residues" or "currents", got {self.keep!r}'
-            )
-        if self.keep == "residues" and self.max_level > MAX_RESIDUE_LEVEL:
-            raise ParameterError(
-                f"residues hold ratios up to 32, so they need max_level <= {MAX_RESIDUE_LEVEL}, "
-                f'got {self.max_level}; keep="membranes" takes any'
-            )
-        if self.keep == "residues" and (self.lo * 512 % 1 or self.hi * 512 % 1):
-            raise ParameterError(
-                f"residues need plateau edges at multiples of 1/512, got {self.lo} and {self.hi}; "
-                f'keep="membranes" takes any'
-            )
+            raise ParameterError(f'keep must be "membranes" or "currents", got {self.keep!r}')
 
 
 class ScanOutput(NamedTuple):
@@ -132,7 +116,7 @@ class CompiledScan(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        """Save membranes, residues or currents; nothing else of their size."""
+        """Save membranes or currents; nothing else of their size."""
         currents, *tensors, options = inputs
         _, levels, _, kept = output
         ctx.mark_non_differentiable(levels, *(() if kept is None else (kept,)))

@@ -41,8 +41,8 @@ class BurstLIF(Neuron):
         level_set: "all" levels 0..N, or "powers" of two, 0, 1, 2, 4 .. N, so that each costs one
             accumulation: levels between are rounded down.
         keep: saved for the backward on CPUs: "membranes" (4 bytes per neuron and timestep),
-            "residues" (2 bytes; same levels, gradients within 1e-3), or "currents" (2 bytes in
-            bfloat16, shared by repeated timesteps; same gradients, membranes are recomputed).
+            or "currents" (2 bytes in bfloat16, shared by repeated timesteps; same gradients,
+            membranes are recomputed).
 
     Example:
         >>> neuron = lbq.BurstLIF(max_level=3, step=0.5)

@@ -1,7 +1,0 @@
-import budget_page
-
-
-def test_the_page_is_what_the_records_generate():
-    assert budget_page.PAGE.read_text() == budget_page.page(), (
-        "write it again: python benchmarks/budget_page.py"
-    )
