@@ -29,7 +29,7 @@ from lbq.neurons.module_state import copy_network, stored_tensors
 
 MOST_TOGETHER = 64
 """Samples that run at once."""
-_ALL, _SOME = 16, 8
+_ALL, _SOME = 16, 4
 """Up to this many samples, all are compared alone; of more, this many."""
 _CALLS = 4
 _GAINS = (1.0, 8.0, 64.0, 512.0)

@@ -144,8 +144,8 @@ def is_neuron(path: str, module: nn.Module, spikes: Sequence[type[nn.Module] | s
 def _looks_spiking(args: Any, values: Tensor) -> bool:
     """Return whether real numbers enter a module and few levels leave it."""
     given = args[0] if args and isinstance(args[0], Tensor) else None
-    if given is None or not values.is_floating_point():
-        return False
+    if given is None or given is values or not values.is_floating_point():
+        return False  # what a module passes on is not its own
     made = find_levels(values)
     return made is not None and 0 < made.max_level <= _MOST_LEVELS and find_levels(given) is None
 

@@ -14,6 +14,8 @@ _SAMPLE, _DISTINCT = 4096, 512
 """Values that are looked at first: real numbers are found out by few."""
 _FEW_VALUES = 2**16
 """Values that are tried with one step per channel before all are."""
+_PART = 2**17
+"""Values that are divided at once, so that they stay in a cache."""
 _TOLERANCE = 1e-3
 """How far a value may be from a multiple of the step, in steps."""
 
@@ -89,6 +91,8 @@ def _as_levels(values: Tensor, step: Tensor, most: int) -> Levels | None:
     finite = torch.where(step.isfinite(), step, torch.ones_like(step))  # a channel of zeros
     if not values.numel():
         return Levels(values.to(torch.uint8), float(finite.min()), 0)
+    if finite.numel() == 1 and values.numel() > _PART:
+        return _in_parts(values, finite, most)
     ratio = values / finite
     integers = ratio.round()
     low, high = (int(side) if side.isfinite() else most + 1 for side in integers.aminmax())
@@ -99,3 +103,17 @@ def _as_levels(values: Tensor, step: Tensor, most: int) -> Levels | None:
     return Levels(
         integers.to(torch.uint8 if is_byte else torch.int32), float(finite.min()), largest
     )
+
+
+def _in_parts(values: Tensor, step: Tensor, most: int) -> Levels | None:
+    """Divide part by part; the first part of real numbers ends it."""
+    found: list[Levels] = []
+    for part in values.reshape(-1).split(_PART):
+        levels = _as_levels(part, step, most)
+        if levels is None:
+            return None
+        found.append(levels)
+    is_byte = all(levels.integers.dtype is torch.uint8 for levels in found)
+    dtype = torch.uint8 if is_byte else torch.int32
+    integers = torch.cat([levels.integers.to(dtype) for levels in found]).reshape(values.shape)
+    return Levels(integers, float(step.min()), max(levels.max_level for levels in found))
