@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from lbq.errors import TimeError
 _active: ContextVar["Carries | None"] = ContextVar("carries", default=None)
 
 
+@runtime_checkable
 class Streamed(Protocol):
     """A neuron, trained or lowered."""
 

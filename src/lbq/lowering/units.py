@@ -158,7 +158,7 @@ class Units:
         for root in roots:
             self._parents[root] = first
 
-    def _root(self, channel: int) -> int:
+    def _root(self, channel: int | np.integer) -> int:
         while self._parents[channel] != channel:
             self._parents[channel] = self._parents[self._parents[channel]]
             channel = self._parents[channel]
