@@ -12,7 +12,6 @@ import pytest
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 TOOLS = {
     "brevitas": "brevitas",
-    "from-ann": "torch",
     "hugging-face": "torch",
     "neurobench": "neurobench",
     "sinabs": "sinabs",
