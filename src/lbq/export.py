@@ -27,9 +27,9 @@ def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
     ``.onnx`` is for ONNX Runtime and OpenVINO (extra ``[onnx]``), ``.pt2`` for torch without lbq,
     ``.nir`` for neuromorphic tools (extra ``[nir]``; real numbers only), ``.c`` for
     microcontrollers and ``.v`` for FPGAs (integers only), ``.lbq`` is the library's own bundle. All
-    files of an integer network give the same integers. :func:`~lbq.formats.onnx.export_onnx`,
-    :func:`~lbq.formats.device.export_c` and :func:`~lbq.formats.device.export_verilog` have more
-    options.
+    files of an integer network give the same integers. For more options see
+    :func:`~lbq.formats.onnx.export.export_onnx`, :func:`~lbq.formats.device.c_source.export_c` and
+    :func:`~lbq.formats.device.verilog.export_verilog`.
 
     Args:
         network: what :func:`lbq.quantize` or :func:`lbq.lower` returned.
