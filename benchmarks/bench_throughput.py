@@ -21,14 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_budgeted import without_time
-from dense_engines import int8_onnx, onnx_runtime, openvino_throughput
 from measure import interleaved, write_record
 
 import lbq
 from lbq.cli.samples import sample_batches
 from lbq.runtime.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
+from lbq_paper.int8_ann import int8_onnx, onnx_runtime, openvino_throughput, without_time
 from lbq_paper.trained_network import Trained, open_trained, trained_ann
 
 

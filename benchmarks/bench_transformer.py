@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch
 from bench_inference import timed
-from dense_engines import int8_onnx, onnx_runs
+from dense_engines import onnx_runs
 from measure import ONEDNN_CAPS, on_each_isa, write_record
 from torch import nn
 
@@ -33,6 +33,7 @@ from lbq.models import SpikeFormer, spikeformer_5m
 from lbq.neurons import named_neurons
 from lbq.runtime.native_engine import NativeEngine
 from lbq.train.provenance import git_commit
+from lbq_paper.int8_ann import int8_onnx
 
 IS_LEFT_FIRST = lower_arithmetic.is_left_first
 TRAINED = "pocket-spikeformer-cifar10"

@@ -4,20 +4,18 @@ All of them do less: oneDNN runs the convolutions without neurons and sums; the 
 ReLUs in place of neurons.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lbq.graph import LoweredNetwork
 from lbq.graph.operators import Synapse
+from lbq_paper.int8_ann import onnx_runtime, openvino
 
 Run = Callable[[], object]
 STAGES = (128, 256, 512)
@@ -167,92 +165,6 @@ def _blocks(width: float) -> Iterator[tuple[str, int, int, int]]:
         for block in range(3):
             yield f"s{stage}b{block}", inputs, outputs, 2 if outputs != inputs else 1
             inputs = outputs
-
-
-def int8_onnx(model: nn.Module, images: Tensor) -> bytes:
-    """Return the network as an ONNX model of any batch that ONNX Runtime's tool quantised."""
-    from onnxruntime.quantization import (  # noqa: PLC0415 -- an extra
-        CalibrationDataReader,
-        QuantFormat,
-        quantize_static,
-    )
-    from onnxruntime.quantization.preprocess import quant_pre_process  # noqa: PLC0415
-
-    class Images(CalibrationDataReader):
-        def __init__(self) -> None:
-            self.left = list(images.split(64))
-
-        def get_next(self) -> dict[str, Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-            return {"images": self.left.pop().numpy()} if self.left else None
-
-    with tempfile.TemporaryDirectory() as folder:
-        real, ready, done = (str(Path(folder) / f"{n}.onnx") for n in ("real", "ready", "done"))
-        torch.onnx.export(
-            model,
-            (images[:2],),
-            real,
-            input_names=["images"],
-            dynamic_axes={"images": {0: "batch"}},
-            dynamo=False,
-            opset_version=17,
-        )
-        quant_pre_process(real, ready, skip_symbolic_shape=True)
-        quantize_static(ready, done, Images(), quant_format=QuantFormat.QDQ, per_channel=True)
-        return Path(done).read_bytes()
-
-
-def onnx_runtime(model: bytes, *, threads: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the model in ONNX Runtime."""
-    import onnxruntime  # noqa: PLC0415 -- an extra
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
-    return lambda images: session.run(None, {"images": images})[0]  # pyright: ignore
-
-
-def openvino(
-    model: bytes, shape: tuple[int, ...], *, threads: int
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the model in OpenVINO, compiled for images of this shape."""
-    import openvino as ov  # noqa: PLC0415 -- an extra
-
-    core = ov.Core()
-    read = core.read_model(model, b"")
-    read.reshape(list(shape))
-    # Without the hint, what is not quantised runs in bf16 where the CPU has it.
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    request = core.compile_model(read, "CPU", settings).create_infer_request()
-    return lambda images: request.infer({0: images})[0]
-
-
-def openvino_throughput(model: bytes, *, batch: int, threads: int) -> Callable[[np.ndarray], None]:
-    """Return the model in OpenVINO's throughput mode: it takes any number of images.
-
-    What is left over after whole batches is not run.
-    """
-    import openvino as ov  # noqa: PLC0415 -- an extra
-
-    core = ov.Core()
-    read = core.read_model(model, b"")
-    read.reshape([batch, 3, 32, 32])
-    settings = {
-        "PERFORMANCE_HINT": "THROUGHPUT",
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    queue = ov.AsyncInferQueue(core.compile_model(read, "CPU", settings))
-
-    def run(images: np.ndarray) -> None:
-        for first in range(0, len(images) - batch + 1, batch):
-            queue.start_async({0: images[first : first + batch]}, share_inputs=True)
-        queue.wait_all()
-
-    return run
 
 
 def onnx_runs(model: bytes, batch: int, threads: int, side: int = 32) -> dict[str, Run]:

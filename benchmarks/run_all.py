@@ -26,10 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from bench_budgeted import without_time
 from bench_inference import at_sparsity
 from bench_training import networks, step_of
-from dense_engines import int8_onnx, int8_resnet, onnx_runs, openvino
+from dense_engines import int8_resnet, onnx_runs
 from measure import Run, interleaved
 from sparse_networks import build
 
@@ -38,6 +37,7 @@ from lbq.cli.samples import sample_batches
 from lbq.runtime.native_engine import NativeEngine
 from lbq.train.allocator import keep_freed_memory
 from lbq.train.provenance import git_commit
+from lbq_paper.int8_ann import int8_onnx, openvino, without_time
 from lbq_paper.trained_network import open_trained, trained_ann
 
 CLAIMS = Path(__file__).with_name("results") / "claims.json"

@@ -7,46 +7,58 @@ Every network is taught by the trained ReLU network in results/training, for ``-
 average of its weights is kept. ``train`` goes on where it was stopped, and evaluates on the test
 set once, at the end; with ``--held-out`` it trains on 45,000 images and evaluates on the other
 5,000 after every epoch, to choose settings by. ``measure`` writes the record: right answers on all
-test images in float32 and in integers, and operations.
+test images in float32 and in integers, operations and energy, and beside it the weights.
 
     burst-N           the ReLU network by ``lbq.from_ann`` with levels 0..N, one timestep
     burst-N-from-M    the same, from the tuned burst-M of this seed
-    burst-N-budget-S  burst-N tuned to the share S of the accumulations that it has
-    ann               the ReLU network itself
+    burst-N-budget-B  burst-N tuned to B accumulations per MAC of the ReLU network
+    ann               the ReLU network itself, tuned for as many epochs
     ann-S             a ReLU network of S times the width, from scratch
-    int4              levels 0..15 and weights of 4 bits: a 4-bit ANN, which at one timestep is the
-                      same thing
+    int4              levels 0..15 and, but for the first and the last layer, weights of 4 bits: a
+                      4-bit ANN, which at one timestep is the same thing
 """
 
 import argparse
 import json
 import re
 import time
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import lbq
 from lbq.cli.samples import count_answers, open_samples, sample_batches
+from lbq.cost.energy import HAN_2016, HOROWITZ_2014
 from lbq.data import Data
 from lbq.data.splits import Split, Splits
 from lbq.neurons import named_neurons
 from lbq.train import OptimConfig, ScheduleConfig, TeacherConfig, TrainConfig, build_network
 from lbq.train.allocator import keep_freed_memory
 from lbq.train.provenance import provenance
-from lbq_paper.budget_search import cost_of, pocket_recipe
+from lbq.train.recipes import pocket_budget
 from lbq_paper.checkout import ROOT
+from lbq_paper.int8_ann import int8_onnx, onnx_runtime, openvino, without_time
 from lbq_paper.trained_network import ann_recipe, trained_ann
 
 HELD_OUT = 5_000
 """Training images, the last ones, that settings are chosen on."""
-CALIBRATION = 512
+CALIBRATION, COUNTED = 512, 1_000
+"""Training images that ranges are chosen by, and test images that operations are counted on."""
+NAME = re.compile(r"int4|burst-\d+(?:-from-(?P<before>\d+))?(?:-budget-(?P<budget>0\.\d+))?")
+MEMORIES = (
+    (HAN_2016, HAN_2016.sram),
+    (HOROWITZ_2014, HOROWITZ_2014.sram),
+    (HOROWITZ_2014, "DRAM"),
+)
 
 
 @dataclass(frozen=True)
@@ -95,15 +107,28 @@ class FourBits(nn.Module):
         return weight + (rounded - weight).detach()
 
 
-def with_bursts(source: nn.Module, samples: Tensor, *, max_level: int, seed: int) -> nn.Module:
-    """Return the fused network of the recipes with what ``from_ann`` chose."""
+def structure(name: str) -> nn.Module:
+    """Return the network of this name with the weights that torch draws."""
+    config = ann_recipe().model
+    if found := re.fullmatch(r"ann-(0\.\d+)", name):
+        config = replace(config, width=config.width * float(found[1]))
+    elif name != "ann":
+        found = re.match(r"burst-(\d+)", name)
+        neuron = replace(pocket_budget().model.neuron, max_level=int(found[1]) if found else 15)
+        config = replace(config, neuron=neuron)
+    return build_network(config, num_classes=10).eval()
+
+
+def with_bursts(name: str, source: nn.Module, samples: Tensor) -> nn.Module:
+    """Return the network of this name with the weights and steps that ``from_ann`` chose."""
+    model = structure(name)
+    neurons = dict(named_neurons(model))
+    max_level = next(iter(neurons.values())).max_level
     chosen = lbq.from_ann(source, [samples], max_level=max_level, timesteps=1)
-    recipe = pocket_recipe(ann_recipe(), seed, max_level)
-    model = build_network(recipe.model, num_classes=10).eval()
     known = model.state_dict()
     model.load_state_dict(known | {k: v for k, v in chosen.state_dict().items() if k in known})
     with torch.no_grad():
-        for (_, mine), (_, theirs) in zip(named_neurons(model), named_neurons(chosen), strict=True):
+        for mine, (_, theirs) in zip(neurons.values(), named_neurons(chosen), strict=True):
             mine.step.load_state_dict(theirs.step.state_dict())  # pyright: ignore
         torch.testing.assert_close(model(samples), chosen(samples), rtol=1e-4, atol=1e-4)
     return model
@@ -111,13 +136,13 @@ def with_bursts(source: nn.Module, samples: Tensor, *, max_level: int, seed: int
 
 def build(name: str, data: Data, options: argparse.Namespace) -> tuple[nn.Module, TrainConfig]:
     """Return a network as it is before tuning, and how it is tuned."""
-    samples = next(sample_batches(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
-    known = ann_recipe()
+    samples, known = calibration(data), ann_recipe()
     config = TrainConfig(
         epochs=options.epochs,
         batch=known.batch,
         optim=OptimConfig(lr=options.lr, weight_decay=options.weight_decay),
         schedule=ScheduleConfig(moves="step"),
+        precision="auto",
         channels_last=True,
         ema_decay=0.999,
         teacher=TeacherConfig(weight=options.teacher_weight, temperature=2.0),
@@ -126,30 +151,26 @@ def build(name: str, data: Data, options: argparse.Namespace) -> tuple[nn.Module
     )
     if name == "ann":
         return trained_ann(), config
-    if found := re.fullmatch(r"ann-(0\.\d+)", name):
-        model = replace(known.model, width=known.model.width * float(found[1]))
+    if name.startswith("ann-"):
+        torch.manual_seed(options.seed)
         schedule = replace(known.schedule, moves="step")
-        config = replace(
+        return structure(name), replace(
             config, epochs=options.scratch_epochs, optim=known.optim, schedule=schedule
         )
-        return replace(known, model=model, seed=options.seed).build_model(10), config
-    if name == "int4":
-        model = with_bursts(trained_ann(), samples, max_level=15, seed=options.seed)
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                parametrize.register_parametrization(module, "weight", FourBits())
-        return model, config
-    found = re.fullmatch(r"burst-(\d+)(?:-from-(\d+))?(?:-budget-(0\.\d+))?", name)
+    source, found = trained_ann(), NAME.fullmatch(name)
     if not found:
         raise SystemExit(f"there is no network {name!r}; see --help")
-    source = trained_ann()
-    if found[2]:
-        before, _ = build(f"burst-{found[2]}", data, options)
-        folder = options.runs / f"burst-{found[2]}-{options.seed}"
+    if found["before"]:
+        before, _ = build(f"burst-{found['before']}", data, options)
+        folder = options.runs / f"burst-{found['before']}-{options.seed}"
         source = lbq.load_run(folder, before).model
-    model = with_bursts(source, samples, max_level=int(found[1]), seed=options.seed)
-    if found[3]:
-        config = replace(config, budget=cost_of(model, samples) * float(found[3]))
+    model = with_bursts(name, source, samples)
+    if name == "int4":
+        _, *inner, _ = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+        for module in inner:
+            parametrize.register_parametrization(module, "weight", FourBits())
+    if found["budget"]:
+        config = replace(config, budget=float(found["budget"]))
     return model, config
 
 
@@ -184,10 +205,19 @@ def _say(record: dict[str, Any]) -> None:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Count right answers and operations on the test set; write the record."""
+    """Count right answers and operations on the test set; write the record and the weights."""
     model = train(name, options).eval()
+    for module in model.modules():
+        if parametrize.is_parametrized(module):
+            parametrize.remove_parametrizations(module, "weight")
     data = open_samples(ann_recipe(), source=options.data, cache=options.cache)
-    rows = lbq.train.read_metrics_log(options.runs / f"{name}-{options.seed}" / "metrics.jsonl")
+    folder = options.runs / f"{name}-{options.seed}"
+    rows = lbq.train.read_metrics_log(folder / "metrics.jsonl")
+    path = options.out / f"{name}-{options.seed}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(model.state_dict(), path.with_suffix(".safetensors"))
+    samples = calibration(data)
+    test = next(sample_batches(data, limit=COUNTED, batch=COUNTED)).real
     record: dict[str, Any] = {
         "network": name,
         "seed": options.seed,
@@ -195,42 +225,79 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "lr": options.lr,
         "weight_decay": options.weight_decay,
         "teacher_weight": options.teacher_weight,
+        **{key: provenance(data.digest)[key] for key in ("commit", "versions")},
+        "weights_sha256": sha256(path.with_suffix(".safetensors").read_bytes()).hexdigest(),
         "test_images": data.num_test,
         "correct": _correct(model, data),
-        **{key: provenance(data.digest)[key] for key in ("commit", "versions")},
+        "correct_integers": right_integers(name, model, samples, data),
+        **operations(model, test),
         "curve": [
             {key: round(row[key], 4) for key in ("epoch", "loss", "accuracy") if key in row}
             for row in rows
             if row["event"] == "train"
-        ][::4],
+        ][::8],
     }
-    samples = next(sample_batches(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
-    if not name.startswith("ann"):
-        for module in model.modules():
-            if parametrize.is_parametrized(module):
-                parametrize.remove_parametrizations(module, "weight")
-        model.preprocessing = ann_recipe().data.preprocessing  # pyright: ignore
-        net = lbq.quantize(model, samples, bits=4 if name == "int4" else 8)
-        record["correct_integers"] = count_answers(
-            lambda raw: lbq.run_network(net, raw, backend="native"),
-            data,
-            is_integer=True,
-            batch=500,
-        ).correct
-    test = next(sample_batches(data, limit=1_000, batch=1_000)).real
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def calibration(data: Data) -> Tensor:
+    """Return training images to choose ranges by."""
+    return next(sample_batches(data, split="train", limit=CALIBRATION, batch=CALIBRATION)).real
+
+
+def open_tuned(name: str, seed: int, folder: Path) -> nn.Module:
+    """Return a network that ``measure`` has kept."""
+    model = structure(name)
+    model.load_state_dict(load_file(folder / f"{name}-{seed}.safetensors"))
+    model.preprocessing = ann_recipe().data.preprocessing  # pyright: ignore
+    return model
+
+
+def right_integers(name: str, model: nn.Module, samples: Tensor, data: Data) -> dict[str, int]:
+    """Count right answers on the test set in integers, by what runs them."""
+    if name.startswith("ann"):
+        onnx = int8_onnx(without_time(deepcopy(model)), samples)
+        runs = {
+            "ONNX Runtime": onnx_runtime(onnx, threads=1),
+            "OpenVINO": openvino(onnx, (500, *samples.shape[1:]), threads=1),
+        }
+        right = dict.fromkeys(runs, 0)
+        for batch in sample_batches(data, batch=500):
+            for engine, run in runs.items():
+                answers = torch.from_numpy(run(batch.real.numpy())).argmax(1)
+                right[engine] += int((answers == batch.target).sum())
+        return right
+    model.preprocessing = ann_recipe().data.preprocessing  # pyright: ignore
+    net = lbq.quantize(model, samples)
+    count = count_answers(
+        lambda raw: lbq.run_network(net, raw, backend="native"), data, is_integer=True, batch=500
+    )
+    assert count.correct is not None
+    return {"lbq": count.correct}
+
+
+def operations(model: nn.Module, images: Tensor) -> dict[str, Any]:
+    """Count per image, and estimate energy with memory, beside that of the ANN's products."""
     with torch.inference_mode():
-        table = lbq.count_ops(model, test)
-    record |= {
+        table = lbq.count_ops(model, images)
+    found: dict[str, Any] = {
         "counted_images": table.num_images,
         "bit_sparse_acs": table.total().bit_sparse_acs / table.num_images,
         "unary_acs": table.total().unary_acs / table.num_images,
+        "fp_macs": table.fp_macs() / table.num_images,
         "ann_macs": table.ann_macs(),
         "active": table.active_ratio(),
     }
-    path = options.out / f"{name}-{options.seed}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    return record
+    for technology, memory in MEMORIES:
+        report = lbq.EnergyModel(technology=technology).estimate(table)
+        for sums in ("int8, 32-bit sums", "int4, 32-bit sums"):
+            rows = (report[sums], report[memory])
+            found[f"{sums}, {memory}, uJ"] = {
+                "burst": 1e3 * sum(row.burst_mj for row in rows),
+                "ann": 1e3 * sum(row.ann_mj for row in rows),
+            }
+    return found
 
 
 def _correct(model: nn.Module, data: Data) -> int:
@@ -256,8 +323,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--scratch-epochs", type=int, default=40)
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--weight-decay", type=float, default=1e-4)
+    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--teacher-weight", type=float, default=1.0)
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
@@ -270,7 +337,7 @@ def main() -> None:
         train(options.name, options)
     else:
         found = measure(options.name, options)
-        print({key: value for key, value in found.items() if key != "curve"})
+        print({key: found[key] for key in ("correct", "correct_integers", "bit_sparse_acs")})
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
 
 
