@@ -222,6 +222,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "network": name,
         "seed": options.seed,
         "epochs": build(name, data, options)[1].epochs,
+        "total_epochs": total_epochs(name, data, options),
         "lr": options.lr,
         "weight_decay": options.weight_decay,
         "teacher_weight": options.teacher_weight,
@@ -239,6 +240,14 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
     return record
+
+
+def total_epochs(name: str, data: Data, options: argparse.Namespace) -> int:
+    """Return the epochs of tuning, those of the stages before included."""
+    own, found = build(name, data, options)[1].epochs, NAME.fullmatch(name)
+    if not found or not found["before"]:
+        return own
+    return own + total_epochs(f"burst-{found['before']}", data, options)
 
 
 def calibration(data: Data) -> Tensor:

@@ -1,14 +1,13 @@
 r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations.
 
-    python -m lbq_paper.budget_search cells --data $LBQ_DATA/cifar10 --seeds 0 1 2
-    python -m lbq_paper.budget_search pocket --data $LBQ_DATA/cifar10 --only distil-popcount-0.5
+    python -m lbq_paper.budget_search --data $LBQ_DATA/cifar10 --seeds 0 1 2
 
-``cells`` trains the small network of ``lbq_paper`` (T = 1, N = 5) once for every seed, then tunes
-it in every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step,
-for as many epochs in all. ``pocket`` starts from the ReLU network in results/training, turned
-into bursts by ``lbq.from_ann``. That network teaches ``taught-*``; ``distil-*`` are taught by what
-they were before tuning. A share is that of the accumulations before tuning. One record per way and
-seed in ``--out``; those that exist are not run again.
+The small network of ``lbq_paper`` (T = 1, N = 5) is trained once for every seed, then tuned in
+every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step, for as
+many epochs in all. The ReLU network of pocket size teaches ``taught-*``; ``distil-*`` are taught by
+what they were before tuning. A share is that of the accumulations before tuning. One record per way
+and seed in ``--out``; those that exist are not run again. Networks of pocket size:
+``lbq_paper.accuracy``.
 """
 
 import argparse
@@ -32,7 +31,7 @@ import lbq
 from lbq.cli.samples import open_samples, sample_batches
 from lbq.data import Data, steps_per_epoch, train_batches
 from lbq.neurons import named_neurons
-from lbq.train import CostConfig, NeuronConfig, RunOptions, build_network, load_run, train
+from lbq.train import CostConfig, NeuronConfig, RunOptions, load_run, train
 from lbq.train.optim import (
     OptimConfig,
     ScheduleConfig,
@@ -42,12 +41,10 @@ from lbq.train.optim import (
 )
 from lbq.train.provenance import git_commit
 from lbq.train.recipe import Recipe
-from lbq.train.recipes import pocket_budget
 from lbq_paper.experiments import ABLATION, LBQ, study_recipe
 from lbq_paper.measure import measure
-from lbq_paper.trained_network import ann_recipe, trained_ann
+from lbq_paper.trained_network import trained_ann
 
-TUNING_LR = {"cells": 0.05, "pocket": 0.02}
 RAMP = 0.25
 """Share of the tuning over which the weight of a term rises."""
 
@@ -124,9 +121,7 @@ def tune(
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(only in name)
     model = model.to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
-    config = OptimConfig(
-        lr=options.lr or TUNING_LR[options.size], weight_decay=recipe.optim.weight_decay
-    )
+    config = OptimConfig(lr=options.lr, weight_decay=recipe.optim.weight_decay)
     optimizer = build_optimizer(model, config)
     steps = steps_per_epoch(data, recipe.batch)
     first, curve = _resumed(kept, model, optimizer)
@@ -206,8 +201,7 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
             tables = {"tables": ("popcount",), "share": share}
             yield f"{kind}-popcount-{share}", {"teacher": teacher, **tables}
         yield f"steps-popcount-{share}", {"tables": ("popcount",), "share": share, "only": "step"}
-        if options.size == "cells":
-            yield f"scratch-popcount-{share}", {"scratch": "popcount", "share": share}
+        yield f"scratch-popcount-{share}", {"scratch": "popcount", "share": share}
     for kind, teacher in TEACHERS.items():
         yield kind, {"teacher": teacher}
     for weight in (0.3, 1.0, 3.0):
@@ -220,12 +214,11 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     for share in options.shares:
         yield f"largest-{share}", {"largest": share}
         yield f"largest-untuned-{share}", {"largest": share, "epochs": 0}
-    if options.size == "cells":  # cheap ways to spend less, trained for as many epochs
-        for share in (0.5, 0.75):
-            yield f"narrow-{share}", {"plain": LBQ, "narrow": share}
-            yield f"ann-{share}", {"plain": ABLATION["ANN"], "narrow": share}
-        for level in (2, 3):
-            yield f"levels-{level}", {"plain": replace(LBQ, max_level=level), "narrow": 1.0}
+    for share in (0.5, 0.75):  # cheap ways to spend less, trained for as many epochs
+        yield f"narrow-{share}", {"plain": LBQ, "narrow": share}
+        yield f"ann-{share}", {"plain": ABLATION["ANN"], "narrow": share}
+    for level in (2, 3):
+        yield f"levels-{level}", {"plain": replace(LBQ, max_level=level), "narrow": 1.0}
     for share in options.shares:
         tables = {"tables": ("popcount",), "share": share}
         yield f"powers-popcount-{share}", {"powers": True, **tables}
@@ -326,14 +319,14 @@ def limit_levels(model: nn.Module, images: Tensor, labels: Tensor, cost: float) 
 
 def run(name: str, way: dict[str, Any], seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train and measure, unless there is a record."""
-    path = options.out / f"{options.size}-{options.epochs}-epochs" / f"{name}-{seed}.json"
+    path = options.out / f"cells-{options.epochs}-epochs" / f"{name}-{seed}.json"
     if path.exists():
         return json.loads(path.read_text())
     began, curve, chosen = time.time(), list[dict[str, float]](), dict[str, int]()
     if "plain" in way:
         return trained_plainly(name, way, seed, options, path)
     model, recipe, data = start(seed, options)
-    settings = f"lr-{options.lr or TUNING_LR[options.size]}-weight-{options.weight}"
+    settings = f"lr-{options.lr}-weight-{options.weight}"
     kept = options.runs / f"{options.epochs}-epochs-{settings}" / f"{name}-{seed}.safetensors"
     images = next(sample_batches(data, split="train", limit=256, batch=256)).real
     before = cost_of(model, images)
@@ -417,7 +410,7 @@ def written(
         "seed": recipe.seed,
         "commit": git_commit(),
         "epochs": options.epochs,
-        "lr": options.lr or TUNING_LR[options.size],
+        "lr": options.lr,
         "weight": options.weight,
         "accuracy": found["measured_correct"] / images,
         "bit_sparse_acs": counts.get("bit_sparse_acs", 0) / images,
@@ -433,9 +426,6 @@ def written(
         record["largest_levels"] = largest
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
-    if options.keep:
-        weights = {key: value.contiguous() for key, value in model.state_dict().items()}
-        save_file(weights, path.with_suffix(".safetensors"))
     return record
 
 
@@ -453,8 +443,6 @@ def small_recipe(neuron: NeuronConfig, seed: int, options: argparse.Namespace) -
 
 def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data]:
     """Return the trained network that is tuned."""
-    if options.size == "pocket":
-        return _start_from_ann(seed, options)
     recipe = small_recipe(replace(LBQ, max_level=options.max_level), seed, options)
     folder = options.runs / f"start-{seed}"
     train_whole(recipe, folder, options.threads)
@@ -462,35 +450,9 @@ def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Da
     return load_run(folder).model, recipe, data
 
 
-def pocket_recipe(known: Recipe, seed: int, max_level: int) -> Recipe:
-    """Return the recipe of a ReLU network with bursts at one timestep in their place."""
-    neuron = replace(pocket_budget().model.neuron, max_level=max_level)
-    model = replace(known.model, timesteps=1, neuron=neuron)
-    return replace(known, name="pocket-budget", precision="fp32", seed=seed, model=model)
-
-
-def _start_from_ann(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Data]:
-    """Return the network of the recipe ``pocket-budget`` with what ``from_ann`` chose."""
-    known = ann_recipe()
-    data = open_samples(known, source=options.data, cache=options.cache)
-    samples = next(sample_batches(data, split="train", limit=256, batch=256)).real
-    ann = trained_ann()
-    chosen = lbq.from_ann(ann, [samples], max_level=options.max_level, timesteps=1)
-    recipe = pocket_recipe(known, seed, options.max_level)
-    model = build_network(recipe.model, num_classes=data.num_classes).eval()
-    weights = {k: v for k, v in chosen.state_dict().items() if k in model.state_dict()}
-    model.load_state_dict(weights, strict=False)
-    for (_, mine), (_, theirs) in zip(named_neurons(model), named_neurons(chosen), strict=True):
-        mine.step.load_state_dict(theirs.step.state_dict())  # pyright: ignore
-    with torch.no_grad():
-        torch.testing.assert_close(model(samples), chosen(samples), rtol=1e-4, atol=1e-4)
-    return model, recipe, data
-
-
 def main() -> None:
     """Run what is asked for; print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("size", choices=TUNING_LR)
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, default=Path("results/budget"))
     parser.add_argument("--runs", type=Path, default=Path("runs/budget"))
@@ -499,11 +461,10 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--lr", type=float, help="learning rate of the tuning")
+    parser.add_argument("--lr", type=float, default=0.05, help="learning rate of the tuning")
     parser.add_argument("--weight", type=float, default=1.0)
     parser.add_argument("--max-level", type=int, default=5)
     parser.add_argument("--shares", nargs="+", type=float, default=[0.7, 0.5, 0.35])
-    parser.add_argument("--keep", action="store_true", help="keep the weights beside the record")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for name, way in ways(options):
