@@ -10,7 +10,7 @@ set once, at the end; with ``--held-out`` it trains on 45,000 images and evaluat
 test images in float32 and in integers, operations and energy, and beside it the weights.
 
     burst-N           the ReLU network by ``lbq.from_ann`` with levels 0..N, one timestep
-    burst-N-from-M    the same, from the tuned burst-M of this seed
+    burst-N-from-M    the same, from the tuned burst-M of this seed, which ``measure`` has kept
     burst-N-budget-B  burst-N tuned to B accumulations per MAC of the ReLU network
     ann               the ReLU network itself, tuned for as many epochs
     ann-S             a ReLU network of S times the width, from scratch
@@ -161,9 +161,7 @@ def build(name: str, data: Data, options: argparse.Namespace) -> tuple[nn.Module
     if not found:
         raise SystemExit(f"there is no network {name!r}; see --help")
     if found["before"]:
-        before, _ = build(f"burst-{found['before']}", data, options)
-        folder = options.runs / f"burst-{found['before']}-{options.seed}"
-        source = lbq.load_run(folder, before).model
+        source = open_tuned(f"burst-{found['before']}", options.seed, options.out)
     model = with_bursts(name, source, samples)
     if name == "int4":
         _, *inner, _ = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
