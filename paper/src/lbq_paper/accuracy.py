@@ -36,14 +36,23 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import lbq
+from lbq.adapters.run_record import run_history
 from lbq.cli.samples import count_answers, open_samples, sample_batches
+from lbq.config_io import to_document
 from lbq.cost.energy import HAN_2016, HOROWITZ_2014
 from lbq.data import Data
 from lbq.data.splits import Split, Splits
 from lbq.neurons import named_neurons
-from lbq.train import OptimConfig, ScheduleConfig, TeacherConfig, TrainConfig, build_network
+from lbq.train import (
+    ModelConfig,
+    OptimConfig,
+    ScheduleConfig,
+    TeacherConfig,
+    TrainConfig,
+    build_network,
+)
 from lbq.train.allocator import keep_freed_memory
-from lbq.train.provenance import provenance
+from lbq.train.recipe import Recipe
 from lbq.train.recipes import pocket_budget
 from lbq_paper.checkout import ROOT
 from lbq_paper.int8_ann import int8_onnx, onnx_runtime, openvino, without_time
@@ -107,16 +116,21 @@ class FourBits(nn.Module):
         return weight + (rounded - weight).detach()
 
 
-def structure(name: str) -> nn.Module:
-    """Return the network of this name with the weights that torch draws."""
+def model_config(name: str) -> ModelConfig:
+    """Return the structure of a network."""
     config = ann_recipe().model
     if found := re.fullmatch(r"ann-(0\.\d+)", name):
-        config = replace(config, width=config.width * float(found[1]))
-    elif name != "ann":
-        found = re.match(r"burst-(\d+)", name)
-        neuron = replace(pocket_budget().model.neuron, max_level=int(found[1]) if found else 15)
-        config = replace(config, neuron=neuron)
-    return build_network(config, num_classes=10).eval()
+        return replace(config, width=config.width * float(found[1]))
+    if name == "ann":
+        return config
+    found = re.match(r"burst-(\d+)", name)
+    neuron = replace(pocket_budget().model.neuron, max_level=int(found[1]) if found else 15)
+    return replace(config, neuron=neuron)
+
+
+def structure(name: str) -> nn.Module:
+    """Return the network of this name with the weights that torch draws."""
+    return build_network(model_config(name), num_classes=10).eval()
 
 
 def with_bursts(name: str, source: nn.Module, samples: Tensor) -> nn.Module:
@@ -210,31 +224,25 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             parametrize.remove_parametrizations(module, "weight")
     data = open_samples(ann_recipe(), source=options.data, cache=options.cache)
     folder = options.runs / f"{name}-{options.seed}"
-    rows = lbq.train.read_metrics_log(folder / "metrics.jsonl")
     path = options.out / f"{name}-{options.seed}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(model.state_dict(), path.with_suffix(".safetensors"))
     samples = calibration(data)
     test = next(sample_batches(data, limit=COUNTED, batch=COUNTED)).real
+    config = build(name, data, options)[1]
+    known = ann_recipe()
+    recipe = Recipe(**vars(config), name=name, model=model_config(name), data=known.data)
     record: dict[str, Any] = {
         "network": name,
         "seed": options.seed,
-        "epochs": build(name, data, options)[1].epochs,
         "total_epochs": total_epochs(name, data, options),
-        "lr": options.lr,
-        "weight_decay": options.weight_decay,
-        "teacher_weight": options.teacher_weight,
-        **{key: provenance(data.digest)[key] for key in ("commit", "versions")},
+        "recipe": to_document(recipe),
+        **run_history(folder),
         "weights_sha256": sha256(path.with_suffix(".safetensors").read_bytes()).hexdigest(),
-        "test_images": data.num_test,
+        "count": data.num_test,
         "correct": _correct(model, data),
         "correct_integers": right_integers(name, model, samples, data),
         **operations(model, test),
-        "curve": [
-            {key: round(row[key], 4) for key in ("epoch", "loss", "accuracy") if key in row}
-            for row in rows
-            if row["event"] == "train"
-        ][::8],
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
     return record

@@ -49,7 +49,7 @@ class Network(NamedTuple):
     def accuracies(self) -> list[float]:
         """Return percent of right answers in integers, one per seed."""
         engine = DENSE if self.is_ann else "lbq"
-        return [100 * row["correct_integers"][engine] / row["test_images"] for row in self.rows]
+        return [100 * row["correct_integers"][engine] / row["count"] for row in self.rows]
 
     @property
     def accuracy(self) -> float:
@@ -106,7 +106,7 @@ def accuracy_rows(networks: Iterable[Network]) -> Iterator[list[str]]:
         all_seeds = network.accuracies()
         spread = f" ± {statistics.stdev(all_seeds):.2f}" if len(all_seeds) > 1 else ""
         first = network.rows[0]
-        floats = statistics.mean(100 * row["correct"] / row["test_images"] for row in network.rows)
+        floats = statistics.mean(100 * row["correct"] / row["count"] for row in network.rows)
         yield [
             title(network.name),
             f"{floats:.2f} %",
