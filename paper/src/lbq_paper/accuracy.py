@@ -249,11 +249,12 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def total_epochs(name: str, data: Data, options: argparse.Namespace) -> int:
-    """Return the epochs of tuning, those of the stages before included."""
+    """Return the epochs of tuning, those of the stage before included."""
     own, found = build(name, data, options)[1].epochs, NAME.fullmatch(name)
     if not found or not found["before"]:
         return own
-    return own + total_epochs(f"burst-{found['before']}", data, options)
+    before = options.out / f"burst-{found['before']}-{options.seed}.json"
+    return own + json.loads(before.read_text())["total_epochs"]
 
 
 def calibration(data: Data) -> Tensor:
