@@ -90,8 +90,7 @@ def at_sparsity(name: str, options: argparse.Namespace, timesteps: int) -> Lower
     net = build(width=options.width, timesteps=timesteps)
     reached = trained_levels(options.data) if name == "trained" else by_stage(net, ACTIVITY[name])
     torch.manual_seed(1)
-    make_sparse(net, torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8), reached)
-    return net
+    return make_sparse(net, torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8), reached)
 
 
 @cache

@@ -136,7 +136,7 @@ def measure(name: str) -> dict[str, float]:
     integers = lbq.to_fixed_point(network, pixels=pixels)
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
-        "nodes": len(integers.plan),
+        "nodes": len(integers.nodes),
         "lower_s": round(lowered - start, 2),
         "to_fixed_point_s": round(time.perf_counter() - lowered, 2),
         "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),

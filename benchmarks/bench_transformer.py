@@ -122,7 +122,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         }
         runs |= onnx_runs(model, 1, 1, image.shape[-1])
         record[name] = timed(runs, options)
-        record[name]["nodes"] = len(net.plan)
+        record[name]["nodes"] = len(net.nodes)
     return record
 
 

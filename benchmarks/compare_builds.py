@@ -33,7 +33,7 @@ def worker(repeats: int) -> None:
     net = build()
     torch.manual_seed(1)
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    make_sparse(net, images, by_stage(net, BY_STAGE))
+    net = make_sparse(net, images, by_stage(net, BY_STAGE))
     engine = NativeEngine(net)
     answers = engine.run(images, threads=1)
     print(hashlib.sha256(answers.double().numpy().tobytes()).hexdigest(), flush=True)

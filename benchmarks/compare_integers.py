@@ -8,7 +8,6 @@ levels, and end to end, where one changed level changes hundreds after it.
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +16,8 @@ from torch import Tensor, nn
 
 import lbq
 from lbq.cli.samples import sample_batches
+from lbq.graph.graph import Node
+from lbq.graph.operators import LevelNeuron
 from lbq_paper.trained_network import open_trained
 
 
@@ -86,21 +87,16 @@ def _moved_alone(
     """Count the levels that differ where every layer gets the trained network's levels."""
     moved = 0
 
-    def replace_levels(
-        layer: str, node: nn.Module, args: tuple[Tensor, ...], out: Tensor
-    ) -> Tensor:
+    def compute(node: Node, *values: Tensor) -> Tensor:
         nonlocal moved
-        expected = torch.stack([trained[layer, t] for t in range(len(out))])
-        moved += int((out != expected).sum())
+        made = node.compute(*values)
+        if not isinstance(node.operator, LevelNeuron):
+            return made
+        expected = torch.stack([trained[node.path, t] for t in range(len(made))])
+        moved += int((made != expected).sum())
         return expected
 
-    hooks = [
-        neuron.register_forward_hook(partial(replace_levels, path))
-        for path, neuron in net.neurons()
-    ]
-    net(inputs)
-    for hook in hooks:
-        hook.remove()
+    net(inputs, compute)
     return moved
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lbq.graph import LoweredNetwork
+from lbq.graph.graph import Node
 from lbq.graph.operators import Synapse
 from lbq_paper.int8_ann import onnx_runtime, openvino
 
@@ -25,19 +26,14 @@ def products_of(net: LoweredNetwork, images: Tensor) -> list[tuple[Synapse, Tens
     """Return every convolution after the stem with its input levels, ``[T * B, ...]``."""
     found: list[tuple[Synapse, Tensor]] = []
 
-    def keep(node: Synapse, args: tuple[Tensor, ...]) -> None:
-        if node.has_time and not node.is_linear:
-            found.append((node, args[0].flatten(0, 1).contiguous()))
+    def compute(node: Node, *values: Tensor) -> Tensor:
+        synapse = node.operator
+        if isinstance(synapse, Synapse) and synapse.has_time and not synapse.is_linear:
+            found.append((synapse, values[0].flatten(0, 1).contiguous()))
+        return node.compute(*values)
 
-    hooks = [
-        node.register_forward_pre_hook(keep)  # pyright: ignore[reportArgumentType]
-        for _, node in net.nodes()
-        if isinstance(node, Synapse)
-    ]
     with torch.no_grad():
-        net(images)
-    for hook in hooks:
-        hook.remove()
+        net(images, compute)
     return found
 
 

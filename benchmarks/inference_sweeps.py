@@ -15,6 +15,7 @@ from measure import Run, interleaved
 from sparse_networks import LEVEL_LAW, UNIFORM, build, by_stage, make_sparse
 
 from lbq.graph import LoweredNetwork
+from lbq.graph.graph import GraphBuilder
 from lbq.graph.operators import IntegerNeuron, Readout, Shortcut, Synapse
 from lbq.runtime.native_engine import NativeEngine
 
@@ -32,7 +33,7 @@ def one_layer(channels: int, size: int) -> LoweredNetwork:
     torch.manual_seed(0)
     weight = (30 * torch.randn(channels, channels, 3, 3)).round().clamp(-127, 127).to(torch.int8)
     shape = (channels, size, size)
-    net = LoweredNetwork(timesteps=TIMESTEPS, input_shape=shape, takes_frames=True, logit_scale=1.0)
+    net = GraphBuilder(timesteps=TIMESTEPS, input_shape=shape, takes_frames=True, logit_scale=1.0)
     largest = len(LEVEL_LAW)
     one, thresholds = torch.ones(1), torch.arange(1, largest + 1, dtype=torch.int32).reshape(-1, 1)
     told = net.add("told", Shortcut(one.to(torch.int16), max_input=255), "input")
@@ -48,7 +49,7 @@ def one_layer(channels: int, size: int) -> LoweredNetwork:
     made = net.add(LAYER, neuron, net.add("synapse", synapse, levels))
     out = Synapse(torch.ones(1, channels, 1, 1, dtype=torch.int8), max_input=largest, bits=8)
     net.add("readout", Readout("sum"), net.add("out", out, made))
-    return net
+    return net.finish()
 
 
 def levels_of(channels: int, size: int, activity: float) -> torch.Tensor:
@@ -65,7 +66,7 @@ def sweep(width: str, *, rounds: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, (channels, size) in LAYERS[width].items():
         net = one_layer(channels, size)
-        synapse = net.get_submodule("synapse")
+        synapse = net.operators["synapse"]
         assert isinstance(synapse, Synapse)
         engines = {choice: NativeEngine(net, choice=choice) for choice in ("events", "dense")}
         for activity in ACTIVITIES:
@@ -135,7 +136,7 @@ def _time(
     net = build(width=width, timesteps=timesteps, max_level=max_level)
     torch.manual_seed(1)
     probe = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    make_sparse(net, probe, by_stage(net, UNIFORM, law_of(max_level)))
+    net = make_sparse(net, probe, by_stage(net, UNIFORM, law_of(max_level)))
     images = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
     engine = NativeEngine(net)
     runs: dict[str, Run] = {"engine": partial(engine.run, images, threads=threads)}

@@ -1,6 +1,7 @@
 """Integer networks with a given sparsity of levels, reached by choosing the thresholds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 import lbq
 from lbq.graph import LoweredNetwork
+from lbq.graph.graph import Node
 from lbq.graph.operators import IntegerNeuron
 
 LEVEL_LAW = (0.498, 0.215, 0.125, 0.075, 0.087)
@@ -49,31 +51,36 @@ def by_stage(
 
 
 @torch.no_grad()
-def make_sparse(net: LoweredNetwork, images: Tensor, reached: Reached) -> None:
-    """Set every neuron's thresholds so that its levels are reached as often as asked.
+def make_sparse(net: LoweredNetwork, images: Tensor, reached: Reached) -> LoweredNetwork:
+    """Return the network with thresholds so that its levels are reached as often as asked.
 
     Thresholds are per channel, so that all channels are equally active: the worst case for skipping
     pairs of channels.
     """
-    shares = {id(neuron): torch.tensor(reached[path]) for path, neuron in net.neurons()}
+    nodes: list[Node] = []
 
-    def adapt(neuron: IntegerNeuron, args: tuple[Tensor, ...]) -> None:
-        currents = args[0]
+    def adapt(node: Node, *values: Tensor) -> Tensor:
+        neuron = node.operator
+        if isinstance(neuron, IntegerNeuron):
+            node = node._replace(operator=adapted(neuron, values[0], reached[node.path]))
+        nodes.append(node)
+        return node.compute(*values)
+
+    def adapted(neuron: IntegerNeuron, currents: Tensor, share: Sequence[float]) -> IntegerNeuron:
         rows = currents.movedim(2, 0).flatten(1).float()  # [C, T * B * pixels]
         for _ in range(3):  # the carry depends on the thresholds
-            thresholds = torch.quantile(rows, 1 - shares[id(neuron)], dim=1).ceil().int()
-            neuron.thresholds = thresholds.cummax(0).values.clamp(min=1)
-            neuron.reset_amount = neuron.thresholds[0].clone()
+            thresholds = torch.quantile(rows, 1 - torch.tensor(share), dim=1).ceil().int()
+            thresholds = thresholds.cummax(0).values.clamp(min=1)
+            neuron = replace(neuron, thresholds=thresholds, reset_amount=thresholds[0].clone())
             membranes, carry = [], torch.zeros_like(currents[0])
             for current in currents:
                 membranes.append(neuron.integrate(carry, current))
                 _, carry = neuron.update(carry, current)
             rows = torch.stack(membranes).movedim(2, 0).flatten(1).float()
+        return neuron
 
-    hooks = [neuron.register_forward_pre_hook(adapt) for _, neuron in net.neurons()]  # pyright: ignore[reportArgumentType]
-    net(images)
-    for hook in hooks:
-        hook.remove()
+    net(images, adapt)
+    return replace(net, nodes=tuple(nodes))
 
 
 def levels_reached(net: LoweredNetwork, images: Tensor) -> dict[str, list[float]]:

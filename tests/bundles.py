@@ -2,19 +2,20 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import torch
 
 import lbq
 from lbq.formats.bundle.container import NAMES, Region
-from lbq.formats.bundle.manifest import named_tensors, write_manifest
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.formats.bundle.manifest import write_manifest
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.operators import (
     IntegerNeuron,
-    LevelNeuron,
     Merge,
     Pool,
     Readout,
+    RealNeuron,
     Repeat,
     Shortcut,
     Synapse,
@@ -54,12 +55,12 @@ def tiny_network(*, is_integer=True):
             )
         thresholds = torch.arange(1, 4)[:, None] * 0.5
         half = torch.tensor([0.5])
-        return LevelNeuron(thresholds, decay=torch.tensor([0.75]), reset_amount=half, reset="level")
+        return RealNeuron(thresholds, decay=torch.tensor([0.75]), reset_amount=half, reset="level")
 
     def bits(number):
         return number if is_integer else None
 
-    net = LoweredNetwork(
+    net = GraphBuilder(
         timesteps=2,
         input_shape=(2, 5, 5),
         takes_frames=False,
@@ -96,14 +97,14 @@ def tiny_network(*, is_integer=True):
     bias = numbers(3, bits=12, dtype=torch.int32)
     at = net.add("fc", Synapse(weight, bias, max_input=75, bits=bits(16)), at)
     net.add("readout", Readout("sum" if is_integer else "mean"), at)
-    return net
+    return net.finish()
 
 
 def manifest_of(network):
     """Return the manifest as a document, with made-up places of the tensors, and these."""
     regions = {
         name: Region(NAMES[tensor.dtype], tuple(tensor.shape), 8 * place)
-        for place, (name, tensor) in enumerate(named_tensors(network).items())
+        for place, (name, tensor) in enumerate(network.tensors.items())
     }
     return json.loads(write_manifest(network, regions)), regions
 
@@ -159,11 +160,33 @@ def pack_bundle(manifest, payload, version=2, *, reserved=0):
 
 def with_reset(reset):
     """Return the tiny network with another reset in all neurons."""
-    network = tiny_network()
-    for _, neuron in network.neurons():
-        if reset == "late":
-            neuron.thresholds = neuron.thresholds[:1]
-            vars(neuron)["max_level"] = 1
-        neuron.reset = "event" if reset == "late" else reset
-        neuron.resets_after_decay = reset == "late"
-    return network
+
+    def changed(neuron):
+        if reset != "late":
+            return replace(neuron, reset=reset)
+        first = neuron.thresholds[:1]
+        return replace(neuron, thresholds=first, reset="event", resets_after_decay=True)
+
+    return with_operators(tiny_network(), IntegerNeuron, changed)
+
+
+def with_operators(network, kind, change):
+    """Return the network with every operator of a kind changed."""
+    return replace(
+        network,
+        nodes=tuple(
+            node._replace(operator=change(node.operator))
+            if isinstance(node.operator, kind)
+            else node
+            for node in network.nodes
+        ),
+    )
+
+
+def with_operator(network, path, **changes):
+    """Return the network with other fields of the operator at a path."""
+    return with_operators(
+        network,
+        type(network.operators[path]),
+        lambda each: replace(each, **changes) if each is network.operators[path] else each,
+    )

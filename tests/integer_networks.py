@@ -7,7 +7,7 @@ from random_operators import numbers
 
 from lbq.errors import BoundError
 from lbq.graph import prove
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.operators import (
     Concat,
     GraphError,
@@ -36,7 +36,7 @@ def integer_network(seed, *, steps=12):
     """Return a network that is proven not to overflow; ``seed`` decides everything."""
     dice = random.Random(seed)
     while True:
-        network = _Draft(dice, steps).network
+        network = _Draft(dice, steps).graph.finish()
         try:
             prove(network)
         except BoundError:  # a sum of sums of sums
@@ -54,18 +54,18 @@ def random_bytes(network, seed, *, batch=3):
 class _Draft:
     def __init__(self, dice, steps):
         self.dice = dice
-        self.network = LoweredNetwork(
+        self.graph = GraphBuilder(
             timesteps=dice.randint(1, 3),
             input_shape=tuple(dice.randint(1, 7) for _ in range(dice.choice([1, 2, 3, 3]))),
             takes_frames=dice.random() < 0.5,
             logit_scale=0.5,
         )
-        self.values = self.network.values()
+        self.values = dict(self.graph.finish().values())
         stem = self.shortcut(INPUT)
-        if not self.network.takes_frames:
-            stem = self.add(Repeat(self.network.timesteps), stem)
+        if not self.graph.takes_frames:
+            stem = self.add(Repeat(self.graph.timesteps), stem)
         self.neuron(stem)
-        while len(self.network.plan) < steps:
+        while len(self.graph.nodes) < steps:
             dice.choice(_MAKERS)(self)
         self._end()
 
@@ -73,14 +73,14 @@ class _Draft:
         """Append a node, unless its values would be too many or too large."""
         try:
             entering = [self.values[path] for path in inputs]
-            value = node.infer(entering, timesteps=self.network.timesteps)
+            value = node.infer(entering, timesteps=self.graph.timesteps)
         except GraphError as error:
             if error.rule != "max-level":  # products beyond 32 bits
                 raise
             return None
         if value.size > _MOST_VALUES or (value.max_level or 0) > _MOST_OF_LEVELS:
             return None
-        path = self.network.add(f"{node.op}{len(self.network.plan)}", node, *inputs)
+        path = self.graph.add(f"{node.op}{len(self.graph.nodes)}", node, *inputs)
         self.values[path] = value
         return path
 
@@ -119,7 +119,7 @@ class _Draft:
                 (groups * outputs, value.shape[0] // groups, *kernel), largest, dtype
             )
         node = Synapse(weight, None, **options)
-        shape = node.infer([value], timesteps=self.network.timesteps).shape
+        shape = node.infer([value], timesteps=self.graph.timesteps).shape
         shape = self.dice.choice([None, shape[:1], shape])
         bias = None if shape is None else self.numbers(shape, 1000)
         self.add(Synapse(weight, bias, **options), path)
@@ -152,7 +152,7 @@ class _Draft:
     def repeat(self):
         path, _ = self.pick(lambda value: _are_currents(value) and not value.has_time)
         if path is not None:
-            self.add(Repeat(self.network.timesteps), path)
+            self.add(Repeat(self.graph.timesteps), path)
 
     def neuron(self, path=None):
         if path is None:
@@ -264,11 +264,11 @@ class _Draft:
     def _end(self):
         """Make an output of everything that nothing reads."""
         over_time = self.dice.choice(["sum", "none"])
-        read = {name for ref in self.network.plan for name in ref.inputs}
-        for path in [ref.path for ref in self.network.plan if ref.path not in read]:
+        read = {name for node in self.graph.nodes for name in node.inputs}
+        for path in [node.path for node in self.graph.nodes if node.path not in read]:
             last = self.shortcut(path) if _are_levels(self.values[path]) else path
             if not self.values[last].has_time:
-                last = self.add(Repeat(self.network.timesteps), last)
+                last = self.add(Repeat(self.graph.timesteps), last)
             self.add(Readout(over_time), last)
 
 

@@ -25,8 +25,8 @@ from lbq.graph.operators.moves import Roll
 def run_oracle(network, inputs):
     """Return what every node gives, as int64, by path; readouts are the answers."""
     values = {"input": inputs.numpy().astype(np.int64)}
-    for place, node in network.nodes():
-        values[place.path] = _node(node, [values[name] for name in place.inputs])
+    for path, operator, inputs in network.nodes:
+        values[path] = _node(operator, [values[name] for name in inputs])
     return values
 
 

@@ -2,21 +2,21 @@
 
 import math
 import random
-from copy import deepcopy
+from dataclasses import replace
 
 import torch
 
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.operators import (
     Concat,
     IntegerNeuron,
-    LevelNeuron,
     Matmul,
     Merge,
     Multiply,
     Offset,
     Pool,
     Readout,
+    RealNeuron,
     Rearrange,
     Repeat,
     Shortcut,
@@ -40,19 +40,19 @@ class Builder:
     def __init__(self, seed, shape, *, batch=3):
         self.dice, self._generator = random.Random(seed), torch.Generator().manual_seed(seed)
         timesteps, takes_frames = self.dice.choice([1, 2, 3]), self.dice.random() < 0.4
-        self.network = LoweredNetwork(
+        self.graph = GraphBuilder(
             timesteps=timesteps, input_shape=shape, takes_frames=takes_frames, logit_scale=0.5
         )
         leading = (timesteps, batch) if takes_frames else (batch,)
         self.inputs = self.random_integers(0, 255, (*leading, *shape)).to(torch.uint8)
-        self.values = {INPUT: self.network.values()[INPUT]}
+        self.values = {INPUT: self.graph.finish().values()[INPUT]}
         self._tensors = {INPUT: self.inputs}
 
     def add(self, node, *sources):
         """Append a node and run it; return its path."""
-        path = self.network.add(f"layers.{node.op}", node, *sources)
+        path = self.graph.add(f"layers.{node.op}", node, *sources)
         entering = [self.values[source] for source in sources]
-        self.values[path] = node.infer(entering, timesteps=self.network.timesteps)
+        self.values[path] = node.infer(entering, timesteps=self.graph.timesteps)
         self._tensors[path] = node(*(self._tensors[source] for source in sources))
         return path
 
@@ -79,10 +79,10 @@ class Builder:
             **settings,
             **self.has_time(path),
         )
-        shape = node.infer([self.values[path]], timesteps=self.network.timesteps).shape
+        shape = node.infer([self.values[path]], timesteps=self.graph.timesteps).shape
         bias = self.dice.choice([None, (channels,), shape])
         if bias is not None:
-            node.bias = self.random_integers(-500, 500, bias)
+            node = replace(node, bias=self.random_integers(-500, 500, bias))
         return self.add(node, path)
 
     def shortcut(self, path):
@@ -103,7 +103,7 @@ class Builder:
     def neuron(self, path, *, max_level=None):
         """Add a neuron, of currents with or without time; its thresholds suit the values."""
         if not self.values[path].has_time:
-            path = self.add(Repeat(self.network.timesteps), path)
+            path = self.add(Repeat(self.graph.timesteps), path)
         max_level = max_level or self.dice.choice([1, 2, 3, 7, 20])
         currents = self._tensors[path].movedim(2, 0).flatten(1).double()  # [C, T * B * n]
         low, high = (currents.quantile(share, dim=1) for share in (0.3, 0.9))
@@ -134,7 +134,7 @@ class Builder:
             return self.neuron(currents)
         if kind == "currents" or self.values[currents].has_time:
             return currents
-        return self.add(Repeat(self.network.timesteps), currents)
+        return self.add(Repeat(self.graph.timesteps), currents)
 
     def readout(self, path):
         """Add a linear layer behind levels, or behind the neurons of currents, and an output."""
@@ -142,13 +142,13 @@ class Builder:
             path = self.neuron(path)
         currents = self.synapse(path, 5)
         if not self.values[currents].has_time:
-            currents = self.add(Repeat(self.network.timesteps), currents)
+            currents = self.add(Repeat(self.graph.timesteps), currents)
         return self.add(Readout("sum"), currents)
 
     def finish(self, path):
         """End with an output; return the network and inputs."""
         self.readout(path)
-        return self.network, self.inputs
+        return self.graph.finish(), self.inputs
 
     def _largest(self, path):
         return self.values[path].max_level
@@ -355,7 +355,7 @@ def outputs(seed, batch=3):
     b.add(Readout("sum"), over_space)
     if b.dice.random() < 0.5:
         b.readout(b.neuron(over_space))
-    return b.network, b.inputs
+    return b.graph.finish(), b.inputs
 
 
 def unet(seed, batch=3):
@@ -382,28 +382,27 @@ NETWORKS = {
 
 def real_network(network):
     """Return a network of real numbers with the same operators; it takes real inputs."""
-    made = LoweredNetwork(
+    made = GraphBuilder(
         timesteps=network.timesteps,
         input_shape=network.input_shape,
         takes_frames=network.takes_frames,
     )
-    for ref, node in network.nodes():
-        largest = made.values()[ref.inputs[0]].max_level
-        made.add(ref.path, _real_node(node, largest), *ref.inputs)
-    return made
+    for path, node, inputs in network.nodes:
+        largest = made.finish().values()[inputs[0]].max_level
+        made.add(path, _real_node(node, largest), *inputs)
+    return made.finish()
 
 
 def _real_node(node, largest):
     if isinstance(node, Synapse):
         bias = None if node.bias is None else node.bias.float()
-        return node.with_numbers(node.weight.float(), bias, max_input=largest)
+        return replace(node, weight=node.weight.float(), bias=bias, max_input=largest, bits=None)
     if isinstance(node, Shortcut):
         return Shortcut(node.weight.float(), max_input=largest, has_time=node.has_time)
     if isinstance(node, IntegerNeuron):
         thresholds, reset_amount = node.thresholds.float(), node.reset_amount.float()
-        return LevelNeuron(
-            thresholds, decay=node.decay, reset_amount=reset_amount, reset=node.reset
-        )
+        decay = torch.tensor([node.carry_share])
+        return RealNeuron(thresholds, decay=decay, reset_amount=reset_amount, reset=node.reset)
     if isinstance(node, Offset):
         return Offset(node.bias.float())
-    return Readout("mean") if isinstance(node, Readout) else deepcopy(node)
+    return Readout("mean") if isinstance(node, Readout) else node

@@ -23,13 +23,12 @@ def to_proven_integers(lowered, *, bits, pixels=None, **options):
 def node_outputs(network, inputs):
     """Run a lowered network; return the output of every node by its path."""
     seen = {}
-    hooks = [
-        node.register_forward_hook(lambda node, args, out, path=ref.path: seen.update({path: out}))
-        for ref, node in network.nodes()
-    ]
-    lbq.run_network(network, inputs, backend="dense")
-    for hook in hooks:
-        hook.remove()
+
+    def compute(node, *values):
+        seen[node.path] = node.compute(*values)
+        return seen[node.path]
+
+    network(inputs, compute)
     return seen
 
 

@@ -34,7 +34,7 @@ def test_a_run_is_lowered_on_the_way(trained, tmp_path):
     words = ["export", str(trained), "--to", "bundle", "--out", str(out), "--bits", "16"]
     assert main(words) == 0
     assert load_network(out).is_integer
-    assert load_network(out).get_submodule("stages.0.0.synapse1.0").bits == 16
+    assert load_network(out).operators["stages.0.0.synapse1.0"].bits == 16
 
 
 def test_so_is_a_pretrained_network(without_data, tmp_path):

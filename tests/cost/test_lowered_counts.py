@@ -11,7 +11,7 @@ import torch
 
 import lbq
 from lbq.errors import CountError
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.operators import (
     Concat,
     GraphError,
@@ -22,6 +22,7 @@ from lbq.graph.operators import (
     Multiply,
     Pool,
     Readout,
+    RealNeuron,
     Rearrange,
     Shortcut,
     Slice,
@@ -165,21 +166,21 @@ def count_by_hand(network, levels):
     shapes, done = {path: v.shape for path, v in network.values().items()}, {}
     ranges = {path: value.max_level for path, value in network.values().items()}
     counts, macs = Counter(), Counter()
-    for ref, node in network.nodes():
-        entering = [done.get(name) for name in ref.inputs]
-        sizes, out = [shapes[name] for name in ref.inputs], shapes[ref.path]
+    for path, node, names in network.nodes:
+        entering = [done.get(name) for name in names]
+        sizes, out = [shapes[name] for name in names], shapes[path]
         if isinstance(node, LevelNeuron):
-            at = levels[ref.path]
-            done[ref.path] = {i: Element(int(at[i])) for i in indices(out)}
+            at = levels[path]
+            done[path] = {i: Element(int(at[i])) for i in indices(out)}
         elif isinstance(node, Synapse | Shortcut) and entering[0] is not None:
-            (values,), (name,) = entering, ref.inputs
+            (values,), (name,) = entering, names
             met = {
                 (output, term)
                 for output, index in synapse_by_hand(node, sizes[0], out)
                 if not (isinstance(node, Shortcut) and values[index].is_product)
                 for term in terms_of(values[index], name, index)
             }
-            target = ref.path.rpartition(".")[0] if isinstance(node, Shortcut) else ref.path
+            target = path.rpartition(".")[0] if isinstance(node, Shortcut) else path
             for _, (_, _, signed) in met:
                 level = abs(signed)
                 counts[target, "unary"] += level
@@ -188,25 +189,25 @@ def count_by_hand(network, levels):
                 counts[target, "events"] += level > 0
         elif isinstance(node, Matmul | Multiply):
             found = dict.fromkeys(indices(out), 0)
-            keeps_left = ranges[ref.inputs[0]] > ranges[ref.inputs[1]]
+            keeps_left = ranges[names[0]] > ranges[names[1]]
             for index, one, two in pairs_by_hand(node, sizes, out):
                 a, b = entering[0][one].number, entering[1][two].number
                 found[index] += a * b
                 a, b = abs(a), abs(b)
                 serial, integer = (b, a) if keeps_left else (a, b)
-                counts[ref.path, "unary"] += a * b
-                counts[ref.path, "bit_pairs"] += a.bit_count() * b.bit_count()
-                counts[ref.path, "bit_serial"] += serial.bit_count() * (integer > 0)
-                counts[ref.path, "dense"] += 1
-            done[ref.path] = {i: Element(n, None, True) for i, n in found.items()}
+                counts[path, "unary"] += a * b
+                counts[path, "bit_pairs"] += a.bit_count() * b.bit_count()
+                counts[path, "bit_serial"] += serial.bit_count() * (integer > 0)
+                counts[path, "dense"] += 1
+            done[path] = {i: Element(n, None, True) for i, n in found.items()}
         elif entering[0] is not None and isinstance(node, Pool):
-            done[ref.path] = pool_by_hand(node, ref.inputs[0], entering[0], sizes[0][1:], out)
+            done[path] = pool_by_hand(node, names[0], entering[0], sizes[0][1:], out)
         elif entering[0] is not None and isinstance(node, Move):
-            done[ref.path] = move_by_hand(node, entering, sizes, out)
+            done[path] = move_by_hand(node, entering, sizes, out)
         if isinstance(node, Synapse):
             is_zero = entering[0] or {}
             reads = synapse_by_hand(node, sizes[0], out)
-            macs[ref.path] = sum(is_zero.get(index) is not ZERO for _, index in reads)
+            macs[path] = sum(is_zero.get(index) is not ZERO for _, index in reads)
     return counts, macs
 
 
@@ -221,8 +222,8 @@ class Graph:
         torch.manual_seed(seed)
         rank = self.rng.choice([1, 2, 3, 3])
         shape = (self.rng.choice([2, 4]), *(self.rng.randint(3, 5) for _ in range(rank - 1)))
-        self.network = LoweredNetwork(timesteps=T, input_shape=shape, takes_frames=True)
-        self.values = self.network.values()
+        self.graph = GraphBuilder(timesteps=T, input_shape=shape, takes_frames=True)
+        self.values = dict(self.graph.finish().values())
         self.sums, self.pooled_products = set(), set()
         self.products, self.read = set(), set()
         self.neuron(self.synapse(INPUT))
@@ -240,7 +241,7 @@ class Graph:
             return None
         if value.size > 400:
             return None
-        path = self.network.add(path, node, *inputs)
+        path = self.graph.add(path, node, *inputs)
         self.values[path] = value
         self.read.update(inputs)
         for marked in (self.sums, self.products, self.pooled_products):
@@ -275,7 +276,7 @@ class Graph:
 
     def neuron(self, current):
         is_signed = self.rng.random() < 0.2
-        node = LevelNeuron(
+        node = RealNeuron(
             torch.rand(self.rng.choice([1, 3, 5, 20]), 1).cumsum(0) * 0.3,
             decay=torch.tensor([0.5]),
             reset_amount=torch.tensor([0.5]),
@@ -401,9 +402,8 @@ def run(network, inputs):
         levels[layer, t] = torch.cat([levels.get((layer, t), level[:0]), level])
         counter(layer, t, level)
 
-    with torch.no_grad(), lbq.watch_levels(network, watch):
-        for part in inputs.split(1, dim=1):  # one sample per run
-            network(part)
+    for part in inputs.split(1, dim=1):  # one sample per run
+        lbq.run_network(network, part, watch=watch)
     return counter.table(), levels
 
 
@@ -411,7 +411,7 @@ def run(network, inputs):
 def test_counts_are_what_a_loop_performs_on_random_graphs(seed):
     for draw in range(5):
         graph = Graph(1000 * seed + draw)
-        network = graph.network
+        network = graph.graph.finish()
         table, levels = run(network, 3 * torch.randn(T, B, *network.input_shape))
         performed = Counter()
         for t, b in itertools.product(range(T), range(B)):
@@ -428,12 +428,12 @@ def test_counts_are_what_a_loop_performs_on_random_graphs(seed):
 
 def small_network(shape):
     """A network whose two neurons, a and b, emit levels of this shape."""
-    network = LoweredNetwork(timesteps=T, input_shape=shape, takes_frames=True)
+    network = GraphBuilder(timesteps=T, input_shape=shape, takes_frames=True)
     for name in "ab":
         weight = torch.randn(shape[0], shape[0], *[1] * (len(shape) - 1))
         current = network.add(f"{name}_synapse", Synapse(weight, max_input=None), INPUT)
         thresholds = torch.tensor([[0.2], [0.6], [1.0]])
-        neuron = LevelNeuron(
+        neuron = RealNeuron(
             thresholds, decay=torch.zeros(1), reset_amount=torch.ones(1), reset="none"
         )
         network.add(name, neuron, current)
@@ -442,7 +442,7 @@ def small_network(shape):
 
 def read_out(network, path):
     network.add("readout", Readout("mean"), path)
-    return network
+    return network.finish()
 
 
 def test_joined_levels_are_counted_for_each_neuron_that_emitted_them():
@@ -573,7 +573,7 @@ def test_macs_of_products_are_listed_with_those_of_synapses():
 
 def integer_attention():
     """An integer network that multiplies the levels of two neurons."""
-    network = LoweredNetwork(timesteps=T, input_shape=(2, 4), takes_frames=True, logit_scale=1.0)
+    network = GraphBuilder(timesteps=T, input_shape=(2, 4), takes_frames=True, logit_scale=1.0)
     for name in "qk":
         weight = torch.randint(-9, 10, (2, 2, 1), dtype=torch.int8)
         synapse = Synapse(weight, max_input=255, bits=8)
@@ -590,7 +590,7 @@ def integer_attention():
     weight = torch.randint(-9, 10, (3, 32), dtype=torch.int8)
     network.add("out", Synapse(weight, max_input=9, bits=8), "scores")
     network.add("readout", Readout("sum"), "out")
-    return network
+    return network.finish()
 
 
 @pytest.mark.parametrize("backend", ["dense", "planes", "native"])

@@ -130,8 +130,7 @@ def in_simulators(net, inputs, folder, variants):
 
     def counted(given):
         counter = lbq.OpCounter(net, net.example())
-        with lbq.watch_levels(net, counter):
-            net(given)
+        lbq.run_network(net, given, watch=counter)
         total = counter.table().total()
         return {"unary": total.unary_acs, "planes": total.bit_sparse_acs}
 

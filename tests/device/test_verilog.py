@@ -93,8 +93,7 @@ def numbers(text):
 
 def counted(network, inputs):
     counter = lbq.OpCounter(network, network.example())
-    with lbq.watch_levels(network, counter):
-        network(inputs)
+    lbq.run_network(network, inputs, watch=counter)
     return counter.table().total()
 
 

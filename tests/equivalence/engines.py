@@ -56,7 +56,7 @@ def _flat(outputs):
 def by_lbq_run(network, inputs, bundle):
     """Run the C reader's interpreter and its engine on raw samples."""
     samples = inputs.transpose(0, 1).contiguous() if network.takes_frames else inputs
-    ends = [network.get_submodule(path).over_time for path in network.outputs]
+    ends = [network.operators[path].over_time for path in network.outputs]
     steps = network.timesteps if ends[0] == "none" else 1
     sizes = [network.values()[path].size for path in network.outputs]
     found = {}

@@ -74,7 +74,7 @@ def test_the_harness_reports_our_counts_our_accuracy_and_our_sparsity(network, s
     active = sum(layer.active for layer in table.layers)
     neurons = sum(layer.neurons * COUNT for layer in table.layers)
     assert found["ActivationSparsity"] == pytest.approx(1 - active / neurons)
-    assert found["Footprint"] == sum(b.numel() * b.element_size() for b in network.buffers())
+    assert found["Footprint"] == sum(b.numel() * b.element_size() for b in network.tensors.values())
 
 
 def test_a_second_run_counts_from_zero_again(network, samples):

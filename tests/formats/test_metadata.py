@@ -3,18 +3,18 @@ import json
 import pytest
 
 from lbq.errors import FormatError
-from lbq.formats.metadata import empty_network, network_metadata, read_metadata, write_metadata
-from lbq.graph.graph import LoweredNetwork
+from lbq.formats.metadata import empty_graph, network_metadata, read_metadata, write_metadata
+from lbq.graph.graph import GraphBuilder
 
-NETWORK = LoweredNetwork(
+NETWORK = GraphBuilder(
     timesteps=2, input_shape=(3, 8, 8), takes_frames=False, logit_scale=0.5, origin={"a": [1, None]}
-)
+).finish()
 
 
 def test_facts_survive_the_way_through_json():
     metadata = read_metadata(write_metadata(NETWORK), source="x")
     assert metadata == network_metadata(NETWORK)
-    assert network_metadata(empty_network(metadata)) == metadata
+    assert network_metadata(empty_graph(metadata).finish()) == metadata
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from lbq.errors import FormatError, LoweringError
 from lbq.formats import nir as nir_format
 from lbq.formats.metadata import network_metadata, write_metadata
 from lbq.formats.nir import export_nir, import_nir
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.operators import (
-    LevelNeuron,
     Merge,
     Offset,
     Pool,
     Readout,
+    RealNeuron,
     Rearrange,
     Repeat,
     Slice,
@@ -115,12 +115,12 @@ def test_an_imported_network_goes_on_to_integers(tmp_path):
 
 
 def chain(*nodes, shape=(2, 4, 4)):
-    network = LoweredNetwork(timesteps=2, input_shape=shape, takes_frames=True)
+    network = GraphBuilder(timesteps=2, input_shape=shape, takes_frames=True)
     name = INPUT
     for number, node in enumerate(nodes):
         name = network.add(f"layer{number}", node, name)
     network.add("readout", Readout("none"), name)
-    return network
+    return network.finish()
 
 
 def synapse(*shape, **options):
@@ -130,12 +130,12 @@ def synapse(*shape, **options):
 def level_neuron(channels):
     thresholds = torch.linspace(0.5, 2, 3, dtype=torch.float64).reshape(-1, 1).repeat(1, channels)
     half = torch.full((1,), 0.5, dtype=torch.float64)
-    return LevelNeuron(thresholds, decay=half, reset_amount=half, reset="event")
+    return RealNeuron(thresholds, decay=half, reset_amount=half, reset="event")
 
 
 def two_headed_network(*, takes_frames):
     """One axis, a constant per channel, a flattening before neurons, two outputs."""
-    network = LoweredNetwork(timesteps=2, input_shape=(3, 9), takes_frames=takes_frames)
+    network = GraphBuilder(timesteps=2, input_shape=(3, 9), takes_frames=takes_frames)
     times = {"has_time": takes_frames}
     settings = {"stride": (2,), "padding": (1,), "dilation": (2,)}
     current = network.add("conv", synapse(4, 3, 3, **settings, **times), INPUT)
@@ -148,7 +148,7 @@ def two_headed_network(*, takes_frames):
         levels = network.add(f"{name}_neuron", level_neuron(channels), timed)
         head = Synapse(torch.randn(5, 16, dtype=torch.float64), max_input=3)
         network.add(f"{name}_readout", Readout("mean"), network.add(f"{name}_head", head, levels))
-    return network
+    return network.finish()
 
 
 @pytest.mark.parametrize("takes_frames", [False, True])
@@ -197,12 +197,13 @@ def test_an_integer_network_is_refused(tmp_path):
 
 
 def test_sums_of_sums_are_added_in_their_order(tmp_path):
-    network = LoweredNetwork(timesteps=2, input_shape=(2, 4, 4), takes_frames=True)
+    network = GraphBuilder(timesteps=2, input_shape=(2, 4, 4), takes_frames=True)
     terms = [network.add(f"term{n}", synapse(2, 2, 3, 3, padding=(1, 1)), INPUT) for n in range(4)]
     left = network.add("left", Merge(), *terms[:2])
     right = network.add("right", Merge(), terms[2], terms[3], terms[2])
     total = network.add("total", Merge(), left, right)
     network.add("readout", Readout("none"), total)
+    network = network.finish()
     export_nir(network, tmp_path / "net.nir")
     inputs = torch.randn(2, 3, 2, 4, 4, dtype=torch.float64)
     assert torch.equal(
@@ -221,7 +222,7 @@ def test_other_files_and_other_graphs_are_refused(tmp_path):
     with pytest.raises(FormatError, match="how many timesteps"):
         import_nir(tmp_path / "other.nir")
     spiking = nir.NIRGraph.from_list(nir.IF(ones, ones))
-    network = LoweredNetwork(timesteps=2, input_shape=(3,), takes_frames=False)
+    network = GraphBuilder(timesteps=2, input_shape=(3,), takes_frames=False).finish()
     spiking.metadata.update(lbq=write_metadata(network), over_time="mean")
     nir.write(tmp_path / "spiking.nir", spiking)
     with pytest.raises(FormatError, match=r"if in .* is of kind IF"):

@@ -6,14 +6,14 @@ from nir_reference import Literal
 
 from lbq.errors import FormatError, LoweringError
 from lbq.formats.nir_neuron import neuron_graph, read_neuron
-from lbq.graph.operators import LevelNeuron
+from lbq.graph.operators import RealNeuron
 
 CALM = {"decay": torch.tensor([0.5]).double(), "reset_amount": torch.tensor([0.5]).double()}
 
 
 def neuron(**changes):
     thresholds = torch.tensor([[0.5], [1.0], [1.5]], dtype=torch.float64)
-    return LevelNeuron(thresholds, **(CALM | {"reset": "event"} | changes))
+    return RealNeuron(thresholds, **(CALM | {"reset": "event"} | changes))
 
 
 def graph_of(node, *, timesteps=4):
@@ -66,13 +66,13 @@ def test_every_number_comes_back_hinted_or_not(dtype, after):
         torch.tensor([[0.3]]) if after else torch.tensor([[0.3, 0.4, 0.5], [0.6, 0.8, 1.1]])
     )
     reset_amount = torch.tensor([0.3]) if after else torch.tensor([0.3, 0.4, 0.5])
-    node = LevelNeuron(
+    node = RealNeuron(
         thresholds,
         decay=torch.tensor([0.7]),
         reset_amount=reset_amount,
         reset="event",
         resets_after_decay=after,
-    ).to(dtype)
+    ).with_tensors(lambda tensor: tensor.to(dtype))
     graph = graph_of(node)
     again = read_neuron(nir, graph, path="x")
     for name in ("thresholds", "decay", "reset_amount"):

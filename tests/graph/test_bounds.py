@@ -1,15 +1,17 @@
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from bundles import with_operator, with_operators
 from integer_oracle import run_oracle
 from random_networks import RandomNetwork
 
 import lbq
 from lbq.errors import BoundError, LoweringError
-from lbq.graph.graph import LoweredNetwork, membrane_bounds, prove
+from lbq.graph.graph import GraphBuilder, membrane_bounds, prove
 from lbq.graph.operators import IntegerNeuron, Pool, Readout, Shortcut, Synapse
 from lbq.lowering.fixed_point import to_fixed_point
 from lbq.lowering.lower import lower
@@ -21,13 +23,13 @@ def int32(values):
 
 def network(input_shape, *nodes, timesteps=1):
     """Build an integer network of frames; every node reads the one before."""
-    net = LoweredNetwork(
+    net = GraphBuilder(
         timesteps=timesteps, input_shape=input_shape, takes_frames=True, logit_scale=1.0
     )
     before = "input"
     for path, node in nodes:
         before = net.add(path, node, before)
-    return net
+    return net.finish()
 
 
 def one_layer(seed, *, timesteps, inputs=2, outputs=3):
@@ -56,7 +58,7 @@ def one_layer(seed, *, timesteps, inputs=2, outputs=3):
 
 def membranes(net, frames):
     """Return every membrane that the neuron has on these frames, [T, B, n]."""
-    neuron, currents = net.get_submodule("neuron"), net.get_submodule("synapse")(frames)
+    neuron, currents = net.operators["neuron"], net.operators["synapse"](frames)
     carry, seen = torch.zeros_like(currents[0]), []
     for current in currents:
         seen.append(neuron.integrate(carry, current))
@@ -66,7 +68,7 @@ def membranes(net, frames):
 
 def extreme_frames(net):
     """Return all sequences of the inputs that give the smallest, the largest, and no current."""
-    weight = net.get_submodule("synapse").weight
+    weight = net.operators["synapse"].weight
     corners = [torch.zeros(weight.shape[1], dtype=torch.uint8)]
     for row in weight:
         corners += [(row > 0).to(torch.uint8) * 255, (row < 0).to(torch.uint8) * 255]
@@ -90,10 +92,10 @@ def test_no_input_leaves_the_bounds(seed):  # S7
 def test_no_partial_sum_of_a_membrane_leaves_the_bounds(seed):
     """A reset behind the decay is taken from decay plus current, in this order or the other."""
     net = one_layer(seed, timesteps=3)
-    neuron, bound = net.get_submodule("neuron"), prove(net)["neuron"]
+    neuron, bound = net.operators["neuron"], prove(net)["neuron"]
     frames = extreme_frames(net)
     carry = None
-    for current in net.get_submodule("synapse")(frames):
+    for current in net.operators["synapse"](frames):
         carry = torch.zeros_like(current) if carry is None else carry
         product = carry.long() * neuron.multiplier
         decayed = product >> neuron.shift
@@ -130,10 +132,12 @@ def test_later_bounds_are_reached_where_every_current_is_possible(seed):
     """With weights of one, every integer current occurs: follow the exact set of carries."""
     dice = random.Random(seed)
     net = one_layer(seed, timesteps=3, inputs=2, outputs=1)
-    net.get_submodule("synapse").weight.copy_(torch.tensor([[1, -1]], dtype=torch.int8))
-    neuron = net.get_submodule("neuron")
-    neuron.thresholds.copy_(neuron.thresholds // dice.choice([1, 3]))
-    neuron.reset_amount.copy_(torch.minimum(neuron.reset_amount, neuron.thresholds[0]))
+    weight = torch.tensor([[1, -1]], dtype=torch.int8)
+    net = with_operators(net, Synapse, lambda synapse: replace(synapse, weight=weight))
+    thresholds = net.operators["neuron"].thresholds // dice.choice([1, 3])
+    amount = torch.minimum(net.operators["neuron"].reset_amount, thresholds[0])
+    net = with_operator(net, "neuron", thresholds=thresholds, reset_amount=amount)
+    neuron = net.operators["neuron"]
     low, high = (int(side[0]) for side in membrane_bounds(net)["neuron"][0])
     reached, all_currents = {0}, np.arange(low, high + 1)
     for proven in membrane_bounds(net)["neuron"]:
@@ -164,7 +168,7 @@ def test_a_whole_network_stays_within_its_proof(seed):
     net = to_fixed_point(lower(model, inputs.float()), pixels=None)
     proven = prove(net)
     for path, value in run_oracle(net, inputs).items():
-        if path in proven and not isinstance(net.get_submodule(path), IntegerNeuron):
+        if path in proven and not isinstance(net.operators[path], IntegerNeuron):
             assert proven[path].low <= value.min() <= value.max() <= proven[path].high
 
 
@@ -184,16 +188,13 @@ def test_what_could_overflow_is_refused_by_name():
 
 def test_time_belongs_into_the_bound():
     """One step is removed whatever the level, so a membrane grows with every timestep."""
-    short, long = (one_layer(7, timesteps=t) for t in (1, 12))
-    for net in (short, long):
-        neuron = net.get_submodule("neuron")
-        neuron.multiplier, neuron.shift, neuron.reset = 1, 0, "event"
-        neuron.resets_after_decay = False
+    changes = {"multiplier": 1, "shift": 0, "reset": "event", "resets_after_decay": False}
+    short, long = (with_operator(one_layer(7, timesteps=t), "neuron", **changes) for t in (1, 12))
     assert prove(long)["neuron"].high > 5 * prove(short)["neuron"].high
 
 
 def test_a_node_that_says_less_enters_than_does_is_refused():
     net = to_fixed_point(lower(lbq.resnet19(3, width=1 / 16).eval(), torch.zeros(2, 1, 2, 16, 16)))
-    net.get_submodule("stages.0.0.synapse2.0").max_input = 4
+    net = with_operator(net, "stages.0.0.synapse2.0", max_input=4)
     with pytest.raises(LoweringError, match=r"stages\.0\.0\.synapse2\.0: .* to 4 enter"):
         prove(net)

@@ -10,11 +10,11 @@ from lbq.errors import LevelError, ParameterError
 from lbq.graph.operators import (
     IntegerNeuron,
     Interval,
-    LevelNeuron,
     Merge,
     Move,
     Pool,
     Readout,
+    RealNeuron,
     Rearrange,
     Shortcut,
     Synapse,
@@ -76,7 +76,7 @@ def test_values_for_other_channels_are_refused():
 
 
 def test_a_neuron_counts_the_thresholds_it_has_reached():
-    neuron = LevelNeuron(
+    neuron = RealNeuron(
         torch.tensor([[0.5], [1.0], [4.0]]),
         decay=torch.zeros(1),
         reset_amount=torch.ones(1),

@@ -45,12 +45,12 @@ def row(name, folder):
     try:
         network = to_proven_integers(lowered, bits=8)
     except LoweringError as error:
-        return f"| {name} | {what} | real only: {_message(error)} | {len(lowered.plan)} | | | | |"
+        return f"| {name} | {what} | real only: {_message(error)} | {len(lowered.nodes)} | | | | |"
     found = engines.answers(network, raw, folder)
     differ = engines.disagreements(found)
     assert not any(differ.values()), differ
     counts = lbq.count_ops(network, raw, batch_axis=axis)
-    numbers = len(network.plan), counts.total().bit_sparse_acs, counts.total_products().bit_pairs
+    numbers = len(network.nodes), counts.total().bit_sparse_acs, counts.total_products().bit_pairs
     cells = [f"{number:,}" for number in numbers]
     cells += ["same integers" if engine in found else "refused" for engine in ENGINES]
     return f"| {name} | {what} | exact | {' | '.join(cells)} |"

@@ -33,7 +33,7 @@ def test_a_random_network_keeps_every_level(seed):  # S5
 
 def test_a_lowered_network_has_only_nodes_and_no_parameters():
     net = lower(lbq.resnet18(10, width=1 / 16).eval(), torch.zeros(1, 3, 32, 32))
-    assert all(isinstance(node, OPERATORS) for _, node in net.nodes())
+    assert all(isinstance(node, OPERATORS) for node in net.operators.values())
     assert not list(net.parameters())
 
 
@@ -51,8 +51,8 @@ def test_neurons_keep_their_paths():
     net = lower(model, torch.zeros(1, 3, 16, 16))
     expected = [name for name, m in model.named_modules() if isinstance(m, lbq.BurstLIF)]
     assert [path for path, _ in net.neurons()] == expected
-    assert isinstance(net.get_submodule("stages.0.0.synapse1.0"), Synapse)
-    assert isinstance(net.get_submodule("stages.0.0.shortcut"), Shortcut)
+    assert isinstance(net.operators["stages.0.0.synapse1.0"], Synapse)
+    assert isinstance(net.operators["stages.0.0.shortcut"], Shortcut)
 
 
 class Forward(nn.Module):
@@ -230,7 +230,9 @@ def test_three_matrices_are_multiplied_in_the_cheaper_order():
     for tokens, inner in ((20, (1, 4, 4)), (3, (1, 3, 3))):
         model, x = Attention().double().eval(), torch.randn(2, 5, tokens, 4).double()
         net = lower(model, x, batch_axis=1)
-        products = [net.values()[ref.path] for ref, node in net.nodes() if isinstance(node, Matmul)]
+        products = [
+            net.values()[path] for path, node in net.operators.items() if isinstance(node, Matmul)
+        ]
         assert [value.shape for value in products] == [inner, (1, tokens, 4)]
         torch.testing.assert_close(net(x), model(x), rtol=1e-12, atol=1e-12)
 
@@ -246,7 +248,7 @@ def test_modules_may_be_named_as_attributes_of_lowered_networks_are():
 
     model, frames = Names().double().eval(), torch.randn(3, 7, 4).double()
     net = lower(model, frames)
-    assert [path for path, _ in net.neurons()] == ["neurons_"]
+    assert [path for path, _ in net.neurons()] == ["neurons"]
     torch.testing.assert_close(net(frames), model(frames), rtol=1e-12, atol=1e-12)
 
 

@@ -179,8 +179,8 @@ def test_repconv_folds_into_one_convolution():
         nn.Linear(5 * 42, 2), lbq.MeanOverTime(),
     ).double().eval()  # fmt: skip
     lowered = lbq.lower(model, levels[None, :1])
-    (folded,) = [node for _, node in lowered.nodes() if hasattr(node, "kernel")] or [
-        lowered.get_submodule("1.0.project")
+    (folded,) = [node for node in lowered.operators.values() if hasattr(node, "kernel")] or [
+        lowered.operators["1.0.project"]
     ]
     assert torch.allclose(folded.weight, conv.weight * model[0].step())
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bundles import tiny_network, with_reset
 
 import lbq
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.operators import (
     Concat,
     IntegerNeuron,
@@ -43,7 +43,7 @@ BATCH = 3
 def frames():
     """Frames, windows of all kinds, currents pooled and merged, and a sequence as the answer."""
     numbers = _numbers(1)
-    net = LoweredNetwork(timesteps=3, input_shape=(2, 7, 6), takes_frames=True, logit_scale=0.5)
+    net = GraphBuilder(timesteps=3, input_shape=(2, 7, 6), takes_frames=True, logit_scale=0.5)
     at = net.add("pool", Pool("max", kernel=(3, 2), stride=(1, 2), padding=(1, 1)), INPUT)
     weight = numbers(6, 1, 2, 3, largest=127)
     options = {"stride": (2, 1), "padding": (0, 2), "dilation": (3, 2), "groups": 2}
@@ -60,13 +60,13 @@ def frames():
     one = torch.tensor([-321], dtype=torch.int16)
     at = net.add("shortcut", Shortcut(one, one.int() * 50, max_input=3), at)
     net.add("readout", Readout("none"), at)
-    return net
+    return net.finish()
 
 
 def features():
     """Values without places."""
     weight = torch.arange(-12, 12).reshape(4, 6).to(torch.int8)
-    net = LoweredNetwork(timesteps=2, input_shape=(6,), takes_frames=True, logit_scale=1.0)
+    net = GraphBuilder(timesteps=2, input_shape=(6,), takes_frames=True, logit_scale=1.0)
     at = net.add("fc", Synapse(weight, max_input=255, bits=8), INPUT)
     thresholds = torch.tensor([[700, 900, 2500, 4000]], dtype=torch.int32)
     neuron = IntegerNeuron(
@@ -75,7 +75,7 @@ def features():
     at = net.add("neuron", neuron, at)
     at = net.add("fc.out", Synapse(weight[:3, :4].contiguous(), max_input=1, bits=8), at)
     net.add("readout", Readout("sum"), at)
-    return net
+    return net.finish()
 
 
 def _numbers(seed):
@@ -98,7 +98,7 @@ def _neuron(levels, channels, step, *, reset="level"):
 def attention():
     """Heads, products of levels, matrices of levels, and two outputs."""
     numbers = _numbers(2)
-    net = LoweredNetwork(timesteps=2, input_shape=(3, 4, 4), takes_frames=False, logit_scale=0.5)
+    net = GraphBuilder(timesteps=2, input_shape=(3, 4, 4), takes_frames=False, logit_scale=0.5)
     conv = Synapse(
         numbers(8, 3, 2, 2, largest=127), max_input=255, bits=8, stride=(2, 2), has_time=False
     )
@@ -125,13 +125,13 @@ def attention():
     net.add("classes", Readout("none"), far)
     box = Synapse(numbers(4, 8, 1, 1, largest=127), max_input=4, bits=8)
     net.add("boxes", Readout("none"), net.add("box", box, at))
-    return net
+    return net.finish()
 
 
 def unet():
     """Joined levels and currents, upsampling, zeros around, parts; one spatial axis."""
     numbers = _numbers(3)
-    net = LoweredNetwork(timesteps=3, input_shape=(2, 9), takes_frames=True, logit_scale=0.25)
+    net = GraphBuilder(timesteps=3, input_shape=(2, 9), takes_frames=True, logit_scale=0.25)
     conv = Synapse(
         numbers(4, 1, 3, largest=127), max_input=255, bits=8, padding=(2,), dilation=(2,), groups=2
     )
@@ -168,7 +168,7 @@ def unet():
         Readout("sum"),
         net.add("last", Synapse(numbers(2, 11, 3, largest=127), max_input=6, bits=8), at),
     )
-    return net
+    return net.finish()
 
 
 def answers_of(network):

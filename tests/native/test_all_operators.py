@@ -27,14 +27,14 @@ def are_equal(some, others):
 
 
 def sums_over_time(network):
-    readout = network.get_submodule(network.outputs[-1])
+    readout = network.operators[network.outputs[-1]]
     assert isinstance(readout, Readout)
     return readout.over_time == "sum"
 
 
 def test_the_networks_hold_every_operator_and_several_outputs():
     networks = [integer_network(seed) for seed in SEEDS]
-    found = {type(node) for network in networks for _, node in network.nodes()}
+    found = {type(node) for network in networks for node in network.operators.values()}
     assert found == set(OPERATORS) - {LevelNeuron}
     assert max(len(network.outputs) for network in networks) > 3
 
@@ -99,7 +99,7 @@ def test_joined_and_taken_channels_keep_their_own_bounds(lbq_run, tmp_path):
     """The reader proves per channel, as Python does: another proof would refuse the file."""
     for seed in SEEDS:
         network = integer_network(seed)
-        if any(isinstance(node, Concat | Slice) for _, node in network.nodes()):
+        if any(isinstance(node, Concat | Slice) for node in network.operators.values()):
             lbq.save_network(network, tmp_path / f"{seed}.lbq")
     paths = sorted(tmp_path.glob("*.lbq"))
     assert len(paths) > 20

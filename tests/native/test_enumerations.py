@@ -91,4 +91,5 @@ def test_operators():
 
 def test_settings_of_the_engine():
     assert members("Choice", "engine/engine.h") == list(CHOICES)
-    assert members("OverTime", "engine/network.h") == list(get_args(Readout.settings["over_time"]))
+    kinds = get_args(Readout.settings()["over_time"])
+    assert members("OverTime", "engine/network.h") == list(kinds)

@@ -13,9 +13,6 @@ from native.make_corpus import CORPUS, answers_of
 from lbq.errors import BoundError
 from lbq.formats import BundleError, load_network
 
-TORCH_ONLY = {"name_that_torch_needs"}
-"""Which names torch's modules have given away is no affair of the file."""
-
 
 def load_result(path):
     try:
@@ -44,10 +41,7 @@ def test_every_rule_has_the_same_name_in_both(lbq_run, bundles, tmp_path):
         data = edit(draft)
         path = tmp_path / name
         path.write_bytes(draft.pack() if data is None else data)
-        if is_integer and name not in TORCH_ONLY:
-            expected[path] = rule
-        elif not is_integer:
-            expected[path] = "real-numbers"
+        expected[path] = rule if is_integer else "real-numbers"
     assert len(expected) > 60
     assert native_results(lbq_run, list(expected)) == expected
 

@@ -1,12 +1,14 @@
 """The engine runs what it is tested for and refuses every other network, with a message."""
 
 import ctypes
+from dataclasses import replace
 
 import pytest
 from bundles import tiny_network
 
 import lbq
 from lbq.errors import ImplementationError, LBQError
+from lbq.graph.graph import Node
 from lbq.graph.operators import Merge, Readout
 from lbq.kernels import native_scan as kernels
 from lbq.runtime import native_engine
@@ -80,7 +82,7 @@ def test_the_network_as_it_is_runs():
 
 
 CHANGES = {
-    "no node reads fc": field("num_nodes", len(tiny_network().plan) - 1),
+    "no node reads fc": field("num_nodes", len(tiny_network().nodes) - 1),
     "no nodes": field("num_nodes", 0),
     "timesteps": field("timesteps", 0),
     "the input has no size": field("input", -1, index=0),
@@ -119,9 +121,10 @@ def test_what_does_not_fit_together_is_refused(said):
 
 def test_a_readout_that_another_node_reads_is_refused_by_path():
     network = tiny_network()
-    readout = network.plan[-1]
-    second = network.add("second", Readout("sum"), *readout.inputs)
-    network.add("both", Merge(), readout.path, second)
+    readout = network.nodes[-1]
+    second = Node("second", Readout("sum"), readout.inputs)
+    both = Node("both", Merge(), (readout.path, second.path))
+    network = replace(network, nodes=(*network.nodes, second, both))
     with pytest.raises(LBQError, match=readout.path):
         lbq.run_network(network, network.example(), backend="native")
 

@@ -1,15 +1,17 @@
 """The engine is tested in native/test/engine_test.cc; here is what reaches it from Python."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from bundles import with_operators
 from random_networks import RandomNetwork, node_outputs, to_proven_integers
 
 import lbq
 from lbq.errors import ImplementationError, LoweringError, ParameterError, ShapeError, TimeError
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.operators import IntegerNeuron, Merge, Pool, Readout, Repeat, Shortcut, Synapse
 from lbq.kernels import native_scan as kernels
 from lbq.lowering.fixed_point import to_fixed_point
@@ -76,18 +78,15 @@ def test_one_engine_serves_many_threads():
     assert all(torch.equal(answer, expected) for answer in answers)
 
 
-def test_buffers_that_are_written_or_replaced_are_packed_again():
+def test_another_network_is_packed_again():
     net, inputs = integer_network(2)
-    run_network(net, inputs, backend="native")
-    for change in ("write", "replace", "replace"):  # a freed tensor may leave its id to the next
-        for _, neuron in net.neurons():
-            if change == "write":
-                neuron.thresholds += 1
-            else:
-                neuron.thresholds = neuron.thresholds + 1
-        assert torch.equal(
-            run_network(net, inputs, backend="native"), run_network(net, inputs, backend="dense")
-        )
+    before = run_network(net, inputs, backend="native")
+    changed = with_operators(
+        net, IntegerNeuron, lambda neuron: replace(neuron, thresholds=neuron.thresholds + 1)
+    )
+    after = run_network(changed, inputs, backend="native")
+    assert torch.equal(after, run_network(changed, inputs, backend="dense"))
+    assert torch.equal(before, run_network(net, inputs, backend="native"))
 
 
 def test_networks_made_in_inference_mode_run():
@@ -245,21 +244,21 @@ REFUSED = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_a_network_that_the_engine_does_not_support_is_refused(why):
-    net = LoweredNetwork(timesteps=2, input_shape=(4,), takes_frames=True, logit_scale=1.0)
+    net = GraphBuilder(timesteps=2, input_shape=(4,), takes_frames=True, logit_scale=1.0)
     for path, node, *inputs in REFUSED[why]:
         net.add(path, node, *inputs)
     with pytest.raises((LoweringError, ImplementationError), match=why):
-        run_network(net, torch.zeros(2, 1, 4, dtype=torch.uint8), backend="native")
+        run_network(net.finish(), torch.zeros(2, 1, 4, dtype=torch.uint8), backend="native")
 
 
 def test_a_pool_that_is_larger_than_what_it_reads_does_not_run():
-    net = LoweredNetwork(timesteps=1, input_shape=(1, 4, 4), takes_frames=True, logit_scale=1.0)
+    net = GraphBuilder(timesteps=1, input_shape=(1, 4, 4), takes_frames=True, logit_scale=1.0)
     weight = torch.ones(1, 1, 3, 3, dtype=torch.int8)
     net.add("a", Synapse(weight, max_input=255, bits=8), INPUT)
     net.add("pool", Pool("sum", kernel=(3, 3)), "a")
     net.add("end", Readout("sum"), "pool")
     with pytest.raises(LoweringError, match=r"pool: its window is wider than \(2, 2\)"):
-        NetworkDescription(net)
+        NetworkDescription(net.finish())
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -268,9 +267,9 @@ def test_every_product_of_a_dense_engine_is_counted_once(seed):
     few = inputs[:, :2] if network.takes_frames else inputs[:2]
     times = native_engine.time_layers(network, few, rounds=1)
     multiplied = sum(
-        out.numel() * network.get_submodule(path).weight[0].numel()
+        out.numel() * network.operators[path].weight[0].numel()
         for path, out in node_outputs(network, few).items()
-        if isinstance(network.get_submodule(path), Synapse)
+        if isinstance(network.operators[path], Synapse)
     )
     assert sum(layer.products for layer in times.layers) == multiplied
 

@@ -182,9 +182,9 @@ def wide_sums():
     net = to_fixed_point(lower(model, torch.zeros(1, 3, 12, 12)), bits=8, pixels=pixels)
     raw = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
     values = run_oracle(net, raw)
-    [classifier] = [place for place, node in net.nodes() if getattr(node, "is_linear", False)]
+    [classifier] = [node for node in net.nodes if getattr(node.operator, "is_linear", False)]
     assert values[classifier.inputs[0]].max() > 256
-    answers = torch.from_numpy(values[net.plan[-1].path])
+    answers = torch.from_numpy(values[net.nodes[-1].path])
     return net, raw, answers
 
 
@@ -228,15 +228,6 @@ def test_networks_that_the_engine_does_not_take_run_densely(wide_sums, monkeypat
         assert choose_backend(net) == "dense"
     assert "does not take this network" in caplog.text
     assert torch.equal(run_network(net, raw).long(), answers.long())
-
-
-def test_whoever_hooks_a_node_sees_the_default_run(wide_sums):
-    net, raw, answers = wide_sums
-    seen = []
-    with lbq.watch_levels(net, lambda *what: seen.append(what)):
-        assert choose_backend(net) == "dense"
-        assert torch.equal(run_network(net, raw).long(), answers.long())
-    assert len(seen) == net.timesteps * len(list(net.neurons()))
 
 
 @pytest.mark.parametrize(

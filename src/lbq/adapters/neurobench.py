@@ -3,6 +3,7 @@
 Its own counter sees binary events only: handed levels, it calls them MACs (docs/costs.md).
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from lbq.cost.op_counter import OpCounter
 from lbq.errors import MissingExtraError
 from lbq.graph.graph import LoweredNetwork
+from lbq.graph.torch_module import NeuronModule, as_module
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import watch_levels
 
@@ -38,28 +40,35 @@ class BurstModel(NeuroBenchModel):
 
     def __init__(
         self,
-        network: nn.Module,
+        network: nn.Module | LoweredNetwork,
         example: Tensor | None = None,
         *,
         takes_frames: bool = False,
     ) -> None:
         super().__init__()
-        self.network = network.eval()
-        self.takes_frames = takes_frames
-        if isinstance(network, LoweredNetwork):
-            self.takes_frames = network.takes_frames
+        is_lowered = isinstance(network, LoweredNetwork)
+        self.network = as_module(network) if is_lowered else network.eval()
+        self.takes_frames = network.takes_frames if is_lowered else takes_frames
         self.counter = OpCounter(network, example, batch_axis=int(self.takes_frames))
         self.counted_before = _counts(self.counter)
         """Counts before the last batch."""
-        self.add_activation_module(Neuron)
+        self.add_activation_module(NeuronModule if is_lowered else Neuron)
+        if is_lowered:
+            modules = (m for m in self.network.modules() if isinstance(m, NeuronModule))
+            for (path, _), module in zip(network.neurons(), modules, strict=True):
+                module.register_forward_hook(partial(self._count, path))
 
     @torch.no_grad()
     def __call__(self, batch: Tensor) -> Tensor:
         """Return the logits; frames come as ``[B, T, ...]``."""
         self.counted_before = _counts(self.counter)
         inputs = batch.transpose(0, 1) if self.takes_frames else batch
-        with watch_levels(self.network, self.counter):
+        with watch_levels(self.network, self.counter):  # those of a lowered network are hooked
             return self.network(inputs)
+
+    def _count(self, path: str, module: nn.Module, args: Any, levels: Tensor) -> None:
+        for t, level in enumerate(levels.unbind(0)):
+            self.counter(path, t, level)
 
     def __net__(self) -> nn.Module:
         """Return the network."""

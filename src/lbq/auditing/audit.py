@@ -241,10 +241,11 @@ def _multiplications(
     }
     words = f"{share:.1%} of all products have a real-valued operand."
     if lowered is not None:
-        values = lowered.values()
         macs = sum(
-            node.weight[0].numel() * values[ref.path].size * (timesteps if node.has_time else 1)
-            for ref, node in lowered.nodes()
+            node.weight[0].numel()
+            * lowered.values()[path].size
+            * (timesteps if node.has_time else 1)
+            for path, node in lowered.operators.items()
             if isinstance(node, Synapse)
         )
         evidence["folded_macs"] = macs
@@ -371,7 +372,7 @@ def _deployability(lowered: LoweredNetwork | None, refusal: LBQError | None) -> 
         return Finding(
             key=key,
             verdict="holds",
-            sentence=f"It becomes an integer network of {len(lowered.plan)} nodes (lbq.quantize).",
+            sentence=f"It becomes an integer network of {len(lowered.nodes)} nodes (lbq.quantize).",
         )
     what = "has no integer form" if lowered is not None else "becomes no integer network"
     return Finding(key=key, verdict="fails", sentence=f"It {what}: {refusal}.")

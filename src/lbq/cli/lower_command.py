@@ -298,7 +298,7 @@ def _describe(lowered: Lowered, out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         "file": str(out),
         "bytes": out.stat().st_size,
-        "parameters": sum(buffer.numel() for buffer in network.buffers()),
+        "parameters": sum(tensor.numel() for tensor in network.tensors.values()),
         "neurons": len(list(network.neurons())),
         "timesteps": network.timesteps,
         "is_integer": network.is_integer,

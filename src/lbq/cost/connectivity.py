@@ -98,7 +98,7 @@ class Connectivity:
 
 
 def read_connectivity(
-    model: nn.Module, example: Tensor, *, batch_axis: int | None = None
+    model: nn.Module | LoweredNetwork, example: Tensor, *, batch_axis: int | None = None
 ) -> Connectivity:
     """Read edges, synapses, products and neurons from the graph of a network.
 
@@ -175,7 +175,7 @@ class _Step:
     def carry(self, part: Tensor) -> Tensor:
         """Apply the operator to ``[1, B, *shape]``, with zeros as its other inputs."""
         leading = part.shape[:2]
-        return self.node.forward(
+        return self.node(
             *(
                 part if index == self.position else part.new_zeros(*leading, *value.shape)
                 for index, value in enumerate(self.inputs)
@@ -198,14 +198,15 @@ class _LevelGraph:
     """The nodes of a lowered network, and of which levels and integers their values are made."""
 
     def __init__(self, network: LoweredNetwork) -> None:
-        names = {ref.path: node.name for ref, node in network.nodes() if isinstance(node, Emission)}
+        nodes = network.operators.items()
+        names = {path: node.name for path, node in nodes if isinstance(node, Emission)}
 
         def name(path: str) -> str:
             return names.get(path, path)  # a neuron has the path that it has in the model
 
         self.values = {name(path): value for path, value in network.values().items()}
-        self.nodes: dict[str, Operator] = {name(ref.path): node for ref, node in network.nodes()}
-        self.inputs = {name(ref.path): tuple(map(name, ref.inputs)) for ref in network.plan}
+        self.nodes: dict[str, Operator] = {name(path): node for path, node in nodes}
+        self.inputs = {name(path): tuple(map(name, read)) for path, _, read in network.nodes}
         self.timesteps = network.timesteps
         self.behind: dict[str, frozenset[str]] = {INPUT: frozenset()}
         """Nodes that move or pool, up to a value."""
@@ -286,7 +287,7 @@ class _LevelGraph:
         """
         if path not in values:
             inputs = [self.evaluate(name, values) for name in self.inputs[path]]
-            values[path] = self.nodes[path].forward(*inputs)
+            values[path] = self.nodes[path](*inputs)
         return values[path]
 
     def evaluate_part(

@@ -28,6 +28,7 @@ from lbq.graph.graph import LoweredNetwork
 from lbq.neurons.batch_axis import find_batch_axis
 from lbq.neurons.module_state import eval_mode
 from lbq.neurons.watch import named_neurons, watch_levels
+from lbq.runtime.run import run_network
 from lbq.types import FanOut
 
 _LANES = 0x0101010101010101
@@ -39,6 +40,8 @@ _WORDS = 1 << 17
 
 class OpCounter:
     """Counts the operations that the levels of a model cause; a callback of ``watch_levels``.
+
+    For a lowered network it is the ``watch`` of :func:`lbq.run_network`.
 
     Counts add up over any number of batches, which must have the shapes and timesteps of the
     example.
@@ -61,7 +64,11 @@ class OpCounter:
     """
 
     def __init__(
-        self, model: nn.Module, example: Tensor | None = None, *, batch_axis: int | None = None
+        self,
+        model: nn.Module | LoweredNetwork,
+        example: Tensor | None = None,
+        *,
+        batch_axis: int | None = None,
     ) -> None:
         if example is None:
             if not isinstance(model, LoweredNetwork):
@@ -75,8 +82,9 @@ class OpCounter:
                 "no neuron of this model answered the example, so there are no levels to count (an "
                 "ANN, or neurons that are streamed instead of called); lbq.count_macs counts MACs"
             )
-        names = {path for path, _ in named_neurons(model)}
-        self._unused = names - set(self._connectivity.neurons)
+        is_lowered = isinstance(model, LoweredNetwork)
+        named = model.neurons() if is_lowered else named_neurons(model)
+        self._unused = {path for path, _ in named} - set(self._connectivity.neurons)
         """Neurons whose levels reach no output."""
         self._readers: list[Edge | LevelProduct] = [
             *self._connectivity.edges,
@@ -218,7 +226,9 @@ class OpCounter:
         )
 
 
-def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> CountTable:
+def count_ops(
+    model: nn.Module | LoweredNetwork, x: Tensor, *, batch_axis: int | None = None
+) -> CountTable:
     """Count the operations that the levels of a model cause for these inputs.
 
     The model runs once on ``x``, in eval mode and without gradients; the counts are the sums over
@@ -238,6 +248,10 @@ def count_ops(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) -> 
         (4, 2)
         >>> report = lbq.EnergyModel().estimate(counts)
     """
+    if isinstance(model, LoweredNetwork):
+        counter = OpCounter(model)
+        run_network(model, x, watch=counter)
+        return counter.table()
     axis = find_batch_axis(x, batch_axis, model)
     with eval_mode(model):
         counter = OpCounter(model, x.narrow(axis, 0, 1), batch_axis=axis)
@@ -323,7 +337,7 @@ def _add_bits(words: Tensor, lanes: Tensor) -> None:
 
 
 def count_macs(
-    model: nn.Module,
+    model: nn.Module | LoweredNetwork,
     example: Tensor,
     *,
     padding: Padding = "skipped",

@@ -9,7 +9,7 @@ costs MACs.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -57,13 +57,11 @@ class Emission(Operator):
 
     op = "emission"
     num_inputs = (0, 1 << 16)
-
-    def __init__(
-        self, name: str, shape: tuple[int, ...], *, max_level: int, timesteps: int
-    ) -> None:
-        super().__init__()
-        self.name, self.shape = name, shape
-        self.max_level, self.timesteps = max_level, timesteps
+    name: str
+    shape: tuple[int, ...]
+    _: KW_ONLY
+    max_level: int
+    timesteps: int
 
     def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
         """Return the levels."""
@@ -79,10 +77,7 @@ class RealNumbers(Operator):
 
     op = "real_numbers"
     num_inputs = (0, 1 << 16)
-
-    def __init__(self, value: Value) -> None:
-        super().__init__()
-        self.value = value
+    value: Value
 
     def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
         """Return the result."""
@@ -144,7 +139,7 @@ class TrainedGraph:
 
     def __init__(self, model: nn.Module, example: Tensor, *, batch_axis: int) -> None:
         self._reader = GraphReader(example, has_time=batch_axis == 1, dtype=torch.float32)
-        self._context, self.network = self._reader.context, self._reader.network
+        self._context, self._builder = self._reader.context, self._reader.builder
         self._values = self._context.values
         self.names: dict[str, str] = {}
         self.untracked: list[str] = []
@@ -163,9 +158,10 @@ class TrainedGraph:
             ) from error
         for call in captured.calls:
             self._values[call] = self._read(call)
-        self.network.remove_unread(
+        self._builder.remove_unread(
             source for output in captured.outputs for source in self._sources(output)
         )
+        self.network = self._builder.finish()
 
     def synapses(self, reads_levels: Callable[[str], bool]) -> list[SynapseSize]:
         """Return the size of every synapse; the calls of a loop over time are one.
@@ -205,22 +201,19 @@ class TrainedGraph:
         if call.operator == "lbq.neuron":
             return self._emitted(call)
         sources = [self._values[source] for source in _signals(call)]
-        before = len(self.network.plan)
+        before = len(self._builder.nodes)
         value = self._followed(call, sources)
         if value is None:
             value = self._not_followed(call)
         size = self._size(call)
         if size is not None:
             source, dense, instants = size
-            added = [ref.path for ref in self.network.plan[before:]]
-            nodes = [path for path in added if isinstance(self._node(path), Synapse)]
+            added = self._builder.nodes[before:]
+            nodes = [node.path for node in added if isinstance(node.operator, Synapse)]
             self.names.update((path, dense.name) for path in nodes)
             run = SynapseRun(size=dense, instants=instants, source=source, nodes=tuple(nodes))
             self._runs.append(run)
         return value
-
-    def _node(self, path: str) -> nn.Module:
-        return self.network.get_submodule(path)
 
     def _followed(self, call: Call, sources: list[Any]) -> Any:
         """Return what the operator gives as lowering reads it; None if it is not followed."""
@@ -259,7 +252,7 @@ class TrainedGraph:
         before, max_level = self._values[source], call.module.max_level
         if not isinstance(before, SymbolicValue) or not before.layout.has_time:
             self._begins_unseen |= timesteps > 1
-        self.network.timesteps = max(self.network.timesteps, timesteps)
+        self._builder.timesteps = max(self._builder.timesteps, timesteps)
         node = Emission(call.path, call.shape[2:], max_level=max_level, timesteps=timesteps)
         self._emissions.append(node)
         path = self._context.add(call.path, node, *self._sources(source))
@@ -404,7 +397,7 @@ class TrainedGraph:
             return 1 if isinstance(value, _Lost) and value.is_static else None
         layout, num_instants = value.layout, len(self._times(source))
         if not layout.has_time:
-            return 1 if num_instants in (0, 1, self.network.timesteps) else None
+            return 1 if num_instants in (0, 1, self._builder.timesteps) else None
         summed = layout.axes[-1:] if is_linear else layout.axes[1:]
         if any(factor.axis == TIME for axis in summed for factor in axis):
             return 1
@@ -425,10 +418,10 @@ class TrainedGraph:
 
     def _instants_of(self, path: str) -> frozenset[int]:
         """Return the timesteps that a node's values were picked from: by default its inputs'."""
-        for ref in self.network.plan[self._num_followed :]:
-            inputs = (self._instants[name] for name in ref.inputs)
-            self._instants.setdefault(ref.path, frozenset[int]().union(*inputs))
-        self._num_followed = len(self.network.plan)
+        for node in self._builder.nodes[self._num_followed :]:
+            inputs = (self._instants[name] for name in node.inputs)
+            self._instants.setdefault(node.path, frozenset[int]().union(*inputs))
+        self._num_followed = len(self._builder.nodes)
         return self._instants[path]
 
     def _sources(self, value: Any) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from lbq.config_io import DocumentError, parse_json, read_fields
 from lbq.errors import FormatError
 from lbq.formats.bundle.container import MAX_TIMESTEPS, MAX_VALUES
-from lbq.graph.graph import LoweredNetwork
+from lbq.graph.graph import GraphBuilder, LoweredNetwork
 from lbq.graph.operators.operator_base import MAX_RANK
 from lbq.ranges import Range
 
@@ -69,9 +69,9 @@ def read_metadata(
     return read | {"input_shape": list(sizes), "outputs": list(read["outputs"])}
 
 
-def empty_network(metadata: Metadata) -> LoweredNetwork:
-    """Make a network of these metadata, without nodes."""
-    return LoweredNetwork(
+def empty_graph(metadata: Metadata) -> GraphBuilder:
+    """Return a graph of these metadata, without nodes."""
+    return GraphBuilder(
         timesteps=metadata["timesteps"],
         input_shape=tuple(metadata["input_shape"]),
         takes_frames=metadata["takes_frames"],

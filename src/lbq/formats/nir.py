@@ -19,17 +19,17 @@ from torch import Tensor
 
 from lbq.atomic_files import atomic_write
 from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError, install_command
-from lbq.formats.metadata import empty_network, read_metadata, write_metadata
+from lbq.formats.metadata import empty_graph, read_metadata, write_metadata
 from lbq.formats.nir_neuron import neuron_graph, read_neuron
 from lbq.graph.graph import INPUT, LoweredNetwork
 from lbq.graph.operators import (
     GraphError,
-    LevelNeuron,
     Merge,
     Offset,
     Operator,
     Pool,
     Readout,
+    RealNeuron,
     Rearrange,
     Repeat,
     Shortcut,
@@ -52,7 +52,7 @@ def import_nir(path: Path) -> LoweredNetwork:
     nir = _library()
     try:
         check_file(Path(path), source=str(path))
-        return _Reading(nir, nir.read(path), str(path)).network
+        return _Reading(nir, nir.read(path), str(path)).finish()
     except LBQError:
         raise
     except Exception as error:  # h5py and nir raise many types
@@ -82,13 +82,13 @@ class _Graph:
         self._sources: dict[str, list[str]] = {INPUT: [INPUT]}
         """Which NIR nodes make the value of a path; several are summed."""
         self._over_time: set[str] = set()
-        for ref, node in network.nodes():
-            values = [self._values[name] for name in ref.inputs]
-            why = self._why_not(ref.path, node, values[0])
+        for path, node, inputs in network.nodes:
+            values = [self._values[name] for name in inputs]
+            why = self._why_not(path, node, values[0])
             if why is not None:
-                raise LoweringError(f"{ref.path} cannot be written as NIR: {why}")
-            sources = [self._sources[name] for name in ref.inputs]
-            self._sources[ref.path] = self._add(ref.path, node, values[0].shape, sources)
+                raise LoweringError(f"{path} cannot be written as NIR: {why}")
+            sources = [self._sources[name] for name in inputs]
+            self._sources[path] = self._add(path, node, values[0].shape, sources)
 
     def finish(self) -> Any:
         """Return the whole graph, its types checked by NIR."""
@@ -121,7 +121,7 @@ class _Graph:
         is_flatten = isinstance(node, Rearrange) and (
             len(node.shape) == 1 and node.order == tuple(range(len(node.order)))
         )
-        if is_flatten or isinstance(node, Synapse | Shortcut | Merge | Repeat | LevelNeuron):
+        if is_flatten or isinstance(node, Synapse | Shortcut | Merge | Repeat | RealNeuron):
             return None
         return f"it has no operator for {node.op}; {instead}"
 
@@ -145,7 +145,7 @@ class _Graph:
             window = {"kernel_size": node.kernel, "stride": node.stride, "padding": node.padding}
             pool = nir.SumPool2d(**{name: np.array(size) for name, size in window.items()})
             return self._put(path, pool, sources[0])
-        if isinstance(node, LevelNeuron):
+        if isinstance(node, RealNeuron):
             timesteps = self._network.timesteps
             made = neuron_graph(nir, node, shape=shape, timesteps=timesteps, path=path)
             return self._put(path, made, sources[0])
@@ -242,12 +242,12 @@ class _Reading:
                 f"that it wrote"
             )
         metadata = read_metadata(said["lbq"], source=source)
-        self.network = empty_network(metadata)
+        self._builder = empty_graph(metadata)
         self._into: dict[str, list[str]] = {name: [] for name in graph.nodes}
         for before, behind in graph.edges:
             self._into[behind].append(before)
         self._paths: dict[str, str] = {}
-        self._values = self.network.values()
+        self._values = dict(self._builder.finish().values())
         try:
             order = list(graphlib.TopologicalSorter(self._into).static_order())
         except graphlib.CycleError as error:
@@ -261,6 +261,10 @@ class _Reading:
         for name in metadata["outputs"]:
             self._read(name, graph.nodes[name])
 
+    def finish(self) -> LoweredNetwork:
+        """Return the network."""
+        return self._builder.finish()
+
     def _read(self, name: str, node: Any) -> None:
         nir = self._nir
         if isinstance(node, nir.Input):
@@ -270,7 +274,7 @@ class _Reading:
         value = self._values[before]
         reads: dict[str, Any] = {"max_input": value.max_level, "has_time": value.has_time}
         if isinstance(node, nir.NIRGraph | nir.Output) and not value.has_time:
-            before = self._add(f"{name}_repeat", Repeat(self.network.timesteps), before)
+            before = self._add(f"{name}_repeat", Repeat(self._builder.timesteps), before)
         if isinstance(node, nir.Flatten):
             if self._is_read_by_synapses(name):  # these flatten their input
                 self._paths[name] = before
@@ -337,7 +341,7 @@ class _Reading:
             paths = [
                 path
                 if self._values[path].has_time
-                else self._add(f"{path}_repeat", Repeat(self.network.timesteps), path)
+                else self._add(f"{path}_repeat", Repeat(self._builder.timesteps), path)
                 for path in paths
             ]
         return self._add(f"{name}_merge", Merge(), *paths)
@@ -345,10 +349,10 @@ class _Reading:
     def _add(self, name: str, node: Operator, *inputs: str) -> str:
         values = [self._values[path] for path in inputs]
         try:
-            made = node.infer(values, timesteps=self.network.timesteps)
+            made = node.infer(values, timesteps=self._builder.timesteps)
         except GraphError as error:
             raise FormatError(f"{name} in {self._source} cannot be read: {error}") from error
-        path = self._paths[name] = self.network.add(name, node, *inputs)
+        path = self._paths[name] = self._builder.add(name, node, *inputs)
         self._values[path] = made
         return path
 

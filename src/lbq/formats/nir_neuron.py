@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lbq.errors import FormatError, LoweringError
-from lbq.graph.operators import LevelNeuron
+from lbq.graph.operators import RealNeuron
 
 DT = 1.0
 """The timestep, in NIR's unit of time."""
@@ -32,7 +32,7 @@ Floats = NDArray[Any]
 
 
 def neuron_graph(
-    nir: ModuleType, node: LevelNeuron, *, shape: Sequence[int], timesteps: int, path: str
+    nir: ModuleType, node: RealNeuron, *, shape: Sequence[int], timesteps: int, path: str
 ) -> Any:
     """Return the sub-graph of a neuron whose currents have this shape."""
     _check(node, path)
@@ -67,7 +67,7 @@ def neuron_graph(
     return nir.NIRGraph(nodes, edges, metadata=hints)
 
 
-def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> LevelNeuron:
+def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> RealNeuron:
     """Return the neuron of a sub-graph; hints count where the nodes agree with them."""
     into: dict[str, list[str]] = {name: [] for name in graph.nodes}
     for source, target in graph.edges:
@@ -86,18 +86,18 @@ def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> LevelNeuron:
     read = {name for threshold in names for name in into[threshold]}
     if read == set(_named(graph, nir.Input, path)):
         still = thresholds.new_zeros(1)
-        return LevelNeuron(thresholds, decay=still, reset_amount=still.clone(), reset="none")
+        return RealNeuron(thresholds, decay=still, reset_amount=still.clone(), reset="none")
     (membrane,) = read
     decay = _read_decay(nir, graph, membrane, path)
     feedback = [name for name in into[membrane] if isinstance(graph.nodes[name], nir.Delay)]
     if not feedback:
-        return LevelNeuron(thresholds, decay=decay, reset_amount=decay.new_zeros(1), reset="none")
+        return RealNeuron(thresholds, decay=decay, reset_amount=decay.new_zeros(1), reset="none")
     (scale,) = into[feedback[0]]
     taken = _read_reset_amount(graph, scale, decay, path)
     fed_back = set(into[scale])
     if fed_back not in ({names[order[0]]}, set(names)):
         raise FormatError(f"{path}: the first threshold is fed back, or all are")
-    return LevelNeuron(
+    return RealNeuron(
         thresholds,
         decay=decay,
         reset_amount=taken[0],
@@ -106,7 +106,7 @@ def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> LevelNeuron:
     )
 
 
-def _check(node: LevelNeuron, path: str) -> None:
+def _check(node: RealNeuron, path: str) -> None:
     why = None
     if node.is_signed:
         why = "it emits negative levels"
@@ -122,7 +122,7 @@ def _check(node: LevelNeuron, path: str) -> None:
         raise LoweringError(f"{path} cannot be written as NIR exactly: {why}")
 
 
-def _integrator(nir: ModuleType, node: LevelNeuron, shape: Sequence[int]) -> Any:
+def _integrator(nir: ModuleType, node: RealNeuron, shape: Sequence[int]) -> Any:
     if float(node.decay) == 1:
         return nir.I(r=_over_space(torch.full_like(node.decay, 1 / DT), shape))
     tau, resistance = DT / (1 - node.decay), 1 / (1 - node.decay)

@@ -20,8 +20,9 @@ from torch.export import Dim
 from lbq.atomic_files import atomic_write
 from lbq.config_io import parse_json
 from lbq.errors import FormatError
-from lbq.formats.metadata import Metadata, empty_network, read_metadata, write_metadata
+from lbq.formats.metadata import Metadata, empty_graph, read_metadata, write_metadata
 from lbq.graph.graph import LoweredNetwork
+from lbq.graph.torch_module import as_module
 
 _METADATA = "lbq.json"
 _EXAMPLE = "data/sample_inputs/model.pt"
@@ -51,7 +52,7 @@ def export_pt2(network: LoweredNetwork, path: Path) -> None:
     """
     batch_axis = 1 if network.takes_frames else 0
     program = torch.export.export(
-        network,
+        as_module(network),
         (network.example(batch=2),),  # torch would take a batch of one for a promise
         dynamic_shapes=({batch_axis: Dim("batch", min=1)},),
     )
@@ -82,7 +83,7 @@ def run_pt2(path: Path, inputs: Tensor) -> Any:
     A program with several outputs returns a tuple.
     """
     program, metadata = read_pt2(path)
-    empty_network(metadata).check_input(inputs)
+    empty_graph(metadata).finish().check_input(inputs)
     return program(inputs)
 
 

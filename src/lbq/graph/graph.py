@@ -1,16 +1,17 @@
-"""``LoweredNetwork``: a typed graph of operators under the paths of the trained modules.
+"""``LoweredNetwork``: a network as data, a tuple of operators under the paths of trained modules.
 
 What a node gives follows from the shape rules of :mod:`lbq.graph.operators`, and how large its
 integers get from their bound rules; everything that runs, writes or counts a lowered network reads
 :meth:`LoweredNetwork.values` and :func:`prove`.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lbq.errors import BoundError, LoweringError, NonFiniteError, ShapeError, TimeError
 from lbq.graph.operators import (
@@ -20,9 +21,7 @@ from lbq.graph.operators import (
     IntegerNeuron,
     Interval,
     LevelNeuron,
-    Multiplying,
     Operator,
-    Product,
     Readout,
     Value,
 )
@@ -32,12 +31,21 @@ INPUT = "input"
 """The path that stands for the network's input."""
 
 
-@dataclass(frozen=True)
-class NodeRef:
-    """A node of the running order: its path, and the paths that it reads."""
+class Node(NamedTuple):
+    """A node of the running order."""
 
     path: str
+    operator: Operator
     inputs: tuple[str, ...]
+    """Paths of what it reads."""
+
+    def compute(self, *values: Tensor) -> Tensor:
+        """Return what it gives for these values of its inputs."""
+        return self.operator(*values)
+
+
+Compute = Callable[..., Tensor]
+"""``compute(node, *values)`` returns what a node gives, as :meth:`Node.compute` does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +60,21 @@ class Agreement:
     """Share of levels that are equal, of all neurons and timesteps."""
 
 
-class LoweredNetwork(nn.Module):
-    """A network of :mod:`lbq.graph.operators`; torch runs, compiles and exports it.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LoweredNetwork:
+    """A network of :mod:`lbq.graph.operators`; calling it runs it in torch.
 
-    Its neurons keep the paths of the trained network.
+    It is never changed, nor are its tensors: :func:`dataclasses.replace` makes another one. Its
+    neurons keep the paths of the trained network.
 
     Args:
+        nodes: in running order.
         timesteps: number of timesteps (T).
         input_shape: shape of one sample at one instant, channels first: ``(C, H, W)``, ``(C, L)``
             or ``(features,)``.
         takes_frames: whether it takes ``[T, B, ...]`` instead of static inputs ``[B, ...]``.
         logit_scale: value of one unit of an integer network's outputs; None for real outputs.
         origin: provenance as JSON data: a recipe, an accuracy.
-
-    Attributes:
         agreement: what :func:`lbq.to_fixed_point` measured on calibration inputs; None if it had
             none, and for a network that was loaded from a file.
 
@@ -75,121 +84,115 @@ class LoweredNetwork(nn.Module):
         (2, False, 19)
     """
 
-    def __init__(
-        self,
-        *,
-        timesteps: int,
-        input_shape: tuple[int, ...],
-        takes_frames: bool,
-        logit_scale: float | None = None,
-        origin: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__()
-        self.timesteps, self.input_shape = timesteps, tuple(input_shape)
-        self.takes_frames, self.logit_scale = takes_frames, logit_scale
-        self.origin = dict(origin or {})
-        self.plan: list[NodeRef] = []
-        self.agreement: Agreement | None = None
-        self._proof: tuple[Snapshot, dict[str, Bound]] | None = None
+    nodes: tuple[Node, ...]
+    timesteps: int
+    input_shape: tuple[int, ...]
+    takes_frames: bool
+    logit_scale: float | None = None
+    origin: dict[str, Any] = field(default_factory=dict[str, Any])
+    agreement: Agreement | None = None
 
     @property
     def is_integer(self) -> bool:
         """Whether it computes with integers only."""
         return self.logit_scale is not None
 
-    def add(self, path: str, node: Operator, *inputs: str) -> str:
-        """Append a node that reads these paths; return its path, made unique."""
-        known = {INPUT, *(ref.path for ref in self.plan)}
-        unknown = [name for name in inputs if name not in known]
-        if unknown:
-            raise LoweringError(f"{path} reads {', '.join(unknown)}, which is not before it")
-        first, dot, rest = path.partition(".")
-        if hasattr(self, first) and first not in self._modules:  # "neurons", "values" and so on
-            path = f"{first}_{dot}{rest}"
-        unique, number = path, 2
-        while unique in known or self._is_taken(unique):
-            unique, number = f"{path}_{number}", number + 1
-        *folders, name = unique.split(".")
-        parent: nn.Module = self
-        for folder in folders:
-            if folder not in parent._modules:  # pyright: ignore[reportPrivateUsage]
-                parent.add_module(folder, nn.Module())
-            parent = parent.get_submodule(folder)
-        parent.add_module(name, node)
-        self.plan.append(NodeRef(unique, inputs))
-        return unique
+    @cached_property
+    def operators(self) -> dict[str, Operator]:
+        """The operators by path, in running order."""
+        return {node.path: node.operator for node in self.nodes}
 
-    def nodes(self) -> Iterator[tuple[NodeRef, Operator]]:
-        """Yield every node with its reference, in running order."""
-        for ref in self.plan:
-            node = self.get_submodule(ref.path)
-            assert isinstance(node, Operator)
-            yield ref, node
-
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Paths of the readouts that the network returns, in order."""
-        read = {name for ref in self.plan for name in ref.inputs}
-        return tuple(
-            ref.path
-            for ref, node in self.nodes()
-            if isinstance(node, Readout) and ref.path not in read
+        return _outputs(self.nodes)
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor, by the path of its node and its name there."""
+        found = (
+            (f"{path}.{role}", getattr(operator, role))
+            for path, operator, _ in self.nodes
+            for role in operator.tensors()
         )
+        return {name: tensor for name, tensor in found if tensor is not None}
 
-    def remove_unread(self, kept: Iterable[str] | None = None) -> None:
-        """Remove the nodes that these paths, by default the outputs, do not depend on."""
-        needed = set(self.outputs if kept is None else kept)
-        for ref in reversed(self.plan):
-            if ref.path in needed:
-                needed.update(ref.inputs)
-        for ref in self.plan:
-            if ref.path not in needed:
-                parent, _, name = ref.path.rpartition(".")
-                del self.get_submodule(parent)._modules[name]  # pyright: ignore[reportPrivateUsage]
-        self.plan = [ref for ref in self.plan if ref.path in needed]
+    def values(self) -> dict[str, Value]:
+        """Return what every node gives, and the input; raise if a node cannot read its inputs."""
+        return self._values
 
-    def values(self, *, max_size: int | None = None) -> dict[str, Value]:
-        """Return what every node gives, and the input; raise if a node cannot read its inputs.
+    @cached_property
+    def _values(self) -> dict[str, Value]:
+        return self.infer_values()
 
-        Args:
-            max_size: raise for values with more numbers per sample and timestep.
-        """
+    def infer_values(self, *, max_size: int | None = None) -> dict[str, Value]:
+        """Return :meth:`values`; raise if one has more numbers per sample and timestep."""
         largest = PIXEL_MAX if self.is_integer else None
         found = {
             INPUT: Value(shape=self.input_shape, has_time=self.takes_frames, max_level=largest)
         }
-        for ref, node in self.nodes():
-            inputs = [found[name] for name in ref.inputs]
-            for name, value in zip(ref.inputs, inputs, strict=True):
+        for path, operator, names in self.nodes:
+            inputs = [found[name] for name in names]
+            for name, value in zip(names, inputs, strict=True):
                 if max_size is not None and value.size > max_size:
                     raise GraphError("size", f"{name} gives values of shape {value.shape}")
             try:
-                found[ref.path] = node.infer(inputs, timesteps=self.timesteps)
+                found[path] = operator.infer(inputs, timesteps=self.timesteps)
             except GraphError as error:
-                raise GraphError(error.rule, f"{ref.path}: {error}") from None
+                raise GraphError(error.rule, f"{path}: {error}") from None
         return found
+
+    @cached_property
+    def proof(self) -> dict[str, tuple[Bound | None, Interval]]:
+        """For every node, the bound of all that it computes and the interval of its output."""
+        found: dict[str, tuple[Bound | None, Interval]] = {INPUT: (None, Interval.of(0, PIXEL_MAX))}
+        for path, operator, names in self.nodes:
+            if True not in operator.networks:
+                raise BoundError(f"{path} ({type(operator).__name__}) is no integer operator")
+            entering = [found[name][1] for name in names]
+            inputs = [self._values[name] for name in names]
+            try:
+                inner, outer = operator.bound(entering, inputs, timesteps=self.timesteps)
+            except BoundError as error:
+                raise BoundError(f"{path}: {error}") from None
+            bound = None
+            if inner is not None:
+                low, high = inner.extremes()
+                bound = Bound(path=path, low=low, high=high)
+                _ = bound.bits  # raises here
+            found[path] = bound, outer
+        del found[INPUT]
+        return found
+
+    def to(self, target: torch.device | torch.dtype | str) -> "LoweredNetwork":
+        """Return the network on another device, or with real numbers of another type."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            is_other = isinstance(target, torch.dtype) and not tensor.is_floating_point()
+            return tensor if is_other else tensor.to(target)
+
+        nodes = (node._replace(operator=node.operator.with_tensors(moved)) for node in self.nodes)
+        return replace(self, nodes=tuple(nodes))
 
     def example(self, batch: int = 1) -> Tensor:
         """Return zeros of the network's input shape."""
         shape = (batch, *self.input_shape)
         if self.takes_frames:
             shape = (self.timesteps, *shape)
-        floats = (buffer.dtype for buffer in self.buffers() if buffer.is_floating_point())
+        floats = (tensor.dtype for tensor in self.tensors.values() if tensor.is_floating_point())
         real = next(floats, torch.float32)
         return torch.zeros(shape, dtype=torch.uint8 if self.is_integer else real)
 
-    def forward(self, inputs: Tensor, multiply: Product | None = None) -> Any:
+    def __call__(self, inputs: Tensor, compute: Compute = Node.compute) -> Any:
         """Return ``[B, classes]``; of several outputs, a tuple.
 
-        ``multiply`` replaces the dense product of levels with weights and with levels.
+        ``compute`` replaces what every node does.
         """
         values = {INPUT: inputs}
-        last_use = {name: index for index, ref in enumerate(self.plan) for name in ref.inputs}
-        for index, (ref, node) in enumerate(self.nodes()):
-            arguments = [values[name] for name in ref.inputs]
-            multiplies = isinstance(node, Multiplying) and INPUT not in ref.inputs
-            values[ref.path] = node(*arguments, multiply) if multiplies else node(*arguments)
-            for name in ref.inputs:
+        last_use = {name: index for index, node in enumerate(self.nodes) for name in node.inputs}
+        for index, node in enumerate(self.nodes):
+            values[node.path] = compute(node, *(values[name] for name in node.inputs))
+            for name in node.inputs:
                 if last_use[name] == index:
                     values.pop(name, None)
         answers = tuple(values[path] for path in self.outputs)
@@ -214,23 +217,69 @@ class LoweredNetwork(nn.Module):
                 "the input holds a NaN or an infinity; check what prepares the inputs"
             )
 
-    def extra_repr(self) -> str:
-        """Show the input and the size."""
-        what = "frames" if self.takes_frames else "static inputs"
-        return f"{what} of {self.input_shape}, timesteps={self.timesteps}, {len(self.plan)} nodes"
-
     def neurons(self) -> Iterator[tuple[str, LevelNeuron]]:
         """Yield every neuron with its path, in running order."""
-        for ref, node in self.nodes():
-            if isinstance(node, LevelNeuron):
-                yield ref.path, node
+        for path, operator in self.operators.items():
+            if isinstance(operator, LevelNeuron):
+                yield path, operator
 
-    def _is_taken(self, path: str) -> bool:
-        try:
-            self.get_submodule(path)
-        except AttributeError:
-            return False
-        return True
+    def __repr__(self) -> str:
+        """Show the input and the size."""
+        what = "frames" if self.takes_frames else "static inputs"
+        size = f"timesteps={self.timesteps}, {len(self.nodes)} nodes"
+        return f"LoweredNetwork({what} of {self.input_shape}, {size})"
+
+
+@dataclass(kw_only=True, eq=False)
+class GraphBuilder:
+    """A graph as it grows; its arguments are those of :class:`LoweredNetwork`."""
+
+    timesteps: int
+    input_shape: tuple[int, ...]
+    takes_frames: bool
+    logit_scale: float | None = None
+    origin: dict[str, Any] = field(default_factory=dict[str, Any])
+    nodes: list[Node] = field(default_factory=list[Node])
+
+    def add(self, path: str, operator: Operator, *inputs: str) -> str:
+        """Append a node that reads these paths; return its path, made unique."""
+        known = {INPUT, *(node.path for node in self.nodes)}
+        unknown = [name for name in inputs if name not in known]
+        if unknown:
+            raise LoweringError(f"{path} reads {', '.join(unknown)}, which is not before it")
+        unique, number = path, 2
+        while unique in known:
+            unique, number = f"{path}_{number}", number + 1
+        self.nodes.append(Node(unique, operator, inputs))
+        return unique
+
+    def remove_unread(self, kept: Iterable[str] | None = None) -> None:
+        """Remove the nodes that these paths, by default the outputs, do not depend on."""
+        needed = set(_outputs(self.nodes) if kept is None else kept)
+        for node in reversed(self.nodes):
+            if node.path in needed:
+                needed.update(node.inputs)
+        self.nodes = [node for node in self.nodes if node.path in needed]
+
+    def finish(self) -> LoweredNetwork:
+        """Return the graph; raise if a node cannot read its inputs."""
+        made = LoweredNetwork(
+            nodes=tuple(self.nodes),
+            timesteps=self.timesteps,
+            input_shape=self.input_shape,
+            takes_frames=self.takes_frames,
+            logit_scale=self.logit_scale,
+            origin=self.origin,
+        )
+        made.values()
+        return made
+
+
+def _outputs(nodes: Sequence[Node]) -> tuple[str, ...]:
+    read = {name for node in nodes for name in node.inputs}
+    return tuple(
+        node.path for node in nodes if isinstance(node.operator, Readout) and node.path not in read
+    )
 
 
 def check_shape(inputs: Tensor, shape: tuple[int, ...], *, takes_frames: bool) -> None:
@@ -250,95 +299,29 @@ def check_bytes(inputs: Tensor) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """The buffers of a network, their version counters, and the settings of its nodes."""
-
-    buffers: tuple[Tensor, ...]
-    versions: tuple[int, ...]
-    settings: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, network: LoweredNetwork) -> "Snapshot":
-        """Take a snapshot of a network."""
-        found = tuple(buffer for _, node in network.nodes() for buffer in node.buffers())
-        nodes = (
-            (ref, *(getattr(node, name) for name in node.settings)) for ref, node in network.nodes()
-        )
-        return cls(found, tuple(map(_version, found)), (network.timesteps, *nodes))
-
-    def matches(self, network: LoweredNetwork) -> bool:
-        """Return whether no node, buffer or setting was changed since."""
-        now = Snapshot.of(network)
-        return (self.settings, self.versions) == (now.settings, now.versions) and all(
-            mine is theirs for mine, theirs in zip(self.buffers, now.buffers, strict=True)
-        )
-
-
-def _version(buffer: Tensor) -> int:
-    """Return the version counter of a tensor; inference tensors have none."""
-    return 0 if buffer.is_inference() else buffer._version
-
-
 def prove(network: LoweredNetwork) -> dict[str, Bound]:
     """Bound every accumulator and membrane of an integer network; raise if one can overflow.
 
     Levels are not negative, so the sums of a synapse lie between the largest level times its
     negative weights and the largest level times its positive ones, in any order of additions.
     Membranes are bounded timestep by timestep. The proof itself cannot overflow: sums are Python
-    integers. It is stored until the network changes.
+    integers. It is computed once.
 
     Returns:
         For every node that computes, the range of its integers, partial sums included.
     """
-    known = network._proof  # pyright: ignore[reportPrivateUsage]
-    if known is not None and known[0].matches(network):
-        return known[1]
-    bounds: dict[str, Bound] = {}
-    for path, (inner, _) in _intervals(network).items():
-        if inner is not None:
-            low, high = inner.extremes()
-            bounds[path] = Bound(path=path, low=low, high=high)
-    network._proof = (Snapshot.of(network), bounds)  # pyright: ignore[reportPrivateUsage]
-    return bounds
+    return {path: bound for path, (bound, _) in network.proof.items() if bound is not None}
 
 
 def output_ranges(network: LoweredNetwork) -> dict[str, tuple[int, int]]:
     """Return the smallest and largest integer that every node of an integer network gives."""
-    return {path: outer.extremes() for path, outer in output_intervals(network).items()}
-
-
-def output_intervals(network: LoweredNetwork) -> dict[str, Interval]:
-    """Return the interval of every node's output in an integer network, per channel."""
-    return {path: outer for path, (_, outer) in _intervals(network).items()}
+    return {path: outer.extremes() for path, (_, outer) in network.proof.items()}
 
 
 def membrane_bounds(network: LoweredNetwork) -> dict[str, list[Interval]]:
     """Return the interval of every neuron's membranes, per timestep and channel."""
-    outer = output_intervals(network)
     return {
-        ref.path: membrane_intervals(node, outer[ref.inputs[0]], network.timesteps)[0]
-        for ref, node in network.nodes()
-        if isinstance(node, IntegerNeuron)
+        path: membrane_intervals(operator, network.proof[names[0]][1], network.timesteps)[0]
+        for path, operator, names in network.nodes
+        if isinstance(operator, IntegerNeuron)
     }
-
-
-def _intervals(network: LoweredNetwork) -> dict[str, tuple[Interval | None, Interval]]:
-    """Return, for each node, the interval of all that it computes and of its output."""
-    values = network.values()
-    found: dict[str, tuple[Interval | None, Interval]] = {INPUT: (None, Interval.of(0, PIXEL_MAX))}
-    for ref, node in network.nodes():
-        if True not in node.networks:
-            raise BoundError(f"{ref.path} ({type(node).__name__}) is no integer operator")
-        entering = [found[name][1] for name in ref.inputs]
-        inputs = [values[name] for name in ref.inputs]
-        try:
-            inner, outer = node.bound(entering, inputs, timesteps=network.timesteps)
-        except BoundError as error:
-            raise BoundError(f"{ref.path}: {error}") from None
-        if inner is not None:
-            low, high = inner.extremes()
-            _ = Bound(path=ref.path, low=low, high=high).bits  # raises here, with the path
-        found[ref.path] = inner, outer
-    del found[INPUT]
-    return found

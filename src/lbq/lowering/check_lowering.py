@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lbq.errors import LoweringError
+from lbq.graph.graph import Node
 from lbq.graph.operators import LevelNeuron
 from lbq.lowering.context import LoweredNeuron
 from lbq.lowering.lowering import Lowering
@@ -20,6 +21,8 @@ from lbq.neurons.module_state import eval_mode
 from lbq.neurons.neuron import Neuron
 from lbq.neurons.watch import removing_hooks
 
+_Seen = dict[Neuron, list[tuple[Tensor, Tensor]]]
+"""Currents and levels of every call of a trained neuron."""
 TOLERANCE = 1e-8
 """Share of the largest value by which two values may differ: float64 rounds at 1e-16."""
 _CAUSES = (
@@ -55,11 +58,10 @@ def check_agreement(
     with eval_mode(model), eager, in_float64(model), _KeepsFloat64():
         try:
             lowering = lower()
-            network, neurons = lowering.network, lowering.neurons
-            nodes = {network.get_submodule(path): place for path, place in neurons.items()}
-            sizes = {place.trained: _width(node, place) for node, place in nodes.items()}
-            expected, by_model = _run(model, inputs.clone(), {n: n for n in sizes}, sizes)
-            answers, by_network = _run(network, inputs.clone(), nodes, sizes)
+            neurons, nodes = lowering.neurons, dict(lowering.network.neurons())
+            sizes = {p.trained: _width(nodes[path], p) for path, p in neurons.items()}
+            expected, by_model = _run_model(model, inputs.clone(), sizes)
+            answers, by_network = _run_lowered(lowering, inputs.clone(), sizes)
         except (RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, LoweringError):
                 raise
@@ -148,70 +150,88 @@ def _two_samples(example: Tensor, batch_axis: int) -> Tensor:
     return torch.cat([given, other], dim=batch_axis)
 
 
-def _width(node: nn.Module, place: LoweredNeuron) -> tuple[float, float]:
+def _width(node: LevelNeuron, place: LoweredNeuron) -> tuple[float, float]:
     """Return the range of the noise for a trained neuron: it covers all of its levels."""
-    assert isinstance(node, LevelNeuron)
     top = 1.2 * float((node.thresholds * place.scale).max())
     return (-top, top) if node.is_signed else (-0.2 * top, top)
 
 
-def _run(
-    network: nn.Module,
-    inputs: Tensor,
-    neurons: Mapping[Any, Neuron | LoweredNeuron],
-    sizes: dict[Neuron, tuple[float, float]],
-) -> tuple[list[Tensor], dict[Neuron, list[tuple[Tensor, Tensor]]]]:
-    """Run a network with noise at its neurons; return its outputs, their currents and levels.
+class _Noise:
+    """Adds the same noise to a neuron's currents in both networks; keeps currents and levels.
 
     Args:
-        network: trained or lowered.
-        inputs: of the network.
-        neurons: the trained neurons themselves, or what each neuron of a lowered network was.
         sizes: range of the noise of each trained neuron.
     """
-    seeds = {neuron: number for number, neuron in enumerate(sizes)}
-    currents: dict[Neuron, list[Tensor]] = defaultdict(list)
-    levels: dict[Neuron, list[Tensor]] = defaultdict(list)
 
-    def add_noise(
-        place: Neuron | LoweredNeuron, receive: nn.Module, args: tuple[Tensor]
-    ) -> tuple[Tensor]:
-        (received,) = args
-        neuron = place if isinstance(place, Neuron) else place.trained
-        currents[neuron].append(received)
-        low, high = sizes[neuron]
-        generator = torch.Generator().manual_seed(seeds[neuron])
-        shape = received.shape
-        if isinstance(place, LoweredNeuron):
-            shape = (*shape[:2], *place.layout.shape[2:])
+    def __init__(self, sizes: Mapping[Neuron, tuple[float, float]]) -> None:
+        self._sizes = sizes
+        self._seeds = {neuron: number for number, neuron in enumerate(sizes)}
+        self._currents: dict[Neuron, list[Tensor]] = defaultdict(list)
+        self._levels: dict[Neuron, list[Tensor]] = defaultdict(list)
+
+    def add(self, neuron: Neuron, received: Tensor, place: LoweredNeuron | None = None) -> Tensor:
+        """Return a trained neuron's currents with noise; with a place, those of its lowered one."""
+        self._currents[neuron].append(received)
+        low, high = self._sizes[neuron]
+        generator = torch.Generator().manual_seed(self._seeds[neuron])
+        shape = received.shape if place is None else (*received.shape[:2], *place.layout.shape[2:])
         noise = torch.rand(shape, generator=generator, dtype=torch.float64).to(received)
         noise = low + (high - low) * noise
-        return (
-            received + (place.as_lowered(noise) if isinstance(place, LoweredNeuron) else noise),
-        )
+        return received + (noise if place is None else place.as_lowered(noise))
 
-    def keep(neuron: Neuron, emit: nn.Module, args: tuple[Tensor], result: Tensor) -> None:
-        levels[neuron].append(args[0])
+    def keep(self, neuron: Neuron, levels: Tensor) -> None:
+        """Keep the levels that a neuron emitted."""
+        self._levels[neuron].append(levels)
+
+    def seen(self) -> _Seen:
+        """Return currents and levels of every neuron."""
+        pairs = ((n, zip(self._currents[n], self._levels[n], strict=True)) for n in self._seeds)
+        return {neuron: list(pair) for neuron, pair in pairs}
+
+
+def _run_model(
+    model: nn.Module, inputs: Tensor, sizes: Mapping[Neuron, tuple[float, float]]
+) -> tuple[list[Tensor], _Seen]:
+    noise = _Noise(sizes)
+
+    def receive(neuron: Neuron, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        return (noise.add(neuron, *args),)
+
+    def emit(neuron: Neuron, module: nn.Module, args: tuple[Tensor]) -> None:
+        noise.keep(neuron, *args)
 
     hooks = [
         hook
-        for node, place in neurons.items()
+        for neuron in sizes
         for hook in (
-            node.receive.register_forward_pre_hook(partial(add_noise, place)),
-            node.emit.register_forward_hook(
-                partial(keep, place if isinstance(place, Neuron) else place.trained)
-            ),
+            neuron.receive.register_forward_pre_hook(partial(receive, neuron)),
+            neuron.emit.register_forward_pre_hook(partial(emit, neuron)),
         )
     ]
     with removing_hooks(hooks):
-        answers = list(tensors_in(network(inputs)))
-    return answers, {n: list(zip(currents[n], levels[n], strict=True)) for n in seeds}
+        return list(tensors_in(model(inputs))), noise.seen()
+
+
+def _run_lowered(
+    lowering: Lowering, inputs: Tensor, sizes: Mapping[Neuron, tuple[float, float]]
+) -> tuple[list[Tensor], _Seen]:
+    noise = _Noise(sizes)
+
+    def compute(node: Node, *values: Tensor) -> Tensor:
+        place = lowering.neurons.get(node.path)
+        if place is None:
+            return node.compute(*values)
+        levels = node.compute(noise.add(place.trained, values[0], place))
+        noise.keep(place.trained, levels)
+        return levels
+
+    return list(tensors_in(lowering.network(inputs, compute))), noise.seen()
 
 
 def _compare(
     neurons: dict[str, LoweredNeuron],
-    by_model: dict[Neuron, list[tuple[Tensor, Tensor]]],
-    by_network: dict[Neuron, list[tuple[Tensor, Tensor]]],
+    by_model: _Seen,
+    by_network: _Seen,
 ) -> None:
     """Raise for the first neuron whose currents or levels differ."""
     calls: dict[Neuron, int] = defaultdict(int)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lbq.errors import LoweringError
 from lbq.functional.planes import absorb_step
 from lbq.graph.capture import Call, Constant
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.layout import Arrangement, Axis, Layout
 from lbq.graph.operators import (
     Concat,
@@ -62,12 +62,12 @@ class Context:
     """Values by call, and what handlers of operators need to make new ones.
 
     Args:
-        network: receives the nodes.
+        builder: receives the nodes.
         dtype: of their tensors.
     """
 
-    def __init__(self, network: LoweredNetwork, dtype: torch.dtype) -> None:
-        self.network, self.dtype = network, dtype
+    def __init__(self, builder: GraphBuilder, dtype: torch.dtype) -> None:
+        self.builder, self.dtype = builder, dtype
         self.values: dict[Call, Any] = {}
         self.neurons: dict[str, LoweredNeuron] = {}
         """By path in the lowered network."""
@@ -121,7 +121,7 @@ class Context:
         terms: list[ScaledInput] = []
         for term in value.terms:
             if term.source not in self._repeated:
-                node = Repeat(self.network.timesteps)
+                node = Repeat(self.builder.timesteps)
                 self._repeated[term.source] = self.add(value.repeat, node, term.source)
             terms.append(replace(term, source=self._repeated[term.source]))
         return replace(value, terms=tuple(terms), repeat="")
@@ -161,7 +161,7 @@ class Context:
 
     def add(self, path: str, node: Operator, *sources: str) -> str:
         """Add a node; return its path."""
-        return self.network.add(path, node, *sources)
+        return self.builder.add(path, node, *sources)
 
     def to_dtype(self, values: Tensor) -> Tensor:
         """Return a copy in the dtype of the network."""

@@ -4,10 +4,10 @@ The unit of a current is the value of one integer, per channel (:mod:`lbq.loweri
 chosen from the weights of synapses; identity shortcuts have wider weights and use the same unit.
 """
 
-import copy
 import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from types import EllipsisType
 from typing import Any, Literal
 
@@ -19,8 +19,7 @@ from lbq.graph.graph import (
     INPUT,
     Agreement,
     LoweredNetwork,
-    NodeRef,
-    output_intervals,
+    Node,
     prove,
 )
 from lbq.graph.operators import (
@@ -36,7 +35,6 @@ from lbq.graph.operators import (
 )
 from lbq.lowering.lower import lower
 from lbq.lowering.units import Units
-from lbq.neurons.watch import removing_hooks
 from lbq.preprocessing import Pixels
 from lbq.runtime.run import run_network
 
@@ -98,8 +96,8 @@ def to_fixed_point(
         raise ParameterError("this network is an integer network already")
     _check(network)
     given = _explicit(pixels, network)
-    device = next((buffer.device for buffer in network.buffers()), torch.device("cpu"))
-    here = copy.deepcopy(network).cpu() if device.type != "cpu" else network
+    device = next((tensor.device for tensor in network.tensors.values()), torch.device("cpu"))
+    here = network if device.type == "cpu" else network.to("cpu")
     with torch.device("cpu"), torch.autocast("cpu", enabled=False):
         means: dict[str, Tensor] = {}
         if calibration is not None:
@@ -108,8 +106,8 @@ def to_fixed_point(
             means = mean_inputs(here, calibration)
         integers = _converted(here, bits, given, means)
         if calibration is not None:
-            integers.agreement = _compare(here, integers, calibration, given)
-    return integers.to(device)
+            integers = replace(integers, agreement=_compare(here, integers, calibration, given))
+    return integers if device.type == "cpu" else integers.to(device)
 
 
 def quantize(
@@ -275,63 +273,63 @@ def _rounded(
 ) -> LoweredNetwork:
     over_time = _readout(network, network.outputs[0]).over_time
     share = network.timesteps if over_time == "mean" else 1
-    integers = LoweredNetwork(
-        timesteps=network.timesteps,
-        input_shape=network.input_shape,
-        takes_frames=network.takes_frames,
-        logit_scale=float(units.given_by(network.outputs[0])) / share,
-        origin=network.origin,
-    )
-    for ref in network.plan:
-        node = nodes[ref.path]
+    made: dict[str, Operator] = {}
+    for path, node in nodes.items():
         if isinstance(node, Synapse):
-            wide = next(width for width in _WIDTHS if width >= bits + units.extra_bits[ref.path])
-            made = _synapse(node, units.given_by(ref.path), wide, means.get(ref.path))
+            wide = next(width for width in _WIDTHS if width >= bits + units.extra_bits[path])
+            made[path] = _synapse(node, units.given_by(path), wide, means.get(path))
         elif isinstance(node, Shortcut):
-            made = _shortcut(node, units.given_by(ref.path))
+            made[path] = _shortcut(node, units.given_by(path))
         elif isinstance(node, LevelNeuron):
-            made = _neuron(node, units.read_by(ref.path))
+            made[path] = _neuron(node, units.read_by(path))
         elif isinstance(node, Offset):
-            made = Offset(_in_units(node.bias, units.given_by(ref.path)))
+            made[path] = Offset(_in_units(node.bias, units.given_by(path)))
         elif isinstance(node, Readout):
-            made = Readout("none" if node.over_time == "none" else "sum")
-        else:
-            made = node
-        integers.add(ref.path, made, *ref.inputs)
+            made[path] = Readout("none" if node.over_time == "none" else "sum")
+    scale = float(units.given_by(network.outputs[0])) / share
+    integers = replace(_with_operators(network, nodes | made), logit_scale=scale)
     prove(integers)
-    _refine_decays(integers, {path: float(node.decay) for path, node in network.neurons()})
-    return integers
+    return _refine_decays(integers, {path: node.carry_share for path, node in network.neurons()})
 
 
-def _refine_decays(integers: LoweredNetwork, decays: dict[str, float]) -> None:
+def _with_operators(network: LoweredNetwork, operators: Mapping[str, Operator]) -> LoweredNetwork:
+    nodes = (
+        node._replace(operator=operators.get(node.path, node.operator)) for node in network.nodes
+    )
+    return replace(network, nodes=tuple(nodes))
+
+
+def _refine_decays(integers: LoweredNetwork, decays: dict[str, float]) -> LoweredNetwork:
     """Give decays more bits where 8 are too coarse, as far as the proof allows; else warn."""
-    timesteps = integers.timesteps
-    coarse = {
-        ref.path: (ref.inputs[0], node)
-        for ref, node in integers.nodes()
-        if isinstance(node, IntegerNeuron)
-        and not _is_near(decays[ref.path], node.rounded_decay, timesteps)
-    }
-    ranges = output_intervals(integers) if coarse else {}
-    for path, (entering, first) in coarse.items():
-        decay = decays[path]
-        finer = (first.with_decay(*decay_as_fraction(decay, max_shift=n)) for n in _SHIFTS[1:])
-        fitting = [first, *(each for each in finer if each.fits(ranges[entering], timesteps))]
-        near = (each for each in fitting if _is_near(decay, each.rounded_decay, timesteps))
-        best = min(fitting, key=lambda each: _deviation(decay, each.rounded_decay, timesteps))
+    timesteps, refined = integers.timesteps, dict[str, Operator]()
+    for path, first, inputs in integers.nodes:
+        if not isinstance(first, IntegerNeuron) or _is_near(
+            decays[path], first.carry_share, timesteps
+        ):
+            continue
+        decay, (_, entering) = decays[path], integers.proof[inputs[0]]
+        fractions = (decay_as_fraction(decay, max_shift=n) for n in _SHIFTS[1:])
+        finer = (replace(first, multiplier=m, shift=shift) for m, shift in fractions)
+        fitting = [first, *(each for each in finer if each.fits(entering, timesteps))]
+        near = (each for each in fitting if _is_near(decay, each.carry_share, timesteps))
+        best = min(fitting, key=lambda each: _deviation(decay, each.carry_share, timesteps))
         node = next(near, best)
-        integers.set_submodule(path, node)
-        deviation = _deviation(decay, node.rounded_decay, timesteps)
+        refined[path] = node
+        deviation = _deviation(decay, node.carry_share, timesteps)
         if deviation > _MAX_DEVIATION:
             warnings.warn(
                 f"{path} has a decay of {decay:.7g}, in integers {node.multiplier} / "
-                f"2**{node.shift} = {node.rounded_decay:.7g}: after {timesteps} timesteps its "
+                f"2**{node.shift} = {node.carry_share:.7g}: after {timesteps} timesteps its "
                 f"membrane can differ by {deviation:.1%}. Decays have up to 16 bits, and their "
                 f"product with a membrane must fit 32 bits: use fewer bits for the weights or "
                 f"fewer timesteps, or train with a decay that is a multiple of 1 / 256",
                 stacklevel=6,
             )
+    if not refined:
+        return integers
+    integers = _with_operators(integers, refined)
     prove(integers)
+    return integers
 
 
 def _is_near(decay: float, rounded_decay: float, timesteps: int) -> bool:
@@ -350,7 +348,7 @@ def _deviation(decay: float, rounded_decay: float, timesteps: int) -> float:
 
 
 def _readout(network: LoweredNetwork, path: str) -> Readout:
-    node = network.get_submodule(path)
+    node = network.operators[path]
     assert isinstance(node, Readout)
     return node
 
@@ -370,7 +368,7 @@ def _synapse(node: Synapse, unit: Tensor, bits: int, mean: Tensor | None) -> Syn
         shift = _response(error, mean, node.groups)
         bias = shift if bias is None else bias.double() + shift.reshape(-1, *[1] * (bias.dim() - 1))
     stored = None if bias is None else _in_units(bias, unit)
-    return node.with_numbers(integers, stored, max_input=node.max_input, bits=bits)
+    return replace(node, weight=integers, bias=stored, bits=bits)
 
 
 def _response(weight: Tensor, mean: Tensor, groups: int) -> Tensor:
@@ -383,11 +381,11 @@ def _response(weight: Tensor, mean: Tensor, groups: int) -> Tensor:
 def _shortcut(node: Shortcut, unit: Tensor) -> Shortcut:
     weight = (node.weight.double() / unit).round().to(torch.int16)
     bias = None if node.bias is None else _in_units(node.bias, unit)
-    return Shortcut(weight, bias, max_input=node.max_input, has_time=node.has_time)
+    return replace(node, weight=weight, bias=bias)
 
 
 def _neuron(node: LevelNeuron, unit: Tensor) -> IntegerNeuron:
-    multiplier, shift = decay_as_fraction(float(node.decay), max_shift=_SHIFTS[0])
+    multiplier, shift = decay_as_fraction(node.carry_share, max_shift=_SHIFTS[0])
     return IntegerNeuron(
         (node.thresholds.double() / unit).ceil().clamp(max=2**30).to(torch.int32),
         multiplier=multiplier,
@@ -405,19 +403,18 @@ def _take_bytes(network: LoweredNetwork, pixels: Pixels | None) -> dict[str, Ope
     image, and of the value of one unit of a byte, says how each input of the synapse is normalised.
     """
     moved, nodes = {INPUT: _normalisation(network, pixels)}, dict[str, Operator]()
-    for ref, node in network.nodes():
-        nodes[ref.path] = node
-        entering = [moved[name] for name in ref.inputs if name in moved]
-        if len(entering) != len(ref.inputs):
+    for path, node, inputs in network.nodes:
+        nodes[path] = node
+        entering = [moved[name] for name in inputs if name in moved]
+        if len(entering) != len(inputs):
             continue
         if isinstance(node, Synapse):
-            nodes[ref.path] = _first_synapse(node, *entering[0], path=ref.path)
+            nodes[path] = _first_synapse(node, *entering[0], path=path)
         else:
-            move = copy.copy(node)
-            assert isinstance(move, Move)  # checked
-            move.has_time = False
+            assert isinstance(node, Move)  # checked
+            move = replace(node, has_time=False)
             black, unit = (move(*parts) for parts in zip(*entering, strict=True))
-            moved[ref.path] = black, unit
+            moved[path] = black, unit
     return nodes
 
 
@@ -437,7 +434,7 @@ def _first_synapse(node: Synapse, black: Tensor, unit: Tensor, *, path: str) -> 
     """Move the normalisation into the weights; padding was the mean, so borders differ."""
     weight, bias = node.weight.double(), node.bias
     if bool(black.any()):
-        offset = node.with_numbers(weight, None, max_input=None).multiply(black)[0]
+        offset = replace(node, weight=weight).multiply(black)[0]
         flat = offset.reshape(len(offset), -1)
         if bool(torch.isclose(flat, flat[:, :1], rtol=0, atol=1e-12).all()):
             offset = flat[:, 0]
@@ -454,7 +451,7 @@ def _first_synapse(node: Synapse, black: Tensor, unit: Tensor, *, path: str) -> 
                 f"then mixed; use the same std for all channels"
             )
     weight = _scale_inputs(weight, per_input, node.groups)
-    return node.with_numbers(weight, bias, max_input=PIXEL_MAX)
+    return replace(node, weight=weight, bias=bias, max_input=PIXEL_MAX)
 
 
 def _with_axes(per_channel: Tensor, axes: int) -> Tensor:
@@ -471,15 +468,16 @@ def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
 def _check(network: LoweredNetwork) -> None:
     inputs = {INPUT}
     """The input, and what only moves its values."""
-    for ref, node in network.nodes():
-        if isinstance(node, Move) and inputs.issuperset(ref.inputs):
-            inputs.add(ref.path)
-        why = _why_not(ref, node, inputs)
+    for node in network.nodes:
+        path, operator, names = node
+        if isinstance(operator, Move) and inputs.issuperset(names):
+            inputs.add(path)
+        why = _why_not(node, inputs)
         if why is not None:
-            raise LoweringError(f"{ref.path} cannot be computed in integers: {why}")
-        if isinstance(node, Readout) and ref.path not in network.outputs:
+            raise LoweringError(f"{path} cannot be computed in integers: {why}")
+        if isinstance(operator, Readout) and path not in network.outputs:
             raise LoweringError(
-                f"{ref.path} averages {ref.inputs[0]} over time before the end of the network, "
+                f"{path} averages {names[0]} over time before the end of the network, "
                 f"and the mean is no integer; average last"
             )
     ends = {path: _readout(network, path).over_time for path in network.outputs}
@@ -490,25 +488,27 @@ def _check(network: LoweredNetwork) -> None:
         )
 
 
-def _why_not(ref: NodeRef, node: Operator, inputs: set[str]) -> str | None:
+def _why_not(node: Node, inputs: set[str]) -> str | None:
     """Return why a node has no integer form; None if it has one."""
-    if not all(bool(torch.isfinite(buffer).all()) for buffer in node.buffers()):
+    _, operator, names = node
+    tensors = (getattr(operator, role) for role in operator.tensors())
+    if not all(tensor is None or bool(torch.isfinite(tensor).all()) for tensor in tensors):
         return "it holds a NaN or an infinity"
-    if inputs.intersection(ref.inputs) and not isinstance(node, Synapse | Move):
+    if inputs.intersection(names) and not isinstance(operator, Synapse | Move):
         return "it reads the input without a synapse"
-    if isinstance(node, LevelNeuron):
-        if node.is_signed:
+    if isinstance(operator, LevelNeuron):
+        if operator.is_signed:
             return "it emits negative levels"
-        if node.per_threshold_state:
+        if operator.per_threshold_state:
             return "every level has a membrane of its own"
-        return None if node.mixture is None else "it mixes timesteps"
-    if isinstance(node, Shortcut) and node.max_input is None and node.bias is None:
+        return None if operator.mixture is None else "it mixes timesteps"
+    if isinstance(operator, Shortcut) and operator.max_input is None and operator.bias is None:
         return (
-            f"it scales the real-valued currents of {ref.inputs[0]}, and integers are scaled "
+            f"it scales the real-valued currents of {names[0]}, and integers are scaled "
             f"behind a neuron only; put the factor into the weights, or behind a neuron"
         )
-    is_real = isinstance(node, Synapse | Shortcut) and node.max_input is None
-    is_first = inputs.issuperset(ref.inputs)
+    is_real = isinstance(operator, Synapse | Shortcut) and operator.max_input is None
+    is_first = inputs.issuperset(names)
     return "it reads real-valued currents, not levels" if is_real and not is_first else None
 
 
@@ -545,17 +545,13 @@ def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:
     """Run a lowered network and return the mean of each input channel of every synapse."""
     means: dict[str, Tensor] = {}
 
-    def look(path: str, node: nn.Module, args: tuple[Any, ...]) -> None:
-        assert isinstance(node, Synapse)
-        seen = args[0].double().flatten(0, 1 if node.has_time else 0)  # [instants, C, *space]
-        features = seen.flatten(1) if node.is_linear else seen
-        means[path] = features.mean((0, *range(2, features.dim())))
+    def compute(node: Node, *values: Tensor) -> Tensor:
+        synapse = node.operator
+        if isinstance(synapse, Synapse) and node.inputs != (INPUT,):
+            seen = values[0].double().flatten(0, int(synapse.has_time))  # [instants, C, *space]
+            features = seen.flatten(1) if synapse.is_linear else seen
+            means[node.path] = features.mean((0, *range(2, features.dim())))
+        return node.compute(*values)
 
-    hooks = [
-        node.register_forward_pre_hook(partial(look, ref.path))
-        for ref, node in network.nodes()
-        if isinstance(node, Synapse) and ref.inputs != (INPUT,)
-    ]
-    with removing_hooks(hooks):
-        network(inputs)
+    network(inputs, compute)
     return means

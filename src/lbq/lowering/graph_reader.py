@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lbq.errors import LoweringError
 from lbq.graph.capture import EXPORTED_BATCH, Call
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.layout import Layout
 from lbq.lowering import lower_arithmetic, lower_moves, lower_pools, lower_sequence, lower_synapses
 from lbq.lowering.context import Context, Handler
@@ -42,17 +42,17 @@ class GraphReader:
         dtype: of the tensors of the graph.
 
     Attributes:
-        network: the graph, which grows with every operator.
+        builder: the graph, which grows with every operator.
         context: the values of the operators that were read, and what rules need.
     """
 
     def __init__(self, example: Tensor, *, has_time: bool, dtype: torch.dtype) -> None:
         shape = tuple(example.shape[2 if has_time else 1 :])
         timesteps = len(example) if has_time else None
-        self.network = LoweredNetwork(
+        self.builder = GraphBuilder(
             timesteps=timesteps or 0, input_shape=shape, takes_frames=has_time
         )
-        self.context = Context(self.network, dtype)
+        self.context = Context(self.builder, dtype)
         term = ScaledInput(source=INPUT, shape=shape, scale=numbers(1.0), max_size=None)
         layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
         self._input = SymbolicValue(terms=(term,), layout=layout)

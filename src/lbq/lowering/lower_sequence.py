@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lbq.graph.capture import Call
 from lbq.graph.layout import TIME, Factor
-from lbq.graph.operators import LevelNeuron, Repeat
+from lbq.graph.operators import RealNeuron, Repeat
 from lbq.lowering.context import REPEAT, Context, Handler, LoweredNeuron
 from lbq.lowering.neuron_thresholds import as_level_neuron
 from lbq.lowering.values import SymbolicValue, numbers
@@ -32,7 +32,7 @@ def neuron(context: Context, call: Call) -> SymbolicValue:
         signal = context.as_axes(call, signal, 2)
     elif node.thresholds.shape[1] > 1 or node.reset_amount.numel() > 1:
         signal = context.channels_first(call, signal, 2)
-    signal, scale = _scaled_thresholds(signal, node)
+    signal, node, scale = _scaled_thresholds(signal, node)
     currents = context.currents(signal, f"{call.path}_")
     path = context.add(call.path, node, currents.source)
     context.neurons[path] = LoweredNeuron(trained=call.module, layout=signal.layout, scale=scale)
@@ -40,22 +40,27 @@ def neuron(context: Context, call: Call) -> SymbolicValue:
     return replace(signal, terms=(term,))
 
 
-def _scaled_thresholds(signal: SymbolicValue, node: LevelNeuron) -> tuple[SymbolicValue, Tensor]:
+def _scaled_thresholds(
+    signal: SymbolicValue, node: RealNeuron
+) -> tuple[SymbolicValue, RealNeuron, Tensor]:
     """Move one positive scale of all currents into the thresholds.
 
     Membranes are linear in the currents, so all thresholds and resets are divided by the scale.
-    Returns the value without the scale, and the scale.
+    Returns the value without the scale, the neuron for it, and the scale.
     """
     scale = signal.terms[0].scale
     are_currents = all(term.max_size is None for term in signal.terms)
     are_equal = all(torch.equal(term.scale, scale) for term in signal.terms)
     if signal.is_concatenated or not are_currents or not are_equal or not bool((scale > 0).all()):
-        return signal, numbers(1.0)
+        return signal, node, numbers(1.0)
     if bool((scale != 1).any()):
-        node.thresholds = (node.thresholds.double() / scale).to(node.thresholds.dtype)
-        node.reset_amount = (node.reset_amount.double() / scale).to(node.reset_amount.dtype)
+        thresholds, amount = (
+            (given.double() / scale).to(given.dtype)
+            for given in (node.thresholds, node.reset_amount)
+        )
+        node = replace(node, thresholds=thresholds, reset_amount=amount)
     terms = tuple(replace(term, scale=numbers(1.0)) for term in signal.terms)
-    return replace(signal, terms=terms), scale
+    return replace(signal, terms=terms), node, scale
 
 
 def expand(context: Context, call: Call) -> SymbolicValue:
@@ -91,10 +96,10 @@ def same_value(context: Context, parts: Sequence[Any]) -> SymbolicValue | None:
 
 def repeat(context: Context, call: Call, signal: SymbolicValue, timesteps: int) -> SymbolicValue:
     """Repeat a static value at every timestep."""
-    network, path = context.network, context.path(call, "repeat")
-    if network.timesteps not in (0, timesteps):
-        context.refuse(call, f"it repeats {timesteps} times in a network of {network.timesteps}")
-    network.timesteps = timesteps
+    builder, path = context.builder, context.path(call, "repeat")
+    if builder.timesteps not in (0, timesteps):
+        context.refuse(call, f"it repeats {timesteps} times in a network of {builder.timesteps}")
+    builder.timesteps = timesteps
     axes = signal.layout.axes if signal.layout.axes[0] else signal.layout.axes[1:]
     layout = replace(signal.layout, axes=((Factor(TIME, timesteps),), *axes))
     if all(term.source in context.inputs for term in signal.terms):

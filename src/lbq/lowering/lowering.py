@@ -60,20 +60,20 @@ class Lowering:
     ) -> None:
         self._reader = GraphReader(example, has_time=has_time, dtype=dtype)
         self._context = self._reader.context
-        self.network, self.neurons = self._reader.network, self._context.neurons
+        self._builder, self.neurons = self._reader.builder, self._context.neurons
         for call in captured.calls:
             self._check_known(call)
         for call in captured.calls:
             self._lower(call)
-        if not self.network.timesteps:
+        if not self._builder.timesteps:
             raise LoweringError(
                 f"the example, {list(example.shape)}, is read as static inputs, and this network "
                 f"never repeats them over time; {REPEAT}, or pass frames, time first (with "
                 f"batch_axis=1 if the example has four axes)"
             )
         self._output(captured)
-        self.network.remove_unread()
-        self.network.values()  # raises for what a node cannot read
+        self._builder.remove_unread()
+        self.network = self._builder.finish()
 
     def _check_known(self, call: Call) -> None:
         """Raise for an operator that has no handler, before others of its layer are refused."""
@@ -111,16 +111,16 @@ class Lowering:
 
     def _is_read_out(self, signal: SymbolicValue) -> bool:
         """Return whether the value is what the last node, a readout, gives."""
-        last, (first, *rest) = self.network.plan[-1].path, signal.terms
-        is_last = not rest and first.source == last and first.is_current
+        last, (first, *rest) = self._builder.nodes[-1], signal.terms
+        is_last = not rest and first.source == last.path and first.is_current
         is_same = signal.layout == signal.layout.with_node(signal.layout.node, first=1)
-        return is_last and is_same and isinstance(self.network.get_submodule(last), Readout)
+        return is_last and is_same and isinstance(last.operator, Readout)
 
     def _read_out(self, call: Call, signal: SymbolicValue, path: str) -> None:
         layout = signal.layout
         leading = [[factor.axis for factor in axis] for axis in layout.axes[: layout.first_own]]
         over_time = "mean" if signal.is_mean else "none"
-        if leading == [[TIME, BATCH]] and self.network.timesteps == 1:
+        if leading == [[TIME, BATCH]] and self._builder.timesteps == 1:
             over_time = "mean"  # of one timestep, which forward squeezes away
         elif leading != ([[TIME], [BATCH]] if layout.has_time else [[BATCH]]):
             self._context.refuse(call, "an output is [B, ...] or [T, B, ...], and this one is not")

@@ -6,7 +6,7 @@ from torch import Tensor
 from lbq.errors import LoweringError, StepError
 from lbq.functional.quantize import level_thresholds
 from lbq.graph.capture import overridden_methods
-from lbq.graph.operators import LevelNeuron
+from lbq.graph.operators import RealNeuron
 from lbq.neurons.baselines import (
     LMHT,
     BinaryLIF,
@@ -35,7 +35,7 @@ STEP_RANGE = (1e-4, 1e4)
 
 
 @torch.no_grad()
-def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[LevelNeuron, Tensor]:
+def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[RealNeuron, Tensor]:
     """Return the node that emits the neuron's levels, and the step that scales them."""
     _check_methods(neuron, path)
     one = torch.ones(1, dtype=dtype)
@@ -48,7 +48,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         ):  # a level between has the next one's threshold
             above = [1 << (level - 1).bit_length() for level in range(1, neuron.max_level + 1)]
             thresholds = thresholds[[level - 1 for level in above]]
-        node = LevelNeuron(
+        node = RealNeuron(
             thresholds,
             decay=neuron.decay().to(dtype),
             reset_amount=neuron.reset.to(dtype) * step,
@@ -57,7 +57,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         )
     elif isinstance(neuron, OriginalTernaryLIF):
         step = _step(neuron.step(), path, dtype)
-        node = LevelNeuron(
+        node = RealNeuron(
             level_thresholds(one * neuron.THRESHOLD, max_level=1),
             decay=neuron.decay().to(dtype),
             reset_amount=one,
@@ -66,7 +66,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         )
     elif isinstance(neuron, BinaryLIF):
         step, threshold = one, neuron.threshold.to(dtype)
-        node = LevelNeuron(
+        node = RealNeuron(
             _above(threshold).unsqueeze(0),
             decay=neuron.decay().to(dtype),
             reset_amount=neuron.reset.to(dtype) * threshold,
@@ -75,7 +75,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         )
     elif isinstance(neuron, HardResetLIF):
         step, threshold = one, neuron.threshold.to(dtype)
-        node = LevelNeuron(
+        node = RealNeuron(
             level_thresholds(threshold, max_level=1),
             decay=neuron.decay().to(dtype),
             reset_amount=one,
@@ -83,7 +83,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         )
     elif isinstance(neuron, IntegerLIF):
         step = one * neuron.scale
-        node = LevelNeuron(
+        node = RealNeuron(
             _rounding_thresholds(neuron.max_level, dtype),
             decay=neuron.decay().to(dtype),
             reset_amount=one,
@@ -91,7 +91,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         )
     elif isinstance(neuron, MultiLevelLIF):
         step = one
-        node = LevelNeuron(
+        node = RealNeuron(
             _above(neuron.thresholds.to(dtype)).unsqueeze(1),
             decay=neuron.decay().to(dtype),
             reset_amount=one,
@@ -101,7 +101,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
     elif isinstance(neuron, LMHT):
         step = neuron.step.to(dtype)
         mixture = 2 * torch.sigmoid(neuron.raw_mixture.to(dtype)) / neuron.timesteps
-        node = LevelNeuron(
+        node = RealNeuron(
             level_thresholds(step, max_level=neuron.max_level),
             decay=torch.sigmoid(neuron.raw_leak.to(dtype)) + 0.5,
             reset_amount=step,
@@ -112,7 +112,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[L
         raise LoweringError(
             f"{path} is a {type(neuron).__name__}, which cannot be converted to thresholds"
         )
-    return node.to(dtype), step.double()
+    return node.with_tensors(lambda tensor: tensor.to(dtype)), step.double()
 
 
 def _check_methods(neuron: Neuron, path: str) -> None:

@@ -57,18 +57,18 @@ class Units:
         self._values = network.values()
         self._parents: list[int] = []
         self._channels: dict[str, np.ndarray] = {}
-        for ref in network.plan:
-            self._join(ref.path, nodes[ref.path], ref.inputs)
+        for path, _, inputs in network.nodes:
+            self._join(path, nodes[path], inputs)
         outputs = [self._channels[path] for path in network.outputs]
         if outputs:
             self._merge(np.concatenate(outputs))
-        self._inputs = {ref.path: ref.inputs[0] for ref in network.plan}
+        self._inputs = {path: inputs[0] for path, _, inputs in network.nodes}
         self._units = np.full(len(self._parents), _LEAST)
         limits = self._units.copy()
-        for ref in network.plan:
-            path = ref.path if ref.path in self._channels else ref.inputs[0]
-            if path in self._channels:  # else an operator on levels
-                self._raise(limits, path, _smallest_unit(nodes[ref.path]))
+        for path, first in self._inputs.items():
+            given = path if path in self._channels else first
+            if given in self._channels:  # else an operator on levels
+                self._raise(limits, given, _smallest_unit(nodes[path]))
         np.maximum(self._units, limits, out=self._units)
         for path, unit in best.items():
             self._raise(self._units, path, unit)

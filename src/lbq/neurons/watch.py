@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lbq.errors import NonFiniteError
+from lbq.errors import NonFiniteError, ParameterError
 from lbq.neurons.neuron import Neuron
 from lbq.types import Watch
 
@@ -132,6 +132,11 @@ def running_uncompiled() -> AbstractContextManager[object]:
 
 def named_neurons(model: nn.Module) -> Iterator[tuple[str, Neuron]]:
     """Yield every neuron of the model with its path, in the order of definition."""
+    if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParameterError(
+            f"a module of torch has neurons to watch, got {type(model).__name__}; the levels of a "
+            f"lowered network are seen by lbq.run_network(..., watch=...)"
+        )
     for name, module in model.named_modules():
         if isinstance(module, Neuron):
             yield name, module

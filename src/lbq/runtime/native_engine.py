@@ -19,14 +19,14 @@ from torch import Tensor
 from lbq.errors import ImplementationError, LoweringError, ParameterError, TimeError
 from lbq.graph.graph import (
     INPUT,
+    GraphBuilder,
     LoweredNetwork,
-    NodeRef,
-    Snapshot,
+    Node,
     check_bytes,
     check_shape,
     prove,
 )
-from lbq.graph.operators import Bound, IntegerNeuron, Operator, Readout, Synapse
+from lbq.graph.operators import Bound, IntegerNeuron, Readout, Synapse
 from lbq.graph.operators.operator_base import MAX_RANK
 from lbq.kernels import native_scan as kernels
 from lbq.types import Watch
@@ -95,9 +95,9 @@ class NetworkDescription:
                 "with lbq.to_fixed_point"
             )
         self._alive: list[Any] = []
-        self._index = {INPUT: -1} | {ref.path: i for i, ref in enumerate(network.plan)}
+        self._index = {INPUT: -1} | {path: i for i, path in enumerate(network.operators)}
         self.values, bounds = network.values(), prove(network)
-        nodes = [self._describe(ref, node, bounds.get(ref.path)) for ref, node in network.nodes()]
+        nodes = [self._describe(node, bounds.get(node.path)) for node in network.nodes]
         shape = network.input_shape
         self.struct = Description(
             network.timesteps,
@@ -108,14 +108,14 @@ class NetworkDescription:
             self._array(_Node, nodes),
         )
 
-    def _describe(self, ref: NodeRef, node: Operator, bound: Bound | None) -> _Node:
-        inputs = [self._index[name] for name in ref.inputs]
-        settings = [_setting(name, getattr(node, name)) for name in node.settings]
-        tensors = [(name, getattr(node, name)) for name in node.tensors]
+    def _describe(self, node: Node, bound: Bound | None) -> _Node:
+        operator, inputs = node.operator, [self._index[name] for name in node.inputs]
+        settings = [_setting(name, getattr(operator, name)) for name in operator.settings()]
+        tensors = [(name, getattr(operator, name)) for name in operator.tensors()]
         given = [self._tensor(name, tensor) for name, tensor in tensors if tensor is not None]
         made = _Node(
-            path=ref.path.encode(),
-            kind=node.op.encode(),
+            path=node.path.encode(),
+            kind=operator.op.encode(),
             num_inputs=len(inputs),
             num_settings=len(settings),
             num_tensors=len(given),
@@ -208,11 +208,11 @@ class NativeEngine:
         if choice not in CHOICES:
             raise ParameterError(f"choice must be one of {', '.join(CHOICES)}, got {choice!r}")
         self._description = description = NetworkDescription(network)
-        self._paths = [ref.path for ref in network.plan]
+        self._paths = list(network.operators)
         self._neurons = {path: self._paths.index(path) for path, _ in network.neurons()}
         self.timesteps, self.takes_frames = network.timesteps, network.takes_frames
         self._input_shape = network.input_shape
-        readouts = [node for _, node in network.nodes() if isinstance(node, Readout)]
+        readouts = [node for node in network.operators.values() if isinstance(node, Readout)]
         self.gives_sequence = not readouts or readouts[-1].over_time != "sum"
         self._outputs = [description.values[path].shape for path in network.outputs]
         name = None if isa is None else isa.encode()
@@ -340,23 +340,22 @@ class NativeEngine:
         return timesteps
 
 
-_Known = tuple[Snapshot, NativeEngine | ImplementationError | LoweringError]
+_Known = NativeEngine | ImplementationError | LoweringError
 _engines: WeakKeyDictionary[LoweredNetwork, _Known] = WeakKeyDictionary()
 
 
 def engine_of(network: LoweredNetwork) -> NativeEngine:
-    """Return the network's engine, cached until it changes; raise if there is none."""
+    """Return the network's engine, made once; raise if there is none."""
     known = _engines.get(network)
-    if known is None or not known[0].matches(network):
+    if known is None:
         try:
-            made = NativeEngine(network)
+            known = NativeEngine(network)
         except (ImplementationError, LoweringError) as error:
-            made = error.with_traceback(None)
-        known = (Snapshot.of(network), made)
+            known = error.with_traceback(None)
         _engines[network] = known
-    if isinstance(known[1], Exception):
-        raise known[1]
-    return known[1]
+    if isinstance(known, Exception):
+        raise known
+    return known
 
 
 @cache
@@ -475,15 +474,14 @@ def products_of_stages(network: LoweredNetwork, stages: Iterable[str]) -> dict[s
 
     A synapse that is no stage of its own belongs to the stage of its only reader.
     """
-    values = network.values()
-    reader = {name: ref.path for ref in network.plan for name in ref.inputs}
+    reader = {name: node.path for node in network.nodes for name in node.inputs}
     counts = dict.fromkeys(stages, 0)
-    for ref, node in network.nodes():
+    for path, node in network.operators.items():
         if not isinstance(node, Synapse):
             continue
-        value = values[ref.path]
+        value = network.values()[path]
         instants = network.timesteps if value.has_time else 1
-        stage = ref.path
+        stage = path
         while stage not in counts:
             stage = reader[stage]
         positions = value.size // value.shape[0]
@@ -503,7 +501,7 @@ def measure_limit(isa: str, rounds: int = 20) -> float:
 
 def ideal_network() -> LoweredNetwork:
     """Build a network whose last layer is a 3x3 convolution of levels, all of them active."""
-    network = LoweredNetwork(
+    builder = GraphBuilder(
         timesteps=1,
         input_shape=(1, IDEAL_SIDE, IDEAL_SIDE),
         takes_frames=True,
@@ -513,8 +511,8 @@ def ideal_network() -> LoweredNetwork:
     many = torch.ones(IDEAL_CHANNELS, IDEAL_CHANNELS, 3, 3, dtype=torch.int8)
     one = torch.ones(1, 1, dtype=torch.int32)
     neuron = IntegerNeuron(one, multiplier=0, shift=0, reset_amount=one[0], reset="event")
-    network.add("stem", Synapse(few, max_input=255, bits=8), "input")
-    network.add("neuron", neuron, "stem")
-    network.add("ideal", Synapse(many, max_input=1, padding=(1, 1), bits=8), "neuron")
-    network.add("readout", Readout("sum"), "ideal")
-    return network
+    builder.add("stem", Synapse(few, max_input=255, bits=8), "input")
+    builder.add("neuron", neuron, "stem")
+    builder.add("ideal", Synapse(many, max_input=1, padding=(1, 1), bits=8), "neuron")
+    builder.add("readout", Readout("sum"), "ideal")
+    return builder.finish()

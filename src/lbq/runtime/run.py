@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
@@ -12,10 +11,8 @@ from torch import Tensor
 
 from lbq.errors import ImplementationError, LoweringError, ParameterError
 from lbq.functional.planes import bit_sparse_product, num_planes, to_planes
-from lbq.graph.capture import forward_hooks
-from lbq.graph.graph import LoweredNetwork
-from lbq.graph.operators import Multiplying, Product, Shortcut, Weighted
-from lbq.neurons.watch import watch_levels
+from lbq.graph.graph import INPUT, LoweredNetwork, Node
+from lbq.graph.operators import LevelNeuron, Multiplying, Product, Shortcut, Weighted
 from lbq.runtime import native_engine
 from lbq.types import Watch
 
@@ -135,16 +132,25 @@ def run_network(
         backend = choose_backend(network) if inputs.device.type == "cpu" else "dense"
     if backend == "native":
         return native_engine.engine_of(network).run(inputs, watch=watch)
-    with nullcontext() if watch is None else watch_levels(network, watch):
-        return network(inputs, BACKENDS[backend])
+    return network(inputs, partial(_compute, BACKENDS[backend], watch))
+
+
+def _compute(product: Product, watch: Watch | None, node: Node, *values: Tensor) -> Tensor:
+    """Compute a node with a backend's product; show the levels of a neuron."""
+    if isinstance(node.operator, Multiplying) and INPUT not in node.inputs:
+        return node.operator(*values, multiply=product)
+    made = node.compute(*values)
+    if watch is not None and isinstance(node.operator, LevelNeuron):
+        for t, level in enumerate(made.unbind(0)):
+            watch(node.path, t, level)
+    return made
 
 
 def choose_backend(network: LoweredNetwork) -> Literal["native", "dense"]:
     """Return the backend that ``backend="auto"`` chooses for this network.
 
-    "native" for an integer network on the CPU without hooks, if the native library is built and
-    supports the network; otherwise "dense", and the reason is logged at level INFO under
-    ``lbq.runtime.run``.
+    "native" for an integer network on the CPU, if the native library is built and supports the
+    network; otherwise "dense", and the reason is logged at level INFO under ``lbq.runtime.run``.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -154,10 +160,8 @@ def choose_backend(network: LoweredNetwork) -> Literal["native", "dense"]:
     why = None
     if not network.is_integer:
         return "dense"
-    if any(buffer.device.type != "cpu" for buffer in network.buffers()):
-        why = "its buffers are not on the CPU"
-    elif any(map(forward_hooks, network.modules())):
-        why = "it has hooks, which the engine would not call"
+    if any(tensor.device.type != "cpu" for tensor in network.tensors.values()):
+        why = "its tensors are not on the CPU"
     else:
         try:
             native_engine.engine_of(network)

@@ -8,14 +8,13 @@ from torch import Tensor, nn
 from lbq.carries import Carries
 from lbq.errors import ParameterError, ShapeError, TimeError
 from lbq.graph.graph import LoweredNetwork, check_shape
-from lbq.graph.operators import Repeat
 from lbq.neurons.watch import named_neurons, running_uncompiled
 from lbq.runtime import native_engine
 from lbq.runtime.run import choose_backend
 from lbq.time import FramesIn, RepeatOverTime, check_timesteps
 
 
-def stream(model: nn.Module, *, timesteps: int | None = None) -> "Stream":
+def stream(model: nn.Module | LoweredNetwork, *, timesteps: int | None = None) -> "Stream":
     """Run a network on frames as they arrive; call the result with one frame after the other.
 
     A frame is one timestep, ``[B, ...]``; a network that repeats a static input takes that input at
@@ -71,9 +70,16 @@ class Stream:
     """
 
     def __init__(
-        self, model: nn.Module, takes_frames: bool, *, copies: int, max_timesteps: int | None
+        self,
+        model: nn.Module | LoweredNetwork,
+        takes_frames: bool,
+        *,
+        copies: int,
+        max_timesteps: int | None,
     ) -> None:
-        neurons = {neuron: path for path, neuron in named_neurons(model)}
+        is_lowered = isinstance(model, LoweredNetwork)
+        named = model.neurons() if is_lowered else named_neurons(model)
+        neurons = {neuron: path for path, neuron in named}
         if not neurons:
             raise ParameterError(
                 f"{type(model).__name__} has no neuron of lbq, so that nothing is carried from one "
@@ -109,6 +115,7 @@ class Stream:
         return output
 
     def _run(self, frame: Tensor) -> Any:
+        assert isinstance(self._model, nn.Module)
         _check_independent_of_batch(self._model)
         return self._run_model(frame)
 
@@ -145,32 +152,26 @@ class LoweredStream(Stream):
     def __init__(self, network: LoweredNetwork, *, copies: int, max_timesteps: int | None) -> None:
         super().__init__(network, network.takes_frames, copies=copies, max_timesteps=max_timesteps)
         self._network = network
-        self._is_native = choose_backend(network) == "native"
+        is_native = choose_backend(network) == "native"
+        self._engine = native_engine.engine_of(network) if is_native else None
         self._state: native_engine.EngineState | None = None
 
     def _run(self, frame: Tensor) -> Any:
         check_shape(frame, self._network.input_shape, takes_frames=False)
         self._network.check_values(frame)
-        return self._run_native(frame) if self._is_native else self._run_model(frame)
-
-    def _run_native(self, frame: Tensor) -> Any:
-        is_native = choose_backend(self._network) == "native"
-        engine = native_engine.engine_of(self._network) if is_native else None
-        if self._state is None and engine is not None:
-            self._state = native_engine.EngineState(engine, len(frame))
-        if engine is None or self._state is None or self._state.engine is not engine:
-            raise ParameterError(
-                "the network was changed, moved or given hooks since this stream began; start a "
-                "new lbq.stream"
-            )
+        if self._engine is None:
+            return self._run_model(frame)
+        if self._state is None:
+            self._state = native_engine.EngineState(self._engine, len(frame))
         inputs = frame.unsqueeze(0) if self._takes_frames else frame
-        return engine.run(inputs, carries=self._state, timesteps=1)
+        return self._engine.run(inputs, carries=self._state, timesteps=1)
 
 
-def _check_length(model: nn.Module, timesteps: int) -> None:
+def _check_length(model: nn.Module | LoweredNetwork, timesteps: int) -> None:
     """Raise if the network takes sequences of another length."""
-    for path, module in model.named_modules():
-        has_length = isinstance(module, FramesIn | RepeatOverTime | Repeat | LoweredNetwork)
+    modules = [("", model)] if isinstance(model, LoweredNetwork) else model.named_modules()
+    for path, module in modules:
+        has_length = isinstance(module, FramesIn | RepeatOverTime | LoweredNetwork)
         if has_length and module.timesteps != timesteps:
             raise TimeError(
                 f"{path or type(model).__name__} is built for {module.timesteps} timesteps, got "

@@ -7,7 +7,7 @@ import torch
 from bundles import manifest_of, tiny_network
 
 from lbq.errors import BoundError
-from lbq.formats.bundle.manifest import KINDS, named_tensors, read_manifest
+from lbq.formats.bundle.manifest import KINDS, read_manifest
 from lbq.graph import prove
 from lbq.graph.operators import OPERATORS
 
@@ -20,8 +20,8 @@ def test_a_manifest_says_what_the_network_is(is_integer):
     assert found.is_integer == is_integer
     for name in ("timesteps", "input_shape", "takes_frames", "logit_scale", "origin"):
         assert getattr(found, name) == getattr(network, name)
-    assert [(e.path, e.inputs) for e in found.nodes] == [(p.path, p.inputs) for p in network.plan]
-    for entry, (_, node) in zip(found.nodes, network.nodes(), strict=True):
+    assert [(e.path, e.inputs) for e in found.nodes] == [n[::2] for n in network.nodes]
+    for entry, node in zip(found.nodes, network.operators.values(), strict=True):
         assert entry.operator is type(node)
         assert all(getattr(node, key) == value for key, value in entry.settings.items())
         for role, region in entry.tensors.items():
@@ -45,7 +45,7 @@ def test_a_bound_that_no_integer_holds_is_refused():
 
 
 def test_the_decay_of_integers_is_not_a_tensor():
-    names = named_tensors(tiny_network())
+    names = tiny_network().tensors
     assert "stem.neuron.thresholds" in names
     assert "stem.neuron.decay" not in names
     assert names["fc.weight"].dtype == torch.int16
@@ -58,4 +58,4 @@ def test_every_node_has_a_kind():
 def test_settings_and_tensors_are_the_arguments_of_the_class():
     for name, kind in KINDS.items():
         arguments = set(inspect.signature(kind).parameters) - {"args", "kwargs"}
-        assert {*kind.settings, *kind.tensors} == arguments, name
+        assert {*kind.settings(), *kind.tensors()} == arguments, name

@@ -63,7 +63,7 @@ def test_the_reader_knows_every_operator(seed, tmp_path):
     network = integer_network(seed, steps=25)
     inputs = random_bytes(network, seed)
     found = answers(network, inputs, tmp_path)
-    over_time = network.get_submodule(network.outputs[-1]).over_time
+    over_time = network.operators[network.outputs[-1]].over_time
     leading = 1 if over_time == "sum" else 2
     expected = run_network(network, inputs, backend="dense")
     outputs = expected if isinstance(expected, tuple) else (expected,)

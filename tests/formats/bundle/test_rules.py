@@ -173,11 +173,6 @@ def payload_shorter_than_a_length(draft):
     return pack_bundle(json.dumps(draft.manifest).encode(), b"\0")
 
 
-@breaks("name")
-def name_that_torch_needs(draft):
-    draft.node("pool")["path"] = draft.node("fc")["inputs"][0] = "forward"
-
-
 @breaks("unread")
 def no_readout(draft):
     draft.manifest["nodes"].pop()

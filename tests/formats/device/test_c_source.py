@@ -14,7 +14,7 @@ from random_graphs import RandomGraph
 
 import lbq
 from lbq.formats.device import export_c
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, GraphBuilder
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 WARNINGS = ("all", "extra", "conversion", "shadow", "undef", "cast-qual", "error")
@@ -115,12 +115,11 @@ def test_a_mutated_bundle_gives_its_own_answers_or_none(tmp_path):
 def renamed(network, name):
     """Return a network whose nodes have other paths."""
     keys = ("timesteps", "input_shape", "takes_frames", "logit_scale")
-    found = LoweredNetwork(**{key: getattr(network, key) for key in keys})
+    found = GraphBuilder(**{key: getattr(network, key) for key in keys})
     paths = {INPUT: INPUT}
-    for ref, node in network.nodes():
-        inputs = [paths[path] for path in ref.inputs]
-        paths[ref.path] = found.add(name, node, *inputs)
-    return found
+    for path, operator, inputs in network.nodes:
+        paths[path] = found.add(name, operator, *(paths[before] for before in inputs))
+    return found.finish()
 
 
 @pytest.mark.parametrize("name", ["x */ logits[0] = 7; /*", "pixels", "t * 2", "a??/", "n\né"])

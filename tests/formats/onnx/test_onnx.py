@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_the_batch_is_free(tmp_path):
 
 def test_a_file_tells_where_it_came_from(tmp_path):
     net, _ = lowered_resnet(lbq.resnet20, timesteps=2, bits=8)
-    net.origin = {"recipe": "tiny", "accuracy": 0.5}
+    net = replace(net, origin={"recipe": "tiny", "accuracy": 0.5})
     export_onnx(net, tmp_path / "net.onnx", style="fast")
     metadata = read_onnx_metadata(tmp_path / "net.onnx")
     assert metadata["origin"] == net.origin

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from bundles import with_operator
 from onnx_networks import ENGINES, answers, exported_answers, lowered_resnet, num_different
 
 import lbq
@@ -21,14 +22,14 @@ def test_all_neurons_but_the_first_take_their_convolutions():
     assert set(groups) == {path for path, _ in net.neurons()} - {"stem_neuron"}
     taken = [node for group in groups.values() for node in group.nodes]
     assert len(taken) == len(set(taken))
-    shortcuts = {place.path for place, node in net.nodes() if isinstance(node, Shortcut)}
+    shortcuts = {path for path, node in net.operators.items() if isinstance(node, Shortcut)}
     assert shortcuts <= set(taken)
 
 
 def test_a_joined_projection_gives_the_sum_of_both_branches():
     net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     group = find_fusion_groups(net)["stages.1.0.neuron2"]
-    branches = [net.get_submodule(path) for path in group.nodes]
+    branches = [net.operators[path] for path in group.nodes]
     wide, narrow = sorted(
         (node for node in branches if isinstance(node, Synapse)),
         key=lambda node: -node.weight.shape[2],
@@ -43,7 +44,7 @@ def test_a_joined_projection_gives_the_sum_of_both_branches():
 
 def test_a_current_with_a_second_reader_is_not_taken():
     net, _ = lowered_resnet(lbq.resnet20, timesteps=1, bits=8, block="sew")
-    readers = Counter(name for place in net.plan for name in place.inputs)
+    readers = Counter(name for node in net.nodes for name in node.inputs)
     groups = find_fusion_groups(net)
     assert groups
     assert all(readers[node] == 1 for group in groups.values() for node in group.nodes)
@@ -154,7 +155,9 @@ def test_eight_bit_weights_move_few_levels(engine):
 def test_a_crooked_neuron_keeps_its_bits(tmp_path):
     net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=4)
     path, neuron = next((p, n) for p, n in net.neurons() if p.endswith("neuron1"))
-    neuron.thresholds[1] += (neuron.thresholds[2] - neuron.thresholds[1]) // 2
+    thresholds = neuron.thresholds.clone()
+    thresholds[1] += (thresholds[2] - thresholds[1]) // 2
+    net = with_operator(net, path, thresholds=thresholds)
     got = exported_answers(net, raw, engine="onnxruntime", style="int8")
     assert not num_different(got, answers(net, raw)), path
     export_onnx(net, tmp_path / "net.onnx", style="int8")
@@ -166,7 +169,8 @@ def test_lossy_sums_move_few_levels_of_a_block(engine):
     net, raw = lowered_resnet(lbq.resnet20, timesteps=1, bits=8)
     for path, neuron in net.neurons():  # steps as training leaves them: no two alike
         if path.endswith("neuron2"):
-            neuron.thresholds.copy_((neuron.thresholds * (0.6 + 0.07 * int(path[-9]))).ceil().int())
+            thresholds = (neuron.thresholds * (0.6 + 0.07 * int(path[-9]))).ceil().int()
+            net = with_operator(net, path, thresholds=thresholds)
     expected = answers(net, raw)
     got = exported_answers(net, raw, engine=engine, style="int8-lossy")
     first = "stages.0.0.neuron2"  # behind it, moved levels move others

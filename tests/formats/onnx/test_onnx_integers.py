@@ -5,7 +5,7 @@ from onnx_networks import ENGINES, answers, exported_answers, num_different
 
 from lbq.errors import LoweringError
 from lbq.formats.onnx import export_onnx
-from lbq.graph.graph import LoweredNetwork
+from lbq.graph.graph import GraphBuilder
 from lbq.graph.operators import (
     IntegerNeuron,
     Matmul,
@@ -22,13 +22,11 @@ from lbq.graph.operators import (
 
 def integers(*nodes, timesteps=1, shape=(2, 6, 6)):
     """Return an integer network of a chain of nodes over still bytes."""
-    net = LoweredNetwork(
-        timesteps=timesteps, input_shape=shape, takes_frames=False, logit_scale=1.0
-    )
+    net = GraphBuilder(timesteps=timesteps, input_shape=shape, takes_frames=False, logit_scale=1.0)
     before = "input"
     for number, node in enumerate(nodes):
         before = net.add(f"{type(node).__name__.lower()}{number}", node, before)
-    return net
+    return net.finish()
 
 
 def wide(high, *, limit=32767):
@@ -168,7 +166,7 @@ def test_the_dilation_of_one_tap_changes_nothing():
 
 def test_matrices_of_levels_beyond_a_byte_are_exact():
     """Sums of products beyond 2**24, and products of these with levels."""
-    net = LoweredNetwork(timesteps=1, input_shape=(1, 300, 3), takes_frames=True, logit_scale=1.0)
+    net = GraphBuilder(timesteps=1, input_shape=(1, 300, 3), takes_frames=True, logit_scale=1.0)
     turned = net.add("turned", Rearrange(sizes=(300, 3), order=(1, 0), shape=(1, 3, 300)), "input")
     first = net.add("first", Matmul(), turned, "input")  # [1, 3, 3], to 300 * 255**2
     few = net.add("few", Slice(axis=1, start=0, stop=3), "input")
@@ -179,5 +177,6 @@ def test_matrices_of_levels_beyond_a_byte_are_exact():
     second = net.add("second", Matmul(), first, levels)
     current = net.add("current", Shortcut(one, max_input=6 * 300 * 255**2), second)
     net.add("readout", Readout("sum"), current)
+    net = net.finish()
     check(net, torch.full((1, 2, 1, 300, 3), 255, dtype=torch.uint8))
     assert check(net, raw((1, 1, 300, 3)).movedim(1, 0))["logits"].max() > 2**24

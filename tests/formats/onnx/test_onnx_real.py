@@ -6,7 +6,7 @@ from random_networks import RandomNetwork
 
 from lbq.errors import LoweringError
 from lbq.formats.onnx.real import check_exact
-from lbq.graph.graph import LoweredNetwork
+from lbq.graph.graph import GraphBuilder
 from lbq.graph.operators import Readout, Shortcut
 from lbq.lowering.lower import lower
 from lbq.lowering.neuron_thresholds import as_level_neuron
@@ -15,12 +15,12 @@ from lbq.lowering.neuron_thresholds import as_level_neuron
 def one_neuron(neuron, *, timesteps, channels):
     """Return a network of one neuron that reads what enters."""
     node, _ = as_level_neuron(neuron, path="neuron", dtype=torch.float32)
-    net = LoweredNetwork(timesteps=timesteps, input_shape=(channels, 5, 3), takes_frames=True)
+    net = GraphBuilder(timesteps=timesteps, input_shape=(channels, 5, 3), takes_frames=True)
     net.add("current", Shortcut(torch.ones(1), max_input=None), "input")
     net.add("neuron", node, "current")
     net.add("sum", Shortcut(torch.ones(1), max_input=node.max_level), "neuron")
     net.add("readout", Readout("none"), "sum")
-    return net
+    return net.finish()
 
 
 def test_every_neuron_unrolls_to_its_own_levels(build_neuron, currents):

@@ -20,7 +20,7 @@ from lbq.formats.bundle.container import (
     view_tensor,
     write_tensors,
 )
-from lbq.formats.bundle.manifest import Manifest, named_tensors, read_manifest, write_manifest
+from lbq.formats.bundle.manifest import Manifest, read_manifest, write_manifest
 from lbq.formats.bundle.validation import build, check_graph, check_values
 from lbq.graph.graph import LoweredNetwork, prove
 
@@ -41,7 +41,7 @@ def save_network(network: LoweredNetwork, path: str | PathLike[str]) -> str:
         >>> len(sha256)
         64
     """
-    tensors = write_tensors(named_tensors(network))
+    tensors = write_tensors(network.tensors)
     regions = read_tensor_table(memoryview(tensors))
     data = pack(write_manifest(network, regions), tensors)
     _parse(unpack(bytearray(data)))
@@ -83,8 +83,8 @@ def _parse(content: Content) -> LoweredNetwork:
         network = build(manifest, partial(view_tensor, content.payload))
     except DocumentError as error:
         raise BundleError(error.problem, str(error)) from error
-    for place, node in network.nodes():
-        check_values(place.path, node)
+    for node in network.nodes:
+        check_values(node)
     if network.is_integer:
         _check_bounds(manifest, network)
     return network

@@ -50,8 +50,7 @@ RULES = {
     "keys": "every object has exactly the keys of its kind",
     "value": "every value has its type and lies in its range",
     "count": "there are at most 4,096 nodes and 16,384 tensors",
-    "name": "paths are unique, at most 256 bytes of UTF-8, with non-empty parts, none an attribute "
-    "of a torch module",
+    "name": "paths are unique, at most 256 bytes of UTF-8, with non-empty parts",
     "kind": "every node is of a known kind, an integer kind in an integer network",
     "order": "every node reads earlier nodes only",
     "unread": "every node but a readout is read, no readout is, and the last node is one",

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from torch import Tensor
-
 from lbq.config_io import Document, check_keys, read_fields, read_value, to_document
 from lbq.formats.bundle.container import MAX_NAME, MAX_NODES, MAX_TIMESTEPS, Region, Shape, require
 from lbq.graph.graph import LoweredNetwork, prove
@@ -61,33 +59,22 @@ class Manifest:
         return self.logit_scale is not None
 
 
-def named_tensors(network: LoweredNetwork) -> dict[str, Tensor]:
-    """Return every tensor that a bundle stores, as ``path.role``."""
-    found: dict[str, Tensor] = {}
-    for place, node in network.nodes():
-        for role in node.tensors:
-            tensor: Tensor | None = getattr(node, role)
-            if tensor is not None:
-                found[f"{place.path}.{role}"] = tensor
-    return found
-
-
 def write_manifest(network: LoweredNetwork, regions: Mapping[str, Region]) -> bytes:
     """Return the manifest of a network whose tensors lie in these regions."""
     bounds = prove(network) if network.is_integer else {}
     nodes: list[dict[str, Any]] = []
-    for place, node in network.nodes():
-        bound = bounds.get(place.path)
+    for path, node, inputs in network.nodes:
+        bound = bounds.get(path)
         tensors: dict[str, Any] = {}
-        for role in node.tensors:
-            region = regions.get(f"{place.path}.{role}")
+        for role in node.tensors():
+            region = regions.get(f"{path}.{role}")
             tensors[role] = None if region is None else to_document(region)
         nodes.append(
             {
-                "path": place.path,
+                "path": path,
                 "kind": node.op,
-                "inputs": place.inputs,
-                "settings": {name: getattr(node, name) for name in node.settings},
+                "inputs": inputs,
+                "settings": {name: getattr(node, name) for name in node.settings()},
                 "tensors": tensors,
                 "bound": bound and {"low": bound.low, "high": bound.high, "bits": bound.bits},
             }
@@ -130,7 +117,7 @@ def _entry(node: Document, *, is_integer: bool) -> Entry:
         path=path,
         kind=kind,
         inputs=read_value(inputs, node["inputs"], f"inputs of {path}"),
-        settings=read_fields(spec.settings, node["settings"], f"settings of {path}"),
+        settings=read_fields(spec.settings(), node["settings"], f"settings of {path}"),
         tensors=_tensors(node["tensors"], spec, path, is_integer=is_integer),
         bound=_bound(node["bound"], path, is_expected=is_integer and spec.has_bound),
     )
@@ -139,9 +126,9 @@ def _entry(node: Document, *, is_integer: bool) -> Entry:
 def _tensors(
     document: Document, kind: type[Operator], path: str, *, is_integer: bool
 ) -> dict[str, Region | None]:
-    check_keys(document, kind.tensors, f"tensors of {path}")
+    check_keys(document, kind.tensors(), f"tensors of {path}")
     found: dict[str, Region | None] = {}
-    for name, role in kind.tensors.items():
+    for name, role in kind.tensors().items():
         where = f"{name} of {path}"
         if document[name] is None:
             require(role.is_optional, "tensors", f"{where} is missing")

@@ -6,17 +6,16 @@ The first uses the shapes of the manifest alone; nothing is computed and no tens
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lbq.errors import ParameterError
 from lbq.formats.bundle.container import DTYPES, MAX_PROOF, MAX_VALUES, BundleError, Region, require
-from lbq.formats.bundle.manifest import Entry, Manifest
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.formats.bundle.manifest import Manifest
+from lbq.graph.graph import INPUT, LoweredNetwork, Node
 from lbq.graph.operators import (
     GraphError,
     IntegerNeuron,
     LevelNeuron,
-    Operator,
     Readout,
     Rearrange,
     Shortcut,
@@ -36,22 +35,22 @@ def check_graph(manifest: Manifest) -> dict[str, Value]:
     rank = len(manifest.input_shape)
     require(rank <= MAX_RANK, "shape", f"input_shape has {rank} axes, at most {MAX_RANK} are read")
     try:
-        values = network.values(max_size=MAX_VALUES)
+        values = network.infer_values(max_size=MAX_VALUES)
     except GraphError as error:
         raise BundleError(error.rule, str(error)) from error
-    read = {name for ref in network.plan for name in ref.inputs}
-    ends = [ref.path for ref, node in network.nodes() if isinstance(node, Readout)]
-    unread = [ref.path for ref in network.plan if (ref.path in read) == (ref.path in ends)]
+    read = {name for node in network.nodes for name in node.inputs}
+    ends = [node.path for node in network.nodes if isinstance(node.operator, Readout)]
+    unread = [node.path for node in network.nodes if (node.path in read) == (node.path in ends)]
     require(not unread, "unread", f"no node reads {', '.join(unread[:5])}")
     last = manifest.nodes[-1]
     require(last.kind == "readout", "unread", f"the last node, {last.path}, is a {last.kind}")
-    for ref, node in network.nodes():
+    for path, node, inputs in network.nodes:
         if isinstance(node, Readout):
             words = ("sum" if manifest.is_integer else "mean", "none")
-            is_right = node.over_time in words and values[ref.inputs[0]].has_time
-            require(is_right, "signal", f"{ref.path} takes the {node.over_time} over time")
+            is_right = node.over_time in words and values[inputs[0]].has_time
+            require(is_right, "signal", f"{path} takes the {node.over_time} over time")
             is_alike = not manifest.is_integer or node.over_time == last.settings["over_time"]
-            require(is_alike, "signal", f"{ref.path} and {last.path} treat time differently")
+            require(is_alike, "signal", f"{path} and {last.path} treat time differently")
     _check_proof(network, values)
     _check_dtypes(manifest)
     return values
@@ -64,13 +63,7 @@ def build(manifest: Manifest, tensor_of: Callable[[Region], Tensor]) -> LoweredN
         manifest: of the bundle.
         tensor_of: returns the tensor of a region.
     """
-    network = LoweredNetwork(
-        timesteps=manifest.timesteps,
-        input_shape=manifest.input_shape,
-        takes_frames=manifest.takes_frames,
-        logit_scale=manifest.logit_scale,
-        origin=manifest.origin,
-    )
+    nodes: list[Node] = []
     known = {INPUT}
     for entry in manifest.nodes:
         require(entry.path not in known, "name", f"two nodes are called {entry.path}")
@@ -81,13 +74,19 @@ def build(manifest: Manifest, tensor_of: Callable[[Region], Tensor]) -> LoweredN
             role: None if region is None else tensor_of(region)
             for role, region in entry.tensors.items()
         }
-        _check_free(network, entry)
         try:
             node = entry.operator(**tensors, **entry.settings)
         except ParameterError as error:
             raise BundleError("max-level", f"{entry.path}: {error}") from error
-        network.add(entry.path, node, *entry.inputs)
-    return network
+        nodes.append(Node(entry.path, node, entry.inputs))
+    return LoweredNetwork(
+        nodes=tuple(nodes),
+        timesteps=manifest.timesteps,
+        input_shape=manifest.input_shape,
+        takes_frames=manifest.takes_frames,
+        logit_scale=manifest.logit_scale,
+        origin=manifest.origin,
+    )
 
 
 def _without_numbers(region: Region) -> Tensor:
@@ -96,32 +95,17 @@ def _without_numbers(region: Region) -> Tensor:
     return torch.empty(1, dtype=DTYPES[region.dtype], device="meta").expand(region.shape)
 
 
-def _check_free(network: LoweredNetwork, entry: Entry) -> None:
-    """Check that torch can give the path to a module."""
-    parent: nn.Module = network
-    *folders, name = entry.path.split(".")
-    for folder in folders:
-        child = getattr(parent, folder, None)
-        if child is None and not hasattr(parent, folder):
-            parent = nn.Module()  # as add() will make it
-            continue
-        if not isinstance(child, nn.Module):
-            raise BundleError("name", f"{folder!r} in {entry.path} is taken")
-        parent = child
-    require(not hasattr(parent, name), "name", f"{name!r} in {entry.path} is taken")
-
-
 def _check_proof(network: LoweredNetwork, values: dict[str, Value]) -> None:
     """Limit the work of the overflow proof, which visits every channel of every node."""
     work = 0
-    for ref, node in network.nodes():
-        value = values[ref.path]
+    for path, node, inputs in network.nodes:
+        value = values[path]
         if isinstance(node, Rearrange):  # every value, to see which channel it comes from
             work += value.size
         elif isinstance(node, IntegerNeuron):
             work += node.max_level * network.timesteps * value.shape[0]
         else:
-            work += len(ref.inputs) * value.shape[0]
+            work += len(inputs) * value.shape[0]
     require(work <= MAX_PROOF, "size", f"{work:,} inputs, thresholds and timesteps to prove")
 
 
@@ -140,24 +124,26 @@ def _check_dtypes(manifest: Manifest) -> None:
             require(fits, "dtype", f"{entry.path} has weights of {weight.dtype} and bits {bits}")
 
 
-def check_values(path: str, node: Operator) -> None:
+def check_values(node: Node) -> None:
     """Check a node's tensors: finite, within their bits, rising thresholds, a decay in range."""
-    for name, tensor in node.named_buffers():
+    path, operator, _ = node
+    for name in operator.tensors():
+        tensor: Tensor | None = getattr(operator, name)
         # the extremes of a tensor with a NaN are NaN, for which comparisons are false
-        if tensor.is_floating_point():
+        if tensor is not None and tensor.is_floating_point():
             low, high = (float(value) for value in tensor.aminmax())
             require(
                 -float("inf") < low <= high < float("inf"),
                 "finite",
                 f"{name} of {path} holds a NaN or an infinity",
             )
-    if isinstance(node, Synapse) and node.is_integer:
-        assert node.bits is not None
-        _check_bits(path, node.weight, node.bits)
-    elif isinstance(node, Shortcut) and node.is_integer:
-        _check_bits(path, node.weight, _SHORTCUT_BITS)
-    elif isinstance(node, LevelNeuron):
-        _check_neuron(path, node)
+    if isinstance(operator, Synapse) and operator.is_integer:
+        assert operator.bits is not None
+        _check_bits(path, operator.weight, operator.bits)
+    elif isinstance(operator, Shortcut) and operator.is_integer:
+        _check_bits(path, operator.weight, _SHORTCUT_BITS)
+    elif isinstance(operator, LevelNeuron):
+        _check_neuron(path, operator)
 
 
 def _check_bits(path: str, weight: Tensor, bits: int) -> None:
@@ -180,4 +166,5 @@ def _check_neuron(path: str, node: LevelNeuron) -> None:
     require(bool(rises.all()), "thresholds", f"the thresholds of {path} do not rise")
     require(bool((node.reset_amount >= 0).all()), "reset", f"{path} has a negative reset amount")
     low, high = _DECAYS
-    require(low <= float(node.decay) <= high, "decay", f"{path} has decay {float(node.decay):g}")
+    decay = node.carry_share
+    require(low <= decay <= high, "decay", f"{path} has decay {decay:g}")

@@ -17,7 +17,7 @@ from lbq.atomic_files import atomic_write
 from lbq.errors import LoweringError, ParameterError
 from lbq.formats.device.c_kernels import KERNELS, SHIFT, WINDOW
 from lbq.formats.device.memory_plan import plan_memory
-from lbq.graph.graph import INPUT, LoweredNetwork, NodeRef, output_ranges, prove
+from lbq.graph.graph import INPUT, LoweredNetwork, Node, output_ranges, prove
 from lbq.graph.operators import (
     Concat,
     IntegerNeuron,
@@ -25,7 +25,6 @@ from lbq.graph.operators import (
     Merge,
     Multiply,
     Offset,
-    Operator,
     Pool,
     Readout,
     Rearrange,
@@ -109,7 +108,7 @@ class _Writer:
         self.constants: list[str] = []
         self.carries: list[tuple[str, str, int]] = []  # type, name and size
         self.flash = self.carry_bytes = 0
-        self.numbers = {ref.path: n for n, ref in enumerate(network.plan)}
+        self.numbers = {path: n for n, path in enumerate(network.operators)}
         self.plan = plan_memory(network, self.type_of)
 
     # Types and places
@@ -119,7 +118,7 @@ class _Writer:
         if path == INPUT:
             return "uint8_t"
         low, high = self.ranges[path]
-        node = self.network.get_submodule(path)
+        node = self.network.operators[path]
         if path in self.bounds and not isinstance(node, IntegerNeuron):
             low, high = min(low, self.bounds[path].low), max(high, self.bounds[path].high)
         return narrowest(low, high)
@@ -162,10 +161,9 @@ class _Writer:
         }
         return _assemble(self, parts)
 
-    def _lines(self, refs: Sequence[NodeRef]) -> Iterator[str]:
+    def _lines(self, refs: Sequence[Node]) -> Iterator[str]:
         for ref in refs:
-            node = self.network.get_submodule(ref.path)
-            assert isinstance(node, Operator)
+            node = ref.operator
             value = self.values[ref.path]
             shape = " x ".join(map(str, value.shape))
             shown = re.sub(r"[^a-zA-Z0-9_.-]", "_", ref.path)  # a path must not end the comment
@@ -178,7 +176,7 @@ class _Writer:
                 )
             yield from writer(self, ref, node)
 
-    def synapse(self, ref: NodeRef, node: Synapse) -> Iterator[str]:
+    def synapse(self, ref: Node, node: Synapse) -> Iterator[str]:
         """Start with the bias, then add products of weights and levels."""
         number, (source,) = self.numbers[ref.path], ref.inputs
         yield self._start(ref, node.bias)
@@ -220,7 +218,7 @@ class _Writer:
         )
         yield f"{kernel}(&window_{number}, {self.value(source)}, {weight}, {self.value(ref.path)});"
 
-    def _start(self, ref: NodeRef, bias: Tensor | None) -> str:
+    def _start(self, ref: Node, bias: Tensor | None) -> str:
         """Set the values of a node to its bias."""
         value, kind = self.values[ref.path], self.type_of(ref.path)
         if bias is None:
@@ -230,7 +228,7 @@ class _Writer:
         start = self.kernel("start", kind)
         return f"{start}({self.value(ref.path)}, {name}, {count}, {value.size // count});"
 
-    def shortcut(self, ref: NodeRef, node: Shortcut) -> Iterator[str]:
+    def shortcut(self, ref: Node, node: Shortcut) -> Iterator[str]:
         """Multiply every channel by its weight."""
         number, (source,) = self.numbers[ref.path], ref.inputs
         yield self._start(ref, node.bias)
@@ -246,7 +244,7 @@ class _Writer:
             f"{value.shape[0]}, {size});"
         )
 
-    def pool(self, ref: NodeRef, node: Pool) -> Iterator[str]:
+    def pool(self, ref: Node, node: Pool) -> Iterator[str]:
         """Take the largest or the sum of every window."""
         (source,) = ref.inputs
         entering, leaving = self.values[source].shape, self.values[ref.path].shape
@@ -260,7 +258,7 @@ class _Writer:
         kernel = self.kernel("pool_max" if node.kind == "max" else "pool_sum", *types)
         yield f"{kernel}(&{window}, {self.value(source)}, {self.value(ref.path)});"
 
-    def neuron(self, ref: NodeRef, node: IntegerNeuron) -> Iterator[str]:
+    def neuron(self, ref: Node, node: IntegerNeuron) -> Iterator[str]:
         """Decay, integrate, count thresholds, reset."""
         number, value, (source,) = self.numbers[ref.path], self.values[ref.path], ref.inputs
         kind = narrowest(self.bounds[ref.path].low, self.bounds[ref.path].high)
@@ -291,12 +289,12 @@ class _Writer:
             f"{self.value(ref.path)});"
         )
 
-    def merge(self, ref: NodeRef, node: Merge) -> Iterator[str]:
+    def merge(self, ref: Node, node: Merge) -> Iterator[str]:
         """Add."""
         terms = " + ".join(f"({self.value(name)})[i0]" for name in ref.inputs)
         yield from self._loop((self.values[ref.path].size,), ref, "i0", terms)
 
-    def offset(self, ref: NodeRef, node: Offset) -> Iterator[str]:
+    def offset(self, ref: Node, node: Offset) -> Iterator[str]:
         """Add a constant."""
         shape = self.values[ref.path].shape
         bias = self.constant(f"bias_{self.numbers[ref.path]}", node.bias, "int32_t")
@@ -304,7 +302,7 @@ class _Writer:
         terms = f"({self.value(ref.inputs[0])})[{at}] + {bias}[{there}]"
         yield from self._loop(shape, ref, at, terms)
 
-    def multiply(self, ref: NodeRef, node: Multiply) -> Iterator[str]:
+    def multiply(self, ref: Node, node: Multiply) -> Iterator[str]:
         """Multiply, repeating axes of length 1."""
         shape = self.values[ref.path].shape
         left, right = (
@@ -313,7 +311,7 @@ class _Writer:
         )
         yield from self._loop(shape, ref, _index(shape, shape), f"{left} * {right}")
 
-    def matmul(self, ref: NodeRef, node: Matmul) -> Iterator[str]:
+    def matmul(self, ref: Node, node: Matmul) -> Iterator[str]:
         """Multiply matrices."""
         left, right = ref.inputs
         types = [self.type_of(self.plan.origins[name]) for name in (left, right)]
@@ -325,7 +323,7 @@ class _Writer:
             f"{groups}, {rows}, {terms}, {columns});"
         )
 
-    def concat(self, ref: NodeRef, node: Concat) -> Iterator[str]:
+    def concat(self, ref: Node, node: Concat) -> Iterator[str]:
         """Copy the parts behind one another."""
         whole, start = self.values[ref.path].shape, 0
         for name in ref.inputs:
@@ -337,24 +335,24 @@ class _Writer:
             yield from self._loop(shape, ref, at, f"({self.value(name)})[{_index(shape, shape)}]")
             start += shape[node.axis]
 
-    def slice(self, ref: NodeRef, node: Slice) -> Iterator[str]:
+    def slice(self, ref: Node, node: Slice) -> Iterator[str]:
         """Copy a part of an axis."""
         yield from self._taken(ref, node.axis, f"({node.start} + {node.step} * i{node.axis})")
 
-    def roll(self, ref: NodeRef, node: Roll) -> Iterator[str]:
+    def roll(self, ref: Node, node: Roll) -> Iterator[str]:
         """Copy an axis from another start on, as a ring."""
         length = self.values[ref.path].shape[node.axis]
         step = f"i{node.axis}" if node.step > 0 else f"({length} - i{node.axis})"
         yield from self._taken(ref, node.axis, f"(({node.start} + {step}) % {length})")
 
-    def _taken(self, ref: NodeRef, axis: int, index: str) -> Iterator[str]:
+    def _taken(self, ref: Node, axis: int, index: str) -> Iterator[str]:
         shape, entering = self.values[ref.path].shape, self.values[ref.inputs[0]].shape
         names = [index if n == axis else f"i{n}" for n in range(len(shape))]
         there = _index(entering, entering, names)
         source = f"({self.value(ref.inputs[0])})[{there}]"
         yield from self._loop(shape, ref, _index(shape, shape), source)
 
-    def rearrange(self, ref: NodeRef, node: Rearrange) -> Iterator[str]:
+    def rearrange(self, ref: Node, node: Rearrange) -> Iterator[str]:
         """Copy in another order of the axes."""
         moved = [node.sizes[axis] for axis in node.order]
         names = [f"i{node.order.index(axis)}" for axis in range(len(node.sizes))]
@@ -362,7 +360,7 @@ class _Writer:
         source = f"({self.value(ref.inputs[0])})[{there}]"
         yield from self._loop(moved, ref, _index(moved, moved), source)
 
-    def upsample(self, ref: NodeRef, node: Upsample) -> Iterator[str]:
+    def upsample(self, ref: Node, node: Upsample) -> Iterator[str]:
         """Repeat every position, or put zeros between two."""
         shape, entering = self.values[ref.path].shape, self.values[ref.inputs[0]].shape
         source = self.value(ref.inputs[0])
@@ -377,7 +375,7 @@ class _Writer:
         there = _index(entering, entering)
         yield from self._loop(entering, ref, _index(shape, shape, names), f"({source})[{there}]")
 
-    def zero_pad(self, ref: NodeRef, node: ZeroPad) -> Iterator[str]:
+    def zero_pad(self, ref: Node, node: ZeroPad) -> Iterator[str]:
         """Copy into the middle of zeros."""
         shape, entering = self.values[ref.path].shape, self.values[ref.inputs[0]].shape
         yield self._start(ref, None)
@@ -386,7 +384,7 @@ class _Writer:
         source = f"({self.value(ref.inputs[0])})[{_index(entering, entering)}]"
         yield from self._loop(entering, ref, _index(shape, shape, names), source)
 
-    def readout(self, ref: NodeRef, node: Readout) -> Iterator[str]:
+    def readout(self, ref: Node, node: Readout) -> Iterator[str]:
         """Add to the logits, or write those of this timestep."""
         source = self.value(ref.inputs[0])
         size, start = self.values[ref.path].size, self._output_starts()[ref.path]
@@ -413,7 +411,7 @@ class _Writer:
         value = self.values[path]
         return value.size * (self.network.timesteps if value.has_time else 1)
 
-    def _loop(self, shape: Sequence[int], ref: NodeRef, at: str, terms: str) -> Iterator[str]:
+    def _loop(self, shape: Sequence[int], ref: Node, at: str, terms: str) -> Iterator[str]:
         """Yield nested loops that set ``value[at]`` to ``terms``."""
         for axis, size in enumerate(shape):
             indent = "    " * axis

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lbq.errors import LoweringError
-from lbq.graph.graph import INPUT, LoweredNetwork, NodeRef
+from lbq.graph.graph import INPUT, LoweredNetwork, Node
 from lbq.graph.operators import Readout, Repeat
 
 
@@ -16,9 +16,9 @@ from lbq.graph.operators import Readout, Repeat
 class MemoryPlan:
     """The order of the nodes, and the places of their values."""
 
-    once: tuple[NodeRef, ...]
+    once: tuple[Node, ...]
     """Nodes that run before the first timestep."""
-    always: tuple[NodeRef, ...]
+    always: tuple[Node, ...]
     """Nodes of every timestep."""
     origins: Mapping[str, str]
     """By path, the node whose place it reads: a repetition has none of its own."""
@@ -40,20 +40,20 @@ def plan_memory(
     """
     once, always = _phases(network)
     values, origins = network.values(), _origins(network)
-    order = [INPUT] * holds_input + [ref.path for ref in (*once, *always)]
+    order = [INPUT] * holds_input + [node.path for node in (*once, *always)]
     first = {path: n for n, path in enumerate(order)}
     last = dict(first)
     start = holds_input + len(once)  # of the timestep
-    for ref in (*once, *always):
-        for name in (origins[name] for name in ref.inputs):
+    for node in (*once, *always):
+        for name in (origins[name] for name in node.inputs):
             if name in first:
-                crosses = first[name] < start <= first[ref.path]
-                last[name] = max(last[name], len(order) if crosses else first[ref.path])
+                crosses = first[name] < start <= first[node.path]
+                last[name] = max(last[name], len(order) if crosses else first[node.path])
     if holds_input:
         last[INPUT] = len(order)
     places: dict[str, int] = {}
     sizes: dict[str, int] = {}
-    held = [p for p in order if p == INPUT or not isinstance(network.get_submodule(p), Readout)]
+    held = [p for p in order if p == INPUT or not isinstance(network.operators[p], Readout)]
     for path in sorted(held, key=lambda p: (-values[p].size, first[p])):
         size, place = values[path].size, 0
         taken = sorted(
@@ -76,25 +76,25 @@ def plan_memory(
 
 def _origins(network: LoweredNetwork) -> dict[str, str]:
     found = {INPUT: INPUT}
-    for ref, node in network.nodes():
-        found[ref.path] = found[ref.inputs[0]] if isinstance(node, Repeat) else ref.path
+    for path, node, inputs in network.nodes:
+        found[path] = found[inputs[0]] if isinstance(node, Repeat) else path
     return found
 
 
-def _phases(network: LoweredNetwork) -> tuple[list[NodeRef], list[NodeRef]]:
+def _phases(network: LoweredNetwork) -> tuple[list[Node], list[Node]]:
     """Split the nodes into those that run once and those of every timestep."""
-    is_read = {name for ref in network.plan for name in ref.inputs}
-    values = network.values()
-    once: list[NodeRef] = []
-    always: list[NodeRef] = []
-    for ref, node in network.nodes():
-        if isinstance(node, Readout) and ref.path in is_read:
+    is_read = {name for node in network.nodes for name in node.inputs}
+    once: list[Node] = []
+    always: list[Node] = []
+    for node in network.nodes:
+        is_readout = isinstance(node.operator, Readout)
+        if is_readout and node.path in is_read:
             raise LoweringError(
-                f"{ref.path} ends the time axis and another node reads it; a device takes "
+                f"{node.path} ends the time axis and another node reads it; a device takes "
                 f"networks that end with their readouts"
             )
-        if isinstance(node, Repeat):
+        if isinstance(node.operator, Repeat):
             continue
-        is_timed = values[ref.path].has_time or isinstance(node, Readout)
-        (always if is_timed else once).append(ref)
+        is_timed = network.values()[node.path].has_time or is_readout
+        (always if is_timed else once).append(node)
     return once, always

@@ -16,7 +16,7 @@ from lbq.atomic_files import atomic_write
 from lbq.errors import LoweringError, ParameterError
 from lbq.formats.device.memory_plan import plan_memory
 from lbq.formats.device.verilog_engine import ENGINE, TESTBENCH
-from lbq.graph.graph import INPUT, LoweredNetwork, NodeRef, prove
+from lbq.graph.graph import INPUT, LoweredNetwork, Node, prove
 from lbq.graph.operators import (
     IntegerNeuron,
     Merge,
@@ -196,28 +196,27 @@ class _Design:
         self.level_bits = max(8, largest.bit_length())
 
     def _is_readout(self, path: str) -> bool:
-        return isinstance(self.network.get_submodule(path), Readout)
+        return isinstance(self.network.operators[path], Readout)
 
     def _kind(self, path: str) -> str:
         return "currents" if self.values[path].max_level is None else "levels"
 
     def _check(self, network: LoweredNetwork) -> None:
         """Raise for what the engine cannot run."""
-        for ref, node in network.nodes():
+        for path, node, inputs in network.nodes:
             issue = _issue(node)
             if issue:
                 raise LoweringError(
-                    f"{ref.path} ({type(node).__name__}): {issue}; the Verilog engine runs linear "
+                    f"{path} ({type(node).__name__}): {issue}; the Verilog engine runs linear "
                     f"layers, convolutions of one group or of single channels with strides 1, 2, "
                     f"4, pools of levels, sums of currents, shortcuts, and neurons; C "
                     f"(--to c) takes every integer network"
                 )
-            if isinstance(node, Pool) and self.values[ref.inputs[0]].max_level is None:
-                raise LoweringError(f"{ref.path} pools currents; the engine pools levels")
+            if isinstance(node, Pool) and self.values[inputs[0]].max_level is None:
+                raise LoweringError(f"{path} pools currents; the engine pools levels")
 
-    def _instructions(self, ref: NodeRef) -> Iterator[dict[str, int]]:
-        node = self.network.get_submodule(ref.path)
-        assert isinstance(node, Operator)
+    def _instructions(self, ref: Node) -> Iterator[dict[str, int]]:
+        node = ref.operator
         place = self.plan.places.get(ref.path, 0)
         sources = [self.plan.places[self.plan.origins[name]] for name in ref.inputs]
         value = self.values[ref.path]
@@ -247,7 +246,7 @@ class _Design:
             "repeats": common["count"] // bias.numel(),
         }
 
-    def _synapse(self, ref: NodeRef, node: Synapse | Shortcut) -> dict[str, int]:
+    def _synapse(self, ref: Node, node: Synapse | Shortcut) -> dict[str, int]:
         origin = self.plan.origins[ref.inputs[0]]
         entering, leaving = self.values[origin].shape, self.values[ref.path].shape
         weight = node.weight
@@ -298,7 +297,7 @@ class _Design:
             "positions": size // shape[0],
         }
 
-    def _pool(self, ref: NodeRef, node: Pool) -> dict[str, int]:
+    def _pool(self, ref: Node, node: Pool) -> dict[str, int]:
         entering, leaving = self.values[ref.inputs[0]].shape, self.values[ref.path].shape
         found = {"channels": entering[0], "is_sum": int(node.kind == "sum")}
         found |= _pair("height", "width", _plane(entering[1:], 1))

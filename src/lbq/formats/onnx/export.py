@@ -14,7 +14,7 @@ from lbq.formats.onnx.int8 import Int8FusionGroups, fits_int8
 from lbq.formats.onnx.integers import IntegerNodes
 from lbq.formats.onnx.real import RealNodes, check_exact
 from lbq.formats.onnx.run import answer_name, is_answer
-from lbq.graph.graph import INPUT, Bound, LoweredNetwork, NodeRef, output_ranges, prove
+from lbq.graph.graph import INPUT, Bound, LoweredNetwork, Node, output_ranges, prove
 from lbq.graph.operators import (
     EXACT_FLOAT32,
     PIXEL_MAX,
@@ -92,7 +92,7 @@ class _Written:
         self._bounds = prove(network) if network.is_integer else {}
         self._ranges = output_ranges(network) if network.is_integer else {}
         if self._is_exact:
-            is_wide = any(self._largest(ref.path) >= EXACT_FLOAT32 for ref in network.plan)
+            is_wide = any(self._largest(ref.path) >= EXACT_FLOAT32 for ref in network.nodes)
             self._nodes = IntegerNodes(self.graph, is_wide=is_wide)
         else:
             is_int8 = style in ("int8", "int8-lossy")
@@ -103,11 +103,11 @@ class _Written:
                 self.graph, network, is_lossy=style == "int8-lossy"
             )
         self._signals = {INPUT: self._enter()}
-        for ref, node in network.nodes():
-            _check_node(ref, node)
+        for ref in network.nodes:
+            _check_node(ref)
             try:
                 with self.graph.at(ref.path):
-                    self._signals[ref.path] = self._write(ref, node)
+                    self._signals[ref.path] = self._write(ref)
             except LoweringError as error:
                 raise LoweringError(f"{ref.path} cannot be exported: {error}") from error
         if outputs_levels:
@@ -133,8 +133,8 @@ class _Written:
             is_byte=True,
         )
 
-    def _write(self, ref: NodeRef, node: Operator) -> TimedValue:
-        graph, groups = self.graph, self.fusion_groups
+    def _write(self, ref: Node) -> TimedValue:
+        graph, groups, node = self.graph, self.fusion_groups, ref.operator
         inputs = [self._signals[name] for name in ref.inputs]
         is_joined = groups is not None and ref.path in groups.nodes
         if not is_joined and any(value.time != inputs[0].time for value in inputs):
@@ -196,9 +196,10 @@ class _Written:
         self.level_outputs.append(path)
 
 
-def _check_node(ref: NodeRef, node: Operator) -> None:
-    why = None
-    if any(b.dtype == torch.float64 for b in node.buffers()):
+def _check_node(ref: Node) -> None:
+    why, node = None, ref.operator
+    tensors = (getattr(node, role) for role in node.tensors())
+    if any(tensor is not None and tensor.dtype == torch.float64 for tensor in tensors):
         why = "it computes in float64, which engines do not; lower the network in float32"
     elif (
         isinstance(node, LevelNeuron)

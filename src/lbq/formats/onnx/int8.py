@@ -18,7 +18,7 @@ taken, among those whose points fit a byte.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +60,8 @@ class FusionGroup:
 
 def find_fusion_groups(network: LoweredNetwork) -> dict[str, FusionGroup]:
     """Return the groups of a network of one timestep by the paths of their neurons."""
-    readers = Counter(name for place in network.plan for name in place.inputs)
-    inputs = {place.path: place.inputs for place in network.plan}
+    readers = Counter(name for node in network.nodes for name in node.inputs)
+    inputs = {node.path: node.inputs for node in network.nodes}
     groups: dict[str, FusionGroup] = {}
     for path, neuron in network.neurons():
         assert isinstance(neuron, IntegerNeuron)
@@ -80,7 +80,7 @@ def _before(
     """Return the nodes between a neuron and levels; None if a current comes from elsewhere."""
     found: list[str] = []
     for source in inputs[path]:
-        node = network.get_submodule(source) if source in inputs else None
+        node = network.operators.get(source)
         if isinstance(node, Synapse | Shortcut):
             found.append(source)
             continue
@@ -97,7 +97,7 @@ def _fusion_group(
     neuron: IntegerNeuron,
     nodes: tuple[str, ...],
 ) -> FusionGroup | None:
-    found = {path: network.get_submodule(path) for path in nodes}
+    found = {path: network.operators[path] for path in nodes}
     synapses = {path: node for path, node in found.items() if isinstance(node, Synapse)}
     shortcuts = {path: node for path, node in found.items() if isinstance(node, Shortcut)}
     if not synapses or not all(fits_int8(node) for node in synapses.values()):
@@ -130,11 +130,11 @@ def _joined(synapse: Synapse, projection: Synapse) -> Synapse:
     biases = [node.bias for node in (synapse, projection) if node.bias is not None]
     assert synapse.max_input is not None
     assert projection.max_input is not None
-    return synapse.with_numbers(
-        torch.cat([synapse.weight, weight], dim=1),
-        torch.stack(biases).sum(0, dtype=torch.int32) if biases else None,
+    return replace(
+        synapse,
+        weight=torch.cat([synapse.weight, weight], dim=1),
+        bias=torch.stack(biases).sum(0, dtype=torch.int32) if biases else None,
         max_input=max(synapse.max_input, projection.max_input),
-        bits=synapse.bits,
     )
 
 

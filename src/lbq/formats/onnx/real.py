@@ -137,7 +137,7 @@ class _Unrolled:
 
     def _decayed(self, carry: str) -> str:
         node, graph = self._node, self._graph
-        decayed = graph.op("Mul", carry, graph.constant(node.decay.reshape(()), _VALUE))
+        decayed = graph.op("Mul", carry, graph.constant(node.carry_share, _VALUE))
         is_rounded = isinstance(node, IntegerNeuron) and node.shift > 0
         return graph.op("Floor", decayed) if is_rounded else decayed
 

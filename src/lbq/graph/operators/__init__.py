@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from lbq.graph.operators.arithmetic import LevelsProduct, Matmul, Merge, Multiply, Offset
-from lbq.graph.operators.level_neuron import IntegerNeuron, LevelNeuron, NodeReset
+from lbq.graph.operators.level_neuron import IntegerNeuron, LevelNeuron, NodeReset, RealNeuron
 from lbq.graph.operators.moves import Concat, Move, Rearrange, Roll, Slice, Upsample, ZeroPad
 from lbq.graph.operators.operator_base import (
     PIXEL_MAX,
@@ -54,6 +54,7 @@ __all__ = [
     "Pool",
     "Product",
     "Readout",
+    "RealNeuron",
     "Rearrange",
     "Repeat",
     "Role",

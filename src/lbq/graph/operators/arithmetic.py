@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ class Merge(Operator):
     op = "merge"
     num_inputs = (1, 2**16)
 
-    def forward(self, *currents: Tensor) -> Tensor:
+    def __call__(self, *currents: Tensor) -> Tensor:
         """Add, from left to right."""
         total = currents[0]
         for current in currents[1:]:
@@ -55,14 +56,9 @@ class Offset(Operator):
     """
 
     op = "offset"
-    tensors = {"bias": Role(integer=("I32",))}  # noqa: RUF012
+    bias: Annotated[Tensor, Role(integer=("I32",))]
 
-    def __init__(self, bias: Tensor) -> None:
-        super().__init__()
-        self.bias: Tensor
-        self.register_buffer("bias", bias)
-
-    def forward(self, currents: Tensor) -> Tensor:
+    def __call__(self, currents: Tensor) -> Tensor:
         """Add to every sample and timestep."""
         return currents + self.bias
 
@@ -86,7 +82,7 @@ class LevelsProduct(Operator):
 
     num_inputs = (2, 2)
 
-    def forward(self, left: Tensor, right: Tensor, multiply: Product | None = None) -> Tensor:
+    def __call__(self, left: Tensor, right: Tensor, multiply: Product | None = None) -> Tensor:
         """Return the products; ``multiply`` replaces the dense one."""
         return self.multiply(left, right) if multiply is None else multiply(self, left, right)
 

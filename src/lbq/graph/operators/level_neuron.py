@@ -1,6 +1,7 @@
 """Neurons of lowered networks: currents in, integer levels out."""
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated, Literal, get_args
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from lbq.carries import active_carries
 from lbq.functional.membrane import integrate, lif_membrane, steps_removed
+from lbq.functional.planes import check_max_level
 from lbq.functional.quantize import count_thresholds
 from lbq.graph.operators.operator_base import (
     WIDTHS,
@@ -22,7 +24,6 @@ from lbq.graph.operators.operator_base import (
     require,
 )
 from lbq.graph.operators.synapse import per_channel
-from lbq.neurons.neuron import Neuron
 from lbq.ranges import Range
 from lbq.types import ResetMode
 
@@ -38,65 +39,39 @@ RESETS: tuple[NodeReset, ...] = get_args(NodeReset)
 """By their numbers, those of ``lbq_reset_mode`` in ``lbq.h``."""
 
 
-class LevelNeuron(Operator, Neuron):
-    """Any neuron of this library with its step absorbed: currents in, integer levels out.
+class LevelNeuron(Operator):
+    """Base of the neurons: currents in, integer levels out.
 
-    A level is the number of thresholds that the membrane has reached (Eq. 3). They are
-    the smallest membranes at which the trained neuron's own formula reaches each level, so that
-    both agree on every float.
-
-    Args:
-        thresholds: thresholds, rising, ``[N, 1]`` or ``[N, C]``; for a signed neuron, of its size.
-        decay: share of the carry that survives a timestep, ``[1]``.
-        reset_amount: what one unit of reset takes from the membrane, ``[1]`` or ``[C]``.
-        reset: whether emission removes that once, once per level, never, or forgets everything.
-        is_signed: whether the level has the membrane's sign.
-        resets_after_decay: whether the reset escapes the decay of the next timestep (Eq. 1).
-        per_threshold_state: whether every threshold has a membrane of its own.
-        mixture: ``[T, T]`` that mixes the currents of all timesteps first; None for none.
+    A level is the number of thresholds that the membrane has reached (Eq. 3).
     """
 
-    op = "level_neuron"
-    settings = {  # noqa: RUF012
-        "reset": NodeReset,
-        "is_signed": bool,
-        "resets_after_decay": bool,
-        "per_threshold_state": bool,
-    }
-    tensors = {  # noqa: RUF012
-        "thresholds": Role(integer=()),
-        "decay": Role(integer=()),
-        "reset_amount": Role(integer=()),
-        "mixture": Role(integer=(), is_optional=True),
-    }
-    networks = (False,)
+    thresholds: Tensor
+    reset_amount: Tensor
+    reset: NodeReset
+    resets_after_decay: bool
+    is_signed: bool = False
+    per_threshold_state: bool = False
+    mixture: Tensor | None = None
 
-    def __init__(
-        self,
-        thresholds: Tensor,
-        *,
-        decay: Tensor,
-        reset_amount: Tensor,
-        reset: NodeReset,
-        is_signed: bool = False,
-        resets_after_decay: bool = False,
-        per_threshold_state: bool = False,
-        mixture: Tensor | None = None,
-    ) -> None:
-        super().__init__(max_level=len(thresholds))
-        self.thresholds: Tensor
-        self.decay: Tensor
-        self.reset_amount: Tensor
-        self.mixture: Tensor | None
-        self.register_buffer("thresholds", thresholds)
-        self.register_buffer("decay", decay)
-        self.register_buffer("reset_amount", reset_amount)
-        self.register_buffer("mixture", mixture)
-        self.reset: NodeReset = reset
-        self.is_signed, self.needs_whole_sequence = is_signed, mixture is not None
-        self.resets_after_decay, self.per_threshold_state = resets_after_decay, per_threshold_state
+    def __post_init__(self) -> None:
+        check_max_level(self.max_level)
 
-    def forward(self, currents: Tensor) -> Tensor:
+    @property
+    def max_level(self) -> int:
+        """The largest level (N_max)."""
+        return len(self.thresholds)
+
+    @property
+    def carry_share(self) -> float:
+        """Share of the carry that survives a timestep (beta)."""
+        raise NotImplementedError
+
+    @property
+    def needs_whole_sequence(self) -> bool:
+        """Whether a timestep depends on later ones, so that the neuron cannot be streamed."""
+        return self.mixture is not None
+
+    def __call__(self, currents: Tensor) -> Tensor:
         """Return the levels of a whole sequence, from rest."""
         levels, _ = self.stream(currents, None)
         return levels
@@ -106,7 +81,6 @@ class LevelNeuron(Operator, Neuron):
         carries = active_carries()
         if carries is not None and carry is None:  # the network is run by lbq.stream
             return carries.advance(self, currents)
-        currents = self.receive(currents)
         if self.mixture is not None:
             shaped = self.mixture.reshape(*self.mixture.shape, *[1] * (currents.dim() - 1))
             currents = torch.stack([(row * currents).sum(0) for row in shaped.unbind(0)])
@@ -117,9 +91,7 @@ class LevelNeuron(Operator, Neuron):
         for current in currents.unbind(0):
             level, carry = self.update(carry, current)
             levels.append(level)
-        emitted = torch.stack(levels)  # [T, B, *n]
-        self.emit(emitted)
-        return emitted, carry
+        return torch.stack(levels), carry  # [T, B, *n]
 
     def update(self, carry: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
         """Integrate, count thresholds and reset: one timestep."""
@@ -139,17 +111,7 @@ class LevelNeuron(Operator, Neuron):
 
     def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
         """Decay the carry and add the current."""
-        if self.resets_after_decay:  # the carry is the last membrane
-            spike = count_thresholds(carry, self.thresholds)
-            return lif_membrane(
-                carry,
-                current,
-                spike=spike,
-                decay=self.decay,
-                threshold=self.reset_amount,
-                reset=1.0,
-            )
-        return integrate(carry, current, decay=self.decay)
+        raise NotImplementedError
 
     def _after(self, membrane: Tensor, level: Tensor) -> Tensor:
         if self.resets_after_decay or self.reset == "none":
@@ -182,6 +144,63 @@ class LevelNeuron(Operator, Neuron):
 
     def _check_settings(self, timesteps: int) -> None:
         """Raise for settings that contradict one another."""
+        raise NotImplementedError
+
+    def _check_reset_after_decay(self, is_sound: bool = True) -> None:
+        is_sound = is_sound and len(self.thresholds) == 1 and self.reset == "event"
+        require(is_sound, "reset", "it resets after its decay: one threshold, one event, no sign")
+
+
+class RealNeuron(LevelNeuron):
+    """Any neuron of this library with its step absorbed.
+
+    The thresholds are the smallest membranes at which the trained neuron's own formula reaches each
+    level, so that both agree on every float.
+
+    Args:
+        thresholds: thresholds, rising, ``[N, 1]`` or ``[N, C]``; for a signed neuron, of its size.
+        decay: share of the carry that survives a timestep, ``[1]``.
+        reset_amount: what one unit of reset takes from the membrane, ``[1]`` or ``[C]``.
+        mixture: ``[T, T]`` that mixes the currents of all timesteps first; None for none.
+        reset: whether emission removes that once, once per level, never, or forgets everything.
+        is_signed: whether the level has the membrane's sign.
+        resets_after_decay: whether the reset escapes the decay of the next timestep (Eq. 1).
+        per_threshold_state: whether every threshold has a membrane of its own.
+    """
+
+    op = "level_neuron"
+    networks = (False,)
+    thresholds: Annotated[Tensor, Role()]
+    _: KW_ONLY
+    decay: Annotated[Tensor, Role()]
+    reset_amount: Annotated[Tensor, Role()]
+    mixture: Annotated[Tensor | None, Role(is_optional=True)] = None
+    reset: NodeReset
+    is_signed: bool = False
+    resets_after_decay: bool = False
+    per_threshold_state: bool = False
+
+    @property
+    def carry_share(self) -> float:
+        """The decay."""
+        return float(self.decay)
+
+    def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
+        """Decay the carry and add the current."""
+        if self.resets_after_decay:  # the carry is the last membrane
+            spike = count_thresholds(carry, self.thresholds)
+            return lif_membrane(
+                carry,
+                current,
+                spike=spike,
+                decay=self.decay,
+                threshold=self.reset_amount,
+                reset=1.0,
+            )
+        return integrate(carry, current, decay=self.decay)
+
+    def _check_settings(self, timesteps: int) -> None:
+        """Raise for settings that contradict one another."""
         require(self.decay.shape == (1,), "shape", f"a decay of shape {tuple(self.decay.shape)}")
         mixture = None if self.mixture is None else tuple(self.mixture.shape)
         require(mixture in (None, (timesteps,) * 2), "shape", f"a mixture of shape {mixture}")
@@ -196,15 +215,6 @@ class LevelNeuron(Operator, Neuron):
                 "reset",
                 "it has a state per threshold: it resets to zero, all channels alike",
             )
-
-    def _check_reset_after_decay(self, is_sound: bool = True) -> None:
-        is_sound = is_sound and len(self.thresholds) == 1 and self.reset == "event"
-        require(is_sound, "reset", "it resets after its decay: one threshold, one event, no sign")
-
-    def extra_repr(self) -> str:
-        """Show the range of levels."""
-        low = -self.max_level if self.is_signed else 0
-        return f"levels {low}..{self.max_level}, reset={self.reset}"
 
 
 class IntegerNeuron(LevelNeuron):
@@ -223,36 +233,19 @@ class IntegerNeuron(LevelNeuron):
     """
 
     op = "integer_neuron"
-    settings = {  # noqa: RUF012
-        "multiplier": NotNegative,
-        "shift": Annotated[int, Range(0, 16)],
-        "reset": NodeReset,
-        "resets_after_decay": bool,
-    }
-    tensors = {  # noqa: RUF012
-        "thresholds": Role(integer=("I32",)),
-        "reset_amount": Role(integer=("I32",)),
-    }
     networks = (True,)
+    thresholds: Annotated[Tensor, Role(integer=("I32",))]
+    _: KW_ONLY
+    multiplier: NotNegative
+    shift: Annotated[int, Range(0, 16)]
+    reset_amount: Annotated[Tensor, Role(integer=("I32",))]
+    reset: NodeReset
+    resets_after_decay: bool = False
 
-    def __init__(
-        self,
-        thresholds: Tensor,
-        *,
-        multiplier: int,
-        shift: int,
-        reset_amount: Tensor,
-        reset: NodeReset,
-        resets_after_decay: bool = False,
-    ) -> None:
-        super().__init__(
-            thresholds,
-            decay=torch.tensor([multiplier / 2**shift], dtype=torch.float32),
-            reset_amount=reset_amount,
-            reset=reset,
-            resets_after_decay=resets_after_decay,
-        )
-        self.multiplier, self.shift = multiplier, shift
+    @property
+    def carry_share(self) -> float:
+        """The decay."""
+        return self.multiplier / 2**self.shift
 
     def integrate(self, carry: Tensor, current: Tensor) -> Tensor:
         """Decay the carry and add the current."""
@@ -267,22 +260,6 @@ class IntegerNeuron(LevelNeuron):
         require(is_decay, "decay", "it multiplies its carry by more than one")
         if self.resets_after_decay:
             self._check_reset_after_decay()
-
-    @property
-    def rounded_decay(self) -> float:
-        """The decay, exactly."""
-        return self.multiplier / 2**self.shift
-
-    def with_decay(self, multiplier: int, shift: int) -> "IntegerNeuron":
-        """Return the same neuron with another decay."""
-        return IntegerNeuron(
-            self.thresholds,
-            multiplier=multiplier,
-            shift=shift,
-            reset_amount=self.reset_amount,
-            reset=self.reset,
-            resets_after_decay=self.resets_after_decay,
-        )
 
     def fits(self, currents: Interval, timesteps: int) -> bool:
         """Return whether no result can overflow, given the interval of its currents."""

@@ -5,7 +5,7 @@ Axes count from the channels on, per sample and timestep.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -44,10 +44,7 @@ class Move(Operator):
     """
 
     has_bound = False
-
-    def __init__(self, *, has_time: bool = True) -> None:
-        super().__init__()
-        self.has_time = has_time
+    has_time: bool
 
     @property
     def leading(self) -> int:
@@ -87,14 +84,12 @@ class Concat(Move):
     """
 
     op = "concat"
-    settings = {"axis": _Axis, "has_time": bool}  # noqa: RUF012
     num_inputs = (2, 2**16)
+    _: KW_ONLY
+    axis: _Axis
+    has_time: bool = True
 
-    def __init__(self, *, axis: int, has_time: bool = True) -> None:
-        super().__init__(has_time=has_time)
-        self.axis = axis
-
-    def forward(self, *parts: Tensor) -> Tensor:
+    def __call__(self, *parts: Tensor) -> Tensor:
         """Join; levels of several types get the widest."""
         return torch.cat(parts, self.axis + self.leading)
 
@@ -133,21 +128,14 @@ class Slice(Move):
     """
 
     op = "slice"
-    settings = {  # noqa: RUF012
-        "axis": _Axis,
-        "start": _Index,
-        "stop": _Index,
-        "step": Positive,
-        "has_time": bool,
-    }
+    _: KW_ONLY
+    axis: _Axis
+    start: _Index
+    stop: _Index
+    step: Positive = 1
+    has_time: bool = True
 
-    def __init__(
-        self, *, axis: int, start: int, stop: int, step: int = 1, has_time: bool = True
-    ) -> None:
-        super().__init__(has_time=has_time)
-        self.axis, self.start, self.stop, self.step = axis, start, stop, step
-
-    def forward(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor) -> Tensor:
         """Take the part."""
         part = [slice(None)] * (self.axis + self.leading)
         return inputs[(*part, slice(self.start, self.stop, self.step))]
@@ -182,18 +170,13 @@ class Roll(Move):
     """
 
     op = "roll"
-    settings = {  # noqa: RUF012
-        "axis": _Axis,
-        "start": _Index,
-        "step": Annotated[int, Range(-1, 1)],
-        "has_time": bool,
-    }
+    _: KW_ONLY
+    axis: _Axis
+    start: _Index
+    step: Annotated[int, Range(-1, 1)] = 1
+    has_time: bool = True
 
-    def __init__(self, *, axis: int, start: int, step: int = 1, has_time: bool = True) -> None:
-        super().__init__(has_time=has_time)
-        self.axis, self.start, self.step = axis, start, step
-
-    def forward(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor) -> Tensor:
         """Read around."""
         axis = self.axis + self.leading
         if self.step < 0:
@@ -230,25 +213,13 @@ class Rearrange(Move):
     """
 
     op = "rearrange"
-    settings = {  # noqa: RUF012
-        "sizes": _Factors,
-        "order": _Order,
-        "shape": _Shape,
-        "has_time": bool,
-    }
+    _: KW_ONLY
+    sizes: _Factors
+    order: _Order
+    shape: _Shape
+    has_time: bool = True
 
-    def __init__(
-        self,
-        *,
-        sizes: tuple[int, ...],
-        order: tuple[int, ...],
-        shape: tuple[int, ...],
-        has_time: bool = True,
-    ) -> None:
-        super().__init__(has_time=has_time)
-        self.sizes, self.order, self.shape = tuple(sizes), tuple(order), tuple(shape)
-
-    def forward(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor) -> Tensor:
         """Split, permute and merge."""
         leading = inputs.shape[: self.leading]
         split = inputs.reshape(*leading, *self.sizes)
@@ -291,23 +262,12 @@ class Upsample(Move):
     """
 
     op = "upsample"
-    settings = {  # noqa: RUF012
-        "factors": PerAxis,
-        "fill": Literal["nearest", "zeros"],
-        "has_time": bool,
-    }
+    _: KW_ONLY
+    factors: PerAxis
+    fill: Literal["nearest", "zeros"] = "nearest"
+    has_time: bool = True
 
-    def __init__(
-        self,
-        *,
-        factors: tuple[int, ...],
-        fill: Literal["nearest", "zeros"] = "nearest",
-        has_time: bool = True,
-    ) -> None:
-        super().__init__(has_time=has_time)
-        self.factors, self.fill = tuple(factors), fill
-
-    def forward(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor) -> Tensor:
         """Lengthen every spatial axis."""
         first = self.leading + 1
         if self.fill == "nearest":
@@ -351,19 +311,12 @@ class ZeroPad(Move):
     """
 
     op = "zero_pad"
-    settings = {  # noqa: RUF012
-        "before": PaddingPerAxis,
-        "after": PaddingPerAxis,
-        "has_time": bool,
-    }
+    _: KW_ONLY
+    before: PaddingPerAxis
+    after: PaddingPerAxis
+    has_time: bool = True
 
-    def __init__(
-        self, *, before: tuple[int, ...], after: tuple[int, ...], has_time: bool = True
-    ) -> None:
-        super().__init__(has_time=has_time)
-        self.before, self.after = tuple(before), tuple(after)
-
-    def forward(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor) -> Tensor:
         """Add the zeros."""
         pairs = zip(reversed(self.before), reversed(self.after), strict=True)
         return F.pad(inputs, [number for pair in pairs for number in pair])

@@ -6,12 +6,13 @@ with channels first in the shape. Steps were absorbed into the weights.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 import numpy as np
-from torch import nn
+from torch import Tensor
 
 from lbq.errors import BoundError, LoweringError
 from lbq.ranges import Range
@@ -129,28 +130,60 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """A tensor of an operator."""
+    """What a field that holds a tensor is annotated with."""
 
-    integer: tuple[str, ...]
+    integer: tuple[str, ...] = ()
     """Types that it may have in an integer network; empty if that has no such tensor."""
     is_optional: bool = False
 
 
-class Operator(nn.Module):
-    """Base of all nodes; tensors are buffers, settings are attributes with the names below."""
+@dataclass_transform(frozen_default=True, eq_default=False)
+@dataclass(frozen=True, eq=False, repr=False)
+class Operator:
+    """Base of all operators; calling one computes its output in torch.
+
+    A class with a name is a frozen dataclass of the fields that it declares itself: the tensors,
+    marked by their :class:`Role`, and the settings, both in the order of a bundle.
+    """
 
     op: ClassVar[str]
     """Its name in bundles."""
-    settings: ClassVar[Mapping[str, Any]] = {}
-    """Arguments of its class that a bundle stores, with their types."""
-    tensors: ClassVar[Mapping[str, Role]] = {}
-    """Tensors of its class that a bundle stores."""
     num_inputs: ClassVar[tuple[int, int]] = (1, 1)
     """Fewest and most nodes that it reads."""
     has_bound: ClassVar[bool] = True
     """Whether it computes integers; otherwise it moves, selects or pools those of others."""
     networks: ClassVar[tuple[bool, ...]] = (False, True)
     """In which networks it may be: of real numbers (False), of integers (True)."""
+    __call__: ClassVar[Callable[..., Tensor]]
+
+    def __init_subclass__(cls) -> None:
+        if "op" in vars(cls):
+            dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    @classmethod
+    @cache
+    def tensors(cls) -> Mapping[str, Role]:
+        """Return the fields that hold tensors."""
+        marks = {field.name: getattr(field.type, "__metadata__", ()) for field in fields(cls)}
+        return {
+            name: mark for name, found in marks.items() for mark in found if isinstance(mark, Role)
+        }
+
+    @classmethod
+    @cache
+    def settings(cls) -> Mapping[str, Any]:
+        """Return the other fields, with their types."""
+        return {field.name: field.type for field in fields(cls) if field.name not in cls.tensors()}
+
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the same operator with every tensor changed."""
+        given = {role: getattr(self, role) for role in self.tensors()}
+        return replace(self, **{r: change(each) for r, each in given.items() if each is not None})
+
+    def __repr__(self) -> str:
+        """Show the settings, and the shapes of the tensors."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return f"{type(self).__name__}({', '.join(f'{k}={_shown(v)}' for k, v in given.items())})"
 
     def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
         """Return what it gives for these inputs; raise :class:`GraphError` if it cannot read them.
@@ -174,6 +207,12 @@ class Operator(nn.Module):
             timesteps: of the network.
         """
         raise NotImplementedError
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
 
 
 def check_alike(inputs: Sequence[Value], *, levels: bool | None = None) -> Value:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import torch
@@ -36,33 +37,24 @@ class Pool(Operator):
     """
 
     op = "pool"
-    settings = {  # noqa: RUF012
-        "kind": PoolKind,
-        "kernel": PerAxis,
-        "stride": PerAxis,
-        "padding": PaddingPerAxis,
-        "has_time": bool,
-    }
     has_bound = False
+    kind: PoolKind
+    _: KW_ONLY
+    kernel: PerAxis
+    stride: PerAxis = ()
+    padding: PaddingPerAxis = ()
+    has_time: bool = True
 
-    def __init__(
-        self,
-        kind: PoolKind,
-        *,
-        kernel: tuple[int, ...],
-        stride: tuple[int, ...] | None = None,
-        padding: tuple[int, ...] | None = None,
-        has_time: bool = True,
-    ) -> None:
-        super().__init__()
-        if kind not in ("max", "sum"):
-            raise ParameterError(f'a pool takes the "max" or the "sum" of levels, got {kind!r}')
-        self.kind: PoolKind = kind
-        self.kernel, self.stride = kernel, stride or (1,) * len(kernel)
-        self.padding = padding or (0,) * len(kernel)
-        self.has_time = has_time
+    def __post_init__(self) -> None:
+        if self.kind not in ("max", "sum"):
+            raise ParameterError(
+                f'a pool takes the "max" or the "sum" of levels, got {self.kind!r}'
+            )
+        axes = len(self.kernel)
+        object.__setattr__(self, "stride", self.stride or (1,) * axes)
+        object.__setattr__(self, "padding", self.padding or (0,) * axes)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor) -> Tensor:
         """Pool every timestep; levels stay small integers, sums become int32."""
         folded = merge_time(inputs) if self.has_time else inputs
         is_real, is_byte = folded.is_floating_point(), folded.dtype in (torch.uint8, torch.int8)
@@ -109,7 +101,3 @@ class Pool(Operator):
             interval = interval.times(math.prod(self.kernel))
             interval = interval.with_zero() if any(self.padding) else interval
         return None, interval
-
-    def extra_repr(self) -> str:
-        """Show kind and window."""
-        return f"{self.kind} of {self.kernel}, stride={self.stride}, padding={self.padding}"

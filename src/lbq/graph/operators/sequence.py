@@ -19,14 +19,10 @@ class Repeat(Operator):
     """
 
     op = "repeat"
-    settings = {"timesteps": Annotated[int, Range(1)]}  # noqa: RUF012
     has_bound = False
+    timesteps: Annotated[int, Range(1)]
 
-    def __init__(self, timesteps: int) -> None:
-        super().__init__()
-        self.timesteps = timesteps
-
-    def forward(self, current: Tensor) -> Tensor:
+    def __call__(self, current: Tensor) -> Tensor:
         """Repeat, without a copy."""
         carries = active_carries()
         if carries is not None:
@@ -51,10 +47,6 @@ class Repeat(Operator):
         """Keep the interval."""
         return None, inputs[0]
 
-    def extra_repr(self) -> str:
-        """Show the number of timesteps."""
-        return f"timesteps={self.timesteps}"
-
 
 class Readout(Operator):
     """The output: currents averaged over time, or in integers their sum.
@@ -64,13 +56,9 @@ class Readout(Operator):
     """
 
     op = "readout"
-    settings = {"over_time": Literal["mean", "sum", "none"]}  # noqa: RUF012
+    over_time: Literal["mean", "sum", "none"]
 
-    def __init__(self, over_time: Literal["mean", "sum", "none"]) -> None:
-        super().__init__()
-        self.over_time = over_time
-
-    def forward(self, currents: Tensor) -> Tensor:
+    def __call__(self, currents: Tensor) -> Tensor:
         """Return ``[B, classes]``, or ``[T, B, classes]``."""
         if self.over_time == "mean":
             return currents.mean(0)
@@ -89,7 +77,3 @@ class Readout(Operator):
         """Multiply by the number of timesteps that are added."""
         outer = inputs[0].times(timesteps if self.over_time == "sum" else 1)
         return outer.with_zero(), outer
-
-    def extra_repr(self) -> str:
-        """Show the reduction over time."""
-        return f"over_time={self.over_time}"

@@ -1,6 +1,7 @@
 """Operators that turn levels into currents: convolutions, linear layers, shortcuts."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ from lbq.ranges import Range
 from lbq.time import merge_time, split_time
 
 MaxInput = Annotated[int, Range(1, 2**31 - 1)] | None
-BIAS = Role(integer=("I32",), is_optional=True)
+Bias = Annotated[Tensor | None, Role(integer=("I32",), is_optional=True)]
 EXACT_FLOAT32 = 2**24
 """Integers below this are exact in float32."""
 CONVOLUTIONS = {3: F.conv1d, 4: F.conv2d}
@@ -58,27 +59,17 @@ class Weighted(Operator):
         has_time: whether what enters has a time axis.
     """
 
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *,
-        max_input: int | None,
-        has_time: bool = True,
-    ) -> None:
-        super().__init__()
-        self.weight: Tensor
-        self.bias: Tensor | None
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
-        self.max_input, self.has_time = max_input, has_time
+    weight: Tensor
+    bias: Tensor | None
+    max_input: int | None
+    has_time: bool
 
     @property
     def is_integer(self) -> bool:
         """Whether it computes in integers."""
         return not self.weight.is_floating_point()
 
-    def forward(self, inputs: Tensor, multiply: Product | None = None) -> Tensor:
+    def __call__(self, inputs: Tensor, multiply: Product | None = None) -> Tensor:
         """Return the currents of all timesteps; ``multiply`` replaces the dense product."""
         folded = merge_time(inputs) if self.has_time else inputs
         currents = self.multiply(folded) if multiply is None else multiply(self, folded)
@@ -137,56 +128,26 @@ class Synapse(Weighted):
     """
 
     op = "synapse"
-    settings = {  # noqa: RUF012
-        "max_input": MaxInput,
-        "has_time": bool,
-        "stride": PerAxis,
-        "padding": PaddingPerAxis,
-        "dilation": PerAxis,
-        "groups": Positive,
-        "bits": Literal[4, 8, 16] | None,
-    }
-    tensors = {"weight": Role(integer=("I8", "I16")), "bias": BIAS}  # noqa: RUF012
+    weight: Annotated[Tensor, Role(integer=("I8", "I16"))]
+    bias: Bias = None
+    _: KW_ONLY
+    max_input: MaxInput
+    has_time: bool = True
+    stride: PerAxis = ()
+    padding: PaddingPerAxis = ()
+    dilation: PerAxis = ()
+    groups: Positive = 1
+    bits: Literal[4, 8, 16] | None = None
 
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *,
-        max_input: int | None,
-        has_time: bool = True,
-        stride: tuple[int, ...] | None = None,
-        padding: tuple[int, ...] | None = None,
-        dilation: tuple[int, ...] | None = None,
-        groups: int = 1,
-        bits: int | None = None,
-    ) -> None:
-        super().__init__(weight, bias, max_input=max_input, has_time=has_time)
-        axes = 2 if weight.dim() == 2 else weight.dim() - 2
-        self.stride, self.dilation = stride or (1,) * axes, dilation or (1,) * axes
-        self.padding = padding or (0,) * axes
-        self.groups, self.bits = groups, bits
+    def __post_init__(self) -> None:
+        axes = 2 if self.is_linear else self.weight.dim() - 2
+        for name, default in (("stride", 1), ("padding", 0), ("dilation", 1)):
+            object.__setattr__(self, name, getattr(self, name) or (default,) * axes)
 
     @property
     def is_linear(self) -> bool:
         """Whether this is a linear layer, which flattens its input."""
         return self.weight.dim() == 2
-
-    def with_numbers(
-        self, weight: Tensor, bias: Tensor | None, *, max_input: int | None, bits: int | None = None
-    ) -> "Synapse":
-        """Return the same synapse with other weights."""
-        return Synapse(
-            weight,
-            bias,
-            max_input=max_input,
-            has_time=self.has_time,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            bits=bits,
-        )
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply by the weights, without bias; exact in an integer network."""
@@ -238,20 +199,16 @@ class Synapse(Weighted):
         )
         return Value(shape=shape, has_time=value.has_time, max_level=None)
 
-    def extra_repr(self) -> str:
-        """Show shape and range."""
-        shape = "x".join(map(str, self.weight.shape))
-        return (
-            f"{shape} {str(self.weight.dtype).removeprefix('torch.')}, inputs to {self.max_input}"
-        )
-
 
 class Shortcut(Weighted):
     """An identity shortcut with one weight per channel, ``[C]`` or ``[1]``."""
 
     op = "shortcut"
-    settings = {"max_input": MaxInput, "has_time": bool}  # noqa: RUF012
-    tensors = {"weight": Role(integer=("I16",)), "bias": BIAS}  # noqa: RUF012
+    weight: Annotated[Tensor, Role(integer=("I16",))]
+    bias: Bias = None
+    _: KW_ONLY
+    max_input: MaxInput
+    has_time: bool = True
 
     def multiply(self, inputs: Tensor) -> Tensor:
         """Multiply every channel by its weight."""
