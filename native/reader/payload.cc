@@ -112,7 +112,7 @@ void check_bits(const Node& node) {
 
 void check_values(const Node& node) {
   if (node.weight.count > 0) check_bits(node);
-  if (node.kind == Kind::kIntegerNeuron) with_path(node, [&] { check_thresholds(node); });
+  if (const auto check = operator_of(node.kind).check) with_path(node, [&] { check(node); });
 }
 
 }  // namespace lbq

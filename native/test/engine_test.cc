@@ -87,6 +87,11 @@ struct Oracle {
           at[axis] -= length;
         }
       case Kind::kSlice: at[axis] = node.start + at[axis] * node.step; return see(0, at);
+      case Kind::kRoll: {
+        const int64_t length = node.to[static_cast<int>(axis)];
+        at[axis] = (node.start + node.step * at[axis] + length) % length;
+        return see(0, at);
+      }
       case Kind::kRearrange: {
         int64_t index = (at[0] * node.to.height + at[1]) * node.to.width + at[2], from = 0;
         int64_t digits[8] = {};

@@ -233,7 +233,7 @@ int32_t Case::merge(std::vector<int32_t> inputs) {
 int32_t Case::add_move(int32_t input) {
   const lbq::Shape shape = shape_of(input);
   const int axes = shape.rank - 1;
-  Node node = start(pick({Kind::kConcat, Kind::kSlice, Kind::kRearrange, Kind::kUpsample, Kind::kZeroPad}), input);
+  Node node = start(pick({Kind::kConcat, Kind::kSlice, Kind::kRoll, Kind::kRearrange, Kind::kUpsample, Kind::kZeroPad}), input);
   if (axes == 0 && (node.kind == Kind::kUpsample || node.kind == Kind::kZeroPad)) node.kind = Kind::kSlice;
   node.axis = between(0, axes);
   const int axis = static_cast<int>(node.axis);
@@ -242,6 +242,9 @@ int32_t Case::add_move(int32_t input) {
     for (int i = 1; i < copies; ++i) node.inputs.push_back(chance(2) ? input : add_slice(input, axis));
   } else if (node.kind == Kind::kSlice) {
     return add_slice(input, axis);
+  } else if (node.kind == Kind::kRoll) {
+    node.start = between(0, shape[axis] - 1);
+    node.step = pick({-1, 1});
   } else if (node.kind == Kind::kRearrange) {
     for (int i = 0; i < shape.rank; ++i) {  // split an axis in two where that is possible
       const int64_t part = shape[i] % 2 == 0 ? 2 : 1;
