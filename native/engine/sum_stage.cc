@@ -51,7 +51,7 @@ bool choose_dense(const ChunkContext& context, const PackedSynapse& synapse, dou
   if (synapse.dense.size() == 0 || context.choice == Choice::kEvents) return false;
   if (context.choice == Choice::kDense) return true;
   const bool has_time = context.plan.value(synapse.node_input).has_time;
-  const double ratio = events_over_dense(synapse, *context.kernels.costs, context.chunk.instants(has_time), density);
+  const double ratio = events_over_dense(*context.kernels.costs, synapse, context.chunk.instants(has_time), density);
   const bool was_dense = synapse.was_dense.load(std::memory_order_relaxed);
   const bool is_dense = ratio > (was_dense ? 1 - kHysteresis : 1 + kHysteresis);
   synapse.was_dense.store(is_dense, std::memory_order_relaxed);
