@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine.h"
-#include "network_builder.h"
+#include "fixed_network.h"
 #include "plan.h"
 
 namespace {
@@ -47,7 +47,7 @@ constexpr Layer kLayers[] = {
 constexpr int64_t kMostScalarProducts = 10000000;  // for the scalar kernels
 
 // Neurons whose levels equal the inputs 0..5, a synapse, neurons.
-struct OneLayer : NetworkBuilder {
+struct OneLayer : FixedNetwork {
   static constexpr int32_t kSynapse = 2, kNeuron = 3;
 
   explicit OneLayer(const Layer& layer) {
@@ -62,7 +62,7 @@ struct OneLayer : NetworkBuilder {
 
 std::vector<uint8_t> levels_of(const lbq::Network& network, double share) {
   std::vector<uint8_t> levels(kTimesteps * network.input.size());
-  for (uint8_t& level : levels) level = draw() % 1000 < 1000 * share ? static_cast<uint8_t>(1 + draw() % NetworkBuilder::kMaxLevel) : 0;
+  for (uint8_t& level : levels) level = draw() % 1000 < 1000 * share ? static_cast<uint8_t>(1 + draw() % FixedNetwork::kMaxLevel) : 0;
   return levels;
 }
 
