@@ -156,7 +156,7 @@ void execute_neuron(const PackedNeuron& packed, const ChunkContext& context, con
   uint8_t* levels = reinterpret_cast<uint8_t*>(context.space.of(stage.node));
   const auto [carries, first] = context.state;
   int32_t* carry = carries ? carries->carries[stage.node].data() + first * value.instant_size() : nullptr;
-  const auto fire = [&, carry = carry](const CurrentBlock& block, int64_t position, int64_t output) {
+  const auto fire = [&](const CurrentBlock& block, int64_t position, int64_t output) {
     const int64_t at = position * value.stride + output;
     context.kernels.fire(block, {packed.thresholds.data() + output,
                                  packed.reset_amount.data() + output,
