@@ -87,19 +87,18 @@ struct ExtraTerm {
 
 // A sum of synapses, other terms and a bias.
 struct Sum {
-  Sum() = default;
   Sum(const Shape& shape, bool has_time);
   // One number, one per channel, or one per value.
   void add_bias(const Integers& bias);
   // Intermediate 16-bit sums may wrap around as long as the result fits; biases are added in 32 bits.
   bool fits_int16() const { return low >= INT16_MIN && high <= INT16_MAX && !has_wide; }
 
-  bool has_time = true;
+  bool has_time;
   Shape shape;
-  int64_t stride = 0, outputs = 0;
+  int64_t stride, outputs;
   std::vector<std::unique_ptr<PackedSynapse>> synapses;
-  int64_t low = 0, high = 0;   // of the synapses
-  bool has_wide = false;       // whether one of them is wide
+  int64_t low = 0, high = 0;  // of the synapses
+  bool has_wide = false;      // whether one of them is wide
   std::vector<ExtraTerm> extras;
   std::vector<int32_t> bias;  // [stride], [height * width][stride], or empty
   bool bias_is_map = false;

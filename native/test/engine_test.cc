@@ -51,7 +51,7 @@ struct Oracle {
       }
     } else if (node.kind == Kind::kIntegerNeuron) {
       made = neuron(node, x);
-    } else if (node.kind == Kind::kReadout) {
+    } else if (node.is_output()) {
       if (!node.sums_over_time()) return x;
       made.assign(x.size() / c.network.timesteps, 0);
       for (size_t i = 0; i < x.size(); ++i) made[i % made.size()] = checked(made[i % made.size()] + x[i]);
@@ -133,7 +133,7 @@ struct Oracle {
   Longs answers() const {
     Longs all;
     for (size_t i = 0; i < values.size(); ++i)
-      if (c.network.nodes[i].kind == Kind::kReadout) all.insert(all.end(), values[i].begin(), values[i].end());
+      if (c.network.nodes[i].is_output()) all.insert(all.end(), values[i].begin(), values[i].end());
     return all;
   }
 
@@ -219,7 +219,7 @@ std::vector<int32_t> run_stream(const lbq::Engine& engine, const Case& c, size_t
     for (size_t i = 0; sums && i < size; ++i) whole[i] += piece[i];
     int64_t first = 0, given = 0;  // of an output, in whole and in piece
     for (const Node& node : c.network.nodes) {
-      if (sums || node.kind != Kind::kReadout) continue;
+      if (sums || !node.is_output()) continue;
       const int64_t count = c.batch * node.to.size();
       std::copy_n(piece.begin() + given, count, whole.begin() + first + t * count);
       first += count * c.network.timesteps, given += count;
