@@ -1,7 +1,8 @@
 // Fits the costs of engine/cost_model.cc to measured times of this machine:
 //   fit_cost_model [rounds [isa...]]
 // Layers of many shapes run by events, with 2 to 70 % of active levels, and by dense products. Non-negative least squares
-// on relative errors. "Regret" is how much longer the chosen kernel takes than the faster one.
+// on relative errors; the costs are printed as that file has them. "Regret" is how much longer the chosen kernel takes
+// than the faster one.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11,14 +12,24 @@
 #include <vector>
 
 #include "engine.h"
-#include "network_builder.h"
+#include "fixed_network.h"
 #include "plan.h"
 
 namespace {
 
-using lbq::kNumCosts;
-using lbq::Node;
 using lbq::KernelCosts;
+using lbq::Node;
+
+constexpr struct {
+  const char* name;
+  double KernelCosts::*cost;
+} kCosts[] = {{"list", &KernelCosts::list},       {"pixel", &KernelCosts::pixel},   {"search", &KernelCosts::search},
+              {"visit", &KernelCosts::visit},     {"sums", &KernelCosts::sums},     {"pair", &KernelCosts::pair},
+              {"product", &KernelCosts::product}, {"fetch", &KernelCosts::fetch},   {"gather", &KernelCosts::gather},
+              {"panel", &KernelCosts::panel},     {"quad", &KernelCosts::quad},     {"tile", &KernelCosts::tile},
+              {"stream", &KernelCosts::stream},   {"epilogue", &KernelCosts::epilogue}};
+constexpr int kNumCosts = std::size(kCosts);
+static_assert(sizeof(KernelCosts) == kNumCosts * sizeof(double), "every cost is fitted");
 
 constexpr int64_t kTimesteps = 2;
 constexpr int kInARow = 3;  // runs in a row, so that sums and lists are in the caches as in a network
@@ -36,7 +47,7 @@ constexpr Layer kLayers[] = {
 constexpr int64_t kMostScalarProducts = 10000000;  // for the scalar kernels
 
 // Neurons whose levels equal the inputs 0..5, a synapse, neurons.
-struct OneLayer : NetworkBuilder {
+struct OneLayer : FixedNetwork {
   static constexpr int32_t kSynapse = 2, kNeuron = 3;
 
   explicit OneLayer(const Layer& layer) {
@@ -51,7 +62,7 @@ struct OneLayer : NetworkBuilder {
 
 std::vector<uint8_t> levels_of(const lbq::Network& network, double share) {
   std::vector<uint8_t> levels(kTimesteps * network.input.size());
-  for (uint8_t& level : levels) level = draw() % 1000 < 1000 * share ? static_cast<uint8_t>(1 + draw() % NetworkBuilder::kMaxLevel) : 0;
+  for (uint8_t& level : levels) level = draw() % 1000 < 1000 * share ? static_cast<uint8_t>(1 + draw() % FixedNetwork::kMaxLevel) : 0;
   return levels;
 }
 
@@ -60,7 +71,7 @@ struct Sample {
   std::shared_ptr<lbq::Engine> engine;
   std::vector<uint8_t> levels;
   std::vector<int32_t> answers;
-  KernelCosts counts{};
+  double counts[kNumCosts] = {};  // how often each cost occurs
   double density = 0, nanoseconds = INFINITY;
   std::string name;
 
@@ -81,14 +92,13 @@ struct Sample {
 KernelCosts fit(const std::vector<Sample>& samples) {
   double square[kNumCosts][kNumCosts] = {}, right[kNumCosts] = {};
   for (const Sample& sample : samples) {
-    const double* counts = &sample.counts.list;
+    const double* counts = sample.counts;
     for (int i = 0; i < kNumCosts; ++i) {
       right[i] += counts[i] / sample.nanoseconds;
       for (int j = 0; j < kNumCosts; ++j) square[i][j] += counts[i] * counts[j] / (sample.nanoseconds * sample.nanoseconds);
     }
   }
-  KernelCosts costs{};
-  double* cost = &costs.list;
+  double cost[kNumCosts] = {};
   for (int turn = 0; turn < 200000; ++turn)
     for (int i = 0; i < kNumCosts; ++i) {
       if (square[i][i] == 0) continue;
@@ -96,6 +106,8 @@ KernelCosts fit(const std::vector<Sample>& samples) {
       for (int j = 0; j < kNumCosts; ++j) rest -= j == i ? 0 : square[i][j] * cost[j];
       cost[i] = std::max(0.0, rest / square[i][i]);
     }
+  KernelCosts costs;
+  for (int i = 0; i < kNumCosts; ++i) costs.*kCosts[i].cost = cost[i];
   return costs;
 }
 
@@ -130,9 +142,15 @@ void fit_isa(const lbq::EngineKernels& kernels, int rounds) {
   for (size_t i = 0; i < samples.size(); ++i) {
     Sample& sample = samples[i];
     const lbq::PackedSynapse& synapse = *packed[i / kPerLayer];
-    sample.counts = i % kPerLayer == 0 ? lbq::counts_of_dense(synapse, kTimesteps, kernels.costs->tile > 0)
-                                       : lbq::counts_of_events(synapse, kTimesteps, sample.density);
-    sample.counts.epilogue = static_cast<double>(kTimesteps * synapse.to.height * synapse.to.width * synapse.out_stride) / 32;
+    const double positions = static_cast<double>(kTimesteps * synapse.to.height * synapse.to.width);
+    for (int cost = 0; cost < kNumCosts; ++cost) {  // the time if nothing else costs anything
+      KernelCosts one;
+      one.*kCosts[cost].cost = 1;
+      sample.counts[cost] = i % kPerLayer == 0
+                                ? lbq::time_of_dense(one, synapse, kTimesteps, kernels.costs->tile > 0)
+                                : lbq::time_of_events(one, synapse, kTimesteps, sample.density);
+      sample.counts[cost] += one.epilogue * positions * static_cast<double>(synapse.out_stride) / 32;
+    }
   }
   const KernelCosts costs = fit(samples);
   double worst_fitted = 0, worst_now = 0;
@@ -140,19 +158,23 @@ void fit_isa(const lbq::EngineKernels& kernels, int rounds) {
     const Sample &sample = samples[i], &dense = samples[i - i % kPerLayer];
     const bool is_dense = i % kPerLayer == 0;
     const auto regret = [&](const KernelCosts& some) {
-      const double ratio = lbq::events_over_dense(*packed[i / kPerLayer], some, kTimesteps, sample.density);
+      const double ratio = lbq::events_over_dense(some, *packed[i / kPerLayer], kTimesteps, sample.density);
       const double taken = ratio > 1 ? dense.nanoseconds : sample.nanoseconds;
       return is_dense ? 0.0 : taken / std::min(dense.nanoseconds, sample.nanoseconds) - 1;
     };
+    double explained = 0;
+    for (int cost = 0; cost < kNumCosts; ++cost) explained += costs.*kCosts[cost].cost * sample.counts[cost];
     std::printf("%-44s %s %5.3f  %9.1f us, explained %5.2f, regret %4.2f, committed %4.2f\n", sample.name.c_str(),
                 is_dense ? "dense " : "events", sample.density, 1e-3 * sample.nanoseconds,
-                lbq::total(costs, sample.counts) / sample.nanoseconds, regret(costs), regret(*kernels.costs));
+                explained / sample.nanoseconds, regret(costs), regret(*kernels.costs));
     worst_fitted = std::max(worst_fitted, regret(costs));
     worst_now = std::max(worst_now, regret(*kernels.costs));
   }
-  std::printf("%s: worst regret %.2f, of the committed costs %.2f; {", kernels.isa, worst_fitted, worst_now);
-  for (int i = 0; i < kNumCosts; ++i) std::printf("%s%.3g", i ? ", " : "", (&costs.list)[i]);
-  std::printf("}\n");
+  std::printf("%s: worst regret %.2f, of the committed costs %.2f\nLBQ_COSTS(%s", kernels.isa, worst_fitted, worst_now,
+              kernels.isa);
+  for (const auto& [name, cost] : kCosts)
+    if (costs.*cost != 0) std::printf(", .%s = %.3g", name, costs.*cost);
+  std::printf(")\n");
 }
 
 }  // namespace

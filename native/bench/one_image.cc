@@ -3,11 +3,11 @@
 #include <cstdio>
 
 #include "engine.h"
-#include "network_builder.h"
+#include "fixed_network.h"
 
 namespace {
 
-lbq::Network& build(NetworkBuilder& builder) {
+lbq::Network& build(FixedNetwork& builder) {
   builder.network.timesteps = 2;
   builder.network.input = {3, 16, 16};
   const auto add_synapse = [&](int32_t input, int64_t outputs, int64_t kernel, int64_t stride, int64_t max_input = 5) {
@@ -34,7 +34,7 @@ extern "C" __attribute__((noinline)) void run_one_image(const lbq::Engine* engin
 }
 
 int main() {
-  NetworkBuilder builder;
+  FixedNetwork builder;
   const lbq::Network& network = build(builder);
   const lbq::Engine engine(network);
   std::vector<uint8_t> image(network.input.size());

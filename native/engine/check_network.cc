@@ -40,7 +40,7 @@ void check_node(Network& network, size_t index, std::vector<ValueInfo>& inputs) 
   check_tensors(node);
   require_rule(saturating_size(infer(node, inputs, network.timesteps).shape) <= kMaxValues, LBQ_RULE_SIZE,
                "it gives more than 2^24 values");
-  if (node.kind == Kind::kIntegerNeuron) check_thresholds(node);
+  if (op.check) op.check(node);
   const Bound& bound = node.bound;
   require_rule((bound.bits == 0 || bound.bits == 16 || bound.bits == 32) && bound.low <= bound.high, LBQ_RULE_VALUE,
                "a bound of %d bits", bound.bits);
@@ -62,7 +62,7 @@ struct Needs {
   double packed = 0, tables = 0;
 
   explicit Needs(const Node& node) {
-    if (node.kind != Kind::kSynapse) return;
+    if (node.weight.num_dims < 2) return;  // not of a synapse
     const double taps = static_cast<double>(node.weight.count / (node.to.channels * (node.from.channels / node.groups)));
     const Window window = window_of(node);
     packed = taps * static_cast<double>(channel_stride(node.to.channels)) *
@@ -105,7 +105,7 @@ bool fits_packed(const Network& network) {
   double packed = 0, tables = 0, values = padded(network.input);
   int64_t weights = 0, given = network.input.size();
   for (const Node& node : network.nodes) {
-    if (node.kind == Kind::kPool && is_huge(node.window)) return false;
+    if (is_huge(node.window)) return false;
     const Needs needs(node);
     packed += needs.packed;
     tables += needs.tables;

@@ -12,33 +12,28 @@ struct PackedSynapse;
 
 struct KernelCosts {
   // Events.
-  double list;     // searching 32 channels of a pixel for pairs
-  double pixel;    // listing and sorting a pixel and block of channels
-  double search;   // finding the output of a pixel with a list under a tap
-  double visit;    // a list multiplied by a tile
-  double sums;     // loading and storing 32 of its sums
-  double pair;     // an active pair and a row of a tile
-  double product;  // 32 outputs of that row
-  double fetch;    // a cache line of weights
+  double list = 0;     // searching 32 channels of a pixel for pairs
+  double pixel = 0;    // listing and sorting a pixel and block of channels
+  double search = 0;   // finding the output of a pixel with a list under a tap
+  double visit = 0;    // a list multiplied by a tile
+  double sums = 0;     // loading and storing 32 of its sums
+  double pair = 0;     // an active pair and a row of a tile
+  double product = 0;  // 32 outputs of that row
+  double fetch = 0;    // a cache line of weights
   // Dense.
-  double gather;   // a position and a tap: the address of the channels
-  double panel;    // a position and 32 outputs
-  double quad;     // that, for a tap and 4 channels
-  double tile;     // that, for a tap and 64 channels in AMX tiles; 0: no tiles
-  double stream;   // a cache line of weights
+  double gather = 0;   // a position and a tap: the address of the channels
+  double panel = 0;    // a position and 32 outputs
+  double quad = 0;     // that, for a tap and 4 channels
+  double tile = 0;     // that, for a tap and 64 channels in AMX tiles; 0: no tiles
+  double stream = 0;   // a cache line of weights
   // Neuron or store, a position and 32 outputs: the same for both kernels.
-  double epilogue;
+  double epilogue = 0;
 };
-constexpr int kNumCosts = sizeof(KernelCosts) / sizeof(double);
 
-// How often each cost occurs in one kernel.
-typedef KernelCosts KernelCounts;
-KernelCounts counts_of_events(const PackedSynapse& synapse, int64_t instants, double density);
-KernelCounts counts_of_dense(const PackedSynapse& synapse, int64_t instants, bool has_tiles);
+// Predicted times without the epilogue; `density` is the share of active pairs.
+double time_of_events(const KernelCosts& costs, const PackedSynapse& synapse, int64_t instants, double density);
+double time_of_dense(const KernelCosts& costs, const PackedSynapse& synapse, int64_t instants, bool has_tiles);
 
-double total(const KernelCosts& costs, const KernelCounts& counts);
-
-// Predicted time by events over predicted time by dense products; `density` is the share of active pairs.
-double events_over_dense(const PackedSynapse& synapse, const KernelCosts& costs, int64_t instants, double density);
+double events_over_dense(const KernelCosts& costs, const PackedSynapse& synapse, int64_t instants, double density);
 
 }  // namespace lbq

@@ -132,6 +132,7 @@ struct Node {
   bool fills_zeros = false;
   PerAxis before, after;  // zero_pad
 
+  bool is_output() const { return kind == Kind::kReadout; }
   bool sums_over_time() const { return over_time == OverTime::kSum; }
 };
 
@@ -162,13 +163,14 @@ struct Network {
     if (node == kInput) return {input, takes_frames, 255};
     return {nodes[node].to, nodes[node].has_time, nodes[node].largest};
   }
-  // Values of all outputs, of one sample at one instant.
-  int64_t output_size() const {
+  // Values of the outputs among the first nodes, or of all, of one sample at one instant.
+  int64_t output_size(size_t num_nodes) const {
     int64_t size = 0;
-    for (const Node& node : nodes)
-      if (node.kind == Kind::kReadout) size += node.to.size();
+    for (size_t i = 0; i < num_nodes; ++i)
+      if (nodes[i].is_output()) size += nodes[i].to.size();
     return size;
   }
+  int64_t output_size() const { return output_size(nodes.size()); }
 };
 
 }  // namespace lbq

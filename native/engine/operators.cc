@@ -133,12 +133,12 @@ void check_outputs(const Network& network) {
       if (input != kInput) is_read[input] = true;
   for (size_t i = 0; i < network.nodes.size(); ++i) {
     const Node& node = network.nodes[i];
-    const bool is_output = node.kind == Kind::kReadout;
+    const bool is_output = node.is_output();
     require_rule(is_read[i] != is_output, LBQ_RULE_UNREAD, "%s reads %.100s, a %s", is_output ? "a node" : "no node",
                  node.path.c_str(), operator_of(node.kind).name);
   }
   for (const Node& node : network.nodes) {
-    if (node.kind != Kind::kReadout) continue;
+    if (!node.is_output()) continue;
     require_rule(node.has_time || node.sums_over_time(), LBQ_RULE_SIGNAL,
                  "%.100s takes the mean over time, or reads one instant", node.path.c_str());
     require_rule(node.over_time == network.nodes.back().over_time, LBQ_RULE_SIGNAL,

@@ -1,5 +1,5 @@
-// The operators of an integer network: one table with their names, settings, tensors, shape rules, bound rules and
-// exact kernels. Reader, proof, interpreter and engine read it; src/lbq/graph/operators has the same rules.
+// The operators of an integer network: one table with their names, settings, tensors, shape rules, bound rules, exact
+// kernels and plans. Reader, proof, interpreter and engine read it; src/lbq/graph/operators has the same rules.
 #pragma once
 
 #include <string_view>
@@ -103,21 +103,37 @@ struct Role {
 
 constexpr int kMaxSettings = 8, kMaxRoles = 2;
 
+class Planner;
+struct Stage;
+void plan_exact(Planner& planner, Stage& stage);  // exact_stage.cc
+
 struct Operator {
   const char* name;  // in a bundle
-  int64_t least_inputs, most_inputs;
-  bool has_bound;  // whether it computes integers; otherwise it moves, selects or pools those of others
+  int64_t least_inputs = 1, most_inputs = 1;
+  bool has_bound = false;  // whether it computes integers; otherwise it moves, selects or pools those of others
   // The output; fills in what follows from the inputs, none larger than kMaxValues, and the shapes of the tensors.
   // Throws GraphError.
   ValueInfo (*infer)(Node& node, const std::vector<ValueInfo>& inputs, int64_t timesteps);
   // The hull of all integers that it computes, partial sums included, and the intervals of its output.
   Interval (*bound)(const Node& node, const std::vector<Entering>& inputs, int64_t timesteps, Intervals& gives);
-  // The output of one sample at one instant; null for a neuron, which also has a carry.
-  void (*run)(const Node& node, const std::vector<Operand>& inputs, int64_t* output);
-  Setting settings[kMaxSettings];  // the first without a name ends them
-  Role roles[kMaxRoles];
   // How many intervals its bound rule visits; null: one per input and channel.
   int64_t (*visits)(const Node& node, int64_t timesteps) = nullptr;
+  // The output of one sample at one instant.
+  void (*run)(const Node& node, const std::vector<Operand>& inputs, int64_t* output) = nullptr;
+  // That of a neuron, instead of `run`: it updates its carry.
+  void (*step)(const Node& node, const int64_t* currents, int64_t* carry, int64_t* levels) = nullptr;
+  // Throws GraphError unless the values of its tensors are valid; null: any are.
+  void (*check)(const Node& node) = nullptr;
+
+  // In the engine (plan.h): as a stage of its own,
+  void (*plan)(Planner& planner, Stage& stage) = plan_exact;
+  // or as a term of the sum of a stage: adds it, or returns false if only its own stage can compute it.
+  bool (*add)(Planner& planner, Stage& stage, int32_t node) = nullptr;
+  bool is_view = false;  // what reads it reads its input
+  bool is_move = false;  // its values are those of its only input in another order, some of them, or zeros
+
+  Setting settings[kMaxSettings] = {};  // the first without a name ends them
+  Role roles[kMaxRoles] = {};
 };
 
 const Operator& operator_of(Kind kind);
@@ -129,11 +145,5 @@ ValueInfo infer(Node& node, const std::vector<ValueInfo>& inputs, int64_t timest
 
 // Throw GraphError unless all nodes but the readouts are read, the last node is a readout, and all treat time alike.
 void check_outputs(const Network& network);
-
-// Thresholds are positive and do not fall, and resets remove something. Throws GraphError.
-void check_thresholds(const Node& neuron);
-
-// One timestep of a neuron, exactly: updates its carries.
-void run_neuron(const Node& node, const int64_t* currents, int64_t* carry, int64_t* levels);
 
 }  // namespace lbq

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <new>
 #include <vector>
@@ -73,7 +74,10 @@ struct Value {
   bool are_levels = false;  // bytes; otherwise int32
   bool has_time = true;
   Shape shape;
-  int64_t stride = 0, last_use = 0;
+  int64_t stride = 0;
+  size_t last_use = 0;  // the last stage that reads it
+  int64_t instant_size() const { return shape.height * shape.width * stride; }
+  int64_t bytes() const { return are_levels ? 1 : 4; }  // of a number
 };
 
 struct ExtraTerm {
@@ -83,57 +87,75 @@ struct ExtraTerm {
 
 // A sum of synapses, other terms and a bias.
 struct Sum {
-  bool has_time = true, fits_int16 = false;
+  Sum(const Shape& shape, bool has_time);
+  // One number, one per channel, or one per value.
+  void add_bias(const Integers& bias);
+  // Intermediate 16-bit sums may wrap around as long as the result fits; biases are added in 32 bits.
+  bool fits_int16() const { return low >= INT16_MIN && high <= INT16_MAX && !has_wide; }
+
+  bool has_time;
   Shape shape;
-  int64_t stride = 0, outputs = 0;
+  int64_t stride, outputs;
   std::vector<std::unique_ptr<PackedSynapse>> synapses;
+  int64_t low = 0, high = 0;  // of the synapses
+  bool has_wide = false;      // whether one of them is wide
   std::vector<ExtraTerm> extras;
   std::vector<int32_t> bias;  // [stride], [height * width][stride], or empty
   bool bias_is_map = false;
 };
 
-struct PackedNeuron {
-  std::vector<int32_t> thresholds, reset_amount;  // [N][stride], [stride]
-};
+struct ChunkContext;
+struct StageRecord;
 
-// The values of a node behind moves: which value lies where.
-struct MovedValue {
-  MovedValue(const Network& network, const struct Plan& plan, int32_t node);
-  int32_t value;               // the node whose values are read
-  std::vector<int32_t> table;  // places in the memory of one instant; -1: zero
-};
-
-// A product of matrices of levels, level_product.h.
-struct LevelProduct {
-  // `written`: the node whose value is stored, the product itself or a rearrangement of it.
-  LevelProduct(const Network& network, const struct Plan& plan, const EngineKernels& kernels, int32_t product,
-               int32_t written);
-  MovedValue left, right;  // [groups][rows][terms]; packed in tiles, [groups][blocks][pairs][outputs][2]
-  int64_t groups, rows, columns, terms;
-  int64_t pairs, outputs, blocks, tile_pairs;
-  std::vector<int32_t> right_rows;  // [groups][terms]: where rows of the right operand lie, if all lie side by side
-  bool has_right_rows;
-  std::vector<int32_t> places, place_rows;  // of every product in the memory of one instant; of whole rows, or -1
-};
-
+// Computes the values of a node, or the outputs of the network.
 struct Stage {
-  enum class Op : uint8_t { kFire, kStore, kPlain, kProduct, kPool, kReadout } op;
   int32_t node;
-  int64_t first_answer;  // kReadout: values of earlier outputs, of one sample at one instant
-  Sum sum;              // kFire, kStore
-  PackedNeuron neuron;  // kFire
-  std::unique_ptr<LevelProduct> product;  // kProduct
+  std::vector<int32_t> reads;  // the nodes whose values it reads
+  Sum sum;                     // of terms, if any
+  std::function<void(const ChunkContext& context, const Stage& stage, StageRecord& record)> execute;  // stage.h
 };
 
 struct Plan {
   Plan(const Network& network, const EngineKernels& kernels);
   std::vector<Value> values;  // of every node; the last one is the input's
-  std::vector<int32_t> product_of;  // per node: the fast product whose values it stores, or kInput
   std::vector<Stage> stages;
   const Value& value(int32_t node) const { return node == kInput ? values.back() : values[node]; }
+  Value& value(int32_t node) { return node == kInput ? values.back() : values[node]; }
 };
 
-// The node that computes these values: repeats are views of their input.
+// The node that computes these values: views are those of their input.
 int32_t origin_of(const Network& network, int32_t node);
+
+// Makes a plan from the last node to the first, so that only what a later stage reads is stored.
+class Planner {
+ public:
+  Planner(const Network& network, const EngineKernels& kernels, Plan& plan);
+  void add_stages();
+
+  const Node& at(int32_t node) const { return network.nodes[node]; }
+  // Let a stage read the values of a node; returns the node that computes them.
+  int32_t read(Stage& stage, int32_t node);
+  // Add the currents of a node to the sum of a stage: as a term, or the values that another stage stores.
+  void add_term(Stage& stage, int32_t node);
+  // The product of matrices whose values are stored for this node: its own, or those of the product that it alone reads
+  // and rearranges; kInput if there is none.
+  int32_t product_of(int32_t node) const;
+
+  const Network& network;
+  const EngineKernels& kernels;
+  const Plan& plan;
+
+ private:
+  void describe_values(std::vector<Value>& values) const;
+  void add_stage(int32_t node);
+
+  std::vector<Stage>& stages_;
+  std::vector<int32_t> num_readers_;
+  std::vector<bool> is_read_;  // by a stage
+};
+
+// operators/level_products.cc: whether a product has a kernel for its levels, and the plan of a stage that stores it.
+bool has_fast_product(const Network& network, int32_t node);
+void plan_product(Planner& planner, Stage& stage, int32_t product);
 
 }  // namespace lbq

@@ -1,7 +1,8 @@
-#include "sum_stage.h"
-
+// Sums of synapses and other terms: by events or by dense products.
 #include <algorithm>
 #include <cstring>
+
+#include "stage.h"
 
 namespace lbq {
 namespace {
@@ -46,11 +47,11 @@ int64_t bytes_of_sums(const Sum& sum, const std::vector<bool>& is_dense) {
 }
 
 // Whether dense products are predicted to be faster. Hysteresis keeps layers near break-even from switching back and forth.
-bool choose_dense(const SumContext& context, const PackedSynapse& synapse, double density) {
+bool choose_dense(const ChunkContext& context, const PackedSynapse& synapse, double density) {
   if (synapse.dense.size() == 0 || context.choice == Choice::kEvents) return false;
   if (context.choice == Choice::kDense) return true;
   const bool has_time = context.plan.value(synapse.node_input).has_time;
-  const double ratio = events_over_dense(synapse, *context.kernels.costs, context.chunk.instants(has_time), density);
+  const double ratio = events_over_dense(*context.kernels.costs, synapse, context.chunk.instants(has_time), density);
   const bool was_dense = synapse.was_dense.load(std::memory_order_relaxed);
   const bool is_dense = ratio > (was_dense ? 1 - kHysteresis : 1 + kHysteresis);
   synapse.was_dense.store(is_dense, std::memory_order_relaxed);
@@ -58,7 +59,7 @@ bool choose_dense(const SumContext& context, const PackedSynapse& synapse, doubl
 }
 
 // The share of active pairs, judged by some of the rows.
-double pair_density(const SumContext& context, const PackedSynapse& synapse) {
+double pair_density(const ChunkContext& context, const PackedSynapse& synapse) {
   const Value& value = context.plan.value(synapse.node_input);
   const int64_t rows = context.chunk.instants(value.has_time) * value.shape.height;
   const int64_t row_bytes = value.shape.width * value.stride;
@@ -87,7 +88,7 @@ bool meets(const PackedSynapse& synapse, const Region& region, int64_t row) {
 }
 
 // Sort the pixels with a list that contribute to the region by the length of their lists.
-void sort_pixels(const SumContext& context, const PackedSynapse& synapse, const PairLists& lists, const Region& region,
+void sort_pixels(const ChunkContext& context, const PackedSynapse& synapse, const PairLists& lists, const Region& region,
                  int64_t block, ThreadScratch& scratch) {
   const int64_t height = synapse.from.height, width = synapse.from.width;
   scratch.candidates.clear();
@@ -138,7 +139,7 @@ void find_visits(const PackedSynapse& synapse, const Region& region, int64_t tap
   scratch.visits.resize(visit - scratch.visits.data());
 }
 
-void list_all_pairs(const SumContext& context, const PackedSynapse& synapse, PairLists& lists) {
+void list_all_pairs(const ChunkContext& context, const PackedSynapse& synapse, PairLists& lists) {
   const Value& value = context.plan.value(synapse.node_input);
   const uint8_t* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
   const int64_t height = value.shape.height, width = value.shape.width, pixels = height * width;
@@ -171,7 +172,7 @@ void list_all_pairs(const SumContext& context, const PackedSynapse& synapse, Pai
   });
 }
 
-void add_pairs(const SumContext& context, const PackedSynapse& synapse, const PairLists& lists, const Region& region,
+void add_pairs(const ChunkContext& context, const PackedSynapse& synapse, const PairLists& lists, const Region& region,
                ThreadScratch& scratch) {
   const int64_t block_bytes = region.instants * region.positions * synapse.outputs * (region.are_int16 ? 2 : 4);
   const PairMode mode = synapse.is_wide     ? PairMode::kWide
@@ -228,7 +229,7 @@ void copy_padded(const PackedSynapse& synapse, const Value& value, const uint8_t
   }
 }
 
-Seen find_seen(const SumContext& context, const PackedSynapse& synapse, const Region& region, ThreadScratch& scratch) {
+Seen find_seen(const ChunkContext& context, const PackedSynapse& synapse, const Region& region, ThreadScratch& scratch) {
   const Window& window = synapse.window;
   const Value& value = context.plan.value(synapse.node_input);
   const auto* levels = reinterpret_cast<const uint8_t*>(context.space.of(synapse.node_input));
@@ -260,7 +261,7 @@ Seen find_seen(const SumContext& context, const PackedSynapse& synapse, const Re
   return seen;
 }
 
-void add_dense(const SumContext& context, const PackedSynapse& synapse, const Region& region, bool overwrites,
+void add_dense(const ChunkContext& context, const PackedSynapse& synapse, const Region& region, bool overwrites,
                ThreadScratch& scratch) {
   const Seen seen = find_seen(context, synapse, region, scratch);
   const int64_t count = region.instants * region.positions;
@@ -286,7 +287,7 @@ void add_dense(const SumContext& context, const PackedSynapse& synapse, const Re
   context.kernels.dense_block(block);
 }
 
-void add_depthwise(const SumContext& context, const PackedSynapse& synapse, const Region& region, ThreadScratch& scratch) {
+void add_depthwise(const ChunkContext& context, const PackedSynapse& synapse, const Region& region, ThreadScratch& scratch) {
   const Seen seen = find_seen(context, synapse, region, scratch);
   const int64_t rows = region.last_row - region.first_row, first = region.first_block * synapse.outputs;
   int32_t* sums = scratch.sums.as<int32_t>();
@@ -302,7 +303,9 @@ void add_depthwise(const SumContext& context, const PackedSynapse& synapse, cons
 }
 
 // Call the epilogue for every block and image of a region.
-void run_epilogue(const SumContext& context, const Sum& sum, const Region& region, ThreadScratch& scratch, const Epilogue& use) {
+void run_epilogue(const ChunkContext& context, const Stage& stage, const Region& region, ThreadScratch& scratch,
+                  const Epilogue& use) {
+  const Sum& sum = stage.sum;
   const int64_t pixels = sum.shape.height * sum.shape.width, width = region.are_int16 ? 2 : 4;
   const int64_t instant_bytes = region.positions * sum.outputs * width;
   std::vector<Extra> extras(sum.extras.size());
@@ -321,7 +324,7 @@ void run_epilogue(const SumContext& context, const Sum& sum, const Region& regio
                      value.has_time ? context.chunk.batch * pixels * value.stride : 0, value.stride};
       }
       CurrentBlock currents{};
-      currents.timesteps = context.chunk.timesteps;
+      currents.timesteps = context.plan.value(stage.node).has_time ? context.chunk.timesteps : 1;
       currents.positions = count;
       currents.outputs = sum.outputs;
       currents.used = std::min(sum.outputs, sum.shape.channels - output);
@@ -341,17 +344,18 @@ void run_epilogue(const SumContext& context, const Sum& sum, const Region& regio
 
 }  // namespace
 
-void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, StageRecord* record) {
+void run_sum(const ChunkContext& context, const Stage& stage, const Epilogue& use, StageRecord& record) {
+  const Sum& sum = stage.sum;
   const size_t num_synapses = sum.synapses.size();
   Workspace& space = context.space;
   if (space.lists.size() < num_synapses) space.lists.resize(num_synapses);
   std::vector<bool> is_dense(num_synapses);
-  bool are_int16 = sum.fits_int16;
+  bool are_int16 = sum.fits_int16();
   for (size_t i = 0; i < num_synapses; ++i) {
     const double density = pair_density(context, *sum.synapses[i]);
     is_dense[i] = choose_dense(context, *sum.synapses[i], density);
     are_int16 = are_int16 && !is_dense[i];
-    if (record && i == 0) record->pair_density = density, record->is_dense = is_dense[i];
+    if (i == 0) record.pair_density = density, record.is_dense = is_dense[i];
   }
   for (size_t i = 0; i < num_synapses; ++i)
     if (!is_dense[i] && sum.synapses[i]->depthwise.empty()) list_all_pairs(context, *sum.synapses[i], space.lists[i]);
@@ -390,8 +394,18 @@ void run_sum(const SumContext& context, const Sum& sum, const Epilogue& use, Sta
         add_pairs(context, *sum.synapses[i], space.lists[i], region, scratch);
       }
     }
-    run_epilogue(context, sum, region, scratch, use);
+    run_epilogue(context, stage, region, scratch, use);
   });
+}
+
+void store_sum(const ChunkContext& context, const Stage& stage, StageRecord& record) {
+  const Value& value = context.plan.value(stage.node);
+  int32_t* to = reinterpret_cast<int32_t*>(context.space.of(stage.node));
+  const int64_t time_stride = context.chunk.batch * value.instant_size();
+  const auto store = [&](const CurrentBlock& block, int64_t position, int64_t output) {
+    context.kernels.store(block, to + position * value.stride + output, time_stride, value.stride);
+  };
+  run_sum(context, stage, store, record);
 }
 
 }  // namespace lbq

@@ -69,7 +69,7 @@ void compare_outputs(const lbq::Network& network, int64_t t, int64_t batch, cons
   auto now = step.begin();
   auto all = whole.begin();
   for (const lbq::Node& node : network.nodes) {
-    if (node.kind != lbq::Kind::kReadout) continue;
+    if (!node.is_output()) continue;
     const int64_t size = batch * node.to.size();
     if ((!gives_sum || t + 1 == network.timesteps) && !std::equal(now, now + size, all + (gives_sum ? 0 : t * size)))
       fail("streaming gives other integers");

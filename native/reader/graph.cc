@@ -1,7 +1,5 @@
-#include <algorithm>
 #include <cinttypes>
 #include <unordered_map>
-#include <utility>
 
 #include "manifest.h"
 #include "rules.h"
@@ -24,29 +22,6 @@ void find_inputs(Manifest& manifest) {
       node.inputs.push_back(found->second);
     }
     known.emplace(node.path, static_cast<int32_t>(i));
-  }
-}
-
-// Throw if a node's path is the folder of an earlier one, or the tensor of another.
-void check_free(const std::vector<Node>& nodes) {
-  using Place = std::pair<std::string_view, size_t>;
-  std::vector<Place> places;
-  places.reserve(nodes.size());
-  for (size_t i = 0; i < nodes.size(); ++i) places.emplace_back(nodes[i].path, i);
-  std::sort(places.begin(), places.end());
-  std::string folder;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const Node& node = nodes[i];
-    folder.assign(node.path).append(".");
-    auto inside = std::lower_bound(places.begin(), places.end(), Place(folder, 0));
-    for (; inside != places.end() && inside->first.substr(0, folder.size()) == folder; ++inside) {
-      require(inside->second > i, LBQ_RULE_NAME, "%s is taken, other nodes lie in it", node.path.c_str());
-      std::string_view part = inside->first.substr(folder.size());
-      part = part.substr(0, part.find('.'));
-      for (const Role& role : operator_of(node.kind).roles)
-        require(role.name == nullptr || part != role.name, LBQ_RULE_NAME, "%s in %s is taken by a tensor", role.name,
-                node.path.c_str());
-    }
   }
 }
 
@@ -73,7 +48,6 @@ void check_types(const Network& network) {
 void check_graph(Manifest& manifest) {
   Network& network = manifest.network;
   find_inputs(manifest);
-  check_free(network.nodes);
   require(network.input.rank <= 3, LBQ_RULE_SHAPE, "input_shape has %d dimensions", network.input.rank);
   std::vector<ValueInfo> inputs;
   for (Node& node : network.nodes) {

@@ -29,11 +29,12 @@ class Instant {
   void advance(bool is_new_image, State& state, int64_t sample) {
     for (size_t i = 0; i < values_.size(); ++i) {
       const Node& node = network_.nodes[i];
-      if (!node.has_time && !is_new_image && node.kind != Kind::kReadout) continue;
-      if (node.kind == Kind::kIntegerNeuron) {
-        run_neuron(node, operands_[i][0].data, state.carries[i].data() + sample * node.to.size(), values_[i].data());
+      if (!node.has_time && !is_new_image && !node.is_output()) continue;
+      const Operator& op = operator_of(node.kind);
+      if (op.step) {
+        op.step(node, operands_[i][0].data, state.carries[i].data() + sample * node.to.size(), values_[i].data());
       } else {
-        operator_of(node.kind).run(node, operands_[i], values_[i].data());
+        op.run(node, operands_[i], values_[i].data());
       }
     }
   }
@@ -49,7 +50,7 @@ class Instant {
 void write_outputs(const Network& network, const Instant& instant, int64_t rows, int64_t row, bool adds,
                    int64_t* logits) {
   for (size_t i = 0; i < network.nodes.size(); ++i) {
-    if (network.nodes[i].kind != Kind::kReadout) continue;
+    if (!network.nodes[i].is_output()) continue;
     const Values& given = instant.value(static_cast<int32_t>(i));
     const int64_t size = static_cast<int64_t>(given.size());
     for (int64_t k = 0; k < size; ++k) logits[row * size + k] = given[k] + (adds ? logits[row * size + k] : 0);
@@ -91,7 +92,7 @@ void run_timestep(const Network& network, const uint8_t* inputs, int64_t batch, 
 State::State(const Network& network, int64_t batch) : sums(batch * network.output_size()) {
   carries.reserve(network.nodes.size());
   for (const Node& node : network.nodes)
-    carries.emplace_back(node.kind == Kind::kIntegerNeuron ? batch * node.to.size() : 0);
+    carries.emplace_back(operator_of(node.kind).step ? batch * node.to.size() : 0);
 }
 
 void State::reset() {

@@ -2,11 +2,8 @@
 
 #include <cinttypes>
 
-
 namespace lbq {
 namespace {
-
-constexpr int64_t kFarthest = int64_t{1} << 62;  // offset
 
 void check_name(std::string_view path) {
   require(!path.empty() && path.size() <= static_cast<size_t>(kMaxName) && is_utf8(path), LBQ_RULE_NAME,
@@ -64,7 +61,7 @@ Region read_region(Value value, const Role& role, Node& node) {
   Region region;
   region.type = read_type(type, path);
   region.num_dims = read_shape(shape, region.shape, {"the shape of a tensor", path});
-  region.offset = read_int(offset, 0, kFarthest, {"the offset of a tensor", path});
+  region.offset = read_int(offset, 0, kMaxOffset, {"the offset of a tensor", path});
   const bool is_integer = region.type <= Type::kI32;
   require(is_integer && (num_bytes(region.type) & role.widths) != 0, LBQ_RULE_DTYPE,
           "%s of %s has a type that no such tensor has", role.name, node.path.c_str());

@@ -124,14 +124,14 @@ void lbq_model_get_info(const lbq_model* model, lbq_model_info* info) {
   info->num_values = network.input.size();
   for (const lbq::Node& node : network.nodes) {
     info->num_values += node.to.size();
-    info->num_outputs += node.kind == lbq::Kind::kReadout;
+    info->num_outputs += node.is_output();
   }
   lbq::to_hex(model->model.bundle.digest, info->digest);
 }
 
 int64_t lbq_model_output_size(const lbq_model* model, int64_t output) {
   for (const lbq::Node& node : model->model.network.nodes)
-    if (node.kind == lbq::Kind::kReadout && output-- == 0) return node.to.size();
+    if (node.is_output() && output-- == 0) return node.to.size();
   return 0;
 }
 

@@ -8,7 +8,6 @@ namespace lbq {
 namespace {
 
 constexpr size_t kLength = 8;
-constexpr int64_t kFarthest = int64_t{1} << 62;
 
 struct Named {
   std::string_view name;
@@ -24,7 +23,7 @@ Named read_tensor(std::string_view name, Value value, int64_t start) {
   region.type = read_type(type, name);
   region.num_dims = read_shape(shape, region.shape, {"the shape", name});
   int64_t ends[2];
-  read_pair(offsets, 0, kFarthest, ends, {"data_offsets", name});
+  read_pair(offsets, 0, kMaxOffset, ends, {"data_offsets", name});
   region.offset = start + ends[0];
   require(ends[1] - ends[0] == region.num_bytes(), LBQ_RULE_CONTIGUOUS,
           "tensor %.*s has %" PRId64 " bytes, its shape more or less", shown(name), name.data(),
@@ -112,7 +111,7 @@ void check_bits(const Node& node) {
 
 void check_values(const Node& node) {
   if (node.weight.count > 0) check_bits(node);
-  if (node.kind == Kind::kIntegerNeuron) with_path(node, [&] { check_thresholds(node); });
+  if (const auto check = operator_of(node.kind).check) with_path(node, [&] { check(node); });
 }
 
 }  // namespace lbq

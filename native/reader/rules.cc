@@ -2,6 +2,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <iterator>
 
 #include "json.h"
 
@@ -43,46 +44,14 @@ void require(bool holds, lbq_model_status rule, const char* format, ...) {
 }  // namespace lbq
 
 extern "C" const char* lbq_model_status_name(lbq_model_status status) {
-  switch (status) {
-    case LBQ_MODEL_OK: return "ok";
-    case LBQ_MODEL_BAD_ARGUMENT: return "bad-argument";
-    case LBQ_MODEL_NO_MEMORY: return "no-memory";
-    case LBQ_MODEL_READ_FAILED: return "read-failed";
-    case LBQ_MODEL_REAL_NUMBERS: return "real-numbers";
-    case LBQ_MODEL_BOUND: return "bound";
-    case LBQ_MODEL_SEQUENCE_OVER: return "sequence-over";
-    case LBQ_MODEL_FAILED: return "failed";
-    case LBQ_RULE_FILE: return "file";
-    case LBQ_RULE_MAGIC: return "magic";
-    case LBQ_RULE_VERSION: return "version";
-    case LBQ_RULE_RESERVED: return "reserved";
-    case LBQ_RULE_LENGTH: return "length";
-    case LBQ_RULE_DIGEST: return "digest";
-    case LBQ_RULE_KNOWN_DIGEST: return "known-digest";
-    case LBQ_RULE_MANIFEST_SIZE: return "manifest-size";
-    case LBQ_RULE_TABLE_SIZE: return "table-size";
-    case LBQ_RULE_JSON: return "json";
-    case LBQ_RULE_KEYS: return "keys";
-    case LBQ_RULE_VALUE: return "value";
-    case LBQ_RULE_COUNT: return "count";
-    case LBQ_RULE_NAME: return "name";
-    case LBQ_RULE_KIND: return "kind";
-    case LBQ_RULE_ORDER: return "order";
-    case LBQ_RULE_UNREAD: return "unread";
-    case LBQ_RULE_TIMESTEPS: return "timesteps";
-    case LBQ_RULE_MAX_LEVEL: return "max-level";
-    case LBQ_RULE_CONTIGUOUS: return "contiguous";
-    case LBQ_RULE_TENSORS: return "tensors";
-    case LBQ_RULE_DTYPE: return "dtype";
-    case LBQ_RULE_SHAPE: return "shape";
-    case LBQ_RULE_SIZE: return "size";
-    case LBQ_RULE_SIGNAL: return "signal";
-    case LBQ_RULE_MAX_INPUT: return "max-input";
-    case LBQ_RULE_FINITE: return "finite";
-    case LBQ_RULE_BITS: return "bits";
-    case LBQ_RULE_THRESHOLDS: return "thresholds";
-    case LBQ_RULE_DECAY: return "decay";
-    case LBQ_RULE_RESET: return "reset";
-  }
-  return nullptr;
+  static const char* const kStatuses[] = {
+      "ok", "bad-argument", "no-memory", "read-failed", "real-numbers", "bound", "sequence-over", "failed"};
+  static const char* const kRules[] = {
+      "file", "magic", "version", "reserved", "length", "digest", "known-digest", "manifest-size", "table-size",
+      "json", "keys", "value", "count", "name", "kind", "order", "unread", "timesteps", "max-level", "contiguous",
+      "tensors", "dtype", "shape", "size", "signal", "max-input", "finite", "bits", "thresholds", "decay", "reset"};
+  static_assert(std::size(kStatuses) == LBQ_MODEL_FAILED + 1 && std::size(kRules) == LBQ_RULE_RESET - LBQ_RULE_FILE + 1);
+  const size_t number = status, rule = number - LBQ_RULE_FILE;
+  if (number < std::size(kStatuses)) return kStatuses[number];
+  return rule < std::size(kRules) ? kRules[rule] : nullptr;
 }

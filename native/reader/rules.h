@@ -12,6 +12,7 @@ constexpr int64_t kMaxManifest = 1 << 20;  // bytes of the manifest, and of the 
 constexpr int64_t kMaxNodes = 4096;
 constexpr int64_t kMaxTensors = 4 * kMaxNodes;
 constexpr int64_t kMaxName = 256;  // bytes
+constexpr int64_t kMaxOffset = int64_t{1} << 62;
 constexpr int64_t kMaxProof =
     1 << 25;  // timesteps times thresholds that the overflow proof may have to visit
 

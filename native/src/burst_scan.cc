@@ -53,12 +53,11 @@ void lbq_sum_blocks(const lbq_scan* scan, const lbq_backward_buffers* buffers, d
                     double* other) {
   const int64_t blocks = lbq_num_blocks(scan), steps = lbq_block_steps(scan);
   for (int64_t i = 0; i < scan->num_steps; ++i) step[i] = 0;
-  for (int64_t i = 0; i < 3; ++i) other[i] = 0;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = lbq_block_first_step(scan, block);
     for (int64_t i = 0; i < steps; ++i) step[first + i] += buffers->step_sums[block * steps + i];
-    for (int64_t i = 0; i < 3; ++i) other[i] += buffers->other_sums[block * 3 + i];
   }
+  lbq_add_blocks(buffers->other_sums, blocks, 3, other);
 }
 
 }  // extern "C"

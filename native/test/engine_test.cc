@@ -21,7 +21,7 @@ struct Oracle {
   bool fits = true;
 
   explicit Oracle(const Case& c) : c(c) {
-    for (const Node& node : c.net.nodes) values.push_back(answer(node));
+    for (const Node& node : c.network.nodes) values.push_back(answer(node));
   }
   Longs value(int32_t node) const {
     return node == lbq::kInput ? Longs(c.inputs.begin(), c.inputs.end()) : values[node];
@@ -35,7 +35,7 @@ struct Oracle {
     const int64_t size = node.from.size(), instants = static_cast<int64_t>(x.size()) / size;
     Longs made;
     if (node.kind == Kind::kRepeat) {
-      for (int64_t t = 0; t < c.net.timesteps; ++t) made.insert(made.end(), x.begin(), x.end());
+      for (int64_t t = 0; t < c.network.timesteps; ++t) made.insert(made.end(), x.begin(), x.end());
     } else if (node.kind == Kind::kMerge) {
       made = x;
       for (size_t k = 1; k < node.inputs.size(); ++k) {
@@ -51,9 +51,9 @@ struct Oracle {
       }
     } else if (node.kind == Kind::kIntegerNeuron) {
       made = neuron(node, x);
-    } else if (node.kind == Kind::kReadout) {
+    } else if (node.is_output()) {
       if (!node.sums_over_time()) return x;
-      made.assign(x.size() / c.net.timesteps, 0);
+      made.assign(x.size() / c.network.timesteps, 0);
       for (size_t i = 0; i < x.size(); ++i) made[i % made.size()] = checked(made[i % made.size()] + x[i]);
     } else if (node.kind == Kind::kSynapse || node.kind == Kind::kPool) {
       for (int64_t instant = 0; instant < instants; ++instant) window(node, &x[instant * size], made);
@@ -87,6 +87,11 @@ struct Oracle {
           at[axis] -= length;
         }
       case Kind::kSlice: at[axis] = node.start + at[axis] * node.step; return see(0, at);
+      case Kind::kRoll: {
+        const int64_t length = node.to[static_cast<int>(axis)];
+        at[axis] = (node.start + node.step * at[axis] + length) % length;
+        return see(0, at);
+      }
       case Kind::kRearrange: {
         int64_t index = (at[0] * node.to.height + at[1]) * node.to.width + at[2], from = 0;
         int64_t digits[8] = {};
@@ -128,7 +133,7 @@ struct Oracle {
   Longs answers() const {
     Longs all;
     for (size_t i = 0; i < values.size(); ++i)
-      if (c.net.nodes[i].kind == Kind::kReadout) all.insert(all.end(), values[i].begin(), values[i].end());
+      if (c.network.nodes[i].is_output()) all.insert(all.end(), values[i].begin(), values[i].end());
     return all;
   }
 
@@ -163,13 +168,13 @@ struct Oracle {
   }
 
   Longs neuron(const Node& node, const Longs& x) {
-    const int64_t size = static_cast<int64_t>(x.size()) / c.net.timesteps;
+    const int64_t size = static_cast<int64_t>(x.size()) / c.network.timesteps;
     const int64_t pixels = node.from.height * node.from.width;
     Longs levels(x.size());
     for (int64_t i = 0; i < size; ++i) {
       const int64_t channel = i / pixels % node.from.channels, reset_amount = lbq::of_channel(node.reset_amount, channel);
       int64_t carry = 0, level = 0;
-      for (int64_t t = 0; t < c.net.timesteps; ++t) {
+      for (int64_t t = 0; t < c.network.timesteps; ++t) {
         int64_t membrane = (checked(node.multiplier * carry) >> node.shift) + x[t * size + i];
         if (node.resets_after_decay && level > 0) membrane -= reset_amount;
         checked(membrane);
@@ -202,22 +207,22 @@ std::vector<int32_t> run(const lbq::Engine& engine, const Case& c, int threads, 
 
 // Timestep by timestep, passing the state.
 std::vector<int32_t> run_stream(const lbq::Engine& engine, const Case& c, size_t size) {
-  const bool sums = c.net.sums_over_time();
+  const bool sums = c.network.sums_over_time();
   std::vector<int32_t> whole(size);
   lbq::Carries state = engine.at_rest(c.batch);
-  for (int64_t t = 0; t < c.net.timesteps; ++t) {
+  for (int64_t t = 0; t < c.network.timesteps; ++t) {
     lbq::RunOptions options;
     options.timesteps = 1;
     options.state = &state;
-    std::vector<int32_t> piece(sums ? size : size / c.net.timesteps);
-    engine.run(c.inputs.data() + (c.net.takes_frames ? t * c.batch * c.net.input.size() : 0), c.batch, piece.data(), options);
+    std::vector<int32_t> piece(sums ? size : size / c.network.timesteps);
+    engine.run(c.inputs.data() + (c.network.takes_frames ? t * c.batch * c.network.input.size() : 0), c.batch, piece.data(), options);
     for (size_t i = 0; sums && i < size; ++i) whole[i] += piece[i];
     int64_t first = 0, given = 0;  // of an output, in whole and in piece
-    for (const Node& node : c.net.nodes) {
-      if (sums || node.kind != Kind::kReadout) continue;
+    for (const Node& node : c.network.nodes) {
+      if (sums || !node.is_output()) continue;
       const int64_t count = c.batch * node.to.size();
       std::copy_n(piece.begin() + given, count, whole.begin() + first + t * count);
-      first += count * c.net.timesteps, given += count;
+      first += count * c.network.timesteps, given += count;
     }
   }
   return whole;
@@ -237,7 +242,7 @@ bool is_shared_safely(const lbq::Engine& engine, const Case& c, const Longs& ref
 void test_long_sequence(Report& report) {
   const Case c = Case::longer_than_one_chunk(2);
   const Longs reference = Oracle(c).answers();
-  const lbq::Engine engine(c.net);
+  const lbq::Engine engine(c.network);
   report(std::count(reference.begin(), reference.end(), 0) < static_cast<int64_t>(reference.size()), "long sequence: some neurons fire");
   for (int threads : {1, 2}) report(equal(run(engine, c, threads, reference.size()), reference), "long sequence: differs");
 }
@@ -249,7 +254,7 @@ void test_large_sums(Report& report) {
   for (const char* isa : kIsas)
     for (lbq::Choice choice : {lbq::Choice::kEvents, lbq::Choice::kDense}) {
       try {
-        const lbq::Engine engine(c.net, lbq::EngineOptions{isa, choice});
+        const lbq::Engine engine(c.network, lbq::EngineOptions{isa, choice});
         report(equal(run(engine, c, 1, reference.size()), reference), std::string("large sums differ, ") + isa);
       } catch (const std::invalid_argument&) {
         continue;  // not on this machine
@@ -261,8 +266,8 @@ void test_large_sums(Report& report) {
 template <class Change>
 void expect_refusal(const char* what, Report& report, Change change) {
   Case c;
-  c.net = {};
-  c.net.input = {2, 4, 4};
+  c.network = {};
+  c.network.input = {2, 4, 4};
   Node synapse = c.start(Kind::kSynapse, lbq::kInput);
   synapse.max_input = 255;
   synapse.weight = c.keep(Longs(3 * 2 * 9, 1), 1, {3, 2, 3, 3});
@@ -274,10 +279,10 @@ void expect_refusal(const char* what, Report& report, Change change) {
   shortcut.max_input = 2;
   shortcut.weight = c.keep({1}, 2);
   c.add(c.start(Kind::kReadout, c.add(shortcut)));
-  lbq::check_network(c.net);  // unchanged, it is valid
+  lbq::check_network(c.network);  // unchanged, it is valid
   try {
-    change(c, c.net.nodes);
-    lbq::check_network(c.net);
+    change(c, c.network.nodes);
+    lbq::check_network(c.network);
     report(false, std::string("not refused: ") + what);
   } catch (const lbq::BadNetwork& error) {
     report(std::strstr(error.what(), what) != nullptr, std::string(error.what()) + ", expected: " + what);
@@ -306,7 +311,7 @@ void test_refusals(Report& report) {
   expect("reads 0 inputs", [](Case&, Nodes& nodes) { nodes[1].inputs.clear(); });
   expect("reads 2 inputs", [](Case&, Nodes& nodes) { nodes[2].inputs = {1, 1}; });
   expect("reads an input without time", [](Case&, Nodes& nodes) { nodes[2].inputs = {0}; });
-  expect("repeats what has time", [](Case& c, Nodes&) { c.net.takes_frames = true, c.net.nodes[0].has_time = true; });
+  expect("repeats what has time", [](Case& c, Nodes&) { c.network.takes_frames = true, c.network.nodes[0].has_time = true; });
   expect("contradicts", [](Case&, Nodes& nodes) { nodes[0].has_time = true; });
   expect("repeats 2 times", [](Case&, Nodes& nodes) { nodes[1].repeats = 2; });
   expect("wider than what it reads", [](Case&, Nodes& nodes) { nodes[0].window.dilation[0] = 2; });
@@ -319,7 +324,7 @@ void test_refusals(Report& report) {
   expect("below zero", [](Case& c, Nodes& nodes) { nodes[2].thresholds = c.keep({0, 10}, 4, {2, 1}); });
   expect("its reset adds", [](Case& c, Nodes& nodes) { nodes[2].reset_amount = c.keep({-1}, 4); });
   expect("more than one", [](Case&, Nodes& nodes) { nodes[2].multiplier = 2; });
-  expect("2^24", [](Case& c, Nodes&) { c.net.input = {1, 1 << 13, 1 << 13}; });
+  expect("2^24", [](Case& c, Nodes&) { c.network.input = {1, 1 << 13, 1 << 13}; });
 }
 
 }  // namespace
@@ -338,7 +343,7 @@ void test_engine(int cases, Report& report) {
       for (lbq::Choice choice : {lbq::Choice::kMeasured, lbq::Choice::kEvents, lbq::Choice::kDense}) {
         std::unique_ptr<lbq::Engine> engine;
         try {
-          engine = std::make_unique<lbq::Engine>(c.net, lbq::EngineOptions{isa, choice});
+          engine = std::make_unique<lbq::Engine>(c.network, lbq::EngineOptions{isa, choice});
         } catch (const std::invalid_argument&) {
           continue;  // not on this machine
         }

@@ -172,8 +172,8 @@ void test_carries_between_walks(Report& report) {
   int64_t taken[2];
   for (const int64_t batch : {1, 4}) {
     const Case c = Case::longer_than_one_chunk(batch);
-    const lbq::Engine engine(c.net);
-    std::vector<int32_t> answers(batch * c.net.input.size());
+    const lbq::Engine engine(c.network);
+    std::vector<int32_t> answers(batch * c.network.input.size());
     const int64_t before = peak_bytes = live_bytes;
     engine.run(c.inputs.data(), batch, answers.data());
     taken[batch > 1] = peak_bytes - before;

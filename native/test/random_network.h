@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "check_network.h"
-#include "operators.h"
+#include "network_builder.h"
 #include "tester.h"
 
 namespace {
@@ -19,10 +19,8 @@ const char* const kIsas[] = {"scalar", "avx2", "avx2vnni", "avx512", "avx512vnni
 
 int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(rng()() % (high - low + 1)); }
 
-// A network and the integers that it points at.
-struct Case {
-  lbq::Network net;
-  std::vector<std::unique_ptr<std::vector<char>>> memory;
+// A network and its inputs.
+struct Case : NetworkBuilder {
   std::vector<uint8_t> inputs;
   int64_t batch = 1;
 
@@ -30,35 +28,17 @@ struct Case {
   // Two frames that need two chunks: padded to 32 channels, together they have too many values for one.
   static Case longer_than_one_chunk(int64_t batch);
   static Case as_large_as_allowed();
-  // Integers of a shape; without one, a vector.
-  lbq::Integers keep(const Longs& values, int32_t width, const Longs& shape = {}) {
-    memory.push_back(std::make_unique<std::vector<char>>(values.size() * width));
-    for (size_t i = 0; i < values.size(); ++i) std::memcpy(&(*memory.back())[i * width], &values[i], width);
-    lbq::Integers kept{memory.back()->data(), width, static_cast<int64_t>(values.size()), 1, {}};
-    kept.num_dims = std::max<int32_t>(1, static_cast<int32_t>(shape.size()));
-    kept.shape[0] = kept.count;
-    std::copy(shape.begin(), shape.end(), kept.shape);
-    return kept;
+  // Integers of so many bytes and a shape; without one, a vector.
+  lbq::Integers keep(const Longs& values, int32_t width, Longs shape = {}) {
+    if (shape.empty()) shape = {static_cast<int64_t>(values.size())};
+    if (width == 1) return NetworkBuilder::keep(std::vector<int8_t>(values.begin(), values.end()), shape);
+    if (width == 2) return NetworkBuilder::keep(std::vector<int16_t>(values.begin(), values.end()), shape);
+    return NetworkBuilder::keep(std::vector<int32_t>(values.begin(), values.end()), shape);
   }
-  int32_t add(Node node) {
-    std::vector<lbq::ValueInfo> inputs;
-    for (int32_t input : node.inputs) inputs.push_back(net.value(input));
-    lbq::infer(node, inputs, net.timesteps);
-    net.nodes.push_back(std::move(node));
-    return static_cast<int32_t>(net.nodes.size()) - 1;
-  }
-  lbq::Shape shape_of(int32_t node) const { return net.value(node).shape; }
-  int64_t most_of(int32_t node) const { return net.value(node).max_level; }
-  bool still(int32_t node) const { return !net.value(node).has_time; }
+  lbq::Shape shape_of(int32_t node) const { return network.value(node).shape; }
+  int64_t most_of(int32_t node) const { return network.value(node).max_level; }
+  bool still(int32_t node) const { return !network.value(node).has_time; }
 
-  Node start(Kind kind, int32_t input) const {
-    Node node;
-    node.kind = kind;
-    node.inputs = {input};
-    node.from = node.to = shape_of(input);
-    node.has_time = !still(input);
-    return node;
-  }
   int32_t add_synapse(int32_t input, const lbq::Shape* wanted);
   int32_t add_shortcut(int32_t input);
   int32_t add_pool(int32_t input);
@@ -71,11 +51,11 @@ struct Case {
   int32_t merge(std::vector<int32_t> inputs);
   int64_t products() const {
     int64_t sum = 0;
-    for (const Node& node : net.nodes)
+    for (const Node& node : network.nodes)
       if (node.kind == Kind::kMatmul) {
-        sum += node.to.size() * node.from.width * batch * (node.has_time ? net.timesteps : 1);
+        sum += node.to.size() * node.from.width * batch * (node.has_time ? network.timesteps : 1);
       } else if (node.kind == Kind::kSynapse)
-        sum += node.to.height * node.to.width * node.weight.count * batch * (node.has_time ? net.timesteps : 1);
+        sum += node.to.height * node.to.width * node.weight.count * batch * (node.has_time ? network.timesteps : 1);
     return sum;
   }
 };
@@ -217,7 +197,7 @@ int32_t Case::add_neuron(int32_t input) {
 
 int32_t Case::add_repeat(int32_t input) {
   Node node = start(Kind::kRepeat, input);
-  node.repeats = net.timesteps;
+  node.repeats = network.timesteps;
   return add(node);
 }
 
@@ -233,7 +213,7 @@ int32_t Case::merge(std::vector<int32_t> inputs) {
 int32_t Case::add_move(int32_t input) {
   const lbq::Shape shape = shape_of(input);
   const int axes = shape.rank - 1;
-  Node node = start(pick({Kind::kConcat, Kind::kSlice, Kind::kRearrange, Kind::kUpsample, Kind::kZeroPad}), input);
+  Node node = start(pick({Kind::kConcat, Kind::kSlice, Kind::kRoll, Kind::kRearrange, Kind::kUpsample, Kind::kZeroPad}), input);
   if (axes == 0 && (node.kind == Kind::kUpsample || node.kind == Kind::kZeroPad)) node.kind = Kind::kSlice;
   node.axis = between(0, axes);
   const int axis = static_cast<int>(node.axis);
@@ -242,6 +222,9 @@ int32_t Case::add_move(int32_t input) {
     for (int i = 1; i < copies; ++i) node.inputs.push_back(chance(2) ? input : add_slice(input, axis));
   } else if (node.kind == Kind::kSlice) {
     return add_slice(input, axis);
+  } else if (node.kind == Kind::kRoll) {
+    node.start = between(0, shape[axis] - 1);
+    node.step = pick({-1, 1});
   } else if (node.kind == Kind::kRearrange) {
     for (int i = 0; i < shape.rank; ++i) {  // split an axis in two where that is possible
       const int64_t part = shape[i] % 2 == 0 ? 2 : 1;
@@ -318,14 +301,14 @@ int32_t Case::add_product(int32_t input) {
 }
 
 Case::Case() {
-  net.timesteps = pick<int64_t>({1, 2, 3});
-  net.takes_frames = chance(2);
-  net.input = {pick<int64_t>({1, 2, 3, 7, 32, 33, 64, 100, 300}), between(1, 9), between(1, 9)};
-  if (chance(5)) net.input = {net.input.channels, between(1, 30), 1, 2};
+  network.timesteps = pick<int64_t>({1, 2, 3});
+  network.takes_frames = chance(2);
+  network.input = {pick<int64_t>({1, 2, 3, 7, 32, 33, 64, 100, 300}), between(1, 9), between(1, 9)};
+  if (chance(5)) network.input = {network.input.channels, between(1, 30), 1, 2};
   batch = pick<int64_t>({1, 1, 2, 3, 9});
   const int64_t largest = pick<int64_t>({1, 3, 5, 5, 60, 127, 128, 255});
   const int sparsity = pick({1, 2, 4, 7, 30});
-  inputs.resize((net.takes_frames ? net.timesteps : 1) * batch * net.input.size());
+  inputs.resize((network.takes_frames ? network.timesteps : 1) * batch * network.input.size());
   for (uint8_t& level : inputs)
     level = chance(sparsity) ? static_cast<uint8_t>(chance(3) ? largest : between(0, largest)) : 0;
   int32_t first = chance(4) ? add_pool(lbq::kInput) : lbq::kInput;
@@ -363,17 +346,17 @@ Case::Case() {
     add(more);
   }
   add(readout);
-  lbq::check_network(net);
+  lbq::check_network(network);
 }
 
 Case Case::longer_than_one_chunk(int64_t batch) {
   Case c;
-  c.net = {};
-  c.net.timesteps = 2;
-  c.net.takes_frames = true;
-  c.net.input = {1, 512, 513};
+  c.network = {};
+  c.network.timesteps = 2;
+  c.network.takes_frames = true;
+  c.network.input = {1, 512, 513};
   c.batch = batch;
-  c.inputs.resize(c.net.timesteps * batch * c.net.input.size());
+  c.inputs.resize(c.network.timesteps * batch * c.network.input.size());
   for (size_t i = 0; i < c.inputs.size(); ++i) c.inputs[i] = static_cast<uint8_t>(i * 37 % 251);
   Node shortcut = c.start(Kind::kShortcut, lbq::kInput);
   shortcut.max_input = 255;
@@ -392,11 +375,11 @@ Case Case::longer_than_one_chunk(int64_t batch) {
 // Every level is the largest one and every weight as well: sums of 32 channels just fit 16 bits, those of 36 do not.
 Case Case::as_large_as_allowed() {
   Case c;
-  c.net = {};
-  c.net.timesteps = 1;
-  c.net.input = {32, 6, 7};
+  c.network = {};
+  c.network.timesteps = 1;
+  c.network.input = {32, 6, 7};
   c.batch = 2;
-  c.inputs.assign(c.batch * c.net.input.size(), 255);
+  c.inputs.assign(c.batch * c.network.input.size(), 255);
   Node shortcut = c.start(Kind::kShortcut, lbq::kInput);
   shortcut.max_input = 255;
   shortcut.weight = c.keep({1}, 2);
@@ -421,7 +404,7 @@ Case Case::as_large_as_allowed() {
   synapse.weight = c.keep(weights, 1, {20, 32, 3, 3});
   synapse.bound = {-300000, 300000, 32};
   c.add(c.start(Kind::kReadout, c.add(synapse)));
-  lbq::check_network(c.net);
+  lbq::check_network(c.network);
   return c;
 }
 

@@ -67,8 +67,6 @@ const Case kCases[] = {
     {LBQ_RULE_NAME, "empty part", edit("\"fc\"", "\"head..fc\"")},
     {LBQ_RULE_NAME, "name twice", edit("\"path\": \"pool\"", "\"path\": \"block.merge\"")},
     {LBQ_RULE_NAME, "name of the input", edit("\"path\": \"stem.conv\"", "\"path\": \"input\"")},
-    {LBQ_RULE_NAME, "name of a tensor", edit("\"path\": \"readout\"", "\"path\": \"fc.weight\"")},
-    {LBQ_RULE_NAME, "name of a folder", edit("\"path\": \"readout\"", "\"path\": \"stem\"")},
     {LBQ_RULE_KIND, "unknown kind", edit("\"kind\": \"pool\"", "\"kind\": \"os.system\"")},
     {LBQ_RULE_KIND, "neuron of real numbers", edit("\"integer_neuron\"", "\"level_neuron\"")},
     {LBQ_RULE_ORDER, "circle", edit("stem.repeat", "[\"stem.conv\"]", "[\"block.merge\"]")},

@@ -21,7 +21,7 @@ NATIVE = Path(__file__).parents[2] / "native"
 
 
 def header(name):
-    """Return a header without comments."""
+    """Return a header or source without comments."""
     text = (NATIVE / name).read_text()
     return re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
 
@@ -73,6 +73,18 @@ def test_reset_modes():
 def test_numbers_of_the_c_headers(name, file, prefix, expected):
     found = c_enumeration(name, file, prefix)
     assert found == [re.sub(r"[ -]", "_", word) for word in expected]
+
+
+def test_statuses():
+    model = c_enumeration("lbq_model_status", "include/lbq_model.h", "LBQ_MODEL_")
+    engine = c_enumeration("lbq_engine_status", "engine/c_api.h", "LBQ_ENGINE_")
+    kernels = c_enumeration("lbq_status", "include/lbq.h", "LBQ_")
+    assert kernels[:2] == engine[:2] == model[:2] == ["ok", "bad_argument"]  # 0: success
+    names = re.findall('"([a-z-]+)"', header("reader/rules.cc").partition("kStatuses[] =")[2])
+    assert [name.replace("-", "_") for name in names] == [
+        *model,
+        *c_enumeration("lbq_model_status", "include/lbq_model.h", "LBQ_RULE_"),
+    ]
 
 
 def test_dtypes():

@@ -1,6 +1,7 @@
 // Sums of currents, and constants added to them.
 
 #include "operators/operator_base.h"
+#include "plan.h"
 
 namespace lbq {
 namespace {
@@ -28,6 +29,11 @@ void run_merge(const Node& node, const Operands& inputs, int64_t* sum) {
     for (int64_t i = 0; i < node.to.size(); ++i) sum[i] += inputs[k].data[i];
 }
 
+bool add_merge(Planner& planner, Stage& stage, int32_t node) {
+  for (int32_t input : planner.at(node).inputs) planner.add_term(stage, input);
+  return true;
+}
+
 ValueInfo infer_offset(Node& node, const Values& inputs, int64_t) {
   const ValueInfo& value = check_currents(inputs);
   bool fits = node.bias.num_dims == value.shape.rank;
@@ -49,20 +55,35 @@ Interval bound_offset(const Node& node, const Entries& inputs, int64_t, Interval
   });
 }
 
-void run_offset(const Node& node, const Operands& inputs, int64_t* output) {
+// Call use(place, constant) for every value.
+template <class Use>
+void for_offsets(const Node& node, Use use) {
   Shape bias{1, 1, 1, node.bias.num_dims};
   for (int axis = 0; axis < node.bias.num_dims; ++axis) bias[axis] = node.bias.shape[axis];
-  for_broadcast(node.to, node.to, bias, [&](int64_t to, int64_t from, int64_t at) {
-    output[to] = inputs[0].data[from] + integer_at(node.bias, at);
-  });
+  for_broadcast(node.to, node.to, bias, [&](int64_t to, int64_t, int64_t at) { use(to, integer_at(node.bias, at)); });
+}
+
+void run_offset(const Node& node, const Operands& inputs, int64_t* output) {
+  for_offsets(node, [&](int64_t to, int64_t bias) { output[to] = inputs[0].data[to] + bias; });
+}
+
+bool add_offset(Planner& planner, Stage& stage, int32_t node) {
+  const Node& here = planner.at(node);
+  std::vector<int32_t> map(here.to.size());
+  for_offsets(here, [&](int64_t to, int64_t bias) { map[to] = static_cast<int32_t>(bias); });
+  stage.sum.add_bias({map.data(), 4, here.to.size(), 0, {}});
+  planner.add_term(stage, here.inputs[0]);
+  return true;
 }
 
 }  // namespace
 
 const Operator operators::kMerge = {
-    "merge", 1, kManyInputs, true, infer_merge, bound_merge, run_merge, {}, {}};
+    .name = "merge", .most_inputs = kManyInputs, .has_bound = true, .infer = infer_merge, .bound = bound_merge,
+    .run = run_merge, .add = add_merge};
 
 const Operator operators::kOffset = {
-    "offset", 1, 1, true, infer_offset, bound_offset, run_offset, {}, {{"bias", &Node::bias, 4, false}}};
+    .name = "offset", .has_bound = true, .infer = infer_offset, .bound = bound_offset, .run = run_offset,
+    .add = add_offset, .roles = {{"bias", &Node::bias, 4, false}}};
 
 }  // namespace lbq

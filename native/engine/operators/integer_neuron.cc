@@ -1,6 +1,7 @@
 // The neuron: a carry that decays, thresholds, a reset.
 
 #include "operators/operator_base.h"
+#include "stage.h"
 
 namespace lbq {
 namespace {
@@ -85,8 +86,6 @@ Interval bound_neuron(const Node& node, const Entries& inputs, int64_t timesteps
   return hull;
 }
 
-}  // namespace
-
 void check_thresholds(const Node& node) {
   const int64_t columns = node.thresholds.count / node.max_level;
   for (int64_t i = 0; i < node.thresholds.count; ++i) {
@@ -99,7 +98,7 @@ void check_thresholds(const Node& node) {
     require_rule(integer_at(node.reset_amount, i) >= 0, LBQ_RULE_RESET, "its reset adds instead of removing");
 }
 
-void run_neuron(const Node& node, const int64_t* currents, int64_t* carry, int64_t* levels) {
+void step_neuron(const Node& node, const int64_t* currents, int64_t* carry, int64_t* levels) {
   const int64_t places = node.to.height * node.to.width;
   for (int64_t i = 0; i < node.to.size(); ++i) {
     const int64_t channel = i / places, reset_amount = of_channel(node.reset_amount, channel);
@@ -116,14 +115,86 @@ void run_neuron(const Node& node, const int64_t* currents, int64_t* carry, int64
   }
 }
 
+// ---- in the engine ----
+
+struct PackedNeuron {
+  std::vector<int32_t> thresholds, reset_amount;  // [N][stride], [stride]
+
+  explicit PackedNeuron(const Node& node) {
+    const int64_t stride = channel_stride(node.to.channels);
+    thresholds.assign(node.max_level * stride, INT32_MAX);  // padded channels never fire
+    reset_amount.assign(stride, 0);
+    for (int64_t channel = 0; channel < node.to.channels; ++channel) {
+      for (int64_t n = 0; n < node.max_level; ++n)
+        thresholds[n * stride + channel] = static_cast<int32_t>(threshold(node, n, channel));
+      reset_amount[channel] = static_cast<int32_t>(of_channel(node.reset_amount, channel));
+    }
+  }
+};
+
+// Copy the levels to the caller of RunOptions::levels.
+void write_levels(const ChunkContext& context, const Stage& stage) {
+  const Answers& answers = context.answers;
+  uint8_t* const to = answers.levels ? answers.levels[stage.node] : nullptr;
+  if (to == nullptr) return;
+  const NodeValue held = context.value(stage.node);
+  const int64_t pixels = held.value.shape.height * held.value.shape.width, channels = held.value.shape.channels;
+  for (int64_t t = 0; t < context.chunk.timesteps; ++t)
+    for (int64_t image = 0; image < context.chunk.batch; ++image) {
+      uint8_t* planes =
+          to + ((answers.first_timestep + t) * answers.batch + answers.first_image + image) * channels * pixels;
+      const int64_t from = (t * context.chunk.batch + image) * held.value.instant_size();
+      for (int64_t pixel = 0; pixel < pixels; ++pixel)
+        for (int64_t channel = 0; channel < channels; ++channel)
+          planes[channel * pixels + pixel] = static_cast<uint8_t>(held.at(from + pixel * held.value.stride + channel));
+    }
+}
+
+void execute_neuron(const PackedNeuron& packed, const ChunkContext& context, const Stage& stage, StageRecord& record) {
+  const Node& node = context.network.nodes[stage.node];
+  const Value& value = context.plan.value(stage.node);
+  uint8_t* levels = reinterpret_cast<uint8_t*>(context.space.of(stage.node));
+  const auto [carries, first] = context.state;
+  int32_t* carry = carries ? carries->carries[stage.node].data() + first * value.instant_size() : nullptr;
+  const auto fire = [&](const CurrentBlock& block, int64_t position, int64_t output) {
+    const int64_t at = position * value.stride + output;
+    context.kernels.fire(block, {packed.thresholds.data() + output,
+                                 packed.reset_amount.data() + output,
+                                 value.stride,
+                                 node.max_level,
+                                 node.multiplier,
+                                 node.shift,
+                                 node.reset,
+                                 node.resets_after_decay,
+                                 carry ? carry + at : nullptr,
+                                 levels + at,
+                                 context.chunk.batch * value.instant_size(),
+                                 value.stride});
+  };
+  run_sum(context, stage, fire, record);
+  write_levels(context, stage);
+}
+
+void plan_neuron(Planner& planner, Stage& stage) {
+  const Node& node = planner.at(stage.node);
+  stage.sum.has_time = planner.plan.value(node.inputs[0]).has_time;
+  planner.add_term(stage, node.inputs[0]);
+  stage.execute = [packed = PackedNeuron(node)](const ChunkContext& context, const Stage& stage, StageRecord& record) {
+    execute_neuron(packed, context, stage, record);
+  };
+}
+
+}  // namespace
+
 const Operator operators::kIntegerNeuron = {
-    "integer_neuron", 1, 1, true, infer_neuron, bound_neuron, nullptr,
-    {number("multiplier", store_number<int32_t, &Node::multiplier>, 0, kSide),
-     number("shift", store_number<int32_t, &Node::shift>, 0, 16),
-     word("reset", store_number<lbq_reset_mode, &Node::reset>, {"event", LBQ_RESET_EVENT}, {"level", LBQ_RESET_LEVEL},
-          {"none", LBQ_RESET_NONE}, {"zero", LBQ_RESET_ZERO}),
-     flag("resets_after_decay", store_flag<&Node::resets_after_decay>)},
-    {{"thresholds", &Node::thresholds, 4, false}, {"reset_amount", &Node::reset_amount, 4, false}},
-    [](const Node& node, int64_t timesteps) { return node.max_level * timesteps * node.to.channels; }};
+    .name = "integer_neuron", .has_bound = true, .infer = infer_neuron, .bound = bound_neuron,
+    .visits = [](const Node& node, int64_t timesteps) { return node.max_level * timesteps * node.to.channels; },
+    .step = step_neuron, .check = check_thresholds, .plan = plan_neuron,
+    .settings = {number("multiplier", store_number<int32_t, &Node::multiplier>, 0, kSide),
+                 number("shift", store_number<int32_t, &Node::shift>, 0, 16),
+                 word("reset", store_number<lbq_reset_mode, &Node::reset>, {"event", LBQ_RESET_EVENT},
+                      {"level", LBQ_RESET_LEVEL}, {"none", LBQ_RESET_NONE}, {"zero", LBQ_RESET_ZERO}),
+                 flag("resets_after_decay", store_flag<&Node::resets_after_decay>)},
+    .roles = {{"thresholds", &Node::thresholds, 4, false}, {"reset_amount", &Node::reset_amount, 4, false}}};
 
 }  // namespace lbq

@@ -195,9 +195,12 @@ ValueInfo infer_upsample(Node& node, const Values& inputs, int64_t) {
   return value;
 }
 
-Interval bound_with_zero(const Node& node, const Entries& inputs, int64_t, Intervals& gives) {
-  const bool has_zeros = node.kind == Kind::kZeroPad || node.fills_zeros;
-  return change_each(inputs, gives, [=](Interval interval) { return has_zeros ? interval.with_zero() : interval; });
+Interval bound_with_zero(const Node&, const Entries& inputs, int64_t, Intervals& gives) {
+  return change_each(inputs, gives, [](Interval interval) { return interval.with_zero(); });
+}
+
+Interval bound_upsample(const Node& node, const Entries& inputs, int64_t timesteps, Intervals& gives) {
+  return (node.fills_zeros ? bound_with_zero : keep_bound)(node, inputs, timesteps, gives);
 }
 
 void run_upsample(const Node& node, const Operands& inputs, int64_t* output) {
@@ -235,39 +238,35 @@ void run_zero_pad(const Node& node, const Operands& inputs, int64_t* output) {
 }  // namespace
 
 const Operator operators::kConcat = {
-    "concat", 2, kManyInputs, false, infer_concat, bound_concat, run_concat, {kAxis, kHasTime}, {}};
+    .name = "concat", .least_inputs = 2, .most_inputs = kManyInputs, .infer = infer_concat, .bound = bound_concat,
+    .run = run_concat, .settings = {kAxis, kHasTime}};
 
 const Operator operators::kSlice = {
-    "slice", 1, 1, false, infer_slice, bound_slice, run_slice,
-    {kAxis, number("start", store_number<int64_t, &Node::start>, 0, kMaxValues),
-     number("stop", store_number<int64_t, &Node::stop>, 0, kMaxValues),
-     number("step", store_number<int64_t, &Node::step>, 1, kSide), kHasTime},
-    {}};
+    .name = "slice", .infer = infer_slice, .bound = bound_slice, .run = run_slice, .is_move = true,
+    .settings = {kAxis, number("start", store_number<int64_t, &Node::start>, 0, kMaxValues),
+                 number("stop", store_number<int64_t, &Node::stop>, 0, kMaxValues),
+                 number("step", store_number<int64_t, &Node::step>, 1, kSide), kHasTime}};
 
 const Operator operators::kRoll = {
-    "roll", 1, 1, false, infer_roll, bound_roll, run_roll,
-    {kAxis, number("start", store_number<int64_t, &Node::start>, 0, kMaxValues),
-     number("step", store_number<int64_t, &Node::step>, -1, 1), kHasTime},
-    {}};
+    .name = "roll", .infer = infer_roll, .bound = bound_roll, .run = run_roll, .is_move = true,
+    .settings = {kAxis, number("start", store_number<int64_t, &Node::start>, 0, kMaxValues),
+                 number("step", store_number<int64_t, &Node::step>, -1, 1), kHasTime}};
 
 const Operator operators::kRearrange = {
-    "rearrange", 1, 1, false, infer_rearrange, bound_rearrange, run_rearrange,
-    {list("sizes", store_list<Factors, &Node::sizes>, 1, kMaxValues, 8),
-     list("order", store_list<Factors, &Node::order>, 0, 7, 8),
-     list("shape", store_list<Factors, &Node::shape>, 1, kMaxValues, 3), kHasTime},
-    {},
-    [](const Node& node, int64_t) { return node.to.size(); }};
+    .name = "rearrange", .infer = infer_rearrange, .bound = bound_rearrange,
+    .visits = [](const Node& node, int64_t) { return node.to.size(); }, .run = run_rearrange, .is_move = true,
+    .settings = {list("sizes", store_list<Factors, &Node::sizes>, 1, kMaxValues, 8),
+                 list("order", store_list<Factors, &Node::order>, 0, 7, 8),
+                 list("shape", store_list<Factors, &Node::shape>, 1, kMaxValues, 3), kHasTime}};
 
 const Operator operators::kUpsample = {
-    "upsample", 1, 1, false, infer_upsample, bound_with_zero, run_upsample,
-    {list("factors", store_list<PerAxis, &Node::factors>, 1, kSide, 2),
-     word("fill", store_flag<&Node::fills_zeros>, {"nearest", false}, {"zeros", true}), kHasTime},
-    {}};
+    .name = "upsample", .infer = infer_upsample, .bound = bound_upsample, .run = run_upsample, .is_move = true,
+    .settings = {list("factors", store_list<PerAxis, &Node::factors>, 1, kSide, 2),
+                 word("fill", store_flag<&Node::fills_zeros>, {"nearest", false}, {"zeros", true}), kHasTime}};
 
 const Operator operators::kZeroPad = {
-    "zero_pad", 1, 1, false, infer_zero_pad, bound_with_zero, run_zero_pad,
-    {list("before", store_list<PerAxis, &Node::before>, 0, kSide, 2),
-     list("after", store_list<PerAxis, &Node::after>, 0, kSide, 2), kHasTime},
-    {}};
+    .name = "zero_pad", .infer = infer_zero_pad, .bound = bound_with_zero, .run = run_zero_pad, .is_move = true,
+    .settings = {list("before", store_list<PerAxis, &Node::before>, 0, kSide, 2),
+                 list("after", store_list<PerAxis, &Node::after>, 0, kSide, 2), kHasTime}};
 
 }  // namespace lbq

@@ -1,7 +1,7 @@
 // Pools: the largest value of a window, or their sum.
 
-#include "generic_nodes.h"
 #include "operators/operator_base.h"
+#include "stage.h"
 
 namespace lbq {
 namespace {
@@ -57,13 +57,13 @@ void look(const Window& window, const Shape& from, int64_t row, int64_t column, 
   }
 }
 
-}  // namespace
-
-void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t instants) {
+void execute_pool(const ChunkContext& context, const Stage& stage, StageRecord&) {
+  const Node& node = context.network.nodes[stage.node];
+  const NodeValue from = context.value(stage.reads[0]), to = context.value(stage.node);
   const int64_t made = node.to.height * node.to.width, pixels = node.from.height * node.from.width;
   const int64_t stride = to.value.stride;
   std::vector<int64_t> found(stride);
-  for (int64_t instant = 0; instant < instants; ++instant)
+  for (int64_t instant = 0; instant < context.chunk.instants(to.value.has_time); ++instant)
     for (int64_t place = 0; place < made; ++place) {
       std::fill(found.begin(), found.end(), 0);
       std::fill(found.begin(), found.begin() + node.to.channels, node.pools_max ? INT64_MIN : 0);
@@ -79,10 +79,11 @@ void pool(const Node& node, const NodeValue& from, const NodeValue& to, int64_t 
     }
 }
 
+}  // namespace
+
 const Operator operators::kPool = {
-    "pool", 1, 1, false, infer_pool, bound_pool, run_pool,
-    {word("kind", store_flag<&Node::pools_max>, {"max", true}, {"sum", false}),
-     list("kernel", store_window<&Window::kernel>, 1, kSide, 2), kStride, kPadding, kHasTime},
-    {}};
+    .name = "pool", .infer = infer_pool, .bound = bound_pool, .run = run_pool, .plan = plan_stage<execute_pool>,
+    .settings = {word("kind", store_flag<&Node::pools_max>, {"max", true}, {"sum", false}),
+                 list("kernel", store_window<&Window::kernel>, 1, kSide, 2), kStride, kPadding, kHasTime}};
 
 }  // namespace lbq

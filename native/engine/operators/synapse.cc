@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "operators/operator_base.h"
+#include "plan.h"
 
 namespace lbq {
 namespace {
@@ -136,6 +137,31 @@ void run_shortcut(const Node& node, const Operands& inputs, int64_t* currents) {
   add_bias(node, currents);
 }
 
+// Its kernels read bytes.
+bool add_synapse(Planner& planner, Stage& stage, int32_t node) {
+  const Node& here = planner.at(node);
+  if (!planner.plan.value(here.inputs[0]).are_levels) return false;
+  Sum& sum = stage.sum;
+  sum.add_bias(here.bias);
+  sum.synapses.push_back(std::make_unique<PackedSynapse>(here, planner.kernels));
+  sum.synapses.back()->node_input = planner.read(stage, here.inputs[0]);
+  sum.has_wide = sum.has_wide || sum.synapses.back()->is_wide;
+  const bool is_bounded = here.bound.bits != 0;
+  sum.low += is_bounded ? here.bound.low : INT32_MIN;
+  sum.high += is_bounded ? here.bound.high : INT32_MAX;
+  return true;
+}
+
+bool add_shortcut(Planner& planner, Stage& stage, int32_t node) {
+  const Node& here = planner.at(node);
+  ExtraTerm extra{planner.read(stage, here.inputs[0]), std::vector<int32_t>(stage.sum.stride)};
+  for (int64_t channel = 0; channel < here.to.channels; ++channel)
+    extra.weight[channel] = static_cast<int32_t>(of_channel(here.weight, channel));
+  stage.sum.extras.push_back(std::move(extra));
+  stage.sum.add_bias(here.bias);
+  return true;
+}
+
 void store_bits(Node& node, const SettingValue& value) {
   const int64_t bits = value.is_null ? 0 : value.numbers[0];
   require_rule(bits == 0 || bits == 4 || bits == 8 || bits == 16, LBQ_RULE_VALUE, "its bits are %" PRId64, bits);
@@ -148,13 +174,15 @@ constexpr Role kBias{"bias", &Node::bias, 4, true};
 }  // namespace
 
 const Operator operators::kSynapse = {
-    "synapse", 1, 1, true, infer_synapse, bound_weighted, run_synapse,
-    {kMaxInput, kHasTime, kStride, kPadding, list("dilation", store_window<&Window::dilation>, 1, kSide, 2),
-     number("groups", store_number<int64_t, &Node::groups>, 1, kSide), number("bits", store_bits, 4, 16, true)},
-    {{"weight", &Node::weight, 1 | 2, false}, kBias}};
+    .name = "synapse", .has_bound = true, .infer = infer_synapse, .bound = bound_weighted, .run = run_synapse,
+    .add = add_synapse,
+    .settings = {kMaxInput, kHasTime, kStride, kPadding,
+                 list("dilation", store_window<&Window::dilation>, 1, kSide, 2),
+                 number("groups", store_number<int64_t, &Node::groups>, 1, kSide), number("bits", store_bits, 4, 16, true)},
+    .roles = {{"weight", &Node::weight, 1 | 2, false}, kBias}};
 
 const Operator operators::kShortcut = {
-    "shortcut", 1, 1, true, infer_shortcut, bound_weighted, run_shortcut, {kMaxInput, kHasTime},
-    {{"weight", &Node::weight, 2, false}, kBias}};
+    .name = "shortcut", .has_bound = true, .infer = infer_shortcut, .bound = bound_weighted, .run = run_shortcut,
+    .add = add_shortcut, .settings = {kMaxInput, kHasTime}, .roles = {{"weight", &Node::weight, 2, false}, kBias}};
 
 }  // namespace lbq

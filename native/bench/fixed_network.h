@@ -1,11 +1,7 @@
-// Builds fixed networks for the benchmarks, with pseudorandom weights; owns their integers.
+// Builds fixed networks for the benchmarks, with pseudorandom weights.
 #pragma once
 
-#include <memory>
-#include <utility>
-#include <vector>
-
-#include "operators.h"
+#include "../test/network_builder.h"
 
 inline uint32_t draw() {
   static uint32_t state = 1;
@@ -13,35 +9,8 @@ inline uint32_t draw() {
   return state >> 16;
 }
 
-struct NetworkBuilder {
+struct FixedNetwork : NetworkBuilder {
   static constexpr int32_t kMaxLevel = 5;
-  lbq::Network network;
-  std::vector<std::shared_ptr<void>> memory;
-
-  lbq::Node start(lbq::Kind kind, int32_t input) const {
-    lbq::Node node;
-    node.kind = kind;
-    node.inputs = {input};
-    node.from = network.value(input).shape;
-    node.bound = {INT32_MIN, INT32_MAX, 32};
-    node.has_time = network.value(input).has_time;
-    return node;
-  }
-  int32_t add(lbq::Node node) {
-    std::vector<lbq::ValueInfo> inputs;
-    for (int32_t input : node.inputs) inputs.push_back(network.value(input));
-    lbq::infer(node, inputs, network.timesteps);
-    network.nodes.push_back(node);
-    return static_cast<int32_t>(network.nodes.size()) - 1;
-  }
-  template <class Number>
-  lbq::Integers keep(std::vector<Number> numbers, const std::vector<int64_t>& shape) {
-    const auto kept = std::make_shared<std::vector<Number>>(std::move(numbers));
-    memory.push_back(kept);
-    lbq::Integers integers{kept->data(), sizeof(Number), static_cast<int64_t>(kept->size()), 0, {}};
-    for (const int64_t size : shape) integers.shape[integers.num_dims++] = size;
-    return integers;
-  }
 
   // A convolution with "same" padding and weights in -max_weight..max_weight.
   int32_t add_synapse(int32_t input, int64_t outputs, int64_t kernel, int64_t stride, int64_t max_input,
