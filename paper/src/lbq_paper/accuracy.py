@@ -14,6 +14,7 @@ test images in float32 and in integers, operations and energy, and beside it the
     burst-N-budget-B  burst-N tuned to B accumulations per MAC of the ReLU network
     ann               the ReLU network itself, tuned for as many epochs
     ann-S             a ReLU network of S times the width, from scratch
+    spikeformer       the pretrained spiking transformer, tuned by AdamW at a 40th of ``--lr``
     int4              levels 0..15 and, but for the first and the last layer, weights of 4 bits: a
                       4-bit ANN, which at one timestep is the same thing
 """
@@ -43,6 +44,7 @@ from lbq.cost.energy import HAN_2016, HOROWITZ_2014
 from lbq.data import Data
 from lbq.data.splits import Split, Splits
 from lbq.neurons import named_neurons
+from lbq.pretrained import pretrained_recipe
 from lbq.train import (
     ModelConfig,
     OptimConfig,
@@ -62,6 +64,7 @@ HELD_OUT = 5_000
 """Training images, the last ones, that settings are chosen on."""
 CALIBRATION, COUNTED = 512, 1_000
 """Training images that ranges are chosen by, and test images that operations are counted on."""
+TRANSFORMER = "pocket-spikeformer-cifar10"
 NAME = re.compile(r"int4|burst-\d+(?:-from-(?P<before>\d+))?(?:-budget-(?P<budget>0\.\d+))?")
 MEMORIES = (
     (HAN_2016, HAN_2016.sram),
@@ -118,6 +121,8 @@ class FourBits(nn.Module):
 
 def model_config(name: str) -> ModelConfig:
     """Return the structure of a network."""
+    if name == "spikeformer":
+        return pretrained_recipe(TRANSFORMER).model
     config = ann_recipe().model
     if found := re.fullmatch(r"ann-(0\.\d+)", name):
         return replace(config, width=config.width * float(found[1]))
@@ -165,6 +170,9 @@ def build(name: str, data: Data, options: argparse.Namespace) -> tuple[nn.Module
     )
     if name == "ann":
         return trained_ann(), config
+    if name == "spikeformer":
+        optim = replace(pretrained_recipe(TRANSFORMER).optim, lr=options.lr / 40)
+        return lbq.load_pretrained(TRANSFORMER), replace(config, optim=optim)
     if name.startswith("ann-"):
         torch.manual_seed(options.seed)
         schedule = replace(known.schedule, moves="step")
