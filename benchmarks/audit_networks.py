@@ -1,11 +1,11 @@
-"""What "rate times FLOPs" says of well-known networks at full size, beside exact counts.
+"""Compare "rate times FLOPs" with exact counts for well-known networks at full size.
 
     python benchmarks/audit_networks.py --data $LBQ_DATA/cifar10 --out benchmarks/results/audit.json
     python benchmarks/audit_networks.py --data $LBQ_DATA/cifar10 --time 1000   # of an audit
 
 The pocket ResNet-20 is trained and reads CIFAR-10 test images. All others have random weights and
-random statistics of batch norms, so their rates are nobody's; what is compared is two ways of
-counting the same levels.
+random statistics of batch norms, so their rates are not those of real networks. The comparison is
+of two ways to count the same levels.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What a budget costs: a training step of ResNet-20 with and without ``lbq.CostBudget``.
+"""The time that a budget costs: a training step of ResNet-20 with and without ``lbq.CostBudget``.
 
     python benchmarks/bench_budget.py --out benchmarks/results/budget.json
 
 Interleaved, fp32, random images, freed memory kept as in training; the budget is below the cost, so
-that its gradient is computed. Both parts of a round run at the same clock, so the ratio of a round
-is what is compared: its median over rounds.
+its gradient is computed. Both parts of a round run at the same clock, so the ratios of rounds are
+compared, by their median.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What a training image costs before the network sees it: CPU time per image, one thread.
+"""The CPU time that a training image costs before the network sees it, on one thread.
 
     python benchmarks/bench_data.py                       synthetic images of 32 x 32
     LBQ_DATA=<folder> python benchmarks/bench_data.py     CIFAR-10 from $LBQ_DATA/cifar10
 
-Each row is the least of many rounds, in CPU time of this thread, since other processes disturb the
-clock on the wall.
+Each row is the least of many rounds, in CPU time of this thread, since other processes disturb wall
+time.
 """
 
 import argparse

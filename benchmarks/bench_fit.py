@@ -4,8 +4,8 @@
 
 Both train the pocket network (ResNet-20 at an eighth of its width) on one thread, in turns, in one
 process. The data set notes when samples are asked for, so a step is timed from batch to batch in
-both, without set-up, evaluation and the last checkpoint. Wall time includes what ``fit`` waits for;
-CPU time varies less on a shared machine. Both are recorded.
+both, without set-up, evaluation and the last checkpoint. Wall time includes the time that ``fit``
+waits; CPU time varies less on a shared machine. Both are recorded.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def network() -> torch.nn.Module:
 
 
 def by_hand(data: Images, *, batch: int) -> None:
-    """Train an epoch as most scripts do."""
+    """Train an epoch like most scripts."""
     model = network().to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4

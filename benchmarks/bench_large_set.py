@@ -91,7 +91,7 @@ def lbq_batches(opened: data.Data, rank: int, start_step: int = 0) -> Iterator[A
 
 
 def crop_and_normalize(image: Any, size: int) -> torch.Tensor:
-    """Do what torchvision's transforms do: random crop, flip, tensor, normalise."""
+    """Apply the transforms of torchvision: random crop, flip, tensor, normalise."""
     bits = np.random.default_rng(int(torch.randint(2**62, ()))).integers(
         0, 2**63, CROP_DRAWS, dtype=np.uint64
     )
@@ -104,7 +104,7 @@ def crop_and_normalize(image: Any, size: int) -> torch.Tensor:
 
 
 class ImageFolder(Dataset[tuple[torch.Tensor, int]]):
-    """As torchvision's: a list of paths and classes."""
+    """A list of paths and classes, like torchvision's."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.samples: list[tuple[str, int]] = []
@@ -191,7 +191,7 @@ def measure_open(place: Path, name: str, loader: str) -> dict[str, float]:
 
 
 def decode_from_memory(encoded: list[bytes], size: int, count: int, ready: Any) -> float:
-    """Decode, crop, flip and normalise what is in memory, in one process."""
+    """Decode, crop, flip and normalise images from memory, in one process."""
     key = {"seed": 0, "epoch": 0, "start": 0}
     images = np.empty((BATCH, 3, size, size), np.uint8)
     ready.wait()
@@ -210,7 +210,7 @@ def answer(results: Any, barrier: Any, run: Callable[[Any], float]) -> None:
 
 
 def together(runs: list[Callable[[Any], float]]) -> list[float]:
-    """Run functions of a barrier in processes of their own; return their answers."""
+    """Run functions of a barrier in separate processes; return their answers."""
     barrier, results = fork.Barrier(len(runs)), fork.SimpleQueue()
     processes = [fork.Process(target=answer, args=(results, barrier, run)) for run in runs]
     for process in processes:

@@ -78,7 +78,7 @@ class Attention(nn.Module):
         self.leave, self.out = IntegerLIF(4), conv(4 * width, width, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply levels with levels; a neuron behind it."""
+        """Multiply levels with levels; a neuron follows."""
         t, b, _, h, w = x.shape
         y = self.enter(x)
         q, k, v = (
@@ -144,7 +144,7 @@ def measure(name: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure in a process each; print and store the result."""
+    """Measure each network in a process; print and store the result."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", choices=NETWORKS)
     parser.add_argument("--out", type=Path)

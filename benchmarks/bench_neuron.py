@@ -8,7 +8,7 @@ itself; to see the kernels, let it keep them:
 
     MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=17179869184 python benchmarks/...
 
-Variants are interleaved, so that all of them see the same conditions: compare the ratios. Any
+Variants are interleaved, so all of them see the same conditions: compare the ratios. Any
 implementation must move 24 bytes per neuron and timestep: the forward pass reads one float and
 writes two, the backward pass reads two and writes one. The copy does that and nothing else.
 """
@@ -89,9 +89,9 @@ def burst_neurons(device: str, compiled: bool) -> dict[str, Scan]:
 
 
 def copy_24_bytes(values: Tensor, grad: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Move what any neuron must move, and compute nothing that takes time.
+    """Move the bytes that any neuron must move, and compute nothing that takes time.
 
-    The forward writes each small piece of the input twice, one copy behind the other, so that it
+    The forward writes each small piece of the input twice, one copy after the other, so the piece
     is read from memory once.
     """
     size = math.gcd(values.numel(), 4096)

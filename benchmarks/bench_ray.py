@@ -3,12 +3,12 @@
     python benchmarks/bench_ray.py --images 100000 --out benchmarks/results/ray.json
     python benchmarks/bench_ray.py --kills 20 --out benchmarks/results/ray-kills.json
 
-The pocket network labels CIFAR-10, training and test images, repeated from the start where more
-than 60,000 are asked for. Every job runs examples/label_with_ray.py's ``label`` in one Ray session;
+The pocket network labels CIFAR-10, training and test images, repeated from the start if more than
+60,000 are requested. Every job runs examples/label_with_ray.py's ``label`` in one Ray session;
 every row it writes is compared with ``lbq.run_network``. A rate counts the rows from the first
 answers of all workers to the last answer: workers take some seconds to start, which is recorded
-apart and does not grow with the images. lbq-run runs as two processes that share a folder; its rate
-is that of the whole run.
+separately and does not grow with the images. lbq-run runs as two processes that share a folder; its
+rate is that of the whole run.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def compare(folder: Path, program: Path, rounds: int, earlier: Any) -> dict[str,
 
 
 def kill_workers(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Kill one of two workers at random moments; every job must be complete all the same."""
+    """Kill one of two workers at random moments; every job must still be complete."""
     dice, done, jobs = random.Random(seed), 0, 0  # noqa: S311 -- moments, no secrets
     while done < kills:
         out = folder / "out"
@@ -165,7 +165,7 @@ def main() -> None:
     )
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--kills", type=int, help="kill so many workers instead of timing")
+    parser.add_argument("--kills", type=int, help="kill this many workers instead of timing")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--program", type=Path, default=ROOT / ".build-native/plain/lbq-run")
     parser.add_argument("--folder", type=Path, help="keeps images and expected logits")

@@ -7,7 +7,7 @@ connections that never wait give the capacity: the lowest of six measurements, s
 shared machine changes within minutes. Then requests arrive at 80 % of it, at random moments
 (Poisson), whether earlier ones are answered or not; a latency counts from the moment when a request
 was due. Every answer is compared with ``lbq.run_network``. The clients share the machine with the
-server. If the whole machine stops this process for more than a second, the schedule goes on
+server. If the whole machine stops this process for more than a second, the schedule continues
 afterwards, and the requests that were in flight are checked but not part of the latencies.
 """
 

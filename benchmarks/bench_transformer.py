@@ -7,9 +7,9 @@ Two networks: the trained pocket transformer on CIFAR-10 test images (``--data``
 ``$LBQ_DATA/cifar10``) and E-SpikeFormer 5 M at 224 pixels, whose weights are random and whose steps
 were set so that ``--activity`` of the levels are not zero. ONNX Runtime and OpenVINO run the same
 network with ReLUs in place of neurons, quantised by ONNX Runtime's own tool (per channel, QDQ).
-The engine also runs with the three matrices of every attention associated the dearer way.
+The engine also runs with the three matrices of every attention in the more expensive order.
 Interleaved, one image, one thread. ``--isas`` limits the engine (``LBQ_ISA``) and OpenVINO
-(``ONEDNN_MAX_CPU_ISA``), each set in a process of its own; ONNX Runtime has no such option.
+(``ONEDNN_MAX_CPU_ISA``), each set in its own process; ONNX Runtime has no such option.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def set_activity(model: SpikeFormer, images: torch.Tensor, share: float) -> None
 
 
 def other_association(*shapes: tuple[int, ...]) -> bool:
-    """Associate three matrices the way that takes more products."""
+    """Choose the order of three matrices that takes more products."""
     return not IS_LEFT_FIRST(*shapes)
 
 
@@ -127,7 +127,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, each instruction set in a process of its own."""
+    """Measure each instruction set in its own process."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--isas", nargs="+", choices=ONEDNN_CAPS)
     parser.add_argument(

@@ -4,8 +4,8 @@
     python benchmarks/compare_builds.py ../before --out benchmarks/results/builds.json
 
 Each checkout builds the same network (random weights, levels as sparse by stage as the paper's) in
-a process of its own; then both run the same image in turns, on one thread. A third process is a
-second copy of this checkout: its ratio to the first says how much of a difference is noise.
+its own process; then both run the same image in turns, on one thread. A third process is a second
+copy of this checkout: its ratio to the first shows how much of a difference is noise.
 """
 
 import argparse

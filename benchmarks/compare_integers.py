@@ -84,7 +84,7 @@ def _levels_of(model: nn.Module, inputs: Tensor) -> tuple[dict[tuple[str, int], 
 def _moved_alone(
     net: lbq.LoweredNetwork, inputs: Tensor, trained: dict[tuple[str, int], Tensor]
 ) -> int:
-    """Count the levels that differ where every layer gets the trained network's levels."""
+    """Count the levels that differ if every layer gets the trained network's levels."""
     moved = 0
 
     def compute(node: Node, *values: Tensor) -> Tensor:

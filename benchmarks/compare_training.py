@@ -5,9 +5,9 @@
 
 Two implementations emit the same levels, but their gradients differ by rounding. Some steps later
 a level crosses a threshold and the curves diverge, so the *final* accuracies are compared. The
-rule: the mean test accuracies over the seeds may differ by at most
-two pooled standard deviations over the seeds. Both start from the same weights and see the same
-batches for the same seed; and the first run is repeated, which must give the same bits.
+rule: the mean test accuracies over the seeds may differ by at most two pooled standard deviations
+over the seeds. Both start from the same weights and see the same batches for the same seed. The
+first run is repeated and must give the same bits.
 
 Every finished run is a file in the folder of runs: a killed script continues after the last one.
 """
@@ -42,7 +42,7 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What must be equal for two runs to be compared."""
+    """Settings that must be equal for two runs to be compared."""
 
     steps: int
     train_images: int
@@ -184,7 +184,7 @@ def compare(accuracies: list[float], plain: list[float]) -> dict[str, Any]:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Keep of a run what fits a record: the curve as means over a twentieth of the steps each."""
+    """Shorten a run for a record: the curve becomes means over a twentieth of the steps each."""
     losses, part = run["losses"], max(1, len(run["losses"]) // 20)
     text = json.dumps(losses).encode()
     return {

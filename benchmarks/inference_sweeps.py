@@ -53,7 +53,7 @@ def one_layer(channels: int, size: int) -> LoweredNetwork:
 
 
 def levels_of(channels: int, size: int, activity: float) -> torch.Tensor:
-    """Return levels of which this share is active, with the paper's shares of 1..5."""
+    """Return levels with this share active, and the paper's shares of 1..5."""
     torch.manual_seed(3)
     shape = (TIMESTEPS, 1, channels, size, size)
     law = torch.tensor(LEVEL_LAW)
@@ -99,7 +99,7 @@ AXES: dict[str, list[dict[str, Any]]] = {
     "batch, two threads": [{"batch": batch, "threads": 2} for batch in BATCHES],
 }
 KEYS = {"timesteps": "T", "max_level": "N_max"}
-"""What a record calls them."""
+"""Their names in a record."""
 
 
 def growth(*, rounds: int) -> dict[str, list[dict[str, Any]]]:
@@ -115,7 +115,7 @@ def growth(*, rounds: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def law_of(max_level: int) -> tuple[float, ...]:
-    """Return how active neurons divide over 1..N: the paper's law for 5, halving elsewhere."""
+    """Return the shares of 1..N among active neurons: the paper's for 5, halving elsewhere."""
     if max_level == len(LEVEL_LAW):
         return LEVEL_LAW
     shares = [0.5**level for level in range(1, max_level + 1)]

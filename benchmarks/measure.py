@@ -31,7 +31,7 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Time every run once per round, in seconds, so that all of them see the same conditions.
 
-    With one thread on a CPU, CPU time: co-running jobs affect it less than wall time.
+    With one thread on a CPU it is CPU time: co-running jobs affect it less than wall time.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
     is_alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
@@ -50,7 +50,7 @@ def interleaved(
 def bytes_kept(forward: Callable[[], Tensor]) -> int:
     """Count the bytes that the graph of a forward pass keeps, inputs and weights included.
 
-    Each storage is counted once, whether autograd saved it as it is, hooks packed it, or an
+    Each storage is counted once, whether autograd saved it unchanged, hooks packed it, or an
     autograd function stored it as an attribute of its context.
     """
     kept: dict[int, torch.UntypedStorage] = {}
@@ -70,7 +70,7 @@ def bytes_kept(forward: Callable[[], Tensor]) -> int:
 
 
 def _tensors_of(node: Any) -> Iterator[Tensor]:
-    """Yield what an autograd node saved, as it is stored, and the attributes of its context."""
+    """Yield the tensors that an autograd node saved, and the attributes of its context."""
     for name in dir(node):
         if name.startswith("_raw_saved_"):
             saved = getattr(node, name)
@@ -97,7 +97,7 @@ def write_record(out: Path | None, record: Mapping[str, object]) -> None:
 
 
 def on_each_isa(isas: Iterable[str]) -> dict[str, Any]:
-    """Run this program once per instruction set, without ``--isas``; return what each recorded.
+    """Run this program once per instruction set, without ``--isas``; return the records.
 
     A process is limited when it starts: the engine by ``LBQ_ISA``, oneDNN and OpenVINO by
     ``ONEDNN_MAX_CPU_ISA``. ONNX Runtime has no such option.

@@ -1,4 +1,4 @@
-"""Neurons of other libraries as modules that map ``[T, B, *n]`` and start from zero, as ours do.
+"""Neurons of other libraries as modules that map ``[T, B, *n]`` and start from zero, like ours.
 
 Their coefficients are the closest to ours: decay 0.5, unscaled current, a soft reset without
 gradient. State is reset before every sequence. ``tests/external/test_neurons.py`` compares them

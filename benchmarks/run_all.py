@@ -1,4 +1,4 @@
-"""Ours against the bare engine, for every claim about speed, in a few minutes.
+"""Check every claim about speed in a few minutes: ours against the bare engine.
 
     python benchmarks/run_all.py --quick              compares with the committed ratios
     python benchmarks/run_all.py --quick --write      commits to the ratios of this run
@@ -8,7 +8,7 @@ OpenVINO in int8. Runs are interleaved, and the lower of two ratios counts: of t
 and the median of the rounds. A claim that is more than ``--tolerance`` times its committed ratio in
 ``results/claims.json`` is measured again, up to three times in all, since other jobs on the machine
 only add time; if it stays above, the program ends with 1. Ratios are committed per instruction set
-of the processor: where there are none, they are printed only. ``--quick`` takes fewer rounds.
+of the processor; without committed ratios they are only printed. ``--quick`` takes fewer rounds.
 CIFAR-10 comes from ``$LBQ_DATA/cifar10``; without it claims about trained networks are left out.
 """
 
@@ -105,7 +105,7 @@ def trained_networks(batch: int, rounds: int) -> Group:
 
 
 def groups(*, quick: bool) -> Iterator[Callable[[], Group]]:
-    """Yield what builds each group; a group is freed before the next is built."""
+    """Yield a builder of each group; a group is freed before the next is built."""
     more = 1 if quick else 3
     yield partial(training_step, 1.0, 1, ("LBQ, native", "LBQ, fused", "MLF"), 11 * more)
     yield partial(training_step, 0.125, 32, NEURONS, 11 * more)
@@ -142,7 +142,7 @@ def above(found: dict[str, float], limits: dict[str, float]) -> list[str]:
 
 
 def main() -> None:
-    """Measure every claim, print it beside the committed ratio, and say which are worse."""
+    """Measure every claim, print it beside the committed ratio, and list those that are worse."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds: under five minutes")
     parser.add_argument("--tolerance", type=float, default=1.1, help="times the committed ratio")

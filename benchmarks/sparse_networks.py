@@ -19,7 +19,7 @@ UNIFORM, BY_STAGE = (0.151,) * 3, (0.24, 0.125, 0.065)
 MEAN, STD = (0.49, 0.48, 0.44), (0.25, 0.24, 0.26)
 
 Reached = Mapping[str, Sequence[float]]
-"""Of every layer: the share of its levels that are at least 1, 2, .. 5."""
+"""For every layer, the shares of its levels that are at least 1, 2, .. 5."""
 
 
 def build(
@@ -39,7 +39,7 @@ def build(
 def by_stage(
     net: LoweredNetwork, activity: Sequence[float], law: Sequence[float] = LEVEL_LAW
 ) -> Reached:
-    """Return how often levels are reached for an activity per stage and shares of levels.
+    """Return the shares of levels reached, for an activity per stage and shares of levels.
 
     The stem's neuron belongs to the first stage.
     """
@@ -52,7 +52,7 @@ def by_stage(
 
 @torch.no_grad()
 def make_sparse(net: LoweredNetwork, images: Tensor, reached: Reached) -> LoweredNetwork:
-    """Return the network with thresholds so that its levels are reached as often as asked.
+    """Return the network with thresholds so that its levels are reached as often as requested.
 
     Thresholds are per channel, so that all channels are equally active: the worst case for skipping
     pairs of channels.
@@ -84,7 +84,7 @@ def make_sparse(net: LoweredNetwork, images: Tensor, reached: Reached) -> Lowere
 
 
 def levels_reached(net: LoweredNetwork, images: Tensor) -> dict[str, list[float]]:
-    """Return of every layer the share of its levels that are at least 1, 2, .. 5."""
+    """Return for every layer the shares of its levels that are at least 1, 2, .. 5."""
     most, seen = len(LEVEL_LAW), dict[str, list[Tensor]]()
 
     def count(layer: str, t: int, level: Tensor) -> None:

@@ -18,7 +18,7 @@ NAME = "pocket-cifar10"
 
 
 def main() -> None:
-    """Count and price a network that comes with lbq."""
+    """Count the operations of a network that comes with lbq, and estimate their energy."""
     parser = argparse.ArgumentParser(description="count and price a trained network")
     parser.add_argument("--data", help="CIFAR-10: a hub id or a folder")
     parser.add_argument("--images", type=int, default=16)

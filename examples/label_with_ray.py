@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("images", type=Path)
     parser.add_argument("labels", type=Path)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--block-mb", type=float, default=8, help="what a dead worker repeats")
+    parser.add_argument("--block-mb", type=float, default=8, help="size of a block")
     options = parser.parse_args()
     slots = None if "RAY_ADDRESS" in os.environ else options.workers + 1  # one reads and writes
     ray.init(num_cpus=slots, include_dashboard=False)

@@ -2,8 +2,8 @@
 
     lbq audit examples/leaking_attention.py --out audit.html
 
-The last neuron receives batch and time as one axis, so that membranes of one image leak into the
-next. ``LEAKS = False`` mends it.
+The last neuron receives batch and time as one axis, so membranes of one image leak into the next.
+``LEAKS = False`` repairs it.
 """
 
 import torch

@@ -4,7 +4,7 @@
     curl --data-binary @image.u8 http://127.0.0.1:8000/predict
 
 The body is the raw uint8 pixels of one image, [C, H, W], or all frames of one recording,
-[T, C, H, W]. The answer has "class" and "logits"; of several outputs "class_0", "logits_0" and so
+[T, C, H, W]. The answer has "class" and "logits"; with several outputs "class_0", "logits_0" and so
 on. uvicorn and starlette parse HTTP, keep connections open and stop cleanly; the standard library's
 server is not meant for production.
 """
@@ -62,7 +62,7 @@ def _batch_axis(shape: list[int | str]) -> int:
 
 
 async def read_body(request: Request, most: int) -> bytes | None:
-    """Return the body; None as soon as it has more than ``most`` bytes, or says that it will."""
+    """Return the body; None as soon as it has, or announces, more than ``most`` bytes."""
     if int(request.headers.get("content-length", 0)) > most:
         return None
     body = bytearray()
@@ -94,7 +94,7 @@ def application(network: Network) -> Starlette:
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
     parser.add_argument("--port", type=int, default=8000)

@@ -2,10 +2,10 @@
 
     python scripts/follow.py README.md docs/tour.md
 
-Blocks marked ``python`` are one program, those marked ``sh`` are typed into a shell, and a block
-marked ``text`` behind one of them is what it prints: words exactly, numbers within 5 %, since other
-processors round otherwise; ``...`` stands for anything. An HTML comment that begins with "runs
-first" holds what a page takes for granted. Every page gets a folder of its own.
+Blocks marked ``python`` are one program, those marked ``sh`` run in a shell, and a block marked
+``text`` after one of them is its output: words exactly, numbers within 5 %, since other processors
+round differently; ``...`` stands for anything. An HTML comment that begins with "runs first" holds
+code that a page takes for granted. Every page gets its own folder.
 
 sybil and pytest-markdown-docs run pages too, in pytest; a new user's environment has no pytest.
 """
@@ -83,7 +83,7 @@ def check(told: str, expected: str, place: str) -> None:
 
 
 def _loosely(words: str) -> str:
-    """Match words whatever the blanks between them, and anything for three points."""
+    """Match words with any blanks between them, and anything for three points."""
     pieces = (re.escape(piece) for piece in words.split("..."))
     return ".*?".join(re.sub(r"(?:\\?\s)+", r"\\s*", piece) for piece in pieces)
 
@@ -106,7 +106,7 @@ def _run_shell(body: str) -> str:
 
 
 def bring_data(folder: Path) -> None:
-    """Lay CIFAR-10 where its hub id is looked for first, so that nothing is downloaded."""
+    """Link CIFAR-10 to the place where its hub id is looked up first, to download nothing."""
     if (there := os.environ.get("LBQ_DATA")) and (Path(there) / "cifar10").is_dir():
         (folder / "uoft-cs").mkdir()
         (folder / "uoft-cs" / "cifar10").symlink_to(Path(there) / "cifar10")

@@ -4,8 +4,8 @@ lbq train ./examples/recipes/tiny_cifar.py --out runs/tiny-cifar
 lbq lower runs/tiny-cifar --model examples/recipes/tiny_cifar.py --out tiny_cifar.lbq
 lbq export tiny_cifar.lbq --to c --out tiny_cifar.c
 
-The environment variable CIFAR10 names a folder, if the data shall not come from the hub; with
-LEVELS=powers the levels are 0, 1, 2 and 4.
+The environment variable CIFAR10 names a folder to read instead of the hub. With LEVELS=powers the
+levels are 0, 1, 2 and 4.
 """
 
 import os

@@ -115,7 +115,7 @@ def test_a_launcher_is_refused(experiment, work, monkeypatch):
 def test_another_data_set_is_refused(of_cifar10, work, tmp_path):
     (tmp_path / "cifar100").mkdir()
     there = replace(work, data=tmp_path / "cifar100")
-    with pytest.raises(RunError, match="neither is named so nor holds it"):
+    with pytest.raises(RunError, match="neither has this name nor holds it"):
         run(of_cifar10, there)
 
 

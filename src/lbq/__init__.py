@@ -1,4 +1,4 @@
-"""Spiking networks with integer burst levels: training, integer deployment, export.
+"""Spiking networks with integer burst levels, from training to integer inference.
 
 The names in ``__all__`` are the stable API. Packages: ``functional`` (the paper's equations),
 ``neurons``, ``models``, ``data``, ``train``, ``graph``, ``lowering``, ``runtime``, ``formats``,

@@ -10,11 +10,12 @@ _TEMPORARY = ".tmp"
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Replace a file atomically: a kill, full disk or power cut leaves the old or the new contents.
+    """Replace a file atomically.
 
-    Writes a temporary file of random name in the same folder, flushes it, renames it and flushes
-    the folder. On failure the temporary file is removed and the old file kept. If several processes
-    write one path, the last rename wins. Permissions follow the umask.
+    A kill, a full disk or a power cut leaves the old or the new contents. Writes a temporary file
+    of random name in the same folder, flushes it, renames it and flushes the folder. On failure the
+    temporary file is removed and the old file kept. If several processes write one path, the last
+    rename wins. Permissions follow the umask.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
     try:

@@ -31,8 +31,8 @@ class Carries:
 
     Args:
         paths: the network's neurons, with their paths.
-        copies: how often the batch is repeated, as :func:`lbq.stream` explains. At timestep t the
-            copy t is read, and after each timestep a copy's carry moves on to the next copy.
+        copies: how often the batch is repeated, as :func:`lbq.stream` explains. Timestep t reads
+            copy t, and after each timestep a copy's carry moves on to the next copy.
     """
 
     def __init__(self, paths: Mapping[Any, str], *, copies: int = 1) -> None:
@@ -55,9 +55,9 @@ class Carries:
             _active.reset(token)
         if not self._next:
             raise TimeError(
-                "the network called none of its neurons in this thread, so that nothing continues "
-                "from the previous timestep; a neuron whose state is held elsewhere (an adapter) "
-                "is streamed by what holds it"
+                "the network called none of its neurons in this thread, so nothing continues from "
+                "the previous timestep; if an adapter holds the state of a neuron, stream through "
+                "the adapter"
             )
         for neuron, carries in (self._last or {}).items():
             if len(self._next.get(neuron, [])) != len(carries):
@@ -101,7 +101,7 @@ class Carries:
     def _raise_other_calls(self, neuron: Streamed) -> NoReturn:
         raise TimeError(
             f"the neuron {self._path(neuron)} was called more or fewer times than at the previous "
-            f"timestep, so that its carries are ambiguous; a network can be streamed if every "
+            f"timestep, so its carries are ambiguous; a network can be streamed if every "
             f"timestep calls the same neurons"
         )
 

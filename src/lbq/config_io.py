@@ -26,7 +26,7 @@ Document = Any
 MAX_BYTES = 64 * 2**20
 """Largest JSON file that is read."""
 MAX_DEPTH = 500
-"""Objects and lists inside one another; the reader of bundles in C++ has the same limit."""
+"""Largest nesting of objects and lists; the reader of bundles in C++ has the same limit."""
 
 Config = TypeVar("Config")
 Problem = Literal["json", "keys", "value"]
@@ -106,7 +106,7 @@ def differences(
 
 
 def to_document(value: Any) -> Document:
-    """Turn a dataclass, or what its fields hold, into plain lists and dictionaries."""
+    """Turn a dataclass, or a value of its fields, into plain lists and dictionaries."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: to_document(getattr(value, name)) for name in names}
@@ -157,8 +157,8 @@ def read_value(kind: Any, value: Document, place: str) -> Any:
     Args:
         kind: a dataclass, a tuple, a Literal, a union or a plain type. In ``Annotated``, a
             :class:`lbq.ranges.Range` limits a number, or the length of a tuple.
-        value: what was parsed.
-        place: how error messages name it.
+        value: the parsed value.
+        place: its name in error messages.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
@@ -248,7 +248,7 @@ def _shown(value: Any) -> str:
 def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a key occurs twice")
     return found
 
 
@@ -265,7 +265,7 @@ def _check_depth(document: Document) -> None:
 
 
 def _reject_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _finite_float(digits: str) -> float:

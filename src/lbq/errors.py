@@ -28,7 +28,7 @@ class TimeError(LBQError, ValueError):
 
 
 class LevelError(LBQError, ValueError):
-    """A level is fractional or out of range, or was passed instead of a burst or current."""
+    """A level is fractional, out of range, or passed instead of a burst or current."""
 
 
 class StepError(LBQError, ValueError):
@@ -36,7 +36,7 @@ class StepError(LBQError, ValueError):
 
 
 class ParameterError(LBQError, ValueError):
-    """A coefficient of a neuron lies outside its range, or two arguments contradict each other."""
+    """An argument lies outside its range, or two arguments contradict each other."""
 
 
 class NonFiniteError(LBQError, RuntimeError):

@@ -1,4 +1,4 @@
-"""``lbq.export``: write a lowered network in the format that the file's suffix names."""
+"""``lbq.export``: write a lowered network in the format of the file's suffix."""
 
 from os import PathLike
 from pathlib import Path
@@ -32,8 +32,8 @@ def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
     :func:`~lbq.formats.device.verilog.export_verilog`.
 
     Args:
-        network: what :func:`lbq.quantize` or :func:`lbq.lower` returned.
-        path: of the file; replaced if there is one.
+        network: the result of :func:`lbq.quantize` or :func:`lbq.lower`.
+        path: the file to write; an existing file is replaced.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -44,8 +44,8 @@ def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
     """
     if not isinstance(network, LoweredNetwork):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ParameterError(
-            f"a lowered network is exported, got a {type(network).__name__}; convert it with "
-            f"lbq.quantize, or lbq.lower for real numbers, first"
+            f"export takes a lowered network, got a {type(network).__name__}; convert it first "
+            f"with lbq.quantize, or with lbq.lower for real numbers"
         )
     path = Path(path)
     if path.suffix not in _WRITERS:

@@ -1,4 +1,4 @@
-"""``lbq.Predictor``: a bundle as a function of batches, for workers of Ray Data and Spark."""
+"""``lbq.Predictor``: a bundle as a function of batches, for Ray Data and Spark."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from lbq.runtime.native_engine import NativeEngine
 
 
 class Predictor:
-    """Class and integer logits of batches, computed by a bundle on the native engine.
+    """A bundle on the native engine that classifies batches and gives integer logits.
 
     A batch is a dictionary of numpy columns with one row per sample, as ``map_batches`` of Ray Data
     passes it. The result has the same rows: all other columns, ``class`` (the first of the largest
@@ -26,8 +26,8 @@ class Predictor:
         bundle: path of an integer network. Every worker reads it once.
         column: the column of inputs, uint8 ``[B, ...]``, or ``[B, T, ...]`` for a network of
             frames.
-        threads: of every call; one, for one worker per core.
-        sha256: of the file; another one is refused.
+        threads: threads of a call; 1 suits one worker per core.
+        sha256: expected SHA-256 of the file; a different one raises an error.
 
     Example:
         >>> images = torch.randn(4, 3, 16, 16)
@@ -92,9 +92,9 @@ class Predictor:
 
     def __reduce__(self) -> NoReturn:
         raise ParameterError(
-            "a Predictor is not sent between processes: its weights are packed for this processor; "
-            "pass the class and the path of the bundle, and construct it in every worker "
-            "(docs/how-to/label-images.md)"
+            "a Predictor cannot be sent to another process: its weights are packed for this "
+            "processor; pass the class and the path of the bundle, and construct it in every "
+            "worker (docs/how-to/label-images.md)"
         )
 
     def _inputs(self, batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
@@ -112,8 +112,8 @@ class Predictor:
         given = batch[self.column]
         if nulls := int(np.ma.count_masked(given)) if np.ma.isMaskedArray(given) else 0:
             raise ShapeError(
-                f"column {self.column!r} has {nulls} masked values of {np.size(given)}, and a "
-                f"network takes every value of a sample; fill them, or drop those rows first"
+                f"column {self.column!r} has {nulls} masked values of {np.size(given)}, but a "
+                f"network needs every value of a sample; fill them, or drop those rows first"
             )
         try:
             inputs = np.asarray(given)
@@ -123,8 +123,8 @@ class Predictor:
             expected = ", ".join(map(str, ("B", *self._shape)))
             raise ShapeError(
                 f"column {self.column!r} must be uint8 [{expected}], got {inputs.dtype} "
-                f"{list(inputs.shape)}; decode, resize and stack the samples first, channels in "
-                f"front, without normalisation"
+                f"{list(inputs.shape)}; decode, resize and stack the samples before, channels "
+                f"first and not normalised"
             )
         for name, values in batch.items():
             rows = _num_rows(values)

@@ -31,6 +31,6 @@ class Pixels:
             raise ParameterError(f"deviations must be finite and positive, got {tuple(self.std)}")
         if not all(0 <= mean <= 1 for mean in self.mean) or not all(std <= 1 for std in self.std):
             raise ParameterError(
-                f"means and deviations are those of byte / 255, which lies in 0..1, got means "
+                f"means and deviations must be those of byte / 255, in 0..1, got means "
                 f"{tuple(self.mean)} and deviations {tuple(self.std)}; divide those of bytes by 255"
             )

@@ -38,10 +38,10 @@ def split_time(instants: Tensor, *, like: Sequence) -> Sequence:
 
 
 class RepeatOverTime(nn.Module):
-    """Repeats a static current at every timestep: ``[B, ...]`` to ``[T, B, ...]``, as a view.
+    """Repeats a static current at every timestep: ``[B, ...]`` to ``[T, B, ...]``.
 
-    Put it before the first neuron of a network that takes static images or features. In a stream
-    (:func:`lbq.stream`) it gives one timestep per call.
+    Put it before the first neuron of a network that takes static images or features. The result is
+    a view. In a stream (:func:`lbq.stream`) it gives one timestep per call.
 
     Args:
         timesteps: number of timesteps (T).

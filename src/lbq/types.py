@@ -49,7 +49,7 @@ Step = Float[Tensor, "..."]
 Scalar = float | Float[Tensor, "..."]
 """A coefficient: a number, or a tensor that broadcasts against one timestep of the neurons."""
 Coefficient = Float[Tensor, "1"]
-"""A learned or stored scalar: shape (1,), since sharding refuses 0-d parameters."""
+"""A learned or stored scalar: shape (1,), since sharding does not accept 0-d parameters."""
 Thresholds = Num[Tensor, "N ..."]
 """Rising thresholds; each broadcasts against one timestep of the neurons."""
 Weight = Float[Tensor, "out in *kernel"]

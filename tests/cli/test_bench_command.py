@@ -76,7 +76,7 @@ def test_a_file_that_is_not_there_is_named(capsys, tmp_path):
     [
         (["--batch", "5"], 2, "--batch must be in 1..4, got 5"),
         (["--rounds", "0"], 2, "--rounds must be at least 1"),
-        (["--inputs", "nowhere.npy"], 1, "--inputs nowhere.npy is no .npy file"),
+        (["--inputs", "nowhere.npy"], 1, "--inputs nowhere.npy is not a readable .npy"),
         (["--isa", "abacus"], 1, "no such instruction set"),
         (["--data", "nowhere"], 1, "Recipe lacks epochs, batch, data"),
     ],

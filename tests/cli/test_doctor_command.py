@@ -62,4 +62,4 @@ def test_a_module_that_no_package_owns_is_found_all_the_same(tmp_path, monkeypat
     (tmp_path / "somebodys_folder").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     found = doctor_command._extra("somebodys_folder", "data", "nothing")
-    assert (found.found, found.is_well) == ("there, of unknown version", True)
+    assert (found.found, found.is_well) == ("installed, version unknown", True)

@@ -160,7 +160,9 @@ def test_what_a_bundle_of_an_own_network_does_not_say_is_asked_for_by_flag(
 
     assert "name one with --data" in refused("integers.lbq")
     assert "--mean R G B --std R G B" in refused("real.lbq", "--data", pictures)
-    assert "are part of it already" in refused("integers.lbq", "--data", pictures, "--std", 1, 1, 1)
+    assert "already contains the normalisation" in refused(
+        "integers.lbq", "--data", pictures, "--std", 1, 1, 1
+    )
     assert "pass --size 8" in refused("integers.lbq", "--data", large)
     assert "--split" in refused("integers.lbq", "--data", flat)
     assert "answers for 2 classes" in refused("integers.lbq", "--data", more)

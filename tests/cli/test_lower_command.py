@@ -111,7 +111,7 @@ def test_data_that_are_gone_are_said_and_worked_around(trained, without_data, tm
     assert main(words) == 0
     captured = capsys.readouterr().out
     assert "there is no folder data/x" in captured
-    assert "not calibrated" in captured
+    assert "not corrected" in captured
     assert main([*words, "--check", "5"]) == 1
     assert "--check needs the data" in capsys.readouterr().err
     assert main([*words, "--data", "data/x"]) == 1

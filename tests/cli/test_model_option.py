@@ -106,7 +106,7 @@ def test_samples_that_are_no_bytes_are_refused(folder, tmp_path, capsys):
     words = ["lower", str(folder / "images"), "--model", str(path), "--out", str(tmp_path / "n")]
     assert main([*words, "--check", "10"]) == 1
     assert not (tmp_path / "n").exists()
-    assert "the samples are no bytes 0..255 with model.preprocessing" in capsys.readouterr().err
+    assert "the samples are not bytes 0..255 with model.preprocessing" in capsys.readouterr().err
 
 
 def test_bytes_are_recovered_exactly():
@@ -119,7 +119,7 @@ def test_bytes_are_recovered_exactly():
     assert torch.equal(recover_bytes(over_time, pixels, channel_axis=2)[1], raw)
     assert torch.equal(recover_bytes(raw.float(), None, channel_axis=1), raw)
     for wrong in (raw.float() + 0.5, raw.float() - 256, raw.float() + 256):
-        with pytest.raises(ParameterError, match="are no bytes"):
+        with pytest.raises(ParameterError, match="are not bytes"):
             recover_bytes(wrong, None, channel_axis=1)
 
 

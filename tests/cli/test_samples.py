@@ -56,7 +56,7 @@ def test_right_answers_are_counted_over_all_samples_or_some():
 def test_the_recipe_is_found_in_the_origin_or_missed_by_name(tiny):
     recipe = tiny.tiny_recipe()
     assert origin_recipe({"recipe": to_document(recipe)}, source=Path("net.lbq")) == recipe
-    with pytest.raises(FormatError, match=r"net\.lbq does not say by which recipe"):
+    with pytest.raises(FormatError, match=r"net\.lbq does not store the recipe"):
         origin_recipe({}, source=Path("net.lbq"))
 
 

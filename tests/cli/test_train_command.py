@@ -138,7 +138,7 @@ def test_a_supervisor_inside_torchrun_is_refused(recipe_file, monkeypatch, capsy
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["train", recipe_file, "--supervise"]) == 1
-    assert "outside of torchrun" in capsys.readouterr().err
+    assert "does not work inside torchrun" in capsys.readouterr().err
 
 
 @pytest.mark.multi

@@ -93,7 +93,7 @@ COMMANDS = [  # words, exit code, what the line says
     ("train tiny.json --workers -1", USAGE, "--workers: workers must be at least 0, got -1"),
     ("train tiny.json --timeout-s inf", USAGE, "--timeout-s: timeout_s must be above 0"),
     ("train tiny.json --stop-at 0", USAGE, "--stop-at: stop_at must be at least 1, got 0"),
-    ("train nan.json", ERROR, "nan.json is not strict JSON: NaN is no number"),
+    ("train nan.json", ERROR, "nan.json is not strict JSON: NaN is not a number"),
     ("train digits.json", ERROR, "Recipe.optim.lr must be a number"),
     ("train escaped.json", ERROR, "name must be usable as the name of a folder"),
     ("train tiny.json --devices 0", USAGE, "--devices must be at least 1"),

@@ -142,7 +142,7 @@ def test_a_foreign_file_is_refused(tmp_path):
     previous = '{"format": "lbq-counts-3"}'  # it had no products
     for text in ('{"format": "something"}', "not json", "[1]", older, previous):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(FormatError, match="no table of counts"):
+        with pytest.raises(FormatError, match="not a table of counts"):
             CountTable.load(tmp_path / "other.json")
 
 

@@ -126,7 +126,7 @@ def test_a_process_cannot_train_twice_in_one_folder(tmp_path):
     with RunFolder(tmp_path / "run").locked():
         for name in ("run", "alias"):
             folder = RunFolder(tmp_path / name)
-            with pytest.raises(RunError, match="this process trains in"), folder.locked():
+            with pytest.raises(RunError, match="this process already trains in"), folder.locked():
                 pass
         command = [sys.executable, "-c", TRY, str(tmp_path / "run")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,1 +1,1 @@
-"""The paper as a user of the library: what it claims, and what we measure beside each claim."""
+"""The paper as a user of the library: its claims, and our measurement beside each of them."""

@@ -85,7 +85,7 @@ class RunArguments:
     run_dir: Path = Path("runs/experiments")
     """Folder of the runs. Processes that share it share the work."""
     limit_minutes: float | None = None
-    """Stop after so many minutes, saved."""
+    """Save and stop after this many minutes."""
     devices: int = 1
     """GPUs of this machine for each experiment, or processes on CPUs."""
     device: str = "auto"
@@ -97,11 +97,11 @@ class RunArguments:
     cache: Path = Path("~/.cache/lbq")
     """Where data sets are kept once they are decoded."""
     save_every_s: float = 60.0
-    """Seconds between two checkpoints: what a kill may cost."""
+    """Seconds between two checkpoints: the most that a kill may cost."""
     keep_weights: bool = False
     """Put the weights beside the records."""
     accept_older: bool = False
-    """Do not run again what was recorded with other code."""
+    """Do not repeat experiments that were recorded with other code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +124,14 @@ class FigureArguments:
     out: Path = Path("figures")
     """Folder to write into."""
     size: Size = "pocket"
-    """Of which networks."""
+    """Size of the networks."""
     results: Path = Path("results")
     """Folder of the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsArguments:
-    """Print everything that was measured as one page of Markdown."""
+    """Print all measurements as one page of Markdown."""
 
     results: Path = Path("results")
     """Folder of the records."""

@@ -73,13 +73,14 @@ UNITS = {"hoyer": "weight", "planes": "weight", "shift": "by", "levels": "N ="}
 
 TEXT = """# Trained to a budget, beside the ANN
 
-Written by `lbq_paper.budget_page` from records. How to do it: [make it
-cheaper](how-to/make-it-cheaper.md).
+Compare networks that were trained to a budget with an int8 ANN, by accuracy, operations, energy and
+time. [Make it cheaper](how-to/make-it-cheaper.md) shows how to train one. `lbq_paper.budget_page`
+writes this page from records.
 
 ![Accuracy against cost](figures/budget.svg)
 
-The question is why one would not take an int8 ANN. Accumulations are non-zero bits of levels times
-the outputs that they reach, per image. The ANN has one product per MAC, at every image.
+Accumulations are non-zero bits of levels times the outputs that they reach, per image. The ANN has
+one product per MAC for every image.
 
 ## Small networks: which way saves most
 
@@ -90,13 +91,13 @@ tuning without a budget.
 {long}
 
 The same with 2 epochs of tuning, seed 0 only. Seeds of this size differ by about half a
-point: smaller differences say nothing. "Largest level per layer" lowers the largest level of one
-neuron after the other, each time where an accumulation saved raises the loss on 512 training images
-least, until the cost is reached.
+point: smaller differences mean nothing. "Largest level per layer" lowers the largest level of one
+neuron at a time, where a saved accumulation raises the loss on 512 training images least, until the
+cost is reached.
 
 {short}
 
-Trained for 6 epochs as in the paper, T and N as said:
+Trained for 6 epochs as in the paper, with T and N as given:
 
 {paper}
 
@@ -110,34 +111,34 @@ networks, one seed:
 
 {pocket}
 
-In integers (8 bits), all 10,000 test images; operations without those on padding; energy of
-arithmetic and memory by the constants of [operation counts and energy](costs.md): 32 KB SRAM by
-those of Han (2016), 1 MB SRAM and DRAM by those of Horowitz (2014).
+In integers (8 bits), all 10,000 test images; operations on padding are left out. Energy is that of
+arithmetic and memory with the constants of [operation counts and energy](costs.md): Han (2016) for
+32 KB SRAM, Horowitz (2014) for 1 MB SRAM and DRAM.
 
 {integers}
 
 ## Time
 
 Milliseconds per image, one thread, CIFAR-10 test images, fastest of {rounds} interleaved rounds.
-ONNX Runtime cannot be limited to an instruction set: its rows are the same program on the same
+ONNX Runtime cannot be limited to an instruction set: its columns are the same program on the same
 CPU.
 
 {times}
 
 {time_conclusion}
 
-## What limits
+## Limits
 
 - **Small networks.** They are not trained to the end: four more epochs without a budget are worth
-  2.3 points. Tuning that saves at the same time falls behind tuning that does not. The gap was
+  2.3 points. Tuning that saves operations falls behind tuning that does not. The gap was
   0.3 points after 2 epochs and {gap:.2f} after 4. A better teacher makes it smaller, not zero.
 - **Pocket size.** Six epochs are too few: the losses were still falling. At one timestep without
   a budget the network is {behind:.1f} points behind the float32 ANN, which was trained for 30
   epochs; the budget takes another half point.
 - **Time.** For one image the engine is faster than both dense engines on all three instruction
-  sets. For 64 it takes the time of OpenVINO within a few percent, on AVX2 more. Products are half
-  of the engine's time, neurons a fifth. Layers of 16 channels fill half of a register tile, so that
-  each product needs a load of its own.
+  sets. For 64 images its time is within a few percent of OpenVINO's, on AVX2 longer. Products are
+  half of the engine's time, neurons a fifth. Layers of 16 channels fill half of a register tile, so
+  each product needs a separate load.
 
 Commands: `python -m lbq_paper.budget_search cells --seeds 0 1 2 --epochs 4 --shares 0.69`,
 `python -m lbq_paper.budget_search pocket --epochs 6 --lr 0.02`, `python
@@ -180,7 +181,7 @@ def read(path: Path) -> Any:
 
 
 def title(way: str) -> str:
-    """Return what a way does, with its number."""
+    """Describe a way, with its number."""
     kind, _, number = way.rpartition("-")
     if kind not in WAYS:
         return WAYS[way]
@@ -298,7 +299,7 @@ def per_image(times: dict[str, Any], isa: str, batch: str, row: str) -> float:
 
 
 def ann_accuracy() -> float:
-    """Return that of the trained ReLU network in float32."""
+    """Return the accuracy of the trained ReLU network in float32."""
     return read(ROOT / "results" / "training" / "pocket-ann.json")["accuracy_after_last_epoch"]
 
 
@@ -316,7 +317,7 @@ def gap(folder: str) -> float:
 
 
 def cells_conclusion() -> str:
-    """Say what the budget did to the small networks."""
+    """Describe the effect of the budget on the small networks."""
     found, plain = budgeted_and_plain(LONG)
     return (
         f"Over {found.seeds} seeds the budget removes {1 - found.cost / plain.cost:.1%} of the "
@@ -338,8 +339,8 @@ def time_conclusion(times: dict[str, Any]) -> str:
             sentences.append(f"{ISAS[isa]}, {batch}: {dense[best]:.2f}, {fastest:.2f} ({engine})")
     listed = "; ".join(sentences)
     return (
-        f"Time of the faster int8 ANN divided by that of the budgeted network, by medians and by "
-        f"the fastest rounds: {listed}."
+        f"Speed of the budgeted network relative to the faster int8 ANN, by medians and by the "
+        f"fastest rounds: {listed}."
     )
 
 
@@ -393,7 +394,7 @@ def draw(points: list[Point], paper: list[Point], record: dict[str, Any]) -> Fig
 
 
 def page() -> str:
-    """Return the page as the records have it."""
+    """Return the page that the records give."""
     record = read(BUDGETED_RECORD)
     times = {isa: record[isa] for isa in ISAS if isa in record}
     paper = paper_cells()

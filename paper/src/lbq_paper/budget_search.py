@@ -4,9 +4,9 @@ r"""Ways to spend fewer accumulations: accuracy against bit-sparse accumulations
 
 The small network of ``lbq_paper`` (T = 1, N = 5) is trained once for every seed, then tuned in
 every way for ``--epochs``; ``scratch-*`` are trained under the budget from their first step, for as
-many epochs in all. The ReLU network of pocket size teaches ``taught-*``; ``distil-*`` are taught by
-what they were before tuning. A share is that of the accumulations before tuning. One record per way
-and seed in ``--out``; those that exist are not run again. Networks of pocket size:
+many epochs in all. The ReLU network of pocket size teaches ``taught-*``; the network before tuning
+teaches ``distil-*``. A share is that of the accumulations before tuning. One record per way and
+seed in ``--out``; those that exist are not run again. Networks of pocket size:
 ``lbq_paper.accuracy``.
 """
 
@@ -116,7 +116,7 @@ def tune(
 ) -> list[dict[str, float]]:
     """Train on, return losses; ``term`` gets the share of the tuning that is done.
 
-    Every epoch is kept in ``kept``, and the next call goes on from there.
+    Every epoch is kept in ``kept``, and the next call continues from there.
     """
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(only in name)
@@ -227,7 +227,7 @@ def ways(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 def train_whole(recipe: Recipe, folder: Path, threads: int) -> None:
     """Train to the last epoch; a signal ends this program instead of leaving half a network.
 
-    A network that older code has trained is taken as it is.
+    A network that older code has trained is used unchanged.
     """
     options = RunOptions(threads=threads, workers=0, allow_changed=("code",))
     outcome = train(recipe, folder, options=options)
@@ -289,7 +289,7 @@ def set_max_level(neuron: Any, level: int) -> None:
 def limit_levels(model: nn.Module, images: Tensor, labels: Tensor, cost: float) -> dict[str, int]:
     """Lower the largest level of one neuron after the other until the cost per MAC is reached.
 
-    Each time it is the neuron, and the level, that raises the loss least for what it saves.
+    Each time the neuron and level are chosen that raise the loss least for the saved cost.
     """
     neurons = dict(named_neurons(model.eval()))
     budget = lbq.CostBudget(model, images[:1], budget=1.0)
@@ -451,7 +451,7 @@ def start(seed: int, options: argparse.Namespace) -> tuple[nn.Module, Recipe, Da
 
 
 def main() -> None:
-    """Run what is asked for; print the table."""
+    """Run the requested ways; print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, default=Path("results/budget"))

@@ -16,7 +16,7 @@ CHARTS = {
     "levels": "Accumulations saved by sending bits, against the largest level",
     "pareto": "Accuracy against operations per image at pocket size",
 }
-"""Names of the files and what they show, in the order of the page."""
+"""Names of the files and their titles, in the order of the page."""
 _LEVELS = (1, 2, 5, 10, 20)
 _NETWORK = "CIFAR-10/ResNet-20"
 
@@ -60,7 +60,7 @@ def save_charts(out: Path, results: Results) -> list[Path]:
 
 
 def ablation(results: Results) -> dict[str, dict[str, Mean]]:
-    """Return for the paper and for us by how many points every method is ahead of LBQ."""
+    """Return, for the paper and for us, by how many points every method is ahead of LBQ."""
     lbq = next(float(claim.accuracy) for claim in ABLATION if claim.method == "LBQ")
     others = [claim for claim in ABLATION if claim.entry != ABLATION_REFERENCE]
     ours = {

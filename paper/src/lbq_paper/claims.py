@@ -1,4 +1,4 @@
-"""What the paper claims: the numbers of its tables and of its text, digit by digit.
+"""The paper's claims: the numbers of its tables and of its text, digit by digit.
 
 A printed decimal is a :class:`~decimal.Decimal` of the printed digits, so that 97.30 stays 97.30.
 Claims that do not hold, or hold under a condition, are discussed in docs/paper-notes.md.
@@ -12,7 +12,7 @@ Origin = Literal["own", "reproduced", "quoted"]
 """The authors' method, a method they trained again, or a number taken from the cited paper."""
 
 StepRule = Literal["fixed", "learnable"]
-"""How the step of a burst comes about."""
+"""Origin of a burst's step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class EnergyClaim(CostClaim):
 
 @dataclass(frozen=True, kw_only=True)
 class TextClaim:
-    """A number that stands in the prose or in a caption and in no table."""
+    """A number in the prose or in a caption that is in no table."""
 
     place: str
     statement: str

@@ -26,10 +26,10 @@ from lbq.train.recipes import (
 )
 
 Size = Literal["full", "pocket"]
+"""The paper's networks and schedules, or small ones for two CPU cores."""
 
 PRECISION = "bf16"
-"""Of all experiments, on any machine: results are compared with each other."""
-"""The paper's networks and schedules, or small ones for two CPU cores."""
+"""The precision of all experiments, on any machine: results are compared with each other."""
 
 Table = Literal["2", "3", "4", "5", "6", "7", "open"]
 
@@ -61,11 +61,11 @@ class Experiment:
     method: str
     """Name of the neuron and its settings."""
     recipe: Recipe
-    """What is computed, its seed included."""
+    """The computation, its seed included."""
     size: Size
     """Which of the two columns it fills."""
     groups: tuple[str, ...] = ()
-    """Of small experiments: a ablation, b levels, c timesteps, d open points, e others."""
+    """Groups of small experiments: a ablation, b levels, c timesteps, d open points, e others."""
 
     @property
     def seed(self) -> int:
@@ -79,33 +79,33 @@ class Experiment:
 
     @cached_property
     def key(self) -> str:
-        """The SHA-256 of what it computes, whatever the code."""
+        """The SHA-256 of its computation, whatever the code."""
         return recipe_key(self.recipe)
 
     @cached_property
     def id(self) -> str:
         """A short name of recipe, seed and numerics: other weights need another id.
 
-        What counts and measures them is not in it; a record says at which commit that was done.
+        The code that counts and measures is not in it; a record stores the commit of that code.
         """
         return digest({"recipe": self.key, "numerics": numerics_digest()})[:_ID_DIGITS]
 
 
 def published(recipe: Recipe) -> Document:
-    """Return a recipe as a document that names its data, but not where they lie."""
+    """Return a recipe as a document that names its data, but not their folder."""
     name = PurePath(recipe.data.source).name
     return to_document(replace(recipe, data=replace(recipe.data, source=name)))
 
 
 def recipe_key(recipe: Recipe) -> str:
-    """Return the SHA-256 of a recipe without the folder of its data and the name it goes by."""
+    """Return the SHA-256 of a recipe without its name and the folder of its data."""
     document = published(recipe)
     del document["name"]
     return digest(document)
 
 
 def merged(experiments: Iterable[Experiment]) -> tuple[Experiment, ...]:
-    """Join experiments that compute the same: what fills several entries is run once."""
+    """Join experiments that compute the same, so that one run fills several entries."""
     found: dict[str, Experiment] = {}
     for experiment in experiments:
         before = found.setdefault(experiment.key, experiment)
@@ -187,7 +187,7 @@ def full_size_experiments() -> tuple[Experiment, ...]:
 
 
 def with_neuron(recipe: Recipe, neuron: NeuronConfig) -> Recipe:
-    """Give a recipe another neuron; without spikes, time has nothing to do."""
+    """Give a recipe another neuron; without spikes, one timestep is enough."""
     timesteps = 1 if neuron.kind == "relu" else recipe.model.timesteps
     return replace(recipe, model=replace(recipe.model, neuron=neuron, timesteps=timesteps))
 
@@ -270,7 +270,7 @@ OPEN_POINTS: dict[str, dict[str, NeuronConfig]] = {
         "Box-ET with fixed tails": replace(ABLATION["V3/learnable"], surrogate="tailed-box"),
     },
 }
-"""What the paper leaves open: a row of the ablation, and what differs from it in one choice."""
+"""Choices that the paper leaves open: a row of the ablation, and its variants by one choice."""
 
 _COMPILED = ("binary", "ternary", "ternary-learned", "lmht", "ilif")
 """Kinds of neurons that loop over the timesteps in plain torch. So does "mlf", of whose loop torch
@@ -282,8 +282,8 @@ _PocketRow = tuple[str, str, str, Recipe]  # group, entry, method, recipe
 def pocket_science() -> Recipe:
     """CIFAR-10 for a study of many runs: one block per stage, a quarter of the width, 6 epochs.
 
-    The first stage halves the image as well: for its time that buys more accuracy than the same
-    products at full resolution and half the channels.
+    The first stage halves the image as well: for the same time that gives more accuracy than the
+    same products at full resolution and half the channels.
     """
     like = pocket()
     return replace(
@@ -308,7 +308,7 @@ def study_recipe(neuron: NeuronConfig) -> Recipe:
 
 
 def describe_pocket() -> str:
-    """Describe what the small experiments have in common."""
+    """Describe the common settings of the small experiments."""
     recipe = pocket_science()
     model = recipe.model
     return (
@@ -391,7 +391,7 @@ NATIVE = ("include/lbq.h", "src", "torch")
 """The parts of ``native/`` that training runs on; the rest reads and runs trained networks."""
 
 NAMES_ONLY = "train/recipes.py"
-"""Gives recipes names; what a recipe says is hashed with the recipe itself."""
+"""Gives recipes names; the content of a recipe is hashed with the recipe itself."""
 
 
 @cache
@@ -402,7 +402,7 @@ def numerics_digest() -> str:
 
 
 def digest_of(package: Path, native: Path) -> str:
-    """Hash names and contents of the files, so that a moved line counts and a moved folder not."""
+    """Hash names and contents of the files: a moved line counts, a moved folder does not."""
     if not native.is_dir():
         raise RunError(
             f"{native} is missing: experiments are named after the sources of the kernels too; run "

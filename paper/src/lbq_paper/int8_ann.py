@@ -1,4 +1,4 @@
-"""ReLU networks in int8 on ONNX Runtime and OpenVINO, which burst networks are compared with.
+"""ReLU networks in int8 on ONNX Runtime and OpenVINO, to compare burst networks with.
 
 Both engines are extras.
 """
@@ -17,7 +17,7 @@ from lbq.time import ImagesIn
 
 
 def without_time(ann: nn.Module) -> nn.Module:
-    """Remove the axis of time, which a dense engine would reshape for at every layer."""
+    """Remove the axis of time: a dense engine would reshape for it at every layer."""
     images = torch.randn(2, 3, 32, 32)
     expected = ann(images)
     for path, module in list(ann.named_modules()):
@@ -82,7 +82,7 @@ def openvino(
     core = ov.Core()
     read = core.read_model(model, b"")
     read.reshape(list(shape))
-    # Without the hint, what is not quantised runs in bf16 where the CPU has it.
+    # Without the hint, layers that are not quantised run in bf16 if the CPU has it.
     settings = {
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
@@ -95,7 +95,7 @@ def openvino(
 def openvino_throughput(model: bytes, *, batch: int, threads: int) -> Callable[[np.ndarray], None]:
     """Return the model in OpenVINO's throughput mode: it takes any number of images.
 
-    What is left over after whole batches is not run.
+    Images left over after whole batches are not run.
     """
     import openvino as ov  # noqa: PLC0415 -- an extra
 

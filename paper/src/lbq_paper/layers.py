@@ -19,7 +19,7 @@ VARIANTS = {
     "V3": "ablation/V3/learnable",
     "LBQ": "ablation/LBQ/learnable",
 }
-"""The networks of the paper's Figure 4, and where they are found."""
+"""The networks of the paper's Figure 4, and their entries."""
 
 _LEARNED = ("lbq", "v3", "ternary-learned")
 _PPM = 10**6
@@ -37,8 +37,8 @@ class Behaviour:
 def behaviour_of(record: Record) -> Behaviour:
     """Read the layers of a record.
 
-    A record keeps shares, not counts, so levels are counted in parts of 10^12: what comes out
-    again are the shares that it holds.
+    A record keeps shares, not counts, so levels are counted in parts of 10^12; the shares of these
+    counts are those of the record.
     """
     layers, kind = record.body["layers"], record.body["recipe"]["model"]["neuron"]["kind"]
     return Behaviour(
@@ -80,7 +80,7 @@ def step_variation(record: Record) -> float | None:
 
 
 def active_ratio(record: Record) -> float | None:
-    """Share of neurons that are active, every layer counted alike; None without neurons."""
+    """Share of active neurons, each layer counting once; None without neurons."""
     levels = None if record.is_diverged else behaviour_of(record).levels
     return levels.active_ratio if levels is not None and levels.layers else None
 
@@ -109,7 +109,7 @@ _MEASURES: dict[str, tuple[Value, int]] = {
     "normalised entropy": (entropy, 3),
     "P(k=1 | k>0)": (_ones, 1),
 }
-"""What is measured, named as :mod:`lbq_paper.claims` names it, and its digits."""
+"""The measurements by their names in :mod:`lbq_paper.claims`, and their digits."""
 
 
 def _step(layer: Document, is_learned: bool) -> LayerStep:

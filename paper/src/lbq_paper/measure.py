@@ -1,4 +1,4 @@
-"""Measuring a trained network on every test sample: what it answers, and what its levels cost."""
+"""Measure a trained network on every test sample: its answers, and the cost of its levels."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -19,7 +19,7 @@ from lbq.train.prefetch import prefetch_to_device
 MACS_PADDING: Padding = "counted"
 """The paper's convention for MACs: products with padding count (docs/decisions/0006)."""
 _DIGITS = 6
-"""Digits behind the point of what is measured and not counted."""
+"""Digits after the point of numbers that are measured, not counted."""
 
 
 def measure_run(run: Path, *, cache: str | Path, device: torch.device) -> Document:
@@ -32,7 +32,7 @@ def measure_run(run: Path, *, cache: str | Path, device: torch.device) -> Docume
 
 @torch.inference_mode()
 def measure(model: nn.Module, data: Data, recipe: Recipe, *, device: torch.device) -> Document:
-    """Return right answers, counts and, for every layer, its step and the levels it emits.
+    """Return correct answers, counts and, for every layer, its step and the levels it emits.
 
     The network runs in the precision and memory order of its training, but is never compiled: its
     levels are watched. Compiled training rounds elsewhere, so its last evaluation may differ a
@@ -69,7 +69,7 @@ def measure(model: nn.Module, data: Data, recipe: Recipe, *, device: torch.devic
 
 
 def counts_of(counter: OpCounter) -> Document:
-    """Return the totals over all images as whole numbers, and what was not followed."""
+    """Return the totals over all images as whole numbers, and operations not followed."""
     table = counter.table()
     total, products = table.total(), table.total_products()
     conventions = ("unary", "bit_pairs", "bit_serial", "dense")

@@ -1,4 +1,4 @@
-"""Which orderings of the paper hold here: a rule, not an impression."""
+"""Decide by a rule which orderings of the paper hold here."""
 
 import math
 import statistics
@@ -22,7 +22,7 @@ _Z = 1.959964
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Something the paper says of several pairs of rows: the first has more of it."""
+    """A statement of the paper about several pairs of rows: the first has more of something."""
 
     words: str
     pairs: tuple[tuple[str, str], ...]
@@ -31,9 +31,9 @@ class Question:
     value: Value = accuracy
     """Reads it off a record."""
     entry: Callable[[str], str] = "ablation/{}".format
-    """Where the experiments of a row are."""
+    """The entry of a row's experiments."""
     printed: Callable[[str], str] = "ablation/{}".format
-    """Under which address, or in which words, the paper prints the row's number."""
+    """The address or the words under which the paper prints the row's number."""
     digits: int = 2
 
 
@@ -114,7 +114,7 @@ QUESTIONS = (
         digits=3,
     ),
 )
-"""What the tables and Section 5.5 are there to show, the row with more of it first."""
+"""The statements of the tables and of Section 5.5, the row with more first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class Ordering:
 
 
 def orderings(results: Results, size: Size) -> list[Ordering]:
-    """Look at every pair of rows that the paper draws a conclusion from."""
+    """Compare every pair of rows from which the paper draws a conclusion."""
     printed = printed_entries() | {claim.statement: claim.value for claim in TEXT}
     return [
         Ordering(

@@ -2,8 +2,8 @@
 
     python -m lbq_paper.record_exact pocket-cifar10 --data $LBQ_DATA/cifar10
 
-runs all test images in float64 and writes what was counted after ``--few`` and after all of them,
-then the model card. paper/tests/test_exact.py counts the first few again.
+runs all test images in float64 and writes the counts after ``--few`` and after all of them, then
+the model card. paper/tests/test_exact.py counts the first few again.
 """
 
 import argparse

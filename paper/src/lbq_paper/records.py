@@ -35,8 +35,8 @@ class Record:
     def accuracy(self) -> float | None:
         """Percent of right answers after the last epoch; None if training diverged.
 
-        Measured by the uncompiled forward that was counted, so that it can differ from the
-        evaluation of compiled training by some levels at their thresholds.
+        It comes from the uncompiled forward that was counted, so it can differ from the evaluation
+        of compiled training by some levels at their thresholds.
         """
         found = self.body.get("measured_correct")
         return None if found is None else 100 * found / self.body["counts"]["num_images"]

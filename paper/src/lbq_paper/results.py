@@ -1,4 +1,4 @@
-"""What was measured, entry by entry: accuracies and counts with their number, mean and spread."""
+"""The measurements, entry by entry: accuracies and counts with their number, mean and spread."""
 
 import math
 import statistics
@@ -19,14 +19,14 @@ from lbq_paper.experiments import (
 from lbq_paper.records import Record, read_records
 
 SIZES: dict[Size, str] = {"full": "full size", "pocket": "pocket"}
-"""What the columns of the two sizes are called."""
+"""Names of the columns of the two sizes."""
 NO_EXPERIMENT = "no experiment"
 NOT_RUN = "not run"
 DIVERGED = "diverged"
 NOTHING = "-"
 """Stands for a number that a network does not have."""
 OLDER = "*"
-"""Marks numbers that other code than the present one computed."""
+"""Marks numbers that were computed by other code than the present one."""
 
 Value = Callable[[Record], float | None]
 """Reads one number off a record; None where it has none."""
@@ -46,8 +46,8 @@ class Results:
     """The records of all experiments, found by size and entry.
 
     Args:
-        experiments: what could have been run.
-        records: what was, by size and by the key of its recipe.
+        experiments: all experiments.
+        records: those that were run, by size and by the key of the recipe.
         marks_older: whether numbers of other code than the present one are marked.
     """
 
@@ -74,7 +74,7 @@ class Results:
         return [entry for entry in every if table_of(entry) == table]
 
     def shown(self, entry: str, size: Size, value: Value, *, digits: int = 2) -> str:
-        """Write what was measured at an entry: mean, spread and number of runs."""
+        """Write the measurements at an entry: mean, spread and number of runs."""
         if not any(
             experiment.size == size and entry in experiment.entries
             for experiment in self.experiments
@@ -151,7 +151,7 @@ def shown(values: Iterable[float], *, digits: int, sign: str = "") -> str:
 
 
 def accuracy(record: Record) -> float | None:
-    """Percent of right answers of the network as it was after the last epoch."""
+    """Percent of correct answers of the network after the last epoch."""
     return record.accuracy
 
 
@@ -174,9 +174,9 @@ def reduction(record: Record) -> float | None:
 
 
 def energy_mj(record: Record) -> float | None:
-    """Price the counts as the paper does: float32 MACs and adds at 45 nm, per image.
+    """Price the counts like the paper: float32 MACs and adds at 45 nm, per image.
 
-    MACs include padded positions and accumulations do not, which is the paper's convention.
+    By the paper's convention, MACs include padded positions and accumulations do not.
     """
     counts = record.body.get("counts")
     return None if counts is None else _price_mj(counts)

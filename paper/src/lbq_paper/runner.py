@@ -51,7 +51,7 @@ class RunnerOptions:
     accept_older: bool = False
     """Leave an experiment alone if it was recorded with other code."""
     options: RunOptions = field(default_factory=RunOptions)
-    """Of training."""
+    """Options of training."""
 
 
 def run_experiments(
@@ -88,7 +88,7 @@ def run_experiments(
 
 
 def run_experiment(experiment: Experiment, work: RunnerOptions, *, log: Log) -> Ending:
-    """Train, measure and record one experiment, or what is left of that to do."""
+    """Train, measure and record one experiment, as far as that was not done before."""
     if is_recorded(experiment, work):
         return "already recorded"
     folder = RunFolder(work.folder / experiment.id)
@@ -125,8 +125,8 @@ def is_recorded(experiment: Experiment, work: RunnerOptions) -> bool:
 def _train(recipe: Recipe, run: Path, work: RunnerOptions, progress: Callback) -> bool:
     """Train to the end; False if it was asked to stop.
 
-    Code may have changed since an earlier attempt: what decides numbers is in the experiment's id,
-    and so in the folder's name.
+    Code may have changed since an earlier attempt. The code that decides numbers is in the
+    experiment's id, and so in the folder's name.
     """
     options = replace(work.options, allow_changed=("code",))
     if work.devices == 1:
@@ -172,7 +172,7 @@ def _log_with_head(log: Log, head: str, text: str) -> None:
 
 
 def _located(recipe: Recipe, data: Path | None) -> Recipe:
-    """Point a recipe at where its data lie, and refuse another set in their folder."""
+    """Point a recipe at its data; raise if their folder holds another set."""
     name = PurePath(recipe.data.source).name
     if data is None or recipe.data.source == SYNTHETIC:
         return recipe
@@ -182,8 +182,8 @@ def _located(recipe: Recipe, data: Path | None) -> Recipe:
         source = data
     else:
         raise RunError(
-            f"this experiment needs the data set {name}, and {data} neither is named so nor holds "
-            f"it; pass --data the folder that holds {name}"
+            f"this experiment needs the data set {name}, but {data} neither has this name nor "
+            f"holds it; pass the folder that holds {name} as --data"
         )
     return replace(recipe, data=replace(recipe.data, source=str(source)))
 

@@ -21,7 +21,7 @@ def main() -> None:
     """Copy the weights and write the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("network")
-    parser.add_argument("name", help="of the pretrained network")
+    parser.add_argument("name", help="name of the pretrained network")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=RECORDS)
     options = parser.parse_args()

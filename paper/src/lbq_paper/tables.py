@@ -1,4 +1,4 @@
-"""The paper's tables beside ours: what it prints, what we measured at its size, and at pocket size.
+"""The paper's tables beside ours: its numbers, and our measurements at its size and pocket size.
 
 Numbers come from the records in the folder of results only; an entry without one says so.
 """
@@ -137,7 +137,7 @@ _COLUMNS: dict[Table, tuple[tuple[str, str, Value, int], ...]] = {
         ("ANN / this", "ratio", energy_ratio, 2),
     ),
 }
-"""Of each: its name, the field of the claim, our value and its digits."""
+"""Each row: its name, the field of the claim, our value and its digits."""
 
 
 def _cost_lines(table: Table) -> Callable[[Results], list[Line]]:
@@ -206,21 +206,21 @@ Charts: python -m lbq_paper figure results --out docs/figures
 Figure 4: python -m lbq_paper figure 4 --out docs/figures -->"""
 _PAGE_WIDTH = 110
 _TRAINING_IMAGES = 50_000
-"""Of CIFAR-10, which all small experiments train on."""
+"""Test images of CIFAR-10, on which all small experiments train."""
 _CONCLUSIONS: tuple[Conclusion, ...] = ("holds", "does not hold", "inconclusive", "not run")
 _FIGURE = "figures/figure4-pocket.svg"
 _REDUCTION_ENTRY = "accumulation/LBQ (5)"
 
 
 def results_page(results: Results) -> str:
-    """Write the page; whatever was not run says so."""
+    """Write the page; entries that were not run say so."""
     results = replace(results, marks_older=False)
     parts = [
         _NOTE,
         "# Results",
-        "Accuracies and operation counts of the paper's experiments as they came out here, beside "
-        "the paper's own. [Reproducing the paper](reproducing.md) describes how to run missing "
-        "experiments, [the log](log.md) what did not help.",
+        "Compare our accuracies and operation counts of the paper's experiments with the paper's "
+        "own. [Reproducing the paper](reproducing.md) describes how to run missing experiments, "
+        "[the log](log.md) what did not help.",
         *_charts(results),
         *_state(results),
         "## Ablation (Table 5)",
@@ -266,8 +266,8 @@ def _state(results: Results) -> Iterator[str]:
         f"[training.md](training.md)). Accuracies are those after the last epoch "
         f"on all 10,000 test images, from the same forward pass as the counts: mean +- standard "
         f"deviation over n seeds. Compare them with each other, not with the paper's column. "
-        f'Differences ("- LBQ") are computed per seed. Columns of a size of which nothing was run '
-        f"are left out."
+        f'Differences ("- LBQ") are computed per seed. Columns of a size without any runs are '
+        f"left out."
     )
 
 
@@ -361,7 +361,7 @@ def _middle_and_most(minutes: Sequence[float]) -> str:
 
 
 def _told(records: Sequence[Record], *keys: str, digits: int | None = None) -> str:
-    """List what records say under some keys, each with how many say it."""
+    """List the values of records under some keys, each with the number of records."""
     counts = Counter[str]()
     for record in records:
         value = record.body
@@ -372,7 +372,7 @@ def _told(records: Sequence[Record], *keys: str, digits: int | None = None) -> s
 
 
 def _pocket_only(lines: Sequence[Line]) -> list[Line]:
-    """Keep the rows that small experiments could fill, and columns of which something was run."""
+    """Keep the rows that small experiments could fill, and columns with any runs."""
     head, *rest = lines
     column = head.index("pocket")
     rows = [line for line in rest if line[column] != NO_EXPERIMENT]

@@ -1,4 +1,4 @@
-"""Why ternary spikes are less accurate than binary ones at pocket size.
+"""Find out why ternary spikes are less accurate than binary ones at pocket size.
 
     python -m lbq_paper.ternary_shapes --data $LBQ_DATA/cifar10 --out results/ternary-shapes.json
 

@@ -32,7 +32,7 @@ STYLE: dict[Any, Any] = {
 
 
 def draw_neuron() -> Figure:
-    """Draw a neuron that is given a current: its membrane, and what it emits."""
+    """Draw the membrane and the levels of a neuron for some currents."""
     torch.manual_seed(3)
     currents = torch.rand(14) * 1.3
     currents[7:10] += 1.6
@@ -62,7 +62,7 @@ def draw_neuron() -> Figure:
 
 
 def draw_staircase() -> Figure:
-    """Draw what a neuron sends for a membrane, and the slope that training sees instead."""
+    """Draw the burst of a neuron over its membrane, and the slope that training uses."""
     membrane = torch.linspace(-1, 4, 2001)
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 2.8))
     for step, color in ((1.0, GREY), (0.5, RED), (0.25, BLUE)):

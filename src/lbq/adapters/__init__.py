@@ -1,6 +1,6 @@
 """Adapters for other libraries.
 
-Every module imports its library when it is imported itself, so that ``lbq`` needs none of them:
+Every module imports its library when it is itself imported, so ``lbq`` needs none of them:
 :mod:`lbq.adapters.spikingjelly`, :mod:`lbq.adapters.snntorch`, :mod:`lbq.adapters.neurobench`,
 :mod:`lbq.adapters.brevitas`, :mod:`lbq.adapters.hub`, and for a plain ANN :func:`lbq.from_ann`.
 """

@@ -1,9 +1,9 @@
-"""``from_ann``: a trained network of ReLUs as one of burst neurons, close to its accuracy.
+"""``from_ann``: convert a trained ReLU network to burst neurons, close to its accuracy.
 
 Three things make the start close. The levels count whole steps, so half a step is lost on average:
 it is folded into the bias before the neuron. The step minimises the squared error of the layer's
-answers, where a percentile would only bound them. And what the quantised layers before it change in
-the mean of a channel is corrected in that same bias.
+outputs; a percentile would only bound them. And the same bias corrects the change that the
+quantised layers before it cause in the mean of a channel.
 """
 
 import copy
@@ -30,11 +30,11 @@ from lbq.time import RepeatOverTime, check_timesteps
 from lbq.types import ResetMode
 
 _SHARES = tuple(10 ** (-k / 20) for k in range(27))
-"""Steps that are tried, as shares of the one that reaches the largest activation: 1 to 1/20."""
+"""Steps to try, as shares of the one that reaches the largest activation: 1 to 1/20."""
 _SMALLEST_STEP = 2e-3
-"""What a silent layer or channel gets: even a twentieth of it can be lowered."""
+"""Step of a silent layer or channel; even a twentieth of it can be lowered."""
 _VALUES = 1 << 21
-"""Activations of one layer that steps are chosen by."""
+"""Number of activations of a layer from which its step is chosen."""
 
 
 @torch.no_grad()
@@ -50,23 +50,23 @@ def from_ann(
 ) -> nn.Module:
     """Replace every ReLU of a trained network by a calibrated burst neuron.
 
-    Burst neurons of one timestep are replaced too: a network that was tuned with many levels is the
-    start of one with fewer.
+    Burst neurons of one timestep are replaced too, so a network that was tuned with many levels can
+    be the start of one with fewer.
 
-    The result is in eval mode, answers the mean over time, and can be fine-tuned, lowered and
-    exported like any network here. At one timestep neither decay nor reset matters. Over several, a
-    neuron that forgets nothing and removes what it sent (the default) comes closer to the ReLU with
+    The result is in eval mode, returns the mean over time, and can be fine-tuned, lowered and
+    exported like any other network. At one timestep neither decay nor reset matters. Over several,
+    a neuron without decay that removes the whole level (the default) comes closer to the ReLU with
     every timestep; the paper's neuron is ``decay=0.5, reset_mode="event"``.
 
     Args:
-        network: any network that torch.fx can trace, with ReLUs as modules or functions, or one
-            that this function returned; takes one tensor, batch first. It is not changed.
+        network: any network that torch.fx can trace, with ReLUs as modules or functions, or a
+            result of this function; takes one tensor, batch first. It is not changed.
         batches: inputs of the network, for the calibration; a few hundred samples are enough.
         max_level: largest level of the neurons (N_max).
         timesteps: number of timesteps (T).
         per_channel: whether every channel gets a step of its own instead of every layer.
         decay: share of the carry that survives a timestep (beta).
-        reset_mode: what emission removes, as of :class:`lbq.BurstLIF`.
+        reset_mode: what emission removes, as in :class:`lbq.BurstLIF`.
 
     Example:
         >>> ann = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU())
@@ -92,13 +92,13 @@ def from_ann(
     answer = copy.deepcopy(network).eval()(example)
     if not isinstance(answer, Tensor):
         raise LoweringError(
-            f"the network must answer with one tensor, got {type(answer).__name__}; wrap it in a "
+            f"the network must return one tensor, got {type(answer).__name__}; wrap it in a "
             f"module that returns the logits"
         )
     if not torch.allclose(plain(example), answer, atol=1e-4):
         raise LoweringError(
-            "this network gives other outputs once its ReLUs are separate modules: one changes a "
-            "tensor in place that is read again; write inplace=False, or y = relu(x) and read y"
+            "this network gives different outputs once its ReLUs are separate modules: one changes "
+            "a tensor in place that is read again; write inplace=False, or y = relu(x) and read y"
         )
     spiking = with_neurons(network, example, timesteps=timesteps, build=neuron, replaced=places)
     _calibrate(spiking, plain, samples)
@@ -123,12 +123,12 @@ def _samples(batches: Iterable[Tensor]) -> Tensor:
     if not len(samples):
         raise ParameterError("from_ann needs at least one sample, but all batches are empty")
     if not samples.isfinite().all():
-        raise ParameterError("samples to calibrate by must be finite, but some are NaN or infinite")
+        raise ParameterError("calibration samples must be finite, but some are NaN or infinite")
     return samples
 
 
 def _check_one_timestep(network: nn.Module) -> None:
-    """Raise LoweringError if neurons keep a carry, for which no ReLU could stand."""
+    """Raise LoweringError if neurons keep a carry: a ReLU has none."""
     repeats = [m.timesteps for m in network.modules() if isinstance(m, RepeatOverTime)]
     if any(isinstance(m, Neuron) for m in network.modules()) and max(repeats, default=2) > 1:
         raise LoweringError(
@@ -138,7 +138,7 @@ def _check_one_timestep(network: nn.Module) -> None:
 
 
 def _calibrate(spiking: nn.Module, plain: nn.Module, samples: Tensor) -> None:
-    """Choose steps and biases layer by layer, each behind those that were chosen before it."""
+    """Choose steps and biases layer by layer, each with the earlier ones in place."""
     neurons = dict(named_neurons(spiking))
     currents = _currents_of(plain, list(neurons), samples)
     biases = find_biases(spiking, samples[:2])
@@ -161,9 +161,9 @@ def _calibrate(spiking: nn.Module, plain: nn.Module, samples: Tensor) -> None:
 
 
 def _currents_of(plain: nn.Module, paths: list[str], samples: Tensor) -> dict[str, Tensor]:
-    """Return what arrives at every ReLU, ``[B, *n]``.
+    """Return the currents of every ReLU, ``[B, *n]``.
 
-    What arrives at a burst neuron is half a step more than a ReLU in its place would get.
+    A burst neuron receives half a step more than a ReLU in its place would.
     """
     found: dict[str, Tensor] = {}
 
@@ -189,12 +189,12 @@ def _fit(neuron: BurstLIF, currents: Tensor, expected: Tensor, biased: nn.Module
         if channels and (axis != channels or not has_own):
             raise LoweringError(
                 f"steps per channel need a bias per channel, but currents {list(expected.shape)} "
-                f"behind {biased} have none; leave per_channel out"
+                f"after {biased} have none; leave per_channel out"
             )
         missing = expected - currents.mean(0)
         offset = _over(missing, torch.mean, axis=axis if has_own else None)
         remembered = sum(neuron.decay().item() ** t for t in range(len(currents)))
-        half = 0.5 / remembered  # a bias comes again at every timestep
+        half = 0.5 / remembered  # a bias is added at every timestep
     few = slice(0, max(1, _VALUES // currents[:, 0].numel()))
     corrected = currents[:, few] + _shaped(offset, expected, axis)
     target = expected[few].relu()

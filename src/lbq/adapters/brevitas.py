@@ -1,4 +1,4 @@
-"""Brevitas: a trained network of ``QuantReLU`` as a burst network of one timestep, equal levels."""
+"""Convert a trained Brevitas network to burst neurons with equal levels."""
 
 import copy
 import math
@@ -37,18 +37,18 @@ MAX_BITS = 8
 
 @torch.no_grad()
 def from_brevitas(network: nn.Module, example: Tensor, *, learn_steps: bool = False) -> nn.Module:
-    """Return the network with a burst neuron for every ``QuantReLU``: the same levels at T = 1.
+    """Replace every ``QuantReLU`` by a burst neuron with the same levels at T = 1.
 
     A scale becomes a step, 2**bits - 1 the largest level. Brevitas rounds and a level counts whole
     steps, so half a step goes into the bias before the neuron. Quantised weights become plain
-    weights of the same values. (A current that lies exactly between two levels is rounded to the
-    even one there and up here; with a scale that is no power of two that does not happen.)
+    weights of the same values. (If a current lies exactly between two levels, Brevitas rounds to
+    the even one and lbq rounds up; this happens only if the scale is a power of two.)
 
     Args:
-        network: of Brevitas' layers and torch's, traceable by torch.fx; it is not changed.
-        example: an input of it.
-        learn_steps: whether the steps can be trained further; they are then parameters behind a
-            softplus, which may move a step by its last bit.
+        network: layers of Brevitas and torch, traceable by torch.fx; it is not changed.
+        example: an input of the network.
+        learn_steps: whether the steps can be trained further; they are then softplus of a
+            parameter, which may change the last bit of a step.
 
     Example:
         >>> spiking = from_brevitas(quantised.eval(), images[:2])
@@ -91,8 +91,8 @@ def _synapse(path: str, layer: Any) -> nn.Module:
     for name in ("input_quant", "output_quant", "bias_quant"):
         if getattr(layer, name).is_quant_enabled:
             raise LoweringError(
-                f"{path} has a {name} of its own; import networks whose activations are quantised "
-                f"by QuantReLU only, with {name}=None"
+                f"{path} has its own {name}; import networks whose activations are quantised by "
+                f"QuantReLU only, with {name}=None"
             )
     weight, has_bias = layer.quant_weight().value.detach(), layer.bias is not None
     if type(layer) is quant.QuantLinear:
@@ -114,7 +114,7 @@ def _check(path: str, relu: Any) -> str:
         raise LoweringError(f"{path} quantises its input or nothing at all, not its output")
     bits, zero = proxy.bit_width(), proxy.zero_point()
     if proxy.is_signed or bool((zero != 0).any()) or proxy.is_narrow_range:
-        raise LoweringError(f"{path} is signed, narrow or has a zero point, so it is no level 0..N")
+        raise LoweringError(f"{path} is signed, narrow or has a zero point: not levels 0..N")
     if float(bits) > MAX_BITS:
         raise LoweringError(f"{path} has {float(bits):g} bits; a level has at most {MAX_BITS}")
     rounding = proxy.rounding_mode.upper()
@@ -124,7 +124,7 @@ def _check(path: str, relu: Any) -> str:
     if rounding == "ROUND" and is_dyadic:
         warnings.warn(
             f"{path} has a power of two as its scale, so currents may lie exactly between two "
-            f"levels: they go up here, and to the even level in Brevitas",
+            f"levels: lbq rounds them up, Brevitas to the even level",
             stacklevel=3,
         )
     return rounding

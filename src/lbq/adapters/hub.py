@@ -33,7 +33,7 @@ _FIELDS = {
     "weights_sha256": str,
 }
 _OWN_FIELDS = {"format": str, "structure": str, "weights_sha256": str}
-"""Of a network that no recipe describes: the digest of its structure."""
+"""Fields of a network without a recipe: the digest of its structure in place of the recipe."""
 
 _OPENING = """
 A spiking network whose neurons emit integer levels ([lbq](https://pypi.org/project/lbq)).
@@ -61,12 +61,12 @@ model = from_pretrained("this/repository", model=my_model)  # or a folder; in ev
 
 
 def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, Any]) -> None:
-    """Write a trained network as a folder: weights, data that rebuild it, and its model card.
+    """Write a trained network as a folder: weights, settings and model card.
 
     Args:
         model: the network, as :func:`lbq.train.run_folder.load_run` returns it.
-        folder: where to; made if it does not exist.
-        record: of the run that trained it: what ``record_run`` returned, or its JSON file.
+        folder: the folder to write; created if it does not exist.
+        record: record of the run that trained it, from ``record_run`` or read from its JSON file.
 
     Example:
         >>> model = lbq.train.load_run(Path("runs/pocket")).model
@@ -75,8 +75,9 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
     is_own = {"structure", "config", "model"} <= record.keys()
     if not is_own and not {"recipe", "accuracy_after_last_epoch"} <= record.keys():
         raise FormatError(
-            f"a record of a run is needed, got {', '.join(record) or 'an empty one'}; pass what "
-            f"record_run returned, or its JSON file"
+            f"save_pretrained needs the record of a run, got "
+            f"{', '.join(record) or 'an empty one'}; pass the result of record_run, or its JSON "
+            f"file"
         )
     folder = Path(folder)
     tensors = {n: tensor.detach().clone().contiguous() for n, tensor in model.state_dict().items()}
@@ -103,7 +104,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, record: dict[str, A
 def _describe(
     model: nn.Module, record: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Return what rebuilds a network of a recipe; raise if it is not that of the record."""
+    """Return the data that rebuild a recipe's network; raise if it is not the record's."""
     recipe, num_classes = recipe_from_document(record["recipe"]), _num_classes(model)
     what = "the model, against its record's recipe,"
     network_from_tensors(recipe.model, tensors, num_classes=num_classes, what=what)
@@ -111,10 +112,10 @@ def _describe(
 
 
 def _describe_own(model: nn.Module, record: dict[str, Any]) -> dict[str, Any]:
-    """Return what identifies another network; raise if it is not that of the record."""
+    """Return the data that identify any other network; raise if it is not the record's."""
     if structure_digest(model) != record["structure"]:
         raise FormatError(
-            "the model has other modules or settings than that of the record; pass the model that "
+            "the model has other modules or settings than the record's model; pass the model that "
             "lbq.load_run loaded from the same run"
         )
     return {"structure": record["structure"]}
@@ -131,15 +132,14 @@ def from_pretrained(
 
     ``preprocessing`` of a recipe's network says how its inputs are normalised.
 
-    The weights are compared with their SHA-256 before they are parsed, and the network that the
-    configuration describes with them before it is built; nothing that the folder says is run or
-    imported.
+    The weights are compared with their SHA-256 before they are parsed, and with the network that
+    the configuration describes before it is built. Nothing in the folder is run or imported.
 
     Args:
         source: a folder, or the name of a repository on the hub (needs the extra ``[hub]``).
-        model: of a run of :func:`lbq.fit`: a network of the same structure, which the weights are
-            loaded into; a network of a recipe is built.
-        revision: of the repository; name a commit to get the same bits tomorrow.
+        model: for a run of :func:`lbq.fit`, a network of the same structure to load the weights
+            into; leave it out for a recipe, whose network is built.
+        revision: revision of the repository; name a commit to get the same bits tomorrow.
         local_files_only: take the repository from the cache, without network.
     """
     folder = _folder(source, revision, local_files_only)
@@ -154,7 +154,7 @@ def from_pretrained(
     tensors, what = parse_tensors(folder / WEIGHTS, weights), str(folder / WEIGHTS)
     if "recipe" in config:
         if model is not None:
-            raise ParameterError(f"{source} holds a recipe, which builds the model: pass none")
+            raise ParameterError(f"{source} holds a recipe that builds the model; leave out model")
         recipe, num_classes = recipe_from_document(config["recipe"]), config["num_classes"]
         built = network_from_tensors(recipe.model, tensors, num_classes=num_classes, what=what)
         built.preprocessing = recipe.data.preprocessing
@@ -171,15 +171,15 @@ def from_pretrained(
 def pretrained_recipe(
     source: str | Path, *, revision: str | None = None, local_files_only: bool = False
 ) -> Recipe:
-    """Read by which recipe such a network was trained: its data, and how they are normalised."""
+    """Read the recipe that trained such a network, with its data and their normalisation."""
     config = _read_config(_folder(source, revision, local_files_only))
     if "recipe" not in config:
-        raise FormatError(f"{source} was not trained by a recipe, so it holds none")
+        raise FormatError(f"{source} holds no recipe, since the network was not trained by one")
     return recipe_from_document(config["recipe"])
 
 
 def _front_matter(record: dict[str, Any]) -> str:
-    """Write what the hub reads of a card: YAML, each value as JSON, which needs no other quotes."""
+    """Write the part of a card that the hub reads: YAML, with each value quoted as JSON."""
     fields: dict[str, Any] = {
         "library_name": "lbq",
         "tags": ["spiking-neural-network", "learnable-burst-quantization"],
@@ -246,7 +246,7 @@ def _num_classes(model: nn.Module) -> int:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not isinstance(model, SpikingResNet | SpikeFormer) or not layers:
         raise FormatError(
-            f"the network of the record's recipe is needed, got {type(model).__name__}; pass the "
-            f"model that lbq.load_run loaded from the same run"
+            f"the model must be the network of the record's recipe, got {type(model).__name__}; "
+            f"pass the model that lbq.load_run loaded from the same run"
         )
     return layers[-1].out_features

@@ -1,6 +1,6 @@
-"""NeuroBench 2: our networks in its harness, and our counts as one of its metrics.
+"""NeuroBench 2: lbq networks in its harness, and lbq's counts as one of its metrics.
 
-Its own counter sees binary events only: handed levels, it calls them MACs (docs/costs.md).
+Its own counter knows binary events only and counts levels as MACs (docs/costs.md).
 """
 
 from functools import partial
@@ -28,14 +28,14 @@ except ImportError as error:
 
 
 class BurstModel(NeuroBenchModel):
-    """A network of ours, lowered or not, as NeuroBench runs it: batch first, then time.
+    """An lbq network, lowered or not, as NeuroBench runs it: batch first, then time.
 
-    Its neurons are activations to NeuroBench, so its sparsity of activations is that of our levels.
+    NeuroBench takes its neurons for activations, so its activation sparsity is that of the levels.
 
     Args:
-        network: what :func:`lbq.lower` returned, or any network with our neurons.
-        example: an input for a batch of one; a lowered network knows its own.
-        takes_frames: whether it takes ``[T, B, ...]``; a lowered network knows.
+        network: the result of :func:`lbq.lower`, or any network with lbq neurons.
+        example: an input with a batch of one; not needed for a lowered network.
+        takes_frames: whether it takes ``[T, B, ...]``; not needed for a lowered network.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class BurstModel(NeuroBenchModel):
 
 
 class BurstOperations(AccumulatedMetric):
-    """What levels cost per sample: the counts of :class:`lbq.OpCounter`, divided by the samples.
+    """Operations per sample: the counts of :class:`lbq.OpCounter`, divided by the samples.
 
     ``unary_acs``, ``bit_sparse_acs``, ``unit_event_acs``, ``explicit_shifts``,
     ``plane_formations`` and ``fp_macs`` (docs/costs.md), and ``products_unary``,
@@ -89,12 +89,12 @@ class BurstOperations(AccumulatedMetric):
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was counted; the harness calls this before a run."""
+        """Set the counts to zero; the harness calls this before a run."""
         self._start: dict[str, int] | None = None
         self._now: dict[str, int] = {}
 
     def __call__(self, model: Any, preds: Tensor, data: tuple[Tensor, Tensor]) -> dict[str, float]:
-        """Take in the batch that the model has just answered."""
+        """Add the counts of the batch that the model has just run."""
         if self._start is None:
             self._start = model.counted_before
         self._now = _counts(model.counter)

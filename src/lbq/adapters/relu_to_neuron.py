@@ -1,4 +1,4 @@
-"""Replace the ReLUs of a network by neurons, and compensate rounding in the biases before them."""
+"""Replace the ReLUs of a network by neurons, and correct the biases before them."""
 
 import copy
 from collections import Counter
@@ -47,26 +47,26 @@ def with_neurons(
     build: Callable[[nn.Module | None, int], nn.Module],
     replaced: ReplacementSpec | None = None,
 ) -> nn.Module:
-    """Return a copy of the network, in eval mode, with a neuron at every place of a ReLU.
+    """Return a copy of the network, in eval mode, with a neuron in place of every ReLU.
 
-    What lies before the first neurons runs once per image, the rest at every timestep, and the
-    answer is the mean over time. A ReLU that is called at two places becomes two neurons. A network
-    that repeats its input over time by itself keeps its class, and every ReLU in it must be a
-    module of its own.
+    Layers before the first neurons run once per image, the rest at every timestep, and the output
+    is the mean over time. A ReLU that is called in two places becomes two neurons. A network that
+    repeats its input over time by itself keeps its class, and every ReLU in it must be a separate
+    module.
 
     Args:
         network: takes one tensor, batch first. It is not changed.
-        example: an input, to learn the shapes from.
+        example: an input, which gives the shapes.
         timesteps: number of timesteps (T).
-        build: makes the neuron for a ReLU (None where a function is called) and its channels.
-        replaced: what is replaced; ReLUs by default.
+        build: makes the neuron for a ReLU (None for a function) and its channels.
+        replaced: modules and functions to replace; ReLUs by default.
     """
     found = ReplacementSpec() if replaced is None else replaced
     copied = copy.deepcopy(network).eval()
     if any(isinstance(module, FramesIn) for module in copied.modules()):
         raise LoweringError(
-            "this network takes frames, so its ReLUs see another input at every timestep; build "
-            "it with form='cifar' or 'imagenet' for still images, or train neurons from the start"
+            "this network takes frames, so its ReLUs see a new input at every timestep; build it "
+            "with form='cifar' or 'imagenet' for static images, or train neurons from the start"
         )
     if any(isinstance(module, RepeatOverTime) for module in copied.modules()):
         return _replaced(copied, example, timesteps, build, found)
@@ -80,7 +80,7 @@ def _replaced(
     build: Callable[[nn.Module | None, int], nn.Module],
     replaced: ReplacementSpec,
 ) -> nn.Module:
-    """Put neurons into a network that has time already."""
+    """Put neurons into a network that already has time."""
     _check_places(_traced(network, replaced), network, replaced)
     channels: dict[str, int] = {}
 
@@ -109,13 +109,13 @@ def _check_places(graph: fx.Graph, network: nn.Module, replaced: ReplacementSpec
         elif node.op in ("call_function", "call_method") and node.target in replaced.functions:
             raise LoweringError(
                 "this network calls a ReLU as a function, and repeats its input over time by "
-                "itself; make every ReLU a module of its own (nn.ReLU())"
+                "itself; make every ReLU a separate module (nn.ReLU())"
             )
     for path, count in counts.items():
         if count > 1:
             raise LoweringError(
-                f"{path} is called {count} times, and would be one neuron; this network repeats "
-                f"its input over time by itself, so give every place a ReLU of its own"
+                f"{path} is called {count} times, but would become one neuron; this network "
+                f"repeats its input over time by itself, so use a separate ReLU for every call"
             )
     if not counts.total():
         raise LoweringError(_NO_PLACE)
@@ -143,7 +143,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Values(fx.Interpreter):
-    """Runs the graph once and keeps the shapes of what has the batch as its first axis."""
+    """Runs the graph once and keeps the shapes of values whose first axis is the batch."""
 
     def __init__(self, module: fx.GraphModule, batch: int) -> None:
         super().__init__(module)
@@ -219,7 +219,7 @@ class _Rewriting:
                     yield node
 
     def _needs_early_time(self, timed: set[fx.Node]) -> bool:
-        """Return whether a number of the static part, such as the batch, is used after a neuron."""
+        """Return whether a static number, such as the batch size, is used after a neuron."""
         return any(
             source not in self._shapes and source not in timed and source.op != "get_attr"
             for node in timed
@@ -266,7 +266,7 @@ class _Rewriting:
             return self._graph.call_module("mean", (sequence,))
 
     def _add_neuron(self, node: fx.Node) -> str:
-        """Make the neuron of a place; its path is the ReLU's, made unique if it was not."""
+        """Make the neuron for a ReLU; its path is the ReLU's, changed if it is not unique."""
         module = self._places[node]
         stack = list(node.meta.get("nn_module_stack", {}))
         path = str(node.target) if module else f"{stack[-1] if stack else ''}.relu".lstrip(".")
@@ -294,11 +294,11 @@ _PASS_THROUGH = (
 
 
 def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | None]:
-    """Find for every neuron the synapse or norm whose bias is its own; None where there is none.
+    """Find for every neuron the synapse or norm whose bias only it reads, or None.
 
     Args:
-        network: with neurons, such that torch.export can export it.
-        example: an input of it.
+        network: a network with neurons that torch.export can export.
+        example: an input of the network.
     """
     calls = capture(network, example, batch_axis=find_batch_axis(example, None)).calls
     weighted = [call for call in calls if call.operator.removeprefix("aten.") in _WEIGHTED]
@@ -326,7 +326,7 @@ def find_biases(network: nn.Module, example: Tensor) -> dict[str, nn.Module | No
 
 @torch.no_grad()
 def add_to_bias(module: nn.Module, offset: Tensor) -> None:
-    """Add ``[1]`` or ``[C]`` to the bias of a synapse or norm, which gets one if it has none."""
+    """Add ``[1]`` or ``[C]`` to the bias of a synapse or norm; create it if missing."""
     bias, weight = getattr(module, "bias", None), module.weight
     if bias is None:
         assert isinstance(weight, Tensor)

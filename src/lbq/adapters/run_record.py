@@ -14,15 +14,15 @@ from lbq.train.metrics import Record, read_all_records, read_metrics_log
 _CURVE = ("epoch", "loss", "accuracy", "active", "samples_per_s")
 _EVALUATION = ("epoch", "accuracy", "loss")
 _CURVE_POINTS = 40
-"""Points of the training curve that a record keeps, about."""
+"""Approximate number of points of the training curve that a record keeps."""
 
 
 def record_run(out: str | Path) -> dict[str, Any]:
     """Return the record of a run that was evaluated and saved.
 
-    It holds the recipe (of a run of :func:`lbq.fit` its settings, the class of the model and the
-    digest of its structure), the results on the test set and :func:`run_history`, but no path of
-    the machine.
+    It holds the recipe, the results on the test set and :func:`run_history`, but no path of the
+    machine. For a run of :func:`lbq.fit` it holds the settings, the class of the model and the
+    digest of its structure instead of a recipe.
 
     Args:
         out: the folder of the run.
@@ -45,7 +45,7 @@ def record_run(out: str | Path) -> dict[str, Any]:
 
 
 def _subject(metadata: dict[str, Any], metrics_log: list[Record]) -> dict[str, Any]:
-    """Describe what was trained."""
+    """Describe the trained network."""
     if "recipe" in metadata:
         recipe = metadata["recipe"]
         recipe["data"]["source"] = _without_path(**recipe["data"])
@@ -116,7 +116,7 @@ def _rounded(line: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _without_path(*, source: str, kind: str, **other: Any) -> str:
-    """Return the id of a data set on the hub as it is, and of a path its last part."""
+    """Keep the id of a data set on the hub; keep only the last part of a path."""
     path = Path(source)
     is_id = kind == "images" and re.fullmatch(r"[\w.-]+/[\w.-]+", source) is not None
     if is_id and not source.startswith((".", "~")) and not path.exists():

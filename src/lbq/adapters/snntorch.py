@@ -1,6 +1,6 @@
-"""snnTorch 1: our neurons in its training loops, ``spk, mem = neuron(cur, mem)``.
+"""snnTorch 1: lbq neurons in its training loops, ``spk, mem = neuron(cur, mem)``.
 
-Nothing of snnTorch is imported: what its loops ask of a neuron is this signature.
+snnTorch is not imported: its loops need this signature only.
 """
 
 import torch
@@ -11,13 +11,13 @@ from lbq.neurons.neuron import Neuron
 
 
 class Burst(nn.Module):
-    """A neuron of ours with snnTorch's signature: one instant and a membrane in, both out.
+    """An lbq neuron with snnTorch's signature: one instant and a membrane in, both out.
 
     The membrane is passed by hand, as with ``init_hidden=False``; there is no hidden state, so
     there is nothing for ``snntorch.utils.reset`` to do. ``spk`` is the burst, ``step * level``.
 
     Args:
-        neuron: what answers, such as ``lbq.BurstLIF()``.
+        neuron: the neuron to run, such as ``lbq.BurstLIF()``.
     """
 
     def __init__(self, neuron: Neuron) -> None:
@@ -29,11 +29,11 @@ class Burst(nn.Module):
         return torch.zeros(0)
 
     def forward(self, cur: Tensor, mem: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Answer one instant, ``[B, *n]``.
+        """Run one instant, ``[B, *n]``.
 
         Args:
             cur: the current.
-            mem: what the call before returned; None or an empty tensor at the start.
+            mem: the membrane from the previous call; None or an empty tensor at the start.
         """
         carry = None if mem is None or mem.numel() == 0 else mem
         if carry is not None and carry.shape != cur.shape:

@@ -1,4 +1,4 @@
-"""SpikingJelly 2: our neurons inside its networks, its nodes inside ours."""
+"""SpikingJelly 2: lbq neurons inside its networks, its nodes inside lbq networks."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ except ImportError as error:
 
 
 class BurstNode(base.MemoryModule):
-    """A neuron of ours as a node of SpikingJelly's: it has a step mode, and state until a reset.
+    """An lbq neuron as a SpikingJelly node: it has a step mode, and state until a reset.
 
     ``functional.set_step_mode``, ``functional.reset_net`` and ``functional.detach_net`` treat it
     like any other node. (In multi-step networks the neuron itself works as well: it starts every
     sequence from rest, and there is nothing to reset.)
 
     Args:
-        neuron: what answers, such as ``lbq.BurstLIF()``.
+        neuron: the neuron to run, such as ``lbq.BurstLIF()``.
         step_mode: "s" takes one instant, ``[B, *n]``; "m" a whole sequence, ``[T, B, *n]``.
     """
 
@@ -38,34 +38,35 @@ class BurstNode(base.MemoryModule):
     def single_step_functional_forward(
         self, inputs: tuple[Tensor, ...], states: tuple[Any, ...], **kwargs: object
     ) -> tuple[tuple[Tensor], tuple[Tensor]]:
-        """Answer one instant from an explicit carry."""
+        """Run one instant from an explicit carry."""
         bursts, carry = self.neuron.stream(inputs[0].unsqueeze(0), states[0])
         return (bursts[0],), (carry,)
 
     def multi_step_functional_forward(
         self, inputs: tuple[Tensor, ...], states: tuple[Any, ...], **kwargs: object
     ) -> tuple[tuple[Tensor], tuple[Tensor]]:
-        """Answer a sequence from an explicit carry, as one operation."""
+        """Run a sequence from an explicit carry, as one operation."""
         bursts, carry = self.neuron.stream(inputs[0], states[0])
         return (bursts,), (carry,)
 
 
 class NodeNeuron(Neuron):
-    """A node of SpikingJelly's as a neuron of ours: ``[T, B, *n]`` in and out, from rest.
+    """A SpikingJelly node as an lbq neuron: ``[T, B, *n]`` in and out, from rest.
 
     Its spikes are visible to ``watch_levels`` and counted like levels. The carry of a
     stream is the node's membrane potential, ``v``.
 
     Args:
-        node: such as ``neuron.LIFNode()`` or ``neuron.ILIFNode()``; it is put into multi-step mode.
+        node: the node, such as ``neuron.LIFNode()`` or ``neuron.ILIFNode()``; it is put into
+            multi-step mode.
         max_level: the largest integer that it emits; by default that of its surrogate, or 1.
     """
 
     def __init__(self, node: Any, max_level: int | None = None) -> None:
         if not isinstance(node, base.MemoryModule) or "v" not in dict(node.named_memories()):
             raise ParameterError(
-                f"a node of SpikingJelly with a membrane potential v is needed, such as LIFNode, "
-                f"got {type(node).__name__}"
+                f"NodeNeuron takes a SpikingJelly node with a membrane potential v, such as "
+                f"LIFNode, got {type(node).__name__}"
             )
         surrogate = getattr(node, "surrogate_function", None)
         super().__init__(
@@ -75,7 +76,7 @@ class NodeNeuron(Neuron):
         self.node = node
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Reset, let the node answer, and reset again: no state is left behind."""
+        """Reset the node, run it, and reset it again: no state is left behind."""
         self.node.reset()
         if carry is not None:
             self._restore(carry)
@@ -89,8 +90,8 @@ class NodeNeuron(Neuron):
         ):
             raise LevelError(
                 f"{type(self.node).__name__} emitted values in [{spikes.min():g}, "
-                f"{spikes.max():g}], not integers in 0..{self.max_level}; pass the max_level it "
-                f"has, or use the node without this adapter"
+                f"{spikes.max():g}], not integers in 0..{self.max_level}; pass its max_level, or "
+                f"use the node without this adapter"
             )
         return spikes, levels, membrane
 
@@ -98,7 +99,7 @@ class NodeNeuron(Neuron):
         others = {name for name, _ in self.node.named_memories()} - {"v", "v_seq"}
         if others:
             raise ParameterError(
-                f"{type(self.node).__name__} remembers {', '.join(sorted(others))} beside v, so it "
+                f"{type(self.node).__name__} stores {', '.join(sorted(others))} besides v, so it "
                 f"cannot be streamed; give it whole sequences"
             )
         self.node.v = carry

@@ -1,4 +1,4 @@
-"""Where the attention of a spiking transformer passes levels on: one map per block and sample."""
+"""Map where the attention of a spiking transformer passes levels on."""
 
 from dataclasses import dataclass
 
@@ -27,10 +27,10 @@ class AttentionMaps:
 def read_attention(model: nn.Module, images: Tensor) -> AttentionMaps | None:
     """Record the levels behind every attention; None for a network that has none.
 
-    Of many blocks, some are shown, from the first to the last.
+    If there are many blocks, some of them are shown, from the first to the last.
 
     Args:
-        model: in eval mode.
+        model: the network, in eval mode.
         images: normalised, ``[B, C, H, W]``; the first few are shown.
     """
     found = [path for path, m in model.named_modules() if isinstance(m, SpikeDrivenAttention)]

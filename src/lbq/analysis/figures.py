@@ -99,7 +99,7 @@ def to_svg(figure: Figure) -> str:
 
 @_styled
 def draw_surrogates(*, max_level: int = 5, tail: float = 0.5) -> Figure:
-    """Draw the slopes of ReLSG-ET, Box-ET and the arctangent over the ratio (the paper's Fig. 3).
+    """Draw the slopes of ReLSG-ET, Box-ET and the arctangent (the paper's Fig. 3).
 
     The arctangent is that of binary neurons, with its one threshold at 1.
     """
@@ -257,7 +257,7 @@ def draw_membranes(layers: Sequence[LayerMembranes]) -> Figure:
 
 @_styled
 def draw_attention(maps: AttentionMaps) -> Figure:
-    """Draw some images, and below each what every attention passes on, token by token.
+    """Draw some images, and below each the levels after every attention, token by token.
 
     Each map has its own scale, from no level to its largest mean.
     """
@@ -383,8 +383,8 @@ def _places_of_names(
     """Find for every point where its name covers nothing; None if there is no such place.
 
     Returns:
-        for each the offset of the name's centre in typographic points, and whether it is so far
-        away that it needs a line to its point.
+        For each point the offset of the name's centre in typographic points, and whether it is so
+        far away that it needs a line to its point.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -439,7 +439,7 @@ def _free_boxes(
     taken: Sequence[_Box],
     dot: float,
 ) -> Iterator[tuple[_Box, bool]]:
-    """List boxes around a point that cover nothing, the nearest first, and whether each is far."""
+    """List free boxes around a point, the nearest first, and whether each is far."""
     width, height = size
     distance = 5.0
     while distance * dot < math.hypot(frame.width, frame.height):
@@ -573,7 +573,7 @@ def _number_axis(axes: Axes) -> None:
 
 
 def _name_axis(axes: Axes, names: Sequence[str]) -> None:
-    """Write the names of layers or edges below them, from one; of very many every second, .."""
+    """Write the names of layers or edges below them, from one; of very many only every n-th."""
     every = math.ceil(len(names) / _MOST_NAMES)
     places = range(1, len(names) + 1, every)
     axes.set_xticks(places, [_short(name) for name in names[::every]], rotation=90, fontsize=7.5)

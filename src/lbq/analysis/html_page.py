@@ -98,7 +98,7 @@ class Number:
     text: str
     value: int | float
     is_loss: bool = False
-    """Whether it is marked as worse than what it is compared with."""
+    """Whether it is marked as worse than the number it is compared with."""
 
     def html(self) -> str:
         """Return it as a ``<data>`` element."""
@@ -108,7 +108,7 @@ class Number:
 Cell = str | Number
 """Text is escaped."""
 _SHORT, _LONG = 20, 60
-"""Characters of a cell that is not broken, and from which on it gets room for a sentence."""
+"""Longest cell that is not broken; shortest that gets room for a sentence, in characters."""
 
 
 def number(value: int | float | None, form: str = ",.3f", unit: str = "") -> Cell:
@@ -136,7 +136,7 @@ def page(
         lead: a sentence that says what the page is about.
         body: the sections.
         opening: summaries below the heading, a sentence per run.
-        command: that writes the page.
+        command: the command that writes the page.
     """
     outcome = "".join(f'<p class="outcome">{escape(words)}</p>' for words in opening)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -92,7 +92,7 @@ class LayerLevels:
 
     layer: str
     counts: tuple[int, ...]
-    """Of levels 0, 1, .., max_level; a signed level counts by its size."""
+    """Counts of levels 0, 1, .., max_level; a signed level counts by its size."""
     is_signed: bool = False
     """Whether levels below zero are among them."""
 
@@ -206,7 +206,7 @@ class LevelCounts:
         self._images[layer, t] = self._images.get((layer, t), 0) + len(level)
 
     def profile(self) -> LevelProfile:
-        """Return what was counted so far, in the order of the layers."""
+        """Return the counts so far, in the order of the layers."""
         return LevelProfile(
             num_images=max(self._images.values(), default=0),
             layers=tuple(
@@ -231,7 +231,7 @@ MARGIN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class LayerMembranes:
-    """Membranes of one layer as ratios U / step, over neurons, images and timesteps.
+    """Membranes of one layer as ratios U / step over neurons, images and timesteps.
 
     The thresholds are 1, 2, .., max_level.
     """
@@ -310,7 +310,7 @@ class MembraneCounts:
             yield
 
     def layers(self) -> tuple[LayerMembranes, ...]:
-        """Return what was counted so far, for the layers that ran."""
+        """Return the counts so far, for the layers that ran."""
         return tuple(self._layer(layer, found) for layer, found in self._found.items())
 
     def _received(self, layer: str, receive: nn.Module, args: Any, currents: Tensor) -> None:

@@ -29,7 +29,7 @@ from lbq.train.metrics import Record
 MILLION = 1e6
 _RUN_EVENTS = ("start", "resume", "stop", "finish")
 _KNOWN = ("accuracy", "loss", "seconds", "time", "elapsed_s")
-"""Numbers of an evaluation in the metrics log that are no metrics of the user's."""
+"""Numbers of an evaluation in the metrics log that are not the user's metrics."""
 
 
 def render(runs: Sequence[RunSummary]) -> str:
@@ -38,7 +38,7 @@ def render(runs: Sequence[RunSummary]) -> str:
 
 
 def render_run(run: RunSummary) -> str:
-    """Return the page of one run; what could not be measured has a note instead of a section."""
+    """Return the page of one run; a note replaces a section that could not be measured."""
     parts = {
         "curves": ("Training", curves_section(run)),
         "energy": ("Energy", energy_section(run)),
@@ -94,7 +94,7 @@ def _timesteps(number: int) -> str:
 
 
 def compared_numbers(run: RunSummary) -> Iterator[tuple[str, Cell, str]]:
-    """Yield what a reader weighs first: accuracy, accumulations, arithmetic and memory."""
+    """Yield the numbers to compare first: accuracy, accumulations, arithmetic and memory."""
     if last := run.last_evaluation:
         count = f"{_right_answers(last)}, epoch {last['epoch']}"
         yield f"Test {_score_name(last)}", _score(last), count
@@ -578,7 +578,7 @@ def _behaviour_figure(behaviour: Sequence[tuple[str, StepProfile, LevelProfile]]
 
 
 def _compared(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[Cell]]]:
-    """Yield the rows of the comparison: what, and its value for every run."""
+    """Yield the rows of the comparison: a name, and its value for every run."""
     yield "data", [_data(run) for run in runs]
     lasts = [run.last_evaluation for run in runs]
     for name in ("accuracy", "loss"):

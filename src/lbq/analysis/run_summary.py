@@ -1,4 +1,4 @@
-"""What a report shows of a run."""
+"""The data of a run that a report shows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +12,14 @@ from lbq.train.metrics import Record
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """A run: the contents of its folder, and what was measured on its network."""
+    """A run: the contents of its folder, and the measurements of its network."""
 
     name: str
     step: int | None
     """Training steps of the checkpoint; None if only the record of a finished run exists."""
     metrics_log: tuple[Record, ...]
     recipe: dict[str, Any]
-    """As a document; of a run of :func:`lbq.fit` its training settings, without model and data."""
+    """As a document; for a run of :func:`lbq.fit` only its training settings."""
     provenance: dict[str, Any]
     """Code, commit, data and versions, as in the checkpoint."""
     steps: StepProfile
@@ -29,7 +29,7 @@ class RunSummary:
     energy: EnergyReport | None = None
     attention: AttentionMaps | None = None
     notes: tuple[str, ...] = ()
-    """What could not be measured, and why."""
+    """Measurements that could not be made, and why."""
 
     @property
     def evaluations(self) -> list[Record]:
@@ -43,7 +43,7 @@ class RunSummary:
 
     @property
     def timesteps(self) -> int | None:
-        """Timesteps of the network: of the recipe, or as they were counted."""
+        """Timesteps of the network, from the recipe or the counts."""
         if "model" in self.recipe:
             return self.recipe["model"]["timesteps"]
         return None if self.counts is None else self.counts.timesteps

@@ -1,4 +1,4 @@
-"""What a spiking network really does: :func:`lbq.audit`."""
+"""Check what a spiking network really does: :func:`lbq.audit`."""
 
 from lbq.auditing.audit import Audit, audit
 from lbq.auditing.finding import Finding, Verdict

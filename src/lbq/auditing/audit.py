@@ -1,4 +1,4 @@
-"""``audit``: what a spiking network really does, with evidence."""
+"""``audit``: check what a spiking network really does, with evidence."""
 
 import math
 import warnings
@@ -33,7 +33,7 @@ _MOST_DEAD = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The findings about a network, and what they were drawn from."""
+    """The findings about a network, and the data behind them."""
 
     name: str
     num_samples: int
@@ -83,10 +83,10 @@ def audit(
     input_levels: bool = False,
     name: str = "",
 ) -> Audit:
-    """Examine a network: does it do what is said of spiking networks?
+    """Check whether a network does what is said of spiking networks.
 
     It may come from any library. Neurons are known by their class (lbq, SpikingJelly, snnTorch) or
-    found by their values; ``spikes`` says it for certain.
+    found by their values; ``spikes`` names them for certain.
 
     Args:
         model: any network with one input; it runs in eval mode and is not changed.
@@ -96,7 +96,7 @@ def audit(
         spikes: classes or paths of the modules that are neurons.
         input_levels: whether the samples themselves are levels, such as event counts; integers
             always are. Pixels are not, though they lie on a grid.
-        name: of the network, in reports; its class by default.
+        name: name of the network in reports; its class by default.
 
     Example:
         >>> found = lbq.audit(lbq.resnet20(10, width=1 / 16), torch.randn(4, 3, 16, 16))
@@ -151,13 +151,13 @@ def _run(
 ) -> tuple[Products, dict[str, Emitter], list[list[Tensor]]]:
     """Run all samples; every batch starts with the state that the network had before.
 
-    Returns what was seen, and the outputs of every batch.
+    Returns the records, and the outputs of every batch.
     """
     at_rest, size = [_state(module) for module in model.modules()], [0]
     answers: list[list[Tensor]] = []
     trial = copy_network(model)
     with watch_products(trial, partial(_is_neuron, spikes)) as seen_twice:
-        for _ in range(2):  # what is made outside torch shows in the second call
+        for _ in range(2):  # values made outside torch show in the second call
             trial(samples.narrow(axis, 0, 2))
     with (
         watch_products(model, partial(_is_neuron, spikes), input_levels=input_levels) as products,
@@ -197,7 +197,7 @@ def _calls(emitter: Emitter, samples: int) -> int:
 def _lowered(
     model: nn.Module, samples: Tensor, axis: int
 ) -> tuple[LoweredNetwork | None, LBQError | None]:
-    """Convert the network as far as it goes: real numbers without multiplications, integers."""
+    """Convert the network as far as possible: real numbers without multiplications, integers."""
     lowered = None
     try:
         with warnings.catch_warnings():
@@ -216,7 +216,7 @@ def _multiplications(
     count: int,
     timesteps: int,
 ) -> Finding:
-    """Say which products have a real-valued operand, as the network is and when it is folded."""
+    """Find products with a real-valued operand, in the network as it is and in the folded one."""
     guessed = [e.path for e in emitters.values() if not e.is_certain]
     rows = [row for row in products.rows.values() if row.kind != "scale"]
     real = sorted((r for r in rows if r.real_macs), key=lambda r: -r.real_macs)
@@ -289,7 +289,7 @@ def _named(calls: dict[Call, int]) -> dict[str, int]:
 
 
 def _levels(emitters: dict[str, Emitter]) -> Finding:
-    """Say whether neurons emit integers, and which use them badly."""
+    """Check whether neurons emit integers, and find those that use them badly."""
     if not emitters:
         return Finding(
             key="levels",
@@ -319,7 +319,7 @@ def _levels(emitters: dict[str, Emitter]) -> Finding:
 
 
 def _virtual_timesteps(products: Products) -> Finding:
-    """Say whether levels may be sent as spike trains: not where they meet other levels."""
+    """Check whether levels may be sent as spike trains: not where they meet other levels."""
     key = "virtual-timesteps"
     pairs = [r for r in products.rows.values() if r.kind == "levels" and not r.real_macs]
     many = [row for row in pairs if row.max_level > 1]
@@ -341,7 +341,7 @@ def _virtual_timesteps(products: Products) -> Finding:
 
 
 def _counts(products: Products, count: int) -> Finding:
-    """Say what the levels cost, beside the usual estimate."""
+    """Count the operations of the levels, beside the usual estimate."""
     total = products.total()
     weighted = [row for row in products.rows.values() if row.kind == "weights"]
     estimate, once = (sum(r.rate_estimate(x) for r in weighted) for x in ("levels", "active"))
@@ -381,7 +381,7 @@ def _deployability(lowered: LoweredNetwork | None, refusal: LBQError | None) -> 
 def _table(
     products: Products, emitters: dict[str, Emitter], count: int, timesteps: int
 ) -> CountTable:
-    """Return the counts in the form that prices them."""
+    """Return the counts in the form that energy estimates take."""
     rows = [row for row in products.rows.values() if row.kind == "weights"]
     return CountTable(
         num_images=count,

@@ -1,8 +1,8 @@
-"""Does the answer to a sample depend on anything but this sample, and on its past?
+"""Check that the answer to a sample depends on this sample and its past only.
 
-The network runs in float64, as a copy in eval mode, on samples alone, together and again, and with
-other values at later timesteps. A neuron that emits nothing would hide what it does, so the
-currents of such neurons are made positive and larger until it emits; that mixes no samples and no
+A copy of the network runs in float64 and eval mode, on samples alone, together and again, and with
+other values at later timesteps. A neuron that emits nothing would hide its behaviour, so the
+currents of such neurons are made positive and larger until they emit; that mixes no samples and no
 timesteps.
 """
 
@@ -37,11 +37,11 @@ _GAINS = (1.0, 8.0, 64.0, 512.0)
 _SHARE = 1e-3
 """Share of values that may differ in float32, where rounding moves levels at thresholds."""
 _ROUNDING = 1e-4
-"""Differences in float32 that are looked at in float64."""
+"""Differences in float32 that are checked in float64."""
 
 
 class Behaviour:
-    """Runs copies of a network and compares what enters and leaves their modules.
+    """Runs copies of a network and compares the inputs and outputs of their modules.
 
     Args:
         model: any network with one input. It is not changed.
@@ -102,7 +102,7 @@ class Behaviour:
         return not same, seeded is None
 
     def copy(self) -> nn.Module:
-        """Return the network in eval mode, with the state that it has now; in float64 if it can."""
+        """Return a copy of the network in eval mode with its state; in float64 if possible."""
         model = copy_network(self._model).eval()
         for path, gain in self.gains.items():
             model.get_submodule(path).register_forward_pre_hook(_drive(gain))
@@ -140,7 +140,7 @@ class Behaviour:
         )
 
     def _first_random(self) -> Difference:
-        """Return where two runs with other random numbers differ."""
+        """Return where two runs with different random numbers differ."""
 
         def shift(index: int, values: Any) -> Any:
             if index == 0:
@@ -334,7 +334,7 @@ class Behaviour:
     # time
 
     def check_causality(self) -> Finding:
-        """Change later timesteps; compare what every module did before them."""
+        """Change later timesteps; compare the values of every module before them."""
         place = self._find_time()
         if place is None:
             return Finding(
@@ -382,7 +382,7 @@ class Behaviour:
         )
 
     def _doubt(self, place: "_Place", compared: set[str], unclear: set[str]) -> str:
-        """Return why nothing is known although no difference was found; or nothing."""
+        """Return why the result is unknown although no difference was found, if it is."""
         if unclear:
             some = ", ".join(sorted(unclear)[:3])
             return f"which call of {some} belongs to which timestep (a second pass over time?)"
@@ -485,7 +485,7 @@ _CHANGES = (_larger, _opposite)
 
 
 class _BeforeK:
-    """Compares what happened before timestep k in two runs."""
+    """Compares the values before timestep k in two runs."""
 
     def __init__(self, one: Run, together: Run, place: _Place, k: int, count: int) -> None:
         self._one, self._together = one, together
@@ -493,7 +493,7 @@ class _BeforeK:
         self._start, self._may_loop = place.event, place.event == 0
         """Whether a module may be called once per timestep: there is a loop over the input."""
         self.compared = set[str]()
-        """Modules behind the sequence, of which values were compared."""
+        """Modules after the sequence whose values were compared."""
         self._orders: dict[str, set[str]] = {}
         """Orders in which the calls of a module can be those of the timesteps."""
 
@@ -603,7 +603,7 @@ def of_sample(place: int, count: int) -> Parts:
     one with two of them mixes samples.
 
     Args:
-        place: of the sample in the batch.
+        place: place of the sample in the batch.
         count: samples of the batch.
     """
 

@@ -1,4 +1,4 @@
-"""Which modules emit levels, and how they use them."""
+"""Find the modules that emit levels, and how they use them."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -20,18 +20,18 @@ _MOST_LEVELS = 32
 
 @dataclass(eq=False)
 class Emitter:
-    """A module that emits levels, or is said to."""
+    """A module that emits levels, or that the user calls a neuron."""
 
     path: str
     kind: str
     """Its class."""
     is_certain: bool
-    """Whether it is a neuron by its class or by the user's word, not only by its values."""
+    """Whether it is a neuron by its class or because the user says so, not only by its values."""
     known_max: int = 0
     """Largest level that it can emit, if its class says so."""
     calls: int = 0
     timesteps: int = 1
-    """Of one call."""
+    """Timesteps of one call."""
     histogram: Tensor = field(default_factory=lambda: torch.zeros(MAX_LEVEL + 1, dtype=torch.long))
     """How often each size of level was emitted."""
     is_signed: bool = False
@@ -93,7 +93,7 @@ class Emitter:
 def watch_emitters(
     model: nn.Module, batch: Callable[[], int], *, spikes: Sequence[type[nn.Module] | str] = ()
 ) -> Generator[dict[str, Emitter]]:
-    """Record what the modules that emit levels emit, inside the ``with`` block.
+    """Record the levels of the modules that emit them, inside the ``with`` block.
 
     Args:
         model: any network.
@@ -133,7 +133,7 @@ def watch_emitters(
 
 
 def is_neuron(path: str, module: nn.Module, spikes: Sequence[type[nn.Module] | str]) -> bool:
-    """Return whether a module is a neuron by its class, its library or the user's word."""
+    """Return whether a module is a neuron by its class, its library or ``spikes``."""
     if isinstance(module, Neuron) or path in spikes:
         return True
     if any(isinstance(module, kind) for kind in spikes if isinstance(kind, type)):
@@ -145,7 +145,7 @@ def _looks_spiking(args: Any, values: Tensor) -> bool:
     """Return whether real numbers enter a module and few levels leave it."""
     given = args[0] if args and isinstance(args[0], Tensor) else None
     if given is None or given is values or not values.is_floating_point():
-        return False  # what a module passes on is not its own
+        return False  # a module that passes values on does not emit them
     made = find_levels(values)
     return made is not None and 0 < made.max_level <= _MOST_LEVELS and find_levels(given) is None
 

@@ -1,4 +1,4 @@
-"""What an audit finds: a verdict in one line, with evidence."""
+"""The findings of an audit: verdicts in one line, with evidence."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,7 +17,7 @@ class Finding:
     sentence: str
     """One line: what holds or fails, where, and by how much."""
     module: str | None = None
-    """Path of the module that is responsible, if there is one."""
+    """Path of the responsible module, if there is one."""
     advice: str = ""
     """What to do about it."""
     evidence: dict[str, Any] = field(default_factory=dict[str, Any])

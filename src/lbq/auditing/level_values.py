@@ -11,9 +11,9 @@ from torch import Tensor
 
 MAX_LEVEL = 255
 _SAMPLE, _DISTINCT = 4096, 512
-"""Values that are looked at first: real numbers are found out by few."""
+"""Values to check first: a few are enough to recognise real numbers."""
 _FEW_VALUES = 2**16
-"""Values that are tried with one step per channel before all are."""
+"""Values to try with one step per channel before all values."""
 _PART = 2**17
 """Values that are divided at once, so that they stay in a cache."""
 _TOLERANCE = 1e-3
@@ -53,7 +53,7 @@ def find_levels(
         return None
     axes = [n for n in range(values.dim()) if n != channel_axis % values.dim()]
     few = values[: max(1, _FEW_VALUES * len(values) // max(1, values.numel()))]
-    for exact in (few.double(), values.double()):  # a few samples tell real numbers
+    for exact in (few.double(), values.double()):  # a few samples show real numbers
         size = exact.abs()
         smallest = torch.where(size > 0, size, torch.full_like(size, torch.inf))
         found = _as_levels(exact, smallest.amin(axes, keepdim=True), most)
@@ -65,8 +65,8 @@ def find_levels(
 def _common_step(sizes: Tensor, most: int) -> Tensor | None:
     """Return the largest number that all sizes are multiples of; None if it is too small.
 
-    Euclid's algorithm on real numbers: of integers times a step it finds the step, or a multiple
-    of it if the integers have a common factor.
+    This is Euclid's algorithm on real numbers. For integers times a step it finds the step, or a
+    multiple of it if the integers have a common factor.
     """
     if not len(sizes):
         return torch.ones(1, dtype=torch.float64)
@@ -106,7 +106,7 @@ def _as_levels(values: Tensor, step: Tensor, most: int) -> Levels | None:
 
 
 def _in_parts(values: Tensor, step: Tensor, most: int) -> Levels | None:
-    """Divide part by part; the first part of real numbers ends it."""
+    """Divide part by part; stop at the first part with real numbers."""
     found: list[Levels] = []
     for part in values.reshape(-1).split(_PART):
         levels = _as_levels(part, step, most)

@@ -1,7 +1,7 @@
-"""What the operators of ATen do to values: move and add them, round them, multiply them.
+"""Classify the operators of ATen: they move, add, round or multiply values.
 
 An audit looks at the operators that really run, below the names by which Python calls them.
-Whatever is not listed here is reported as not checked.
+Operators that are not listed here are reported as not checked.
 """
 
 from typing import Literal
@@ -14,8 +14,8 @@ Kind = Literal[
 """``moves``: copies, selects, compares or adds values. ``rounds``: its results are integers.
 ``random``: draws numbers. ``scales``: multiplies by a fixed number. ``norm``: a batch norm.
 ``product``: multiplies values element by element. ``contraction``: adds products up, as matrices
-and convolutions do. ``slope``: multiplies by a number that depends on the sign, which no weight can
-take in. ``function``: another function of real numbers."""
+and convolutions do. ``slope``: multiplies by a number that depends on the sign, so it does not fold
+into a weight. ``function``: another function of real numbers."""
 
 
 def _names(text: str, kind: Kind) -> dict[str, Kind]:

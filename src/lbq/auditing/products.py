@@ -1,10 +1,10 @@
-"""Which products a network computes, and whether their operands are levels.
+"""Find the products that a network computes, and whether their operands are levels.
 
-Every operator of ATen is seen while the network runs, whatever module or function calls it;
-composite operators are seen as their parts. An operator moves values, multiplies them, or is not
-known (``operators.py``); what is not known is reported, never passed over. Every
-tensor is followed from the input of the network, so that products of weights alone do not count,
-and real numbers that happen to lie on a grid, such as pixels, are not taken for levels.
+Every operator of ATen is recorded while the network runs, whatever module or function calls it;
+composite operators are recorded as their parts. An operator moves values, multiplies them, or is
+not known (``operators.py``). Unknown operators are reported, never ignored. Every tensor is
+followed from the input of the network, so products of weights alone do not count, and real numbers
+that happen to lie on a grid, such as pixels, are not taken for levels.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -42,7 +42,7 @@ _FEW = 16
 _DISTINCT = 4
 """So may fewer distinct ones."""
 _MOST_KNOWN = 20_000
-"""Tensors that are remembered before those that are gone are forgotten."""
+"""Number of tensors above which records of freed tensors are dropped."""
 
 _CONVOLUTIONS = ("convolution", "_convolution", "mkldnn_convolution")
 _MATRICES = ("mm", "bmm", "mv", "addmm", "addmv", "baddbmm", "linear", "dot", "vdot")
@@ -108,7 +108,7 @@ class ProductRow:
         return self.real_macs > self.input_macs
 
     def rate_estimate(self, rate: Rate = "levels") -> float:
-        """Return what the rule "rate times FLOPs" says: a rate times all MACs on levels.
+        """Estimate the operations by "rate times FLOPs": a rate times all MACs on levels.
 
         Args:
             rate: "levels" (a level S is S spikes) or "active" (a level counts once).
@@ -129,7 +129,7 @@ class Call:
 
 @dataclass
 class Products:
-    """What was seen."""
+    """The products of a network, and everything that could not be followed."""
 
     rows: dict[tuple[str, str, ProductKind], ProductRow] = field(
         default_factory=dict[Any, ProductRow]
@@ -161,14 +161,13 @@ def watch_products(
     *,
     input_levels: bool = False,
 ) -> Generator[Products]:
-    """See the products of a network inside the ``with`` block.
+    """Record the products of a network inside the ``with`` block.
 
-    Call the network at least twice: what it makes outside torch shows in the second call.
+    Call the network at least twice: values made outside torch show in the second call.
 
     Args:
         model: any network.
-        is_neuron: whether a module is a neuron; what it computes element by element is its own
-            matter.
+        is_neuron: whether a module is a neuron; its elementwise products are not recorded.
         input_levels: whether the input of the network is levels. Integers always are.
     """
     watch = _Watch(model, is_neuron, input_levels=input_levels)
@@ -180,7 +179,7 @@ def watch_products(
 
 @contextmanager
 def unwatched() -> Generator[None]:
-    """Compute inside the block without being seen."""
+    """Leave the computations inside the block unrecorded."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():  # pyright: ignore[reportPrivateUsage]
         yield
 
@@ -310,7 +309,7 @@ class _Watch(TorchDispatchMode):
         return output
 
     def _see_control_flow(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Operators that call functions: what these compute is not followed."""
+        """Note operators that call functions; the computations of these are not followed."""
         with unwatched():
             output = func(*args, **kwargs)
         moves = any(self._moves(tensor) for tensor in _tensors((args, kwargs)))
@@ -354,7 +353,7 @@ class _Watch(TorchDispatchMode):
     def _see_in_neuron(
         self, name: str, kind: str | None, args: Any, kwargs: Any, output: Tensor
     ) -> None:
-        """A neuron may do what it likes element by element; matrices are synapses."""
+        """Ignore the elementwise operators of a neuron; products of matrices are synapses."""
         if kind == "contraction" and not self._neurons[-1]:
             self._contraction(name, args, kwargs, output)
 
@@ -362,7 +361,7 @@ class _Watch(TorchDispatchMode):
         self, func: OpOverload, name: str, kind: str | None, args: Any, kwargs: Any,
         output: Tensor, origins: list[_Origin],
     ) -> _Origin:  # fmt: skip
-        """Record what an operator multiplies; return the origin of its results."""
+        """Record the products of an operator; return the origin of its results."""
         moved = _Origin(any(o.is_input for o in origins), all(o.is_rounded for o in origins))
         if kind is not None and self._has_moving_factor(func, args, kwargs):
             self._note(self.found.functions, name, output)
@@ -430,7 +429,7 @@ class _Watch(TorchDispatchMode):
         self._uncounted(name, args, kwargs, output)
 
     def _uncounted(self, name: str, args: Any, kwargs: Any, output: Tensor) -> None:
-        """Operators whose products are not counted: real ones fail, others are not checked."""
+        """Note operators whose products are not counted: real ones fail, others are unchecked."""
         moving = [t for t in _tensors((args, kwargs)) if self._moves(t)]
         are_levels = all(self._levels(t) is not None for t in moving)
         found = self.found.unchecked if are_levels else self.found.functions
@@ -571,7 +570,7 @@ def _matrices(name: str, args: list[Any]) -> tuple[Tensor, Tensor]:
 def _factors(
     name: str, args: Any, kwargs: dict[str, Any], moves: Callable[[Any], bool]
 ) -> tuple[list[Any], bool]:
-    """Return what is multiplied, and whether it is another function of real numbers."""
+    """Return the factors, and whether the operator is another function of real numbers."""
     if name in ("addcmul", "addcdiv"):
         args = args[1:]
     if name == "lerp":
@@ -603,7 +602,7 @@ def _selects(values: Tensor) -> bool:
 
 
 def _folds(fixed: Tensor, output: Tensor) -> bool:
-    """Whether a constant factor is one number, or one per channel, so that it folds into weights.
+    """Whether a constant factor folds into weights: one number, or one per channel.
 
     One per position, per sample or per timestep does not.
     """
@@ -666,7 +665,7 @@ def _weighted(levels: Levels | None, reach: FanOutMap, macs: int) -> ProductRow:
 
 
 def _diagonal(levels: Levels | None, output: Tensor) -> ProductRow:
-    """A weight for every position: each level is added up once."""
+    """Count a weight for every position: each level is added up once."""
     if levels is None:
         return ProductRow(kind="weights", macs=output.numel(), real_macs=output.numel())
     return _weighted(
@@ -698,7 +697,7 @@ def _matmul(
 
 
 def _pairs(factors: list[Levels | None], output: Tensor) -> ProductRow:
-    """Products of two tensors, element by element."""
+    """Count the products of two tensors, element by element."""
     row = ProductRow(kind="levels", macs=output.numel())
     found = [factor.integers.long().abs() for factor in factors if factor is not None]
     if len(found) < len(factors):

@@ -1,7 +1,7 @@
-"""Runs of a network, value by value: what entered and left every module, in order.
+"""Record runs of a network: the values that enter and leave every module, in order.
 
-The first value that differs between two runs names the module that is responsible. If a module
-returned it, that module; if a module received it, the one whose code computed it in between.
+The first value that differs between two runs names the responsible module. It is the module that
+returned the value or, if a module received it, the module whose code computed it in between.
 """
 
 import math
@@ -24,7 +24,7 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """What entered or left a module in one call."""
+    """The values that entered or left a module in one call."""
 
     kind: Literal["in", "out"]
     path: str
@@ -49,7 +49,7 @@ class Difference:
     """The first value that differs between two runs."""
 
     path: str
-    """Of the module that is responsible."""
+    """Path of the responsible module."""
     share: float
     """Share of the values that differ."""
     largest: float
@@ -74,14 +74,14 @@ must be equal. No reading: they cannot be compared."""
 
 
 class Run(list[Event]):
-    """The events of a run; the last is what the network returned."""
+    """The events of a run; the last holds the outputs of the network."""
 
     unreadable: tuple[str, ...] = ()
     """Types of outputs that are not tensors, numbers, or collections of them."""
 
     @property
     def answers(self) -> tuple[Tensor, ...]:
-        """Return what the network returned."""
+        """Return the outputs of the network."""
         return self[-1].values
 
 
@@ -92,10 +92,10 @@ def record(
     """Run a network from fixed random numbers; return its events.
 
     Args:
-        model: the network. What it stores may change.
-        inputs: of the network.
-        change: gets the number of an event and its arguments or outputs, and returns others, or
-            the same.
+        model: the network. Its stored state may change.
+        inputs: inputs of the network.
+        change: gets the number of an event and its arguments or outputs, and returns the same or
+            others.
     """
     run, stack = Run(), list[str]()
     last: list[tuple[Tensor, int | None, Tensor]] = []
@@ -199,7 +199,7 @@ def first_difference(expected: Run, found: Run, parts: Parts | None = None) -> D
 
 
 def difference(mine: Tensor, theirs: Tensor) -> tuple[float, float] | None:
-    """Return the share of values that differ and the largest difference; None if they are equal."""
+    """Return the share of values that differ and the largest difference, or None."""
     if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
         return 1.0, float("inf")
     if not mine.is_floating_point() and not mine.is_complex():
@@ -263,7 +263,7 @@ def _unreadable(value: Any) -> Iterator[Any]:
 
 
 def in_float64(model: nn.Module) -> nn.Module:
-    """Convert a network in place; torch's warning about copied modules of TorchScript is wrong."""
+    """Convert a network in place, without torch's wrong warning about TorchScript."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
         return model.double()

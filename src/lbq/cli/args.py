@@ -37,7 +37,7 @@ def read(
         kind: a dataclass with a field per argument.
         words: the arguments.
         command: the command: "lbq eval".
-        examples: command lines, and what each is for.
+        examples: command lines, and the purpose of each.
         default: values of the fields that are not given.
     """
     message = io.StringIO()
@@ -94,7 +94,7 @@ def in_one_line(box: str) -> str:
 
 @contextmanager
 def _readable_help() -> Generator[None]:
-    """Leave None, which nobody types, out of tyro's help, and colours if NO_COLOR is set."""
+    """Leave None out of tyro's help, since nobody types it, and colours if NO_COLOR is set."""
     out = sys.stdout
     text = _HelpText(is_coloured=out.isatty() and not os.environ.get("NO_COLOR"))
     try:
@@ -105,7 +105,7 @@ def _readable_help() -> Generator[None]:
 
 
 class _HelpText(io.StringIO):
-    """Text that tyro takes for a terminal if its colours are wanted: it ignores NO_COLOR."""
+    """Text that tyro takes for a terminal if colours are wanted; tyro ignores NO_COLOR."""
 
     def __init__(self, *, is_coloured: bool) -> None:
         super().__init__()

@@ -22,14 +22,14 @@ from lbq.train.recipe_file import load_function
 from lbq.train.run_folder import load_run
 
 FOUND = 3
-"""Exit code if something that ``--fail-on`` names fails or could not be checked."""
+"""Exit code if a finding that ``--fail-on`` names fails or could not be checked."""
 KEYS = (
     "leak", "state", "causality", "determinism", "multiplications", "levels",
     "virtual-timesteps", "counts", "deployability",
 )  # fmt: skip
 
 EXAMPLES = {
-    "lbq audit my_model.py": "model() and samples() in a file of yours, of any library",
+    "lbq audit my_model.py": "model() and samples() in your own file, of any library",
     "lbq audit my_model.py --fail-on leak state": "exit code 3 unless these hold, for CI",
     "lbq audit runs/pocket --out audit.html": "a run, as a page to attach to a paper",
     "lbq audit pocket-cifar10 --data uoft-cs/cifar10 --json": "for a program to read",
@@ -45,9 +45,9 @@ class AuditArguments:
     limit: int = 256
     """Samples to run."""
     spikes: tuple[str, ...] = ()
-    """Paths of modules that are neurons, where their values do not tell."""
+    """Paths of modules that are neurons, if their values do not show it."""
     batch_axis: int | None = None
-    """Axis of the samples; by default by the number of axes."""
+    """Axis of the samples; by default it follows from the number of axes."""
     input_levels: bool = False
     """The samples themselves are levels, such as event counts."""
     data: str | None = None

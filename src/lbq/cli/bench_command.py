@@ -22,8 +22,8 @@ from lbq.runtime.native_engine import MAX_TIMED_IMAGES, Choice, NetworkTime, tim
 
 EXAMPLES = {
     "lbq bench net.lbq": "one test image on one thread: density, kernel, time and rate per layer",
-    "lbq bench net.lbq --inputs images.npy --batch 4": "with images of your own, four at once",
-    "lbq bench net.lbq --choice dense --isa avx2 --json": "a forced way, for a program to read",
+    "lbq bench net.lbq --inputs images.npy --batch 4": "with your own images, four at once",
+    "lbq bench net.lbq --choice dense --isa avx2 --json": "one kernel, for a program to read",
 }
 
 
@@ -31,8 +31,8 @@ EXAMPLES = {
 class BenchArguments:
     """Time every layer of an integer network on the native engine, on one thread.
 
-    Rates count what a dense engine would multiply. The limit is what the engine's own dense kernel
-    reaches on an ideal layer on this machine, measured at the same time: events can exceed it.
+    Rates count the products of a dense engine. The limit is the rate of the engine's own dense
+    kernel on an ideal layer on this machine, measured at the same time; events can exceed it.
     """
 
     file: Annotated[Path, tyro.conf.Positional]
@@ -42,9 +42,9 @@ class BenchArguments:
     batch: int = 1
     """Inputs at once, at most 4."""
     rounds: int = 20
-    """How often; the fastest time of every layer counts."""
+    """Number of runs; the fastest time of every layer counts."""
     choice: Choice = "measured"
-    """By the share of active levels, or always one way."""
+    """Choose the kernel by the share of active levels, or always use one."""
     isa: str | None = None
     """Instruction set; the best one that LBQ_ISA allows by default."""
     data: str | None = None
@@ -112,7 +112,7 @@ def _read_inputs(path: Path, batch: int, *, takes_frames: bool) -> tuple[Tensor,
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise ParameterError(f"--inputs {path} is no .npy file that can be read: {error}") from None
+        raise ParameterError(f"--inputs {path} is not a readable .npy file: {error}") from None
     axis = 1 if takes_frames else 0
     if array.dtype != np.uint8 or array.ndim <= axis or array.shape[axis] < batch:
         raise ParameterError(
@@ -124,7 +124,7 @@ def _read_inputs(path: Path, batch: int, *, takes_frames: bool) -> tuple[Tensor,
 
 
 def describe(times: NetworkTime) -> dict[str, Any]:
-    """Return everything that was measured, as data."""
+    """Return all measurements as data."""
     layers = [
         asdict(layer) | {"mac_per_second": layer.rate, "share_of_limit": times.share(layer)}
         for layer in times.layers

@@ -1,4 +1,4 @@
-"""``lbq completion SHELL``: a completion script for the shell, which never starts torch."""
+"""``lbq completion SHELL``: a completion script that never starts torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ EXTRAS = {
     "matplotlib": ("report", "lbq report"),
     "huggingface_hub": ("hub", "networks from the Hugging Face hub"),
 }
-"""Module: the extra that brings it, and what it is for."""
+"""Module: the extra that installs it, and its purpose."""
 
 EXAMPLES = {
     "lbq doctor": "a table of what was found, and how to fix the rest",
@@ -152,7 +152,7 @@ def _bf16() -> Finding:
         what="bf16 on the CPU",
         found=", ".join(units) or "no unit for it",
         is_well=bool(units),
-        advice="" if units else "fp32 is faster on this CPU; --precision auto takes it",
+        advice="" if units else "fp32 is faster on this CPU; --precision auto chooses it",
     )
 
 
@@ -187,8 +187,8 @@ def _extra(module: str, extra: str, purpose: str) -> Finding:
     is_there = util.find_spec(module) is not None
     try:
         found = metadata.version(package) if is_there else "not installed"
-    except metadata.PackageNotFoundError:  # another package brings the module, or a mere folder
-        found = "there, of unknown version"
+    except metadata.PackageNotFoundError:  # another package has the module, or a mere folder
+        found = "installed, version unknown"
     return Finding(
         what=f"extra {package}",
         found=found,

@@ -45,7 +45,7 @@ EXAMPLES = {
 SUFFIXES = (".lbq", ".onnx", ".pt2", ".nir")
 """Files that hold a network."""
 BATCH = 100
-"""Samples that run at once where no recipe says it."""
+"""Samples that run at once if there is no recipe."""
 
 
 Rgb = tuple[float, float, float]
@@ -53,10 +53,10 @@ Rgb = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How images become inputs, and which are tested, for a file that carries no recipe."""
+    """How images become inputs, and which are tested, for a file without a recipe."""
 
     size: int | None = None
-    """Bring images to this many pixels a side, for a file without a recipe."""
+    """Scale images to this many pixels a side, for a file without a recipe."""
     mean: Rgb | None = None
     """Subtract these from R, G and B in 0..1, for real numbers without a recipe."""
     std: Rgb | None = None
@@ -67,7 +67,7 @@ class ImageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalArguments:
-    """Count the right answers of a network over its whole test set."""
+    """Count the correct answers of a network over its whole test set."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """Folder of a run, a file that was lowered or exported (.lbq, .onnx, .pt2, .nir), or
@@ -75,7 +75,7 @@ class EvalArguments:
     step: int | None = None
     """Which checkpoint, the last one by default."""
     model: Path | None = None
-    """Python file with recipe(), of a run or a file that stores no recipe; it gives the data."""
+    """Python file with recipe(), for a run or a file without a recipe; it gives the data."""
     data: str | None = None
     """Data source, if not the recipe's."""
     cache: Path = Path("~/.cache/lbq")
@@ -89,11 +89,11 @@ class EvalArguments:
     engine: Literal["onnxruntime", "openvino"] | None = None
     """Engine of an .onnx file, ONNX Runtime by default."""
     backend: Literal["auto", "native", "dense", "unary", "planes"] | None = None
-    """What runs an .lbq file; "auto", the default, is "native" where it can, else "dense"."""
+    """Backend of an .lbq file; "auto", the default, is "native" where it runs, else "dense"."""
     limit: int | None = None
-    """Ask the network of a file, or pocket-cifar10, so many test samples only."""
+    """Number of test samples for a file or pocket-cifar10; all by default."""
     images: Annotated[ImageOptions, tyro.conf.arg(name="")] = field(default_factory=ImageOptions)
-    """What a file without a recipe does not say about its images."""
+    """Facts about the images that a file without a recipe does not store."""
     json: bool = False
     """Print one JSON object instead of text."""
     debug: bool = False
@@ -132,7 +132,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _evaluate_run(arguments: EvalArguments) -> tuple[Evaluation, dict[str, Any]]:
-    """Return the scores, and on which data: their source, and whether they are the run's own."""
+    """Return the scores, and the data: their source, and whether they are the run's own."""
     task = None if arguments.model is None else load_task(arguments.model, needs_test=True)
     run = load_run(arguments.run, None if task is None else task.model, step=arguments.step)
     if task is None:
@@ -182,7 +182,7 @@ def _print_scores(
     suffix: str = "",
     more: dict[str, Any] | None = None,
 ) -> None:
-    """Print the accuracy, or loss and metrics where there is none, as text or JSON."""
+    """Print the accuracy, or loss and metrics if there is none, as text or JSON."""
     scores = [f"{name} {value:.4g}" for name, value in found.metrics.items()]
     if found.correct is not None:
         scores.insert(0, f"accuracy {found.accuracy:.2%} ({found.correct} of {found.count})")
@@ -199,18 +199,18 @@ def _print_scores(
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A network from a file: how it answers, and what it says about itself."""
+    """A network from a file, and the facts that the file stores about it."""
 
     answer: Callable[[Tensor], Tensor]
     is_integer: bool
     origin: dict[str, Any]
     input_shape: tuple[int, ...]
-    """Of one sample at one instant."""
+    """Shape of one sample at one timestep."""
     takes_frames: bool
     logit_scale: float | None = None
     """Value of one unit of an integer output."""
     backend: str | None = None
-    """That runs a lowered network; None where another engine runs."""
+    """Backend of a lowered network; None for other engines."""
     num_outputs: int = 1
 
 
@@ -226,31 +226,31 @@ def evaluate_file(
     images: ImageOptions | None = None,
     task: Task | None = None,
 ) -> Count:
-    """Count the right answers of a file's network over the test set of its recipe, or over images.
+    """Count the correct answers of a file's network on a test set or on images.
 
     Args:
-        path: a file that ends in one of ``SUFFIXES``, or a name of a pretrained network.
+        path: a file that ends in one of ``SUFFIXES``, or the name of a pretrained network.
         cache: folder of decoded data sets.
         source: data source, if not the recipe's.
-        limit: ask so many samples only, spread over the test set.
+        limit: number of samples, spread over the test set; all by default.
         batch: samples at once; the recipe's by default.
-        engine: that runs an ONNX file.
-        backend: that runs a bundle; "auto" by default.
-        images: what a file without a recipe does not say about its images.
-        task: of the user's recipe file, with test set, loss and metrics of a file without a recipe.
+        engine: engine of an ONNX file.
+        backend: backend of a bundle; "auto" by default.
+        images: facts about the images that a file without a recipe does not store.
+        task: the user's recipe file, with test set, loss and metrics for a file without a recipe.
     """
     opened = open_network(path, engine=engine, backend=backend)
     if opened.num_outputs > 1:
         raise ParameterError(
-            f"{path} has {opened.num_outputs} outputs, and lbq eval counts the answers of one; run "
+            f"{path} has {opened.num_outputs} outputs, but lbq eval counts the answers of one; run "
             f"it with lbq.run_network or its engine, and measure each output"
         )
     images = images or ImageOptions()
     if task is not None:
         if "recipe" in opened.origin or images != ImageOptions():
             raise UsageError(
-                f"--model is for files without a recipe, and gives the samples as the network "
-                f"takes them: leave it out, or --size, --mean, --std and --split; {path}"
+                f"--model is for files without a recipe, and its samples are already as the "
+                f"network takes them: leave it out, or --size, --mean, --std and --split; {path}"
                 + (" carries a recipe" if "recipe" in opened.origin else " carries none")
             )
         data, own_batch = task.data, task.config.test_batch
@@ -258,7 +258,7 @@ def evaluate_file(
         if images != ImageOptions():
             raise UsageError(
                 f"--size, --mean, --std and --split are for files without a recipe; {path} carries "
-                f"one, which says all of this"
+                f"one, which sets all of them"
             )
         recipe = origin_recipe(opened.origin, source=path)
         data = open_samples(recipe, source=source, cache=cache)
@@ -280,7 +280,7 @@ def evaluate_file(
 
 
 def _own_images(path: Path, opened: Opened, source: str | None, images: ImageOptions) -> DataConfig:
-    """Configure the images that a file without a recipe is tested on, or say what is missing."""
+    """Configure the test images of a file without a recipe; raise if a value is missing."""
     if source is None:
         raise ParameterError(
             f"{path} carries no recipe, so its test set is unknown: name one with --data, the hub "
@@ -296,16 +296,17 @@ def _own_images(path: Path, opened: Opened, source: str | None, images: ImageOpt
         )
     if opened.is_integer and (images.mean is not None or images.std is not None):
         raise ParameterError(
-            f"{path} holds integers and takes bytes: --mean and --std are part of it already"
+            f"{path} holds integers and takes bytes: it already contains the normalisation; leave "
+            f"out --mean and --std"
         )
     if not opened.is_integer and (images.mean is None or images.std is None):
         raise ParameterError(
-            f"{path} holds real numbers and does not say how its images were normalised: pass "
+            f"{path} holds real numbers and does not store how its images were normalised: pass "
             f"--mean R G B --std R G B for (byte / 255 - mean) / std; 0 0 0 and 1 1 1 leave 0..1"
         )
     normalization = UNIT
     if images.mean is not None and images.std is not None:
-        Pixels(mean=images.mean, std=images.std)  # refuses what no normalisation has
+        Pixels(mean=images.mean, std=images.std)  # raises for impossible values
         normalization = Normalization(mean=images.mean, std=images.std)
     return DataConfig(
         source=source,
@@ -317,14 +318,14 @@ def _own_images(path: Path, opened: Opened, source: str | None, images: ImageOpt
 
 
 def _check_images(path: Path, opened: Opened, data: Data) -> None:
-    """Refuse images of another size, or of other classes, than a file without a recipe takes."""
+    """Raise if the size or the classes of the images do not fit the network."""
     found, wanted = data.sample_shape, opened.input_shape
     if found != wanted:
         is_square = wanted[1] == wanted[2]
         raise ParameterError(
             f"{path} takes images of {wanted[1]} x {wanted[2]} pixels, those of "
             f"{data.config.source} have {found[1]} x {found[2]}; "
-            + (f"pass --size {wanted[1]}" if is_square else "bring them to that size first")
+            + (f"pass --size {wanted[1]}" if is_square else "scale them to that size first")
         )
     dtype = torch.uint8 if opened.is_integer else torch.float32
     num_answers = opened.answer(torch.zeros(1, *wanted, dtype=dtype)).shape[1]

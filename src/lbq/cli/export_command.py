@@ -1,4 +1,4 @@
-"""``lbq export SOURCE --to FORMAT``: a bundle, or a run, as a file that other engines take."""
+"""``lbq export SOURCE --to FORMAT``: write a bundle or a run for other engines."""
 
 import json
 from collections.abc import Sequence
@@ -42,11 +42,11 @@ class ExportArguments:
     style: Literal["exact", "fast", "int8", "int8-lossy"] = "exact"
     """How an ONNX file computes integers; "int8-lossy" moves thresholds a little."""
     events: bool = False
-    """C that skips levels that are zero, instead of multiplying by them."""
+    """Write C that skips zero levels instead of multiplying by them."""
     options: Annotated[LoweringOptions, tyro.conf.arg(name="")] = field(
         default_factory=LoweringOptions
     )
-    """How a run is lowered; a bundle is lowered already."""
+    """How a run is lowered; a bundle is already lowered."""
     json: bool = False
     """Print one JSON object instead of text."""
     debug: bool = False
@@ -143,7 +143,7 @@ def _open(arguments: ExportArguments) -> tuple[LoweredNetwork, tuple[str, ...]]:
         return lowered.network, lowered.notes
     if options != LoweringOptions():
         raise UsageError(
-            f"{arguments.source} is no folder of a run: --bits, --calibrate, --model, --data, "
+            f"{arguments.source} is not the folder of a run: --bits, --calibrate, --model, --data, "
             f"--cache, --size and --step belong to `lbq lower`"
         )
     if not arguments.source.is_file():

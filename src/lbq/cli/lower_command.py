@@ -1,4 +1,4 @@
-"""``lbq lower RUN``: a trained network becomes a bundle, of integers by default."""
+"""``lbq lower RUN``: convert a trained network to a bundle, of integers by default."""
 
 import json
 from collections import Counter
@@ -54,17 +54,17 @@ class LoweringOptions:
     """How a run is lowered."""
 
     bits: Bits | None = None
-    """Of the weights; "float" keeps real numbers. 8 by default."""
+    """Bits of the weights; "float" keeps real numbers. 8 by default."""
     calibrate: int = 512
-    """Training samples that rounding errors are measured on and taken out; 0 for none."""
+    """Training samples on which rounding errors are measured and corrected; 0 for none."""
     model: Path | None = None
-    """Python file with recipe(), of a run that stores no recipe; it gives model and data."""
+    """Python file with recipe(), for a run without a recipe; it gives model and data."""
     data: str | None = None
     """Data source, if not the recipe's."""
     cache: Path = Path("~/.cache/lbq")
     """Folder of decoded data sets."""
     size: int | None = None
-    """Side of the images, if neither the recipe nor any data say it."""
+    """Side of the images, if neither the recipe nor the data give it."""
     step: int | None = None
     """Which checkpoint, the last one by default."""
 
@@ -78,7 +78,7 @@ class LowerArguments:
     out: Path = Path("net.lbq")
     """File to write."""
     check: int = 0
-    """Test samples on which the network of real numbers and the one of integers are compared."""
+    """Test samples on which the real-valued network and the integers are compared."""
     options: Annotated[LoweringOptions, tyro.conf.arg(name="")] = field(
         default_factory=LoweringOptions
     )
@@ -91,7 +91,7 @@ class LowerArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A trained network, and what is needed to lower it."""
+    """A trained network, and the data needed to lower it."""
 
     model: nn.Module
     origin: Document
@@ -107,13 +107,13 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """What came of lowering a run."""
+    """The result of lowering a run."""
 
     real: LoweredNetwork
     network: LoweredNetwork
-    """The one that was asked for: ``real`` itself, or its integers."""
+    """The requested network: ``real`` itself, or its integers."""
     source: Trained
-    """What was lowered."""
+    """The network that was lowered."""
     notes: tuple[str, ...]
     """Notes for the user."""
 
@@ -146,13 +146,13 @@ def run(words: Sequence[str]) -> int:
 
 
 def lower_run(run: Path, options: LoweringOptions) -> Lowered:
-    """Lower the network of a run, to fixed point unless real numbers were asked for."""
+    """Lower the network of a run, to fixed point unless real numbers are requested."""
     check_count("--calibrate", options.calibrate)
     if run.suffix == ".lbq" and not run.is_dir():
         raise UsageError(
             f"{run} is the name of a bundle, which is lowered already; `lbq lower` takes the "
-            f"folder of a run, and --out names the bundle it writes. A bundle is evaluated by "
-            f"`lbq eval {run}` and converted by `lbq export {run}`"
+            f"folder of a run, and --out names the bundle it writes. Evaluate a bundle with "
+            f"`lbq eval {run}`, convert it with `lbq export {run}`"
         )
     if not run.is_dir() and not is_pretrained(run):
         raise RunError(
@@ -172,7 +172,7 @@ def lower_run(run: Path, options: LoweringOptions) -> Lowered:
         if options.calibrate and source.data is not None:
             calibration = _calibration(source.data, options.calibrate)
         elif options.calibrate:
-            notes.append("rounding errors were not calibrated away.")
+            notes.append("rounding errors were not corrected.")
         network = to_fixed_point(
             real,
             bits={None: 8, "4": 4, "8": 8, "16": 16}[options.bits],  # pyright: ignore[reportArgumentType]
@@ -212,7 +212,7 @@ def _open_recipe_run(run: Path, options: LoweringOptions) -> Trained:
 
 
 def _open_run(run: Path, options: LoweringOptions) -> Trained:
-    """Load a run whose model and data a recipe file of the user gives."""
+    """Load a run whose model and data come from the user's recipe file."""
     assert options.model is not None
     if options.data is not None or options.size is not None:
         raise UsageError(f"--model {options.model} gives the data: leave out --data and --size")
@@ -344,8 +344,8 @@ def _checked(found: dict[str, Any]) -> str:
 
 def _agreement(compared: dict[str, Any] | None) -> str:
     if compared is None:
-        return "not compared with the network of real numbers: there were no calibration samples"
+        return "not compared with the real-valued network: there were no calibration samples"
     return (
         f"on {compared['samples']} calibration samples: {compared['answers']:.1%} of the answers "
-        f"and {compared['levels']:.1%} of the levels are those of the network of real numbers"
+        f"and {compared['levels']:.1%} of the levels are those of the real-valued network"
     )

@@ -35,7 +35,7 @@ EXIT_CODES = {
     0: "done",
     ERROR: "an error that the message explains: missing data, a damaged file",
     USAGE: "a wrong command line",
-    3: "lbq audit --fail-on found what it was asked for",
+    3: "lbq audit --fail-on: a finding fails or could not be checked",
     CRASH: "a crash",
     INTERRUPTED: "interrupted by Ctrl-C, and saved if it was training",
     BROKEN_PIPE: "the output pipe was closed",
@@ -45,12 +45,12 @@ EXIT_CODES = {
 Command = Callable[[Sequence[str]], int]
 
 COMMANDS: dict[str, tuple[Command, str]] = {
-    "train": (train_command.run, "train a recipe, or continue where it was left"),
-    "eval": (eval_command.run, "count the right answers of a trained, lowered or exported network"),
+    "train": (train_command.run, "train a recipe, or continue where it stopped"),
+    "eval": (eval_command.run, "compute the accuracy of a trained, lowered or exported network"),
     "lower": (lower_command.run, "convert a trained network to integers, in one file"),
     "export": (
         export_command.run,
-        "write it for other engines: ONNX, torch.export, NIR, C, Verilog",
+        "write a network for other engines: ONNX, torch.export, NIR, C, Verilog",
     ),
     "bench": (bench_command.run, "time every layer of an integer network on this machine"),
     "report": (report_command.run, "write the results of runs as one HTML page"),
@@ -160,7 +160,7 @@ def _in_one_line(words: str) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Recognise what torch and Python raise when a tensor does not fit."""
+    """Recognise the errors of torch and Python for a tensor that does not fit."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)

@@ -50,7 +50,7 @@ def track_progress(
 def progress_counter(
     what: str, console: Console | None = None
 ) -> Generator[Callable[[int, int], None]]:
-    """Yield a function that shows how many of how many are done."""
+    """Yield a function that shows how many items of the total are done."""
     console = Console(stderr=True, soft_wrap=True) if console is None else console
     if console.is_terminal:
         columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -84,10 +84,10 @@ def show_status(what: str, console: Console | None = None) -> Generator[None]:
 
 
 class Display:
-    """Shows the records of a run as they come, and how far it is, by time.
+    """Shows the records of a run as they arrive, and its progress at intervals.
 
     Args:
-        config: how it is trained.
+        config: the training settings.
         console: the standard output by default.
     """
 
@@ -104,7 +104,7 @@ class Display:
         self._reported = float("-inf")
 
     def wait(self, what: str) -> None:
-        """Show what happens before the first record."""
+        """Show a status until the first record."""
         if not self._console.is_terminal:
             self.say(what)
             return
@@ -161,7 +161,7 @@ class Display:
         self._restart_clock(record["step"])
 
     def _restart_clock(self, step: int) -> None:
-        """Measure the rate from here on: an evaluation is no part of it."""
+        """Measure the rate from here on, without the time of evaluations."""
         self._done.clear()
         self._done.append((time.monotonic(), step))
 
@@ -225,7 +225,7 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
 
 
 def _as_data(found: Evaluation) -> dict[str, Any]:
-    """Return an evaluation as JSON; without NaN, which JSON does not have."""
+    """Return an evaluation as JSON, without NaN: JSON does not have it."""
     return asdict(found) | {"accuracy": None if found.correct is None else found.accuracy}
 
 
@@ -242,7 +242,7 @@ def _bar(console: Console) -> Progress:
 
 
 def _time_left(items: int, rate: float) -> str:
-    """Say how long the rest takes at this rate, in items per second."""
+    """Describe how long the rest takes at this rate, in items per second."""
     return f"{timedelta(seconds=round(items / rate))} left" if rate > 0 else ""
 
 

@@ -62,7 +62,7 @@ class ReportArguments:
     out: Path = Path("report.html")
     """File to write."""
     model: Path | None = None
-    """Python file with recipe(), of those runs that store no recipe; it gives model and data."""
+    """Python file with recipe(), for runs without a recipe; it gives model and data."""
     data: str | None = None
     """Data source of all these runs, if not that of their recipes."""
     cache: Path = Path("~/.cache/lbq")
@@ -79,7 +79,7 @@ class ReportArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was seen while a network answered test samples."""
+    """Measurements of a network on test samples."""
 
     levels: LevelProfile
     membranes: tuple[LayerMembranes, ...]
@@ -120,13 +120,13 @@ def run(words: Sequence[str]) -> int:
 
 
 def check_is_no_file(path: Path) -> None:
-    """Refuse a lowered or exported network: it holds nothing that a report shows."""
+    """Raise for a lowered or exported network: it holds nothing that a report shows."""
     if path.suffix in SUFFIXES and not path.is_dir():
         raise ParameterError(
             f"{path} names a lowered network, which has no training curves, steps or "
             f"membranes; a report needs the folder of the run: `lbq report runs/NAME`. For the "
             f"file there are `lbq eval {path}` (accuracy) and, in integers, `lbq bench {path}` "
-            f"(active levels and time of every layer); lbq.OpCounter counts a network of your own "
+            f"(active levels and time of every layer); lbq.OpCounter counts your own network "
             f"before it is lowered"
         )
 
@@ -153,7 +153,7 @@ def gather(out: Path, *, name: str, arguments: ReportArguments) -> RunSummary:
 
 
 def gather_pretrained(name: str, *, arguments: ReportArguments) -> RunSummary:
-    """Read the record of a network that comes with the library, and measure it likewise."""
+    """Read the record of a network that comes with the library, and measure the network."""
     if arguments.step is not None:
         raise UsageError(f"{name} comes with the library and has no checkpoints: no --step")
     model, record = load_pretrained(name), pretrained_record(name)
@@ -206,14 +206,14 @@ def measure_if_possible(
     digest: str | None,
     arguments: ReportArguments,
 ) -> Findings:
-    """Measure a network on the data that it was trained and tested on, or say why not.
+    """Measure a network on the data that it was trained and tested on, or note why not.
 
     Args:
         model: the network.
-        source: the recipe that it was trained by, or what a user's recipe file gives.
-        name: of the run.
-        digest: of the run's data; other data are refused, since its accuracy is not theirs.
-        arguments: of the command.
+        source: the recipe that trained it, or the result of a user's recipe file.
+        name: name of the run.
+        digest: digest of the run's data; other data raise an error, as the accuracy is not theirs.
+        arguments: arguments of the command.
     """
     notes: list[str] = []
     measured = energy = None
@@ -257,7 +257,7 @@ def _open(source: Recipe | Task, arguments: ReportArguments) -> Data | UserData:
 
 
 def check_same_data(name: str, data: Data | UserData, digest: str | None) -> None:
-    """Refuse other data than a run's: counts on them would stand beside the run's accuracy."""
+    """Raise unless the data are the run's: other counts would stand beside its accuracy."""
     if data.digest != digest:
         what, advice = "recipe()", "return the data that the run was trained and tested on"
         if isinstance(data, Data):
@@ -291,7 +291,7 @@ def measure(model: nn.Module, data: Data | UserData, *, limit: int) -> Measured:
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """Name runs by their folders; where these are called the same, by what differs in the paths."""
+    """Name runs by their folders, or by the differing part of the paths if names are equal."""
     short = [out.name or out.resolve().name for out in runs]
     if len(set(short)) == len(short):
         return short

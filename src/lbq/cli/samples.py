@@ -26,12 +26,12 @@ from lbq.train.recipe_file import load_recipe_file
 from lbq.train.task import Task
 
 LARGEST = 255
-"""Event counts above it saturate where a network takes bytes."""
+"""Event counts above it saturate if a network takes bytes."""
 _TOLERANCE = 0.01
 """How far a byte may be from an integer after its normalisation was undone in float64."""
 
 MISSING_PREPROCESSING = (
-    "an integer network takes bytes, and the model does not say how they are normalised: set "
+    "an integer network takes bytes, but the model does not store how they are normalised: set "
     "model.preprocessing = lbq.Pixels(mean=..., std=...) in recipe(), or None if it takes integer "
     "counts 0..255; --bits float needs neither"
 )
@@ -46,9 +46,9 @@ class SampleBatch:
     """Some samples, as the trained network takes them and as bytes, and their targets."""
 
     real: Tensor
-    """``[B, C, H, W]`` normalised, frames ``[T, B, 2, H, W]``, or what a user's data hold."""
+    """``[B, C, H, W]`` normalised, frames ``[T, B, 2, H, W]``, or a user's inputs."""
     target: Tensor
-    """``[B]``, or what a user's data hold."""
+    """``[B]``, or a user's targets."""
     read_raw: Callable[[], Tensor]
 
     @cached_property
@@ -62,18 +62,18 @@ class Count:
     """Scores over some samples."""
 
     correct: int | None
-    """Right answers; None if a user's metrics do not count them."""
+    """Correct answers; None if a user's metrics do not count them."""
     count: int
     loss: float | None = None
-    """Mean loss, where the recipe file of the user gives one."""
+    """Mean loss, if the user's recipe file gives one."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Means of the other metrics."""
     backend: str | None = None
-    """That ran a lowered network; None where another engine ran."""
+    """Backend of a lowered network; None for other engines."""
 
     @property
     def accuracy(self) -> float:
-        """Share of right answers; NaN if they were not counted."""
+        """Share of correct answers; NaN if they were not counted."""
         return float("nan") if self.correct is None else self.correct / self.count
 
 
@@ -85,14 +85,14 @@ def sample_batches(
     batch: int,
     preprocessing: Preprocessing = ...,
 ) -> Iterator[SampleBatch]:
-    """Yield the samples of a split as they are, spread evenly over it if they are limited.
+    """Yield the samples of a split without augmentation, spread evenly over it if limited.
 
     Args:
-        data: of a recipe, or of a user.
-        split: training samples of a user's data are augmented as the data set does it.
+        data: data of a recipe, or of a user.
+        split: training samples of a user's data are augmented by the data set itself.
         limit: number of samples; all by default.
         batch: samples at once.
-        preprocessing: of a user's data, to recover bytes from; other data know it.
+        preprocessing: normalisation of a user's data, to recover bytes; other data store it.
     """
     num_samples = data.num_train if split == "train" else data.num_test
     order = evenly_spaced(num_samples, limit)
@@ -150,15 +150,15 @@ def recover_bytes(real: Tensor, preprocessing: Preprocessing, *, channel_axis: i
         0 <= float(rounded.min()) <= float(rounded.max()) <= LARGEST
     ):
         raise ParameterError(
-            f"the samples are no bytes 0..{LARGEST} with model.preprocessing = {preprocessing}, "
+            f"the samples are not bytes 0..{LARGEST} with model.preprocessing = {preprocessing}, "
             f"but {float(exact.min()):.4g}..{float(exact.max()):.4g}; an integer network takes "
-            f"bytes: set it to the mean and std that the data are normalised with"
+            f"bytes: set it to the mean and std that normalise the data"
         )
     return rounded.to(torch.uint8)
 
 
 def preprocessing_of(model: nn.Module, data: Data | UserData) -> Preprocessing:
-    """Return how the inputs of a user's network were normalised: ``model.preprocessing``."""
+    """Return the normalisation of a user's network: ``model.preprocessing``."""
     if isinstance(data, Data):
         return data.config.preprocessing
     found = getattr(model, "preprocessing", ...)
@@ -174,7 +174,7 @@ def load_task(path: Path, *, needs_test: bool = False) -> Task:
     """Load the recipe file of ``--model`` for a run of :func:`lbq.fit`.
 
     Args:
-        path: of the file.
+        path: path of the file.
         needs_test: whether to raise if it has no ``eval_data``.
     """
     found = load_recipe_file(path)
@@ -198,7 +198,7 @@ def count_answers(
     task: Task | None = None,
     logit_scale: float | None = None,
 ) -> Count:
-    """Count the right answers over the test set, or over ``limit`` samples of it.
+    """Count the correct answers on the test set, or on ``limit`` samples of it.
 
     Args:
         answer: the network.
@@ -206,7 +206,7 @@ def count_answers(
         is_integer: whether the network takes bytes.
         batch: samples at once.
         limit: number of samples.
-        task: of a user's recipe file, whose loss and metrics are computed.
+        task: the user's recipe file; its loss and metrics are computed.
         logit_scale: value of one unit of an integer output, for loss and metrics.
     """
     metrics = {"accuracy": correct_predictions} if task is None else task.metrics
@@ -232,7 +232,7 @@ def count_answers(
 def score(
     output: Tensor, target: Tensor, metrics: Mapping[str, Metric], logit_scale: float | None
 ) -> dict[str, float]:
-    """Return the sum of every metric over a batch; right answers are counted exactly."""
+    """Return the sum of every metric over a batch; correct answers are counted exactly."""
     found: dict[str, float] = {}
     for name, metric in metrics.items():
         is_exact = metric is correct_predictions
@@ -246,10 +246,10 @@ def _real(output: Tensor, logit_scale: float | None) -> Tensor:
 
 
 def origin_recipe(origin: dict[str, Any], *, source: Path) -> Recipe:
-    """Find the recipe in what a file says about its origin."""
+    """Find the recipe in the origin that a file stores."""
     if "recipe" not in origin:
         raise FormatError(
-            f"{source} does not say by which recipe it was trained, so its test set is unknown; "
+            f"{source} does not store the recipe that trained it, so its test set is unknown; "
             f"write it with `lbq lower RUN` or `lbq export RUN`, or pass --inputs images.npy"
         )
     return recipe_from_document(origin["recipe"])

@@ -1,4 +1,4 @@
-"""Text on terminals: control characters in files, recipes and networks are shown, not executed.
+"""Print text on terminals; control characters are shown, not executed.
 
 Every command prints through :class:`Console`; logs and warnings go through :func:`write_messages`.
 """
@@ -15,13 +15,13 @@ from rich.segment import Segment
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
-"""What moves the cursor, changes the terminal or reorders text, except tab and newline."""
+"""Characters that move the cursor, change the terminal or reorder text; not tab and newline."""
 
 _format_warning = warnings.formatwarning
 
 
 def printable(text: str) -> str:
-    r"""Replace control characters by what Python calls them: ``\x1b`` for escape."""
+    r"""Replace control characters by Python's names for them: ``\x1b`` for escape."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
@@ -34,7 +34,7 @@ class Console(RichConsole):
     """rich's console, with control characters in texts made visible."""
 
     def print_text(self, text: str) -> None:
-        """Print a text as it is, without markup and colours."""
+        """Print a text unchanged, without markup and colours."""
         self.print(text, markup=False, highlight=False)
 
     def render(

@@ -36,21 +36,21 @@ EXAMPLES = {
     "lbq train smoke": "half a minute, no download: does everything work?",
     "lbq train pocket --data uoft-cs/cifar10": "CIFAR-10; the same line again continues",
     "lbq train pocket --epochs 10 --optim.lr 0.05 --out runs/short": "change the recipe",
-    "lbq train runs/short/recipe.json --out runs/again": "train what another run trained",
+    "lbq train runs/short/recipe.json --out runs/again": "repeat another run",
     "lbq train ./my_recipe.py --epochs 3": "your own network and data, from a function recipe()",
 }
 
 _USAGE = f"""usage: lbq train RECIPE [OPTIONS]
 
 RECIPE is one of {", ".join(RECIPES)},
-the path of a recipe.json, or of a Python file of yours whose function recipe() returns the
+the path of a recipe.json, or of your own Python file with a function recipe() that returns the
 arguments of lbq.fit. `lbq train pocket --help` lists the options.
 
 examples:
 """ + "\n".join(f"  {line}\n      {what}" for line, what in EXAMPLES.items())
 
 _WAIT_FOR_PREDECESSOR_S = 90.0
-"""How long a supervised job waits for what its predecessor left running."""
+"""How long a supervised job waits for processes that its predecessor left running."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class _CommonArguments:
     out: Path | None = None
     """Folder of the run; runs/<recipe> by default."""
     devices: int = 1
-    """GPUs of this machine to train on, or processes on CPUs; under torchrun it decides."""
+    """GPUs of this machine to train on, or processes on CPUs; leave it out under torchrun."""
     supervise: bool = False
     """Start again after a crash, from the last checkpoint."""
     tensorboard: bool = False
@@ -73,7 +73,7 @@ class _CommonArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainArguments(_CommonArguments):
-    """Train a recipe. The same command again continues where it was left.
+    """Train a recipe. The same command again continues where it stopped.
 
     Every field of the recipe can be changed: ``--epochs 10 --optim.lr 0.05 --model.timesteps 1``.
     """
@@ -86,7 +86,7 @@ class TrainArguments(_CommonArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class FileArguments(_CommonArguments):
-    """Train the model of a Python file. The same command again continues where it was left.
+    """Train the model of a Python file. The same command again continues where it stopped.
 
     Every training setting can be changed: ``--epochs 10 --optim.lr 0.05``.
     """
@@ -121,8 +121,8 @@ def run(words: Sequence[str]) -> int:
 def _supervise(command: list[str], out: Path) -> int:
     if is_inside_launcher():
         raise RunError(
-            "--supervise belongs outside of torchrun: under a scheduler let the scheduler "
-            "start the job again (docs/scaling.md)"
+            "--supervise does not work inside torchrun: let the scheduler start the job again "
+            "(docs/scaling.md)"
         )
     checkpoints = RunFolder(out).checkpoints
     job = Supervisor(
@@ -141,7 +141,7 @@ def _check_devices(arguments: Arguments) -> None:
 
 
 def _train(arguments: Arguments, out: Path) -> int:
-    """Train in this process, which may be one of several."""
+    """Train in this process, one of possibly several."""
     keep_freed_memory()
     is_first = is_first_process()
     config = arguments.config if isinstance(arguments, FileArguments) else arguments.recipe
@@ -228,7 +228,7 @@ def find_recipe(name: str) -> Recipe | Task:
 def _with_option(message: str, words: Sequence[str]) -> str:
     """Put the option before a message that begins with the name of its field.
 
-    tyro puts the path of the field's group before it.
+    tyro's option has the path of the field's group in front.
     """
     message = re.sub(r"^Error parsing [\w.]+: ", "", message)
     field_name = message.split(maxsplit=1)[0]

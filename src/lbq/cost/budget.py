@@ -2,10 +2,10 @@
 
 The cost of a forward pass is the sum over all edges of fan-out times c(level), for any table c: one
 per unit ("unary"), per non-zero bit ("popcount") or per non-zero level ("events"). It is counted
-exactly. Its gradient is that of the expected cost if membranes had noise of up to one step, which
-is (c(S + 1) - c(S - 1)) / 2 at level S: with the popcount, levels 1, 2 and 4 are pulled down, and
-level 3, between 2 and 4 that cost the same, is left alone. The slope enters the bursts, and the
-neuron's own surrogate carries it on.
+exactly. Its gradient is that of the expected cost if membranes had noise of up to one step:
+(c(S + 1) - c(S - 1)) / 2 at level S. The popcount pulls levels 1, 2 and 4 down and leaves level 3
+alone, since 2 and 4 cost the same. The slope enters the bursts, and the neuron's own surrogate
+carries it on.
 """
 
 from collections.abc import Sequence
@@ -33,18 +33,18 @@ class _Layer:
 
     path: str
     direct: LevelCost | None = None
-    """Of the edges that levels enter as they are, with the sum of their fan-outs."""
+    """Cost of the edges that levels enter unchanged, with the sum of their fan-outs."""
     carried: tuple[tuple[Edge, LevelCost], ...] = ()
-    """Edges with a pool or the like before them, and the cost of what enters them."""
+    """Edges with a pool or the like before them, and the cost of the integers that enter them."""
     levels: Tensor | None = None
-    """Of the last forward pass."""
+    """Levels of the last forward pass."""
 
 
 class CostBudget:
     """Adds the cost of levels to a loss, until it is below a budget.
 
-    It watches the neurons of a model from now on; after a forward pass, calling it returns the term
-    to add to the loss, and :attr:`cost` is the exact cost of that pass. :meth:`remove` ends it.
+    It watches the neurons of a model. After a forward pass, calling it returns the term to add to
+    the loss, and :attr:`cost` is the exact cost of that pass. :meth:`remove` ends the watching.
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16)
@@ -62,8 +62,8 @@ class CostBudget:
             0..N.
         budget: cost to reach, per MAC of the same network as an ANN: 0.5 is one accumulation for
             two MACs.
-        weight: of the term, which is ``weight * max(0, cost / budget - 1)``; 0 changes nothing.
-        floor: a layer of which a smaller share of the levels is active is not pushed any further.
+        weight: weight of the term ``weight * max(0, cost / budget - 1)``; 0 changes nothing.
+        floor: a layer with a smaller share of active levels is not pushed any further.
         batch_axis: the axis of the example that is the batch, as in :class:`lbq.OpCounter`.
     """
 
@@ -88,7 +88,7 @@ class CostBudget:
         )
         connectivity = read_connectivity(model, example, batch_axis=batch_axis)
         if not connectivity.neurons:
-            raise CountError("no neuron of this model answered the example: there is no cost")
+            raise CountError("no neuron of this model ran on the example, so there is no cost")
         self._macs = sum(
             s.dense_macs("skipped") // n for s, n in with_timesteps(connectivity.synapses)
         )
@@ -112,13 +112,13 @@ class CostBudget:
 
     @property
     def cost(self) -> int | float:
-        """Return the cost of the last forward pass, all samples together: what the counter says."""
+        """Return the cost of the last forward pass over all samples, equal to the counter's."""
         total = sum(float(term.detach()) for term in self._terms)
         return int(total) if total == int(total) else total
 
     @property
     def cost_per_mac(self) -> float:
-        """Return the cost per sample and MAC of the ANN, as ``budget`` is given."""
+        """Return the cost per sample and MAC of the ANN, the unit of ``budget``."""
         return self.cost / max(1, self._samples) / self._macs
 
     def __call__(self) -> Tensor:
@@ -172,8 +172,8 @@ def _table(given: CostTable | Sequence[float], max_level: int) -> Tensor:
         is_sound = len(costs) > max_level and bool(((costs >= 0) & costs.isfinite()).all())
         if not is_sound or costs[0] != 0:
             raise ParameterError(
-                f"a table has the costs of levels 0..{max_level}, finite and not negative, that of "
-                f"0 being 0, got {given}"
+                f"a table must have the costs of levels 0..{max_level}, finite and not negative, "
+                f"with 0 for level 0, got {given}"
             )
     return costs.double()
 

@@ -1,9 +1,9 @@
 """Which integers enter which synapse or product of a network, read from its graph.
 
-From a neuron to a synapse lie only operators that move levels or pool them. A level is carried
-through moves and max pools by the operators themselves; from the first sum pool on, everything is
+Between a neuron and a synapse lie only operators that move levels or pool them. The operators
+themselves carry a level through moves and max pools. From the first sum pool on, everything is
 linear and belongs to the synapse (docs/decisions/0010), so the fan-out is taken through it. A
-product of levels is counted by itself, and what it gives enters the next synapse or product as an
+product of levels is counted separately, and its result enters the next synapse or product as an
 integer.
 """
 
@@ -55,11 +55,11 @@ class Edge:
     needs: tuple[str, ...]
     """Neurons whose levels decide what enters: the source, if that is a neuron."""
     carry: Callable[[Mapping[str, Tensor]], Tensor]
-    """Returns what enters the synapse, given the levels ``[B, *n]`` of these neurons."""
+    """Returns the values that enter the synapse, given the levels ``[B, *n]`` of these neurons."""
     fan_out: FanOut
-    """Outputs that each input position reaches; broadcasts against what enters."""
+    """Outputs that each input position reaches; broadcasts against the values that enter."""
     dense: int
-    """MACs of the synapse on what enters, for one sample at one timestep, padding included."""
+    """MACs of the synapse on these values, for one sample at one timestep, padding included."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -187,7 +187,7 @@ class _Step:
 class _Route:
     """A value that is carried by operators, and the operators from there to a synapse.
 
-    There are such operators only where some of them are, or are joined with, sum pools.
+    Operators are listed only if some of them are sum pools or are joined with sum pools.
     """
 
     start: str
@@ -195,7 +195,7 @@ class _Route:
 
 
 class _LevelGraph:
-    """The nodes of a lowered network, and of which levels and integers their values are made."""
+    """The nodes of a lowered network, and the levels and integers that make up their values."""
 
     def __init__(self, network: LoweredNetwork) -> None:
         nodes = network.operators.items()
@@ -211,7 +211,7 @@ class _LevelGraph:
         self.behind: dict[str, frozenset[str]] = {INPUT: frozenset()}
         """Nodes that move or pool, up to a value."""
         self.roots: dict[str, frozenset[str]] = {INPUT: frozenset({INPUT})}
-        """Nodes that compute what a value is made of."""
+        """Nodes that compute the parts of a value."""
         self._sources: dict[str, frozenset[str]] = {INPUT: frozenset({INPUT})}
         for path, node in self.nodes.items():
             self._add(path, node)
@@ -261,7 +261,7 @@ class _LevelGraph:
         return tuple(name for name in self.nodes if name in sources)
 
     def routes(self, path: str, reader: Weighted | None = None) -> list[_Route]:
-        """List what enters a node; operators that keep the counts of the reader are left out."""
+        """List the values that enter a node, without operators that keep the reader's counts."""
         node, names = self.nodes.get(path), self.inputs.get(path, ())
         if not isinstance(node, Move | Pool) or path in self.roots[path]:
             return [_Route(path)]
@@ -279,11 +279,11 @@ class _LevelGraph:
         return [_Route(path)]
 
     def evaluate(self, path: str, values: dict[str, Tensor]) -> Tensor:
-        """Return the value ``[1, B, *shape]`` of a node; those that it needs are added to others.
+        """Return the value ``[1, B, *shape]`` of a node.
 
         Args:
             path: the node.
-            values: known values, those of neurons at least.
+            values: known values, at least those of neurons; values computed on the way are added.
         """
         if path not in values:
             inputs = [self.evaluate(name, values) for name in self.inputs[path]]
@@ -293,13 +293,13 @@ class _LevelGraph:
     def evaluate_part(
         self, path: str, root: str, levels: Mapping[str, Tensor], value: Tensor | None = None
     ) -> Tensor:
-        """Return the value of a node with zeros for all that other roots computed.
+        """Return the value of a node with zeros for the values of other roots.
 
         Args:
             path: the node.
-            root: what is not zero.
-            levels: of the neurons that decide the root's value.
-            value: of the root, if it is known.
+            root: the node whose values are not zero.
+            levels: levels of the neurons that decide the root's value.
+            value: value of the root, if it is known.
         """
         rows = {name: level.unsqueeze(0) for name, level in levels.items()}
         known = self.evaluate(root, rows) if value is None else value
@@ -310,7 +310,7 @@ class _LevelGraph:
         return self.evaluate(path, {**values, root: known})
 
     def dense(self, path: str, root: str) -> int:
-        """Return the MACs of a synapse on what a root computed, padding included."""
+        """Return the MACs of a synapse on the values of a root, padding included."""
         node, (entering,) = self.nodes[path], self.inputs[path]
         whole = self.values[entering]
         shape = (1, 1, *self.values[root].shape)
@@ -319,7 +319,7 @@ class _LevelGraph:
         return self.values[path].size * width * int((ones != 0).sum()) // whole.size
 
     def computed_mask(self, path: str) -> Tensor:
-        """Return ``[*shape]``: 1 where a value is computed, 0 where a zero was put."""
+        """Return ``[*shape]``: 1 where a value is computed, 0 where a zero was inserted."""
         ones = {name: self._ones(name) for name in (INPUT, *self.nodes) if not self.behind[name]}
         carried = self.evaluate(path, ones)
         return (carried != 0).reshape(self.values[path].shape).long()
@@ -430,7 +430,7 @@ def _through(reach: FanOutMap, step: _Step, target: str, *, is_identity: bool) -
 def _moved_axes(step: _Step) -> list[Tensor] | None:
     """Return for every spatial axis which position moves to which, ``[positions, positions]``.
 
-    None if an axis does not stay what it is, or if channels are left out.
+    None if an axis is mixed with others, or if channels are left out.
     """
     shape = step.inputs[step.position].shape
     if len(shape) != len(step.output.shape):
@@ -472,7 +472,7 @@ def _size_of(graph: _LevelGraph, path: str, node: Synapse, *, has_real_input: bo
 def _add_product(
     graph: _LevelGraph, path: str, node: Matmul | Multiply, found: Connectivity
 ) -> None:
-    """Add a product of levels, or list what is not counted of it."""
+    """Add a product of levels, or list its parts that are not counted."""
     names = graph.inputs[path]
     if any(map(graph.has_sums, names)):
         found.uncounted.append(f"additions of the pools before {path}")

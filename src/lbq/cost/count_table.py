@@ -80,7 +80,7 @@ class EdgeCounts:
     is_identity: bool
     counts: Counts
     entering: Activity = Activity()
-    """What enters the synapse."""
+    """Levels that enter the synapse."""
     dense: int = 0
     """MACs of the synapse on these inputs, padding included."""
 
@@ -89,7 +89,7 @@ class EdgeCounts:
 class ProductCounts:
     """Products of levels with levels, of one node at one timestep, summed over all images.
 
-    Each pair of levels that meets is counted under three conventions (docs/costs.md). They are no
+    Each pair of levels that meets is counted under three conventions (docs/costs.md). They are not
     accumulations of weights and are never added to those.
     """
 
@@ -140,7 +140,7 @@ class SynapseSize:
     macs: int
     """Dense multiply-accumulates over all timesteps, without those that read padding."""
     padded_macs: int
-    """The same with those that read padding."""
+    """The same including those that read padding."""
     timesteps: int | None
     """How often it runs: once, or at every timestep; None if unknown."""
     num_weights: int
@@ -202,7 +202,7 @@ class CountTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was not followed or not counted."""
+        """Operations that were not followed or not counted."""
         return (
             *(f"Not followed, so its synapses count as MACs: {what}." for what in self.untracked),
             *(f"Not counted at all: {what}." for what in self.uncounted),
@@ -218,7 +218,7 @@ class CountTable:
         return sum((e.counts for e in self.edges if not e.is_identity), Counts())
 
     def identities(self) -> Counts:
-        """Sum the additions of identity shortcuts, which the paper does not count."""
+        """Sum the additions of identity shortcuts; the paper does not count them."""
         return sum((e.counts for e in self.edges if e.is_identity), Counts())
 
     def by_edge(self) -> dict[tuple[str, str], Counts]:
@@ -242,11 +242,11 @@ class CountTable:
         return sum(self.products, ProductCounts(name="total", t=0))
 
     def rate_estimate(self, rate: Rate = "levels") -> "RateEstimate":
-        """Return what the usual rule, rate times FLOPs, says in place of exact counts.
+        """Estimate the operations by the usual rule, rate times FLOPs.
 
-        Most papers multiply the MACs of a layer, padding included, by the mean rate of what enters
-        it, and those of a product of attention by the rates of both operands. Real fan-out differs
-        between positions and levels between positions that meet, so the rule is off in both.
+        Most papers multiply the MACs of a layer, padding included, by the mean rate of its inputs,
+        and those of a product of attention by the rates of both operands. Real fan-out differs
+        between positions, and levels differ between positions that meet, so both are inexact.
 
         Args:
             rate: "levels" (a level S is S spikes) or "active" (a level counts once).
@@ -316,7 +316,7 @@ class CountTable:
             return from_document(cls, document)
         except DocumentError as error:
             raise FormatError(
-                f"{path} is no table of counts that this version reads: {error}; count again"
+                f"{path} is not a table of counts that this version reads: {error}; count again"
             ) from error
 
     def compare(self, other: "CountTable") -> str:

@@ -35,7 +35,7 @@ class Technology:
     sram_byte: float
     """One byte to or from a memory on the chip."""
     sram: str
-    """Which memory that is."""
+    """Kind of that memory."""
     dram_byte: float
     """One byte to or from DRAM."""
 
@@ -89,7 +89,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyRow:
-    """One convention: the same network as an ANN, and as it was counted, per image."""
+    """One convention: the same network as an ANN and with its counts, per image."""
 
     name: str
     convention: str
@@ -112,7 +112,7 @@ class EnergyReport:
     ann_traffic: Traffic
     burst_traffic: Traffic
     notes: tuple[str, ...] = ()
-    """What the counts leave out."""
+    """Operations that the counts leave out."""
 
     @property
     def rows(self) -> tuple[EnergyRow, ...]:
@@ -141,7 +141,7 @@ class EnergyReport:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyModel:
-    """Estimates energy from a table of counts, by default with the paper's 45 nm constants.
+    """Estimates energy from counts, by default with the paper's 45 nm constants.
 
     By default neither MACs nor accumulations include reads of padding.
     ``padding="counted"`` includes them in MACs only, as the paper's Table 7 does.
@@ -231,7 +231,7 @@ class EnergyModel:
 
 
 def _left_out(table: CountTable, *, is_priced: bool) -> tuple[str, ...]:
-    """Say what an estimate leaves out of products of levels."""
+    """Describe which products of levels an estimate leaves out."""
     if not table.products:
         return ()
     names = ", ".join(dict.fromkeys(product.name for product in table.products))

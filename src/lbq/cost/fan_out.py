@@ -126,7 +126,7 @@ def num_valid_taps(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> int:
-    """Count the pairs of an output place and a tap of a kernel that read an input, not padding.
+    """Count the pairs of output place and kernel tap that read an input, not padding.
 
     Args:
         size: spatial size of the input.

@@ -39,7 +39,7 @@ _WORDS = 1 << 17
 
 
 class OpCounter:
-    """Counts the operations that the levels of a model cause; a callback of ``watch_levels``.
+    """Counts the operations of a model's levels; a callback of ``watch_levels``.
 
     For a lowered network it is the ``watch`` of :func:`lbq.run_network`.
 
@@ -79,7 +79,7 @@ class OpCounter:
         self._connectivity = read_connectivity(model, example, batch_axis=batch_axis)
         if not self._connectivity.neurons:
             raise CountError(
-                "no neuron of this model answered the example, so there are no levels to count (an "
+                "no neuron of this model ran on the example, so there are no levels to count (an "
                 "ANN, or neurons that are streamed instead of called); lbq.count_macs counts MACs"
             )
         is_lowered = isinstance(model, LoweredNetwork)
@@ -126,7 +126,7 @@ class OpCounter:
             self._edges[index, t] = counts + bits.weighted(reader.fan_out), seen + bits.activity
 
     def table(self) -> CountTable:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         self._check_complete()
         edges = self._connectivity.edges
         images = max(self._images.values(), default=0)
@@ -156,7 +156,7 @@ class OpCounter:
         return str(self.table())
 
     def _check(self, layer: str, t: int, level: Tensor) -> None:
-        """Refuse levels that differ from those of the example."""
+        """Raise if levels differ from those of the example."""
         steps, shape = self._connectivity.layer_timesteps[layer], self._connectivity.shapes[layer]
         if t >= steps:
             raise TimeError(
@@ -170,7 +170,7 @@ class OpCounter:
             )
 
     def _check_complete(self) -> None:
-        """Refuse counts of which a part is missing: fewer timesteps, or a run that was stopped."""
+        """Raise if part of the counts is missing: fewer timesteps, or a run that was stopped."""
         seen = {
             (layer, t): self._images.get((layer, t), 0)
             for layer, steps in self._connectivity.layer_timesteps.items()
@@ -181,13 +181,13 @@ class OpCounter:
         if seen[most] != seen[least]:
             raise CountError(
                 f"{least[0]} emitted levels of {seen[least]} sample(s) at timestep {least[1] + 1}, "
-                f"but {most[0]} of {seen[most]} at timestep {most[1] + 1}: what ran had fewer "
-                f"timesteps than the example, ran only in part, or was stopped; count whole runs, "
+                f"but {most[0]} of {seen[most]} at timestep {most[1] + 1}: the run had fewer "
+                f"timesteps than the example, was partial, or was stopped; count whole runs, "
                 f"with an example of as many timesteps"
             )
 
     def _arrived(self, index: int, layer: str, t: int, level: Tensor) -> dict[str, Tensor] | None:
-        """Return the levels that a reader needs; None until those of all its neurons are there."""
+        """Return the levels that a reader needs; None until all its neurons have emitted."""
         needs = self._readers[index].needs
         levels = self._waiting.setdefault((index, t), {})
         if layer in levels:
@@ -261,9 +261,9 @@ def count_ops(
 
 
 class BitCounts:
-    """How often each bit is set at each spatial position in a batch of levels; signs are ignored.
+    """How often each bit of the levels in a batch is set, by spatial position.
 
-    Channels are added up, since fan-out is the same for all of them.
+    Signs are ignored. Channels are added up, since fan-out is the same for all of them.
     """
 
     def __init__(self, level: Tensor) -> None:
@@ -327,7 +327,7 @@ def _count_wide(level: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _add_bits(words: Tensor, lanes: Tensor) -> None:
-    """Add every bit of every lane to its plane's lanes, and whether any is set to the last ones."""
+    """Add the bits of every lane to its plane, and whether any is set to the last plane."""
     any_bit = torch.zeros_like(words)
     for k in range(len(lanes) - 1):
         lowest = (words >> k).bitwise_and_(_LANES)
@@ -343,7 +343,7 @@ def count_macs(
     padding: Padding = "skipped",
     batch_axis: int | None = None,
 ) -> dict[str, int]:
-    """Count the MACs of every convolution and linear layer for one sample, all timesteps.
+    """Count the MACs of convolutions and linear layers for one sample, all timesteps.
 
     Products of levels are listed too.
 
@@ -355,7 +355,7 @@ def count_macs(
         model: any network.
         example: input of the model for a batch of one.
         padding: "skipped" or "counted".
-        batch_axis: as that of :class:`lbq.OpCounter`.
+        batch_axis: as in :class:`lbq.OpCounter`.
 
     Example:
         >>> lbq.count_macs(torch.nn.Sequential(torch.nn.Linear(784, 10)), torch.ones(1, 784))

@@ -1,10 +1,10 @@
-"""``TrainedGraph``: the graph of a trained network, as it is written, to count its operations.
+"""``TrainedGraph``: a trained network as it is written, to count its operations.
 
 Operators are captured and read as in lowering, by a
 :class:`~lbq.lowering.graph_reader.GraphReader`, with two differences. Nothing is folded, composed
-or reordered: every convolution and linear layer stays a synapse of its own. And nothing is refused:
-what no operator of a lowered network computes gives real numbers, and a synapse that reads them
-costs MACs.
+or reordered: every convolution and linear layer stays a separate synapse. And nothing raises an
+error: an operator that lowered networks do not have gives real numbers, and a synapse that reads
+them costs MACs.
 """
 
 import math
@@ -33,7 +33,7 @@ _MATRICES = {
     **{"aten.linear": "weight", "aten.addmm": "mat2", "aten.matmul": "other"},
     **{"aten.mm": "mat2", "aten.bmm": "mat2"},
 }
-"""Operators that multiply by a matrix, and the argument that is it."""
+"""Operators that multiply by a matrix, and the name of that argument."""
 _ADDITIONS = ("aten.add", "aten.sub", "aten.rsub")
 _PRODUCTS = (
     *("matmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "dot", "vdot", "inner"),
@@ -50,9 +50,9 @@ class Emission(Operator):
 
     Args:
         name: path of the neuron in the trained network.
-        shape: of its levels, for one sample at one timestep.
+        shape: shape of its levels, for one sample at one timestep.
         max_level: the largest level.
-        timesteps: of this neuron.
+        timesteps: timesteps of this neuron.
     """
 
     op = "emission"
@@ -69,7 +69,7 @@ class Emission(Operator):
 
 
 class RealNumbers(Operator):
-    """What an operator gives that is not followed.
+    """The result of an operator that is not followed.
 
     Args:
         value: its result.
@@ -86,7 +86,7 @@ class RealNumbers(Operator):
 
 @dataclass(frozen=True)
 class _Lost:
-    """A tensor whose axes cannot be told."""
+    """A tensor whose axes are unknown."""
 
     sources: tuple[str, ...]
     is_static: bool
@@ -94,7 +94,7 @@ class _Lost:
 
 @dataclass(frozen=True)
 class _Results:
-    """Several tensors that an operator gives and that are not followed."""
+    """Several tensors from an operator that is not followed."""
 
     call: Call
 
@@ -132,8 +132,8 @@ class TrainedGraph:
 
     Attributes:
         network: the graph; :class:`Emission` stands for neurons.
-        names: of its synapses, as the trained network has them.
-        untracked: operators that make real numbers of levels.
+        names: names of its synapses in the trained network.
+        untracked: operators that turn levels into real numbers.
         uncounted: products that are neither synapses nor of levels.
     """
 
@@ -216,7 +216,7 @@ class TrainedGraph:
         return value
 
     def _followed(self, call: Call, sources: list[Any]) -> Any:
-        """Return what the operator gives as lowering reads it; None if it is not followed."""
+        """Return the operator's result as lowering reads it; None if it is not followed."""
         if call.operator in _NORMS:
             return None
         if any(isinstance(source, _Lost | _Results) for source in sources):
@@ -238,7 +238,7 @@ class TrainedGraph:
         if any(node.name == call.path for node in self._emissions):
             raise CountError(
                 f"the neuron {call.path} runs twice in one pass, so its levels cannot be told "
-                f"apart; give every place in the network a neuron of its own"
+                f"apart; use a separate neuron for every place in the network"
             )
         if call.shape[1:2] != (EXPORTED_BATCH,):
             axes = ", ".join("B" if n == EXPORTED_BATCH else str(n) for n in call.shape)
@@ -263,7 +263,7 @@ class TrainedGraph:
         return SymbolicValue(terms=(term,), layout=layout)
 
     def _not_followed(self, call: Call) -> Any:
-        """Return real numbers in place of what the operator gives."""
+        """Return real numbers in place of the operator's result."""
         signals = _signals(call)
         name = f"{call.operator.removeprefix('aten.')} in {call.place}"
         if any(_has_levels(self._values[signal]) for signal in signals):
@@ -323,7 +323,7 @@ class TrainedGraph:
         return tuple(parts)
 
     def _layout(self, call: Call, shape: tuple[int, ...], layouts: list[Layout]) -> Layout | None:
-        """Return the axes of a result; None if they cannot be told."""
+        """Return the axes of a result; None if they are unknown."""
         timed = sorted(layouts, key=lambda layout: not layout.has_time)
         for layout in timed:
             if layout.shape == shape:
@@ -364,7 +364,7 @@ class TrainedGraph:
         return weight if call.operator not in _MATRICES or len(weight.shape) == 2 else None
 
     def _size(self, call: Call) -> tuple[Call, SynapseSize, frozenset[int]] | None:
-        """Return what a synapse reads, its size, and the instants of its input."""
+        """Return the input of a synapse, its size, and the instants of its input."""
         weight = self._matrix_or_kernel(call)
         if weight is None:
             return None
@@ -425,7 +425,7 @@ class TrainedGraph:
         return self._instants[path]
 
     def _sources(self, value: Any) -> tuple[str, ...]:
-        """Return the nodes that a tensor is made of."""
+        """Return the nodes that make up a tensor."""
         known = self._values[value] if isinstance(value, Call) else value
         if isinstance(known, _Lost):
             return known.sources
@@ -472,7 +472,7 @@ def _is_time(axis: Axis) -> bool:
 
 
 def _on_own_node(leading: Sequence[Axis], shape: Sequence[int]) -> Layout | None:
-    """Return a layout whose axes are time or batch, or an axis of a node of their own.
+    """Return a layout whose axes are time, batch, or an axis of a separate node.
 
     None if an axis is both.
 

@@ -1,4 +1,4 @@
-"""Data sets of images and event recordings as batches, augmented as a function of the seed."""
+"""Batches of images and event recordings, augmented as a function of the seed."""
 
 from lbq.data.augment import (
     CIFAR10,

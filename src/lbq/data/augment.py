@@ -1,4 +1,4 @@
-"""Augmentation of images: crop, flip, AutoAugment, normalise, cutout; then Mixup and CutMix.
+"""Augment images: crop, flip, AutoAugment, normalise, cutout; Mixup and CutMix.
 
 An augmented image is a function of the image and its random bits. Mixing pairs neighbours in the
 epoch: positions 0 and 1, 2 and 3, and so on. The order is random, so this is as good as any
@@ -94,10 +94,10 @@ class AugmentConfig:
     policy: PolicyName | None = None
     """The AutoAugment policy."""
     normalization: Normalization = CIFAR10
-    """For images, training and test; event counts stay as they are."""
+    """For images, training and test; event counts are not changed."""
     cutout: int = 0
     """Side of the square that becomes zero after normalising; its centre lies in the image, and
-    what hangs over the border is lost. 0: none."""
+    the part beyond the border is lost. 0: none."""
     events: Literal["none", "wide", "nda", "roll"] = "none"
     """For event frames, per clip: "wide" one of six geometric operations (Spikformer), "nda" two of
     {roll, rotate, cut out} (LM-HT), "roll" up to 5 pixels (TET)."""
@@ -122,8 +122,8 @@ def augment_images(
 ) -> Bytes | Floats:
     """Augment the images at the positions from ``start`` on: ``[B, 3, H, W]``.
 
-    The result is normalised where pixels are cut out, since no byte stands for their zero.
-    Otherwise it is bytes, a quarter of the memory, and :func:`normalize` is left to do.
+    With cutout the result is normalised, since no byte stands for the zero of a cut-out pixel.
+    Otherwise it is bytes, a quarter of the memory, for :func:`normalize` to convert later.
     """
     bits = random_bits(
         RandomStream.IMAGE, seed=seed, epoch=epoch, start=start, count=len(images), width=_NUM_DRAWS
@@ -143,7 +143,7 @@ def augment_images(
 
 
 def normalize(images: NDArray[Any], normalization: Normalization) -> Floats:
-    """Convert bytes to normalised float32; what is normalised stays as it is."""
+    """Convert bytes to normalised float32; normalised values stay unchanged."""
     if images.dtype != np.uint8:
         return images
     mean, std = np.array(normalization.mean), np.array(normalization.std)
@@ -183,7 +183,7 @@ def _cut_out(values: Floats, y: NDArray[np.int64], x: NDArray[np.int64], half: i
 
 @dataclass(frozen=True)
 class Mix:
-    """How one global batch is mixed: the share that a sample keeps, and the box that is swapped."""
+    """How one global batch is mixed: share kept by a sample, and box swapped."""
 
     kept: float
     box: tuple[slice, slice] | None = None
@@ -214,7 +214,7 @@ def choose_mix(
 def mix_pairs(values: Floats, mix: Mix) -> None:
     """Mix neighbours 0 and 1, 2 and 3, ... of ``[B, ..., H, W]``, in place.
 
-    A last one without a neighbour stays as it is.
+    A last one without a neighbour stays unchanged.
     """
     paired = len(values) & ~1
     first, second = values[0:paired:2], values[1:paired:2]

@@ -25,7 +25,7 @@ PolicyName = Literal["cifar10", "imagenet"]
 NUM_DRAWS = 5
 """Random numbers per image: the sub-policy, and for both operations whether and with which sign."""
 FILL = (128, 128, 128)
-"""Colour of pixels from outside of the image."""
+"""Colour of pixels from outside the image."""
 
 
 def _linspace(last: float, first: float = 0.0) -> tuple[float, ...]:

@@ -15,8 +15,8 @@ class Batch(NamedTuple):
     """Inputs and targets of one step."""
 
     x: Tensor
-    """Images ``[B, C, H, W]``, frames of events ``[T, B, 2, H, W]``, or what a data set of the
-    caller's own returns."""
+    """Images ``[B, C, H, W]``, frames of events ``[T, B, 2, H, W]``, or the inputs of the caller's
+    own data set."""
     target: Tensor
     """Classes ``[B]``, or the share of every class ``[B, classes]`` where samples are mixed."""
     sample_ids: Tensor
@@ -25,10 +25,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBatch:
-    """A batch from a worker: arrays where they do, since a tensor costs a file descriptor."""
+    """A batch from a worker: arrays where possible, since a tensor costs a file descriptor."""
 
     x: Tensor | Bytes | BufferSlot
-    """As in :class:`Batch`; bytes, or where they are, if they are not normalised yet."""
+    """As in :class:`Batch`; if not normalised yet, bytes, or the place of the bytes."""
     target: Tensor | NDArray[Any]
     sample_ids: NDArray[np.int64]
     replaced: dict[int, str] = field(default_factory=dict[int, str])

@@ -86,7 +86,7 @@ class DataConfig:
 
     @property
     def preprocessing(self) -> Pixels | None:
-        """Normalisation of the images; None for event counts, which are not normalised."""
+        """Normalisation of the images; None for event counts: they are not normalised."""
         if self.is_events:
             return None
         return Pixels(mean=self.augment.normalization.mean, std=self.augment.normalization.std)
@@ -173,7 +173,7 @@ def _open_splits(config: DataConfig, cache: Path) -> Splits:
 
 
 def _open_encoded(config: DataConfig, found: EncodedSet, cache: Path) -> Splits:
-    """Pack a set of images, or keep it encoded where every epoch decodes other crops."""
+    """Pack a set of images, or keep it encoded if every epoch decodes new crops."""
     if config.augment.crop == "resized":
         assert config.size is not None
         return Splits(

@@ -39,7 +39,7 @@ _SHAPES = (3 / 4, 4 / 3)
 def decode_image(encoded: bytes, name: str) -> Image:
     """Decode an image to RGB.
 
-    Of 16 bits per channel the upper 8 are kept.
+    Images with 16 bits per channel keep the upper 8.
 
     Raises:
         CorruptSample: if any part of it cannot be decoded, naming the image.
@@ -62,7 +62,7 @@ def to_bytes(image: Image) -> Bytes:
 
 
 def resize_and_center_crop(image: Image, size: int, short_side: int) -> Image:
-    """Scale the short side, then cut a square from the centre; what has the size stays as it is."""
+    """Scale the short side, then cut a square from the centre; keep an image of that size."""
     width, height = image.size
     if width == height == short_side == size:
         return image
@@ -88,9 +88,10 @@ def random_resized_crop(
 def random_crop_box(
     width: int, height: int, area: tuple[float, float], bits: NDArray[np.uint64]
 ) -> tuple[int, int, int, int]:
-    """Choose left, top, width and height of a random box within limits of area and aspect ratio.
+    """Choose left, top, width and height of a random box.
 
-    After ten boxes that do not fit, the largest central box of an allowed aspect ratio is taken.
+    Area and aspect ratio have limits. After ten boxes that do not fit, the largest central box of
+    an allowed aspect ratio is taken.
     """
     chance = to_uniform(bits)
     low, high = math.log(_SHAPES[0]), math.log(_SHAPES[1])
@@ -158,7 +159,7 @@ class EncodedSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedSet:
-    """Both splits of a set, and the identity that is the key of its packed form."""
+    """Both splits of a set, and its identity, the key of its packed form."""
 
     train: EncodedSplit
     test: EncodedSplit
@@ -182,7 +183,7 @@ class EncodedSet:
 def count_classes(
     train: EncodedSplit, test: EncodedSplit, source: str, *, declared: int = 0
 ) -> int:
-    """Return the number of classes: as many as are declared, or as the training labels show.
+    """Return the number of classes: the declared number, or that of the training labels.
 
     Raises:
         FormatError: naming the image, if a label is negative (losses silently skip -100),
@@ -221,7 +222,7 @@ class DecodedOnRead:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one image."""
+        """Shape of one image."""
         return 3, self.size, self.size
 
     def read(self, index: NDArray[np.int64]) -> Bytes:
@@ -277,7 +278,7 @@ def image_contents(rows: EncodedSplit, size: int | None) -> SplitContents:
             elif image.size != (width, height):
                 raise FormatError(
                     f"image {i} has {image.width} x {image.height} pixels, the first one "
-                    f"{width} x {height}; give a size that all images are brought to"
+                    f"{width} x {height}; set a size to scale all images to"
                 )
             yield to_bytes(image)
 

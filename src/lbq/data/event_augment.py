@@ -51,7 +51,7 @@ def _vary(clip: Counts, config: AugmentConfig, bits: Bits) -> Counts:
 
 
 def _wide(clip: Counts, bits: Bits) -> Counts:
-    """Apply one of six geometric operations, as Spikformer does."""
+    """Apply one of six geometric operations, like Spikformer."""
     height, width = clip.shape[2:]
     strength = 2 * int(to_integers(bits, _STRENGTHS)[1]) / (_STRENGTHS - 1) - 1  # -1 .. 1
     match int(to_integers(bits, 6)[0]):
@@ -77,7 +77,7 @@ def _wide(clip: Counts, bits: Bits) -> Counts:
 
 
 def _nda(clip: Counts, bits: Bits) -> Counts:
-    """Roll, rotate or cover, as LM-HT does with the neuromorphic augmentation of that name."""
+    """Roll, rotate or cover: the neuromorphic data augmentation that LM-HT uses."""
     height, width = clip.shape[2:]
     match int(to_integers(bits, 3)[0]):
         case 0:

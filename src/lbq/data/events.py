@@ -1,9 +1,9 @@
 """Readers of four formats of event recordings, and event counts as frames.
 
 A reader returns events on the sensor in the order of time, or raises
-:class:`lbq.errors.CorruptSample`. Existing readers mask bad addresses instead of refusing them, and
-have a GPL licence (tonic) or a CUDA wheel (spikingjelly). Frames are sliced as in SpikingJelly,
-which the published results use; they hold integer counts and are not normalised.
+:class:`lbq.errors.CorruptSample`. Existing readers mask bad addresses instead of rejecting them,
+and have a GPL licence (tonic) or a CUDA wheel (spikingjelly). Frames are sliced as in SpikingJelly,
+like those of the published results; they hold integer counts and are not normalised.
 """
 
 import io
@@ -53,7 +53,7 @@ class Events:
 def read_nmnist(recording: bytes, *, side: int = 34) -> Events:
     """Read 40-bit events: x, y, then polarity and 23 bits of time (N-MNIST, ``.bin``)."""
     if len(recording) % 5:
-        raise CorruptSample(f"{len(recording)} bytes are no whole number of 5-byte events")
+        raise CorruptSample(f"{len(recording)} bytes are not a whole number of 5-byte events")
     raw = np.frombuffer(recording, np.uint8).reshape(-1, 5)
     clock = np.zeros((len(raw), 4), np.uint8)
     clock[:, 1:] = raw[:, 2:]
@@ -71,7 +71,7 @@ def read_aedat2(recording: bytes) -> Events:
     """Read AEDAT-2.0 of a DVS128: big-endian pairs of address and time (CIFAR10-DVS)."""
     body = _skip_header(recording, b"#!AER-DAT2.0", last=b"#End Of ASCII Header")
     if len(body) % 8:
-        raise CorruptSample(f"{len(body)} bytes are no whole number of 8-byte events")
+        raise CorruptSample(f"{len(body)} bytes are not a whole number of 8-byte events")
     raw = np.frombuffer(body, ">u4").reshape(-1, 2)
     is_mark = (raw[:, 0] & 0x8000) > 0  # set from outside: no pixel
     if is_mark.any():
@@ -171,7 +171,7 @@ def read_events(recording: bytes, name: str) -> Events:
 
 
 def _skip_header(recording: bytes, magic: bytes, *, last: bytes) -> memoryview:
-    """Return what follows the lines that start with a hash."""
+    """Return the bytes after the lines that start with a hash."""
     if not recording.startswith(magic):
         raise CorruptSample(f"starts with {recording[:16]!r}, not with {magic!r}")
     start = 0
@@ -207,7 +207,7 @@ def _columns(events: Events) -> tuple[NDArray[Any], ...]:
 
 
 def check_ratio(member: zipfile.ZipInfo) -> None:
-    """Refuse a member that claims to unpack to far more than it takes.
+    """Raise if a member claims to unpack to far more bytes than it has.
 
     Raises:
         CorruptSample: if it does.
@@ -225,8 +225,7 @@ Slicing = Literal["number", "time"]
 def slice_bounds(events: Events, timesteps: int, slicing: Slicing) -> NDArray[np.int64]:
     """Return where T slices begin and the last one ends: ``[T + 1]`` positions in the events.
 
-    Slices hold equal numbers of events, or last equally long; what does not divide evenly goes to
-    the last one.
+    Slices hold equal numbers of events, or last equally long; the last one gets the remainder.
     """
     steps = np.arange(timesteps)
     if slicing == "number":
@@ -243,7 +242,7 @@ def count_frames(
     """Count the events of every pixel, polarity and slice: ``[T, 2, size, size]``.
 
     Args:
-        events: of one recording, at least one.
+        events: events of one recording, at least one.
         timesteps: number of frames (T).
         slicing: equal numbers of events, or equal times.
         sensor: pixels along a side of the sensor.

@@ -54,7 +54,7 @@ class ImageFiles:
         return replace(self, **kept)
 
     def digest(self) -> str:
-        """Hash names, classes, sizes and times: what changes when a file does."""
+        """Hash names, classes, sizes and times: they change when a file does."""
         sha = hashlib.sha256(self.names)
         for each in (self.labels, self.sizes, self.times):
             sha.update(each.tobytes())
@@ -72,7 +72,7 @@ class _Class:
 
 
 def list_image_folder(folder: Path) -> tuple[dict[str, ImageFiles], list[str]] | None:
-    """List the splits and classes; None if the folder holds anything else than classes of images.
+    """List the splits and classes; None if the folder holds anything but classes of images.
 
     Names that start with a point are ignored.
     """

@@ -78,7 +78,7 @@ def open_images(
 class _Column:
     """The image column of a split: cells with bytes, or with the path of a file.
 
-    Read as Arrow's: the library needs six times as long for a row.
+    Arrow reads it: the library takes six times as long for a row.
     """
 
     cells: Any
@@ -122,7 +122,7 @@ def _limited(rows: EncodedSplit, limit: int | None) -> EncodedSplit:
 
 
 def _is_labelled(split: Any, label: str) -> bool:
-    """Whether all samples have a class: benchmarks keep the labels of some splits to themselves."""
+    """Whether all samples have a class: benchmarks do not publish the labels of some splits."""
     if label not in split.features or len(split) == 0:
         return False
     is_whole = split.data.column(label).null_count == 0

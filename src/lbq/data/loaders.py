@@ -112,7 +112,7 @@ def eval_batches(
     num_workers: int = 0,
     timeout: float = TIMEOUT_S,
 ) -> Iterator[Batch]:
-    """Yield a rank's part of the test samples, over all ranks each exactly once.
+    """Yield a rank's part of the test samples; over all ranks, each sample occurs once.
 
     Nothing is padded: the last batch may be smaller, and ranks may differ by a batch.
     """
@@ -145,7 +145,7 @@ class TrainBatches(Dataset[LoadedBatch]):
 
     @property
     def num_bytes(self) -> int:
-        """Of the samples of a step."""
+        """Bytes of the samples of a step."""
         return self.global_batch // self.world_size * math.prod(self.split.shape)
 
     def __getitem__(self, step: int) -> LoadedBatch:
@@ -198,7 +198,7 @@ class EvalBatches(Dataset[LoadedBatch]):
 
     @property
     def num_bytes(self) -> int:
-        """Of the samples of a step."""
+        """Bytes of the samples of a step."""
         return self.batch * math.prod(self.split.shape)
 
     def __getitem__(self, step: int) -> LoadedBatch:
@@ -300,7 +300,7 @@ def load_steps(
             if isinstance(item, LBQError):
                 raise item
             yield item
-    except (EOFError, ConnectionError) as error:  # it died while it handed over a tensor
+    except (EOFError, ConnectionError) as error:  # a worker died while it passed a tensor
         raise RuntimeError(f"DataLoader worker exited unexpectedly ({error!r})") from error
     finally:
         if num_workers:
@@ -326,7 +326,7 @@ def _unchanged(item: Item) -> Item:
 
 
 def _ignore_stop_signals(worker: int) -> None:
-    """Leave SIGINT and SIGTERM, which schedulers send to all processes, to the main process."""
+    """Ignore SIGINT and SIGTERM: schedulers send them to all, the main process reacts."""
     del worker
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -341,7 +341,7 @@ def _stop_workers(iterator: Any) -> None:
 
 
 def _count_replaced(data: Data, replaced: dict[int, str]) -> None:
-    """Record the replaced samples, and raise when there are too many."""
+    """Record the replaced samples; raise if there are too many."""
     allowed = int(data.config.max_corrupt * data.num_train)
     for index, message in replaced.items():
         if index in data.corrupt:

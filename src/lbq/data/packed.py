@@ -27,18 +27,18 @@ from lbq.data.splits import Splits
 from lbq.errors import FormatError
 
 FORMAT = 2
-"""Version of what is packed. It is part of a set's key: sets that other versions packed, with other
+"""Version of packing. It is part of a set's key, so sets that other versions packed, with other
 pixels for the same file, are not found."""
 _MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class SplitContents:
-    """What shall be packed for one split: labels, and samples in the same order."""
+    """The contents of one split to pack: labels, and samples in the same order."""
 
     labels: NDArray[np.int64]
     shape: tuple[int, ...]
-    """Of one sample."""
+    """Shape of one sample."""
     dtype: type[np.uint8] | type[np.uint16] | type[np.int64]
     samples: Iterable[NDArray[Any]]
 
@@ -60,7 +60,7 @@ class PackedSplit:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """Shape of one sample."""
         return self._samples.shape[1:]
 
     def __reduce__(self) -> tuple[type["PackedSplit"], tuple[Path, NDArray[np.int64]]]:
@@ -78,7 +78,7 @@ def open_packed(
 
     Args:
         cache: folder that holds all packed sets.
-        identity: what tells this set from others: where it comes from, how it was decoded.
+        identity: values that distinguish this set from others, such as source and decoding.
         num_classes: number of classes.
         contents: returns the splits "train" and "test"; called only if they are not packed yet.
     """

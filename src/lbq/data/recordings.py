@@ -8,8 +8,8 @@
   training, the other for testing, five objects.
 
 The second and third may also be the ``.npz`` files that SpikingJelly makes of them, in ``<class>/``
-and in ``train/<class>/`` and ``test/<class>/``. Archives are never extracted, so that no name in
-one reaches outside of it, and the size of a member is checked before it is read.
+and in ``train/<class>/`` and ``test/<class>/``. Archives are never extracted, so no name in one
+reaches outside it, and the size of a member is checked before it is read.
 """
 
 import csv
@@ -64,11 +64,11 @@ class Archive:
         return zipfile.ZipFile(self.path)
 
     def named(self, *suffixes: str) -> list[str]:
-        """Return the files whose names end so."""
+        """Return the files whose names end in one of the suffixes."""
         return [name for name in self.sizes if name.endswith(suffixes)]
 
     def digest(self, *suffixes: str) -> str:
-        """Hash the bytes of the files whose names end so, and their names; a zip file as a whole.
+        """Hash names and bytes of the files with these suffixes; a zip file as a whole.
 
         Names, sizes and times are not enough: a file can be rewritten and keep all of them.
         """
@@ -119,7 +119,7 @@ OBJECTS = ("Caixa", "Caneca", "Estilete", "Lapiseira", "Tesoura")
 """Box, mug, knife, pencil, scissors: those that were recorded on both days."""
 
 SUFFIXES = (".aedat", ".bin", ".npz", ".csv", ".txt")
-"""Of the files that layouts read: recordings, tables of labels, lists of trials."""
+"""Suffixes of the files that layouts read: recordings, tables of labels, lists of trials."""
 
 _GESTURES = 11
 _WINDOW_US = 300_000
@@ -127,7 +127,7 @@ _WINDOW_US = 300_000
 
 @dataclass(frozen=True)
 class Recording:
-    """One sample: a file, or what happens in it between two times in microseconds."""
+    """One sample: a file, or its events between two times in microseconds."""
 
     file: str
     label: int
@@ -183,7 +183,7 @@ def _find_gestures(archive: Archive) -> Found:
     for trials in ("trials_to_train.txt", "trials_to_test.txt"):
         (listing,) = archive.named(trials) or [None]
         if listing is None:
-            raise FormatError(f"{archive.path} holds no {trials}, which tells the split")
+            raise FormatError(f"{archive.path} holds no {trials}, which defines the split")
         folder = PurePosixPath(listing).parent
         files = [line.strip() for line in archive.read(listing).decode().splitlines()]
         found.append(
@@ -266,7 +266,7 @@ def open_recordings(
         slicing: frames of equal numbers of events, or equally long.
         size: pixels along a side of a frame; the sensor's if None.
         limits: how many samples of each split to keep, spread evenly; all if None.
-        cache: where packed sets lie.
+        cache: folder of packed sets.
     """
     archive, layout = open_archive(source), LAYOUTS[kind]
     size = layout.sensor if size is None else size

@@ -1,4 +1,4 @@
-"""Which sample comes when, and with which random bits: pure functions of seed, epoch and position.
+"""The order and the random bits of samples, as functions of seed, epoch and position.
 
 Nothing here has a state. The bits of a sample are read from a counter-based generator whose counter
 *is* its position in the epoch, so a run that is resumed, spread over more processes or fed by
@@ -21,7 +21,7 @@ _WORDS = 4
 class RandomStream(IntEnum):
     """The uses of random bits; the bits of two streams are independent.
 
-    The numbers are part of what a seed means: never reuse one (6 was used).
+    The numbers are part of the meaning of a seed: never reuse one (6 was used).
     """
 
     ORDER = 0
@@ -42,7 +42,7 @@ def random_bits(
     """Return the random bits of ``count`` positions from ``start`` on: ``[count, width]``.
 
     Args:
-        stream: what the bits are for.
+        stream: the use of the bits.
         seed: of the run.
         epoch: counted from zero.
         start: the first position in the epoch.
@@ -63,7 +63,7 @@ def sample_rng(seed: int, epoch: int, position: int) -> np.random.Generator:
     Args:
         seed: of the run, 0..2**64-1.
         epoch: counted from zero.
-        position: of the sample: its index in the data set.
+        position: index of the sample in the data set.
 
     Example:
         >>> lbq.sample_rng(0, epoch=3, position=17).integers(0, 100, 4).tolist()
@@ -92,7 +92,7 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]
 
 
 def num_steps(num_samples: int, global_batch: int) -> int:
-    """Count the whole global batches of an epoch; what is left over is not trained on."""
+    """Count the whole global batches of an epoch; the remaining samples are not trained on."""
     if not 1 <= global_batch <= num_samples:
         raise ParameterError(
             f"a global batch must hold between 1 and all {num_samples} training samples, "
@@ -117,8 +117,8 @@ def rank_positions(step: int, *, global_batch: int, rank: int, world_size: int) 
 def eval_positions(num_samples: int, *, rank: int, world_size: int, batch: int) -> range:
     """Return the test samples of a rank: over all ranks, each exactly once.
 
-    Ranks share whole batches, so that a sample always meets the same companions: the last bits of
-    an answer can depend on the shape of its batch, and a level can hang on them.
+    Ranks share whole batches, so a sample is always in a batch with the same others: the last bits
+    of an answer can depend on the shape of its batch, and a level can depend on these bits.
     """
     _check_rank(rank, world_size)
     batches = -(-num_samples // batch)

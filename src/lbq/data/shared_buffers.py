@@ -1,8 +1,8 @@
 """Shared buffers in which loader processes pass images to the main process.
 
 torch passes every tensor in new shared memory, whose pages the system adds one by one: for
-photographs a tenth of the processors' time. Here the workers use the same memory all the time. It
-is no file of /dev/shm, which is small in containers.
+photographs this takes a tenth of the processors' time. Here the workers reuse the same memory. It
+is not a file in /dev/shm, which is small in containers.
 """
 
 import mmap
@@ -34,7 +34,7 @@ class SharedBuffers:
 
     Args:
         num_workers: number of loader processes.
-        num_bytes: of the largest batch.
+        num_bytes: bytes of the largest batch.
     """
 
     def __init__(self, num_workers: int, num_bytes: int) -> None:

@@ -18,7 +18,7 @@ class Split(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """Shape of one sample."""
         ...
 
     def read(self, index: NDArray[np.int64]) -> NDArray[Any]:
@@ -46,7 +46,7 @@ class InMemory:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """Shape of one sample."""
         return self.samples.shape[1:]
 
     def read(self, index: NDArray[np.int64]) -> NDArray[Any]:

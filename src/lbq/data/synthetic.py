@@ -1,7 +1,7 @@
 """A small set that needs no file and no extra: for tests, examples and first runs.
 
-Every class has a pattern of its own, every sample its own contrast and noise. It is a function of
-nothing but its size, the same on every machine, and easy: a linear classifier learns it.
+Every class has its own pattern, every sample its own contrast and noise. The set depends only on
+its size, is the same on every machine, and is easy: a linear classifier learns it.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ NUM_TRAIN, NUM_TEST = 2000, 500
 SIZE = 16
 
 _PATTERNS = 2
-"""The part of the random numbers that patterns are made of; 0 and 1 are for the two splits."""
+"""The part of the random numbers for patterns; 0 and 1 are for the two splits."""
 _COARSE = 4
-"""A pattern has so many squares along a side."""
+"""Squares along a side of a pattern."""
 
 
 def open_synthetic(
@@ -74,7 +74,7 @@ def _labels(count: int) -> NDArray[np.int64]:
 
 
 def _patterns(channels: int, size: int) -> NDArray[np.float64]:
-    """Return a coarse pattern of +1 and -1 for every class: ``[classes, channels, size, size]``."""
+    """Return a pattern of +1 and -1 per class: ``[classes, channels, size, size]``."""
     bits = _noise(NUM_CLASSES, channels * _COARSE**2, _PATTERNS)
     coarse = np.where(bits < 0.5, -1.0, 1.0).reshape(-1, channels, _COARSE, _COARSE)
     place = np.arange(size) * _COARSE // size

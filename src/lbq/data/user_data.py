@@ -1,4 +1,4 @@
-"""Samples of the caller's own: torch datasets, Hugging Face datasets, arrays."""
+"""The caller's own samples: torch datasets, Hugging Face datasets, arrays."""
 
 import hashlib
 import random
@@ -32,7 +32,7 @@ class UserData:
     Args:
         train: training samples.
         test: samples to evaluate on; None for none.
-        time_first: whether a sample has a time axis, first; batches are then ``[T, B, ...]``.
+        time_first: whether the first axis of a sample is time; batches are then ``[T, B, ...]``.
     """
 
     train: Any
@@ -112,11 +112,11 @@ class UserEvalBatches(Dataset[LoadedBatch]):
 
 
 def as_dataset(data: Any, name: str) -> Any:
-    """Return a map-style data set of (input, target), from what :func:`lbq.fit` accepts.
+    """Return a map-style data set of (input, target) for the data of :func:`lbq.fit`.
 
     Args:
         data: a map-style data set, or a tuple of two arrays or tensors.
-        name: of the argument, for messages.
+        name: name of the argument, for messages.
     """
     if isinstance(data, tuple) and len(data) == 2:  # pyright: ignore[reportUnknownArgumentType]
         pair = [_as_tensor(part) for part in data]  # pyright: ignore[reportUnknownVariableType]
@@ -143,7 +143,7 @@ def _as_tensor(values: Any) -> Tensor:
 
 
 def _fingerprint(data: Any) -> str | None:
-    """Return what identifies the content: its own fingerprint, or the SHA-256 of its tensors."""
+    """Return a digest of the content: its own fingerprint, or the SHA-256 of its tensors."""
     for name in ("fingerprint", "_fingerprint"):  # the second one is that of Hugging Face datasets
         if isinstance(found := getattr(data, name, None), str):
             return found
@@ -177,7 +177,7 @@ def _read(
 
 
 def _read_item(data: Any, index: int, words: NDArray[np.uint64]) -> tuple[Any, Any]:
-    """Read a sample with the global generators seeded, so that workers do not matter."""
+    """Read a sample with the global generators seeded: workers do not matter."""
     torch.default_generator.manual_seed(int(words[0] >> np.uint64(1)))
     np.random.seed(int(words[1] >> np.uint64(32)))  # noqa: NPY002 -- what transforms draw from
     random.seed(int(words[2]))

@@ -58,7 +58,7 @@ def popcount_wide(values: Tensor) -> Tensor:
 def bit_sparse_product(
     synapse: Callable[[Tensor], Tensor], planes: Planes, *, dtype: torch.dtype
 ) -> Num[Tensor, "..."]:
-    """Accumulate the synapse's product with each non-zero plane, times its power of two (Eq. 15).
+    """Add the synapse's product with each non-zero plane times its power of two (Eq. 15).
 
     Args:
         synapse: a linear map without bias (a bias would be added once per plane).
@@ -66,7 +66,7 @@ def bit_sparse_product(
         dtype: the dtype in which the synapse receives a plane.
 
     Returns:
-        What ``synapse(level)`` returns, exactly if the arithmetic of ``dtype`` is exact.
+        The result of ``synapse(level)``, exact if the arithmetic of ``dtype`` is exact.
     """
     scaled = [
         synapse(plane.to(dtype)) * 2**k for k, plane in enumerate(planes) if bool(plane.any())
@@ -75,7 +75,7 @@ def bit_sparse_product(
 
 
 def as_integers(level: Level, *, max_level: int) -> Level:
-    """Return the levels as integers; raise for values that are no levels.
+    """Return the levels as integers; raise if the values are not levels.
 
     Integers keep their dtype; floats become the smallest integers that hold ``max_level``.
     """

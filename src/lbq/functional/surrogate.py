@@ -1,4 +1,4 @@
-"""Gradients through a staircase: one family of soft levels (Eqs. 9-12), and the arctangent.
+"""Gradients through a staircase: soft levels (Eqs. 9-12), and the arctangent.
 
 A soft level B(r) is the identity on a plateau ``lo <= r <= hi`` and leaves it in two exponential
 tails of strength ``tail``:

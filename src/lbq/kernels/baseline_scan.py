@@ -1,7 +1,8 @@
-"""The neurons of other papers in native CPU code: each neuron a compile-time variant of one scan.
+"""The neurons of other papers in native CPU code.
 
-The kernels process all timesteps of a few values at a time. Only the currents are saved for the
-backward, which recomputes the membranes. Channels first and channels last both run without a copy.
+Each neuron is a compile-time variant of one scan. The kernels process all timesteps of a few values
+at a time. Only the currents are saved for the backward, which recomputes the membranes. Channels
+first and channels last both run without a copy.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ Baseline = Literal[
     "binary", "hard reset", "ternary", "original ternary", "integer", "multi-level", "mixed"
 ]
 _NEURONS = {neuron: number for number, neuron in enumerate(get_args(Baseline))}
-"""As ``lbq_baseline`` in ``lbq.h`` numbers them."""
+"""The numbers of the neurons in ``lbq_baseline`` of ``lbq.h``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class BaselineOptions:
 
     @property
     def has_many(self) -> bool:
-        """Whether there is one membrane per level; then the carry has an axis of them in front."""
+        """Whether there is one membrane per level; the carry then has them as its first axis."""
         return self.neuron == "multi-level"
 
     @property
@@ -57,20 +58,20 @@ class BaselineOptions:
 
 
 class BaselineArguments(NamedTuple):
-    """What the kernels need beside currents and carry; coefficients are one number each."""
+    """Arguments of the kernels besides currents and carry; coefficients are one number each."""
 
     options: BaselineOptions
     step: Tensor
-    """What scales the levels, one number or one per channel."""
+    """Scale of the levels, one number or one per channel."""
     decay: Tensor
     reset: Tensor | None = None
-    """Of the binary neuron, without a gradient, and of the ternary neuron."""
+    """Reset of the binary neuron, without a gradient, and of the ternary neuron."""
     thresholds: Tensor | None = None
-    """Of the neurons that do not scale them by the step; without a gradient."""
+    """Thresholds of neurons whose step does not scale them; without a gradient."""
     mixture: Tensor | None = None
-    """Of the mixed neuron: the share of every timestep's current in every other's, ``[T, T]``."""
+    """Shares of every timestep's current in every other's, for the mixed neuron, ``[T, T]``."""
     tail: Tensor | None = None
-    """Of the ternary neuron's surrogate; None for a box."""
+    """Tail of the ternary neuron's surrogate; None for a box."""
 
 
 def can_run(currents: Tensor, arguments: BaselineArguments) -> bool:
@@ -80,7 +81,7 @@ def can_run(currents: Tensor, arguments: BaselineArguments) -> bool:
 
 
 def has_fixed_thresholds(arguments: BaselineArguments) -> bool:
-    """Return whether no gradient is wanted that kernels do not compute."""
+    """Return whether the kernels compute every gradient that is wanted."""
     options, _, _, reset, thresholds, *_ = arguments
     constants = [thresholds] if options.neuron == "ternary" else [thresholds, reset]
     return not any(c is not None and c.requires_grad for c in constants)

@@ -3,7 +3,7 @@
 autograd passes every tensor that it saves to a hook. The hook follows the autograd graph from the
 tensor to the neuron that emitted it, to learn the step. It then packs the tensor if every value has
 the bits of ``step * level``; this is checked value by value, so views, casts, pools and changes in
-place cannot lead to a wrong gradient. Everything else is kept as it is. Memory that is saved again
+place cannot lead to a wrong gradient. Everything else is kept unchanged. Memory that is saved again
 is recognised by its storage and torch's version counter.
 """
 
@@ -43,7 +43,7 @@ rounded to powers of two, the term of a cost budget."""
 
 @contextmanager
 def pack_bursts() -> Generator[None]:
-    """Keep bursts for the backward pass as packed levels, of the forward pass inside the block.
+    """Keep the bursts of the forward pass in the block as packed levels.
 
     A convolution keeps its input for the backward pass: 4 bytes per value, 2 in half precision. A
     burst is ``step * level``, so its level is enough: a byte holds 8 levels for ``max_level=1``, 3
@@ -51,10 +51,11 @@ def pack_bursts() -> Generator[None]:
     levels, losses and gradients do not change. Neurons also keep their currents instead of their
     membranes where these are smaller (half precision, repeated currents), with the same gradients.
 
-    The backward pass may run outside of the block. The block works with autocast, gradient
-    accumulation and DistributedDataParallel. What ``torch.utils.checkpoint`` recomputes and what a
-    compiled model saves is not packed. On a GPU every packed tensor costs a synchronisation. Of
-    nested hooks for saved tensors, such as ``save_on_cpu``, torch applies the innermost only.
+    The backward pass may run outside the block. The block works with autocast, gradient
+    accumulation and DistributedDataParallel. Tensors that ``torch.utils.checkpoint`` recomputes or
+    that a compiled model saves are not packed. On a GPU every packed tensor costs a
+    synchronisation. If hooks for saved tensors are nested, as with ``save_on_cpu``, torch applies
+    the innermost only.
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16, fused=True)
@@ -72,7 +73,7 @@ def pack_bursts() -> Generator[None]:
 
 @dataclass(frozen=True, eq=False)
 class PackedBursts:
-    """Bursts as packed levels, and what is needed to get them back."""
+    """Bursts as packed levels, and what unpacking needs."""
 
     levels: Tensor
     """uint8; every byte holds several levels as digits of base ``max_level + 1``."""
@@ -121,7 +122,7 @@ def levels_per_byte(max_level: int) -> int:
 
 
 class _Kept(NamedTuple):
-    """A tensor that is kept as it is. With hooks, torch does not compare versions itself."""
+    """A tensor that is kept unchanged. With hooks, torch does not compare versions itself."""
 
     tensor: Tensor
     version: int
@@ -139,7 +140,7 @@ def _pack(tensor: Tensor) -> "PackedBursts | _Kept":
 
 
 def _pack_once(values: Tensor, scan: Any, version: int) -> PackedBursts | None:
-    """Pack bursts, or share the levels if the same memory was packed before and did not change."""
+    """Pack bursts, or share the levels if the same, unchanged memory was packed before."""
     run = run_of(values, scan.burst_step)
     if run is None:
         return None

@@ -1,4 +1,4 @@
-"""What levels cost, and the gradient of it: native on CPUs, plain torch elsewhere."""
+"""The cost of levels and its gradient: native on CPUs, plain torch elsewhere."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +18,9 @@ class LevelSums(NamedTuple):
     """Sums over all levels."""
 
     cost: Tensor
-    """Of table[level] times fan-out: float64."""
+    """Sum of table[level] times fan-out, float64."""
     moved: Tensor
-    """Of slope[level] times level times fan-out: how the cost grows if all levels grow."""
+    """Sum of slope[level] times level times fan-out: how the cost grows if all levels grow."""
     active: Tensor
     """Number of levels that are not zero."""
 
@@ -30,8 +30,8 @@ class LevelCost:
     """The cost of levels by a table, at places with a fan-out.
 
     Args:
-        fan_out: of every place, ``[*n]`` or what broadcasts to it.
-        table: cost of the levels 0..N, that of 0 being 0. A negative level costs as a positive one.
+        fan_out: fan-out of every place, ``[*n]`` or a shape that broadcasts to it.
+        table: cost of the levels 0..N; level 0 costs 0. A negative level costs as much as its size.
         is_signed: whether there are negative levels.
     """
 
@@ -43,8 +43,8 @@ class LevelCost:
     def slope(self) -> Tensor:
         """Return how the expected cost grows with every level, under noise of up to one step.
 
-        The mean of c(floor(u + e)) over e in [-1, 1] has the slope (c(S + 1) - c(S - 1)) / 2 in u,
-        S being floor(u). Levels stay within 0..N; :meth:`slopes` has the sign of negative ones.
+        The mean of c(floor(u + e)) over e in [-1, 1] has the slope (c(S + 1) - c(S - 1)) / 2 in u
+        with S = floor(u). Levels stay within 0..N; :meth:`slopes` has the sign of negative ones.
         """
         above = torch.cat([self.table[1:], self.table[-1:]])
         below = torch.cat([self.table[:1], self.table[:-1]])
@@ -56,7 +56,7 @@ class LevelCost:
         return (costs * self.fan_out.to(levels.device)).sum()
 
     def slopes(self, levels: Tensor) -> Tensor:
-        """Return how the cost of each of ``[..., *n]`` grows; with signs, away from zero."""
+        """Return how the cost of each level ``[..., *n]`` grows, with the sign of the level."""
         slope = self.slope.to(levels.device)[levels.abs().int()]
         slope = slope * levels.sign() if self.is_signed else slope
         return slope * self.fan_out.to(levels.device)
@@ -97,7 +97,7 @@ class LevelCost:
         return float(self.table.abs().max()) * float(self.fan_out.max()) < _MOST_EXACT
 
     def _is_native(self, levels: Tensor) -> bool:
-        """Whether levels are bytes in memory, one instant behind the other."""
+        """Whether levels are bytes in memory, one instant after another."""
         if levels.dtype != torch.uint8 or levels.device.type != "cpu" or not self._is_exact:
             return False
         size = levels[0, 0].numel()

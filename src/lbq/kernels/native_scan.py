@@ -31,7 +31,7 @@ from lbq.types import ResetMode
 _log = logging.getLogger(__name__)
 
 RESET_MODES = {mode: number for number, mode in enumerate(get_args(ResetMode))}
-"""As ``lbq_reset_mode`` in ``lbq.h`` numbers them."""
+"""The numbers of the modes in ``lbq_reset_mode`` of ``lbq.h``."""
 DTYPES = (torch.float32, torch.bfloat16)
 OPERATORS = ("burst_forward", "burst_backward", "baseline_forward", "baseline_backward")
 HOW_TO_BUILD = (
@@ -189,7 +189,7 @@ def split_coefficient_grads(
 
 
 def run_length(layout: Layout, step: Tensor) -> int:
-    """Return the run length of equal steps; 0 for one step, independent of sizes when compiled."""
+    """Return the run length of equal steps; 0 for one step, whatever the sizes."""
     return 0 if step.numel() == 1 else layout.run
 
 

@@ -24,7 +24,7 @@ MAX_TIMESTEPS = 32
 
 
 def can_run(currents: Tensor, shortcut: Tensor | None, step: Tensor) -> bool:
-    """Return whether the fused kernels support a sequence ``[T, B, C, H, W]`` and its shortcut."""
+    """Return whether the fused kernels support ``[T, B, C, H, W]`` and its shortcut."""
     if isa() is None or currents.device.type != "cpu" or currents.dtype not in DTYPES:
         return False
     if currents.dim() != 5 or currents.numel() == 0 or len(currents) > MAX_TIMESTEPS:

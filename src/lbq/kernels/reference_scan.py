@@ -1,4 +1,4 @@
-"""Reference implementation of the multi-step neuron: a differentiable loop over the equations.
+"""The reference of the multi-step neuron: a differentiable loop over the equations.
 
 All other implementations are tested against it, forward bit for bit, backward against autograd.
 """
@@ -41,5 +41,5 @@ def burst_scan_reference(
         )
         if options.detach_carry:
             carry = carry.detach()
-    assert carry is not None  # burst_scan refuses a sequence without timesteps
+    assert carry is not None  # burst_scan raises for a sequence without timesteps
     return ScanOutput(torch.stack(bursts), torch.stack(levels), carry)

@@ -1,4 +1,4 @@
-"""``burst_scan``: the multi-step neuron as one operation, and the choice of its implementation.
+"""``burst_scan``: the multi-step neuron, and the choice of its implementation.
 
 ``reference_scan.py`` is the reference, a loop over the paper's equations. ``native_scan.py`` runs
 on CPUs where it was built, ``triton_scan.py`` on GPUs, ``plain_scan.py`` on every other device and
@@ -77,8 +77,8 @@ def burst_scan(
 ) -> ScanOutput:
     """Compute bursts, levels and the last carry of a sequence of currents.
 
-    Half-precision currents are computed in float32, since rounded membranes give other levels; the
-    bursts have the currents' dtype. Differentiable once; ``torch.func.vmap`` is not supported.
+    Half-precision currents are computed in float32, since rounded membranes give different levels;
+    the bursts have the currents' dtype. Differentiable once; ``torch.func.vmap`` is not supported.
 
     Args:
         currents: input of the neurons, ``[T, B, *n]``.
@@ -156,9 +156,9 @@ def check_carry(carry: Tensor | None, shape: tuple[int, ...]) -> None:
 def baseline_scan(
     currents: Currents, carry: Carry | None, arguments: BaselineArguments
 ) -> tuple[Bursts, Levels, Carry] | None:
-    """Compute a neuron of another paper in native code or in Triton; None where neither can.
+    """Compute a neuron of another paper in native code or in Triton; None if neither can.
 
-    The same rules as for ``burst_scan``: exported programs use plain torch by default.
+    The rules are those of ``burst_scan``: exported programs use plain torch by default.
     """
     forced: Implementation | None = _forced_name()
     if forced in ("plain", "reference") or (forced is None and torch.compiler.is_exporting()):

@@ -1,4 +1,4 @@
-"""Arguments, results and memory layout shared by all implementations of the multi-step neuron."""
+"""Arguments, results and memory layout of all implementations of the neuron."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ class ScanOptions:
     hi: float
     """Where the surrogate's plateau ends, in steps."""
     reset_mode: ResetMode = "event"
-    """What is subtracted after emission: one step, one step per level, or nothing."""
+    """What emission subtracts: one step, one step per level, or nothing."""
     detach_reset: bool = False
     """Keep the step inside the reset out of the gradient."""
     detach_carry: bool = False
@@ -81,7 +81,7 @@ F = TypeVar("F", bound=type[Function])
 
 
 def cache_signature(function: F) -> F:
-    """Store the signature of an autograd function's forward, which is called by position only.
+    """Store the signature of an autograd function's forward, called by position only.
 
     torch would inspect and bind it at every call, which costs more than a small neuron.
     """
@@ -109,7 +109,7 @@ def note_step(ctx: Any, step: Tensor) -> None:
 
 
 class CompiledScan(Function):
-    """Base of the compiled implementations, whose forward returns what their backward needs last.
+    """Base of the compiled implementations; ``forward`` returns last what ``backward`` needs.
 
     ``apply(currents, step, tail, decay, reset, carry, options)``, as ``PlainBurstScan``.
     """

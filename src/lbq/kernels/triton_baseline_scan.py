@@ -1,4 +1,4 @@
-"""The neurons of other papers on GPUs: the binding of ``baseline_*`` in ``triton_kernels.py``.
+"""The neurons of other papers on GPUs: binds ``baseline_*`` of ``triton_kernels.py``.
 
 Membranes are saved for the backward: a program cannot hold those of all timesteps.
 """
@@ -17,7 +17,7 @@ from lbq.types import Bursts, Carry, Currents, Levels
 
 
 def can_run(currents: Tensor, arguments: BaselineArguments, *, interpreted: bool = False) -> bool:
-    """Return whether the GPU kernels support these arguments, as ``triton_scan.can_run``."""
+    """Return whether the GPU kernels support these arguments, like ``triton_scan.can_run``."""
     options, step, decay, reset, _, _, tail = arguments
     return (
         options.neuron != "mixed"  # burst_scan behind its mixture

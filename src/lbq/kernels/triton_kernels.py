@@ -161,7 +161,7 @@ def baseline_forward(
     MEMBERS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """The neurons of other papers, of which one has several membranes per value.
+    """Compute the neurons of other papers; one of them has several membranes per value.
 
     Launch without fused multiply-adds: torch rounds twice.
     """
@@ -304,7 +304,7 @@ def baseline_backward(
 @triton.jit
 @no_type_check
 def _membranes(place, inside, size, num_membranes, thresholds, MEMBRANES: tl.constexpr):
-    """Return where the membranes of a tile lie, which of them exist, and their thresholds."""
+    """Return the places of a tile's membranes, a mask of valid ones, and thresholds."""
     index = tl.arange(0, MEMBRANES)[:, None, None]
     exists = index < num_membranes
     threshold = 1.0
@@ -411,7 +411,7 @@ IS_INTERPRETED = not isinstance(burst_forward, triton.JITFunction)
 
 
 def driver_error() -> str | None:
-    """Start triton's driver, which needs a GPU and a C compiler; return why it fails, or None."""
+    """Start triton's driver (needs a GPU and a C compiler); return why it fails, or None."""
     if IS_INTERPRETED:
         return None
     try:

@@ -46,7 +46,7 @@ def kernels() -> ModuleType | None:
         why = triton_kernels.driver_error()
         if why is None:
             return triton_kernels
-    _log.warning("neurons on GPUs run on plain torch, since lbq's kernels cannot: %s", why)
+    _log.warning("neurons on GPUs run on plain torch, since lbq's kernels cannot run: %s", why)
     return None
 
 
@@ -74,7 +74,7 @@ def can_run(
     return (
         currents.dtype in _DTYPES
         and 0 < currents[0].numel() < 2**31  # the kernels count the values of an instant in int32
-        and step.device == currents.device  # plain torch has the clearer error
+        and step.device == currents.device  # plain torch raises the clearer error
         and all(c.numel() == 1 for c in coefficients)
         and layout_for(currents, step) is not None
     )
@@ -201,7 +201,7 @@ class Tiling(NamedTuple):
 
 
 def tiling_of(sequence: Tensor, step: Tensor, *, per_value: int = 1) -> Tiling:
-    """Divide the values of a timestep into tiles, fewer where each has several membranes."""
+    """Divide a timestep into tiles, with fewer values if each has several membranes."""
     tile_values = max(1, _TILE_VALUES // power_of_2(per_value))
     num_steps = step.numel()
     num_members = sequence[0].numel() // num_steps

@@ -1,4 +1,4 @@
-"""Residual blocks, ``[T, B, C, H, W]`` in and out. They can be exported and traced by torch."""
+"""Residual blocks, ``[T, B, C, H, W]`` in and out; torch can export and trace them."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -33,7 +33,7 @@ class BasicBlock(nn.Module):
     Args:
         inputs: input channels.
         outputs: output channels.
-        stride: of the first synapse and of the shortcut.
+        stride: stride of the first synapse and of the shortcut.
         neuron: builds a neuron for a number of channels.
         fused: run batch norm, addition and neuron as one operation where that is possible.
     """

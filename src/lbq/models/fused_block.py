@@ -28,9 +28,9 @@ def fire(
 
     Args:
         synapse: a convolution and its batch norm.
-        neuron: the neuron behind them.
+        neuron: the neuron after them.
         bursts: input of the synapse.
-        shortcut: currents added behind the batch norm.
+        shortcut: currents added after the batch norm.
         fused: run norm, addition and neuron as one operation where possible.
     """
     if fused and _can_fuse(bursts, synapse, neuron):

@@ -23,7 +23,7 @@ _HEAD = 64
 
 @dataclass(frozen=True, kw_only=True)
 class MaxFormerShape:
-    """What distinguishes one Max-Former from another."""
+    """The size of a Max-Former."""
 
     channels: int
     """Channels of the last stage; the first has a quarter, the second half."""
@@ -43,7 +43,7 @@ class MaxFormer(nn.Module):
         num_classes: number of logits.
         timesteps: number of timesteps (T).
         neuron: builds a neuron for a number of channels; None for the published one, whose
-            threshold behind attention is half of the others'.
+            threshold after attention is half of that elsewhere.
         form: "imagenet" (224 pixels become 14 x 14 tokens in the last stage) or "cifar" (32 pixels
             become 8 x 8).
     """
@@ -123,7 +123,7 @@ class Embedding(nn.Module):
     Args:
         inputs: input channels.
         outputs: output channels.
-        stride: of the first synapse and of that beside.
+        stride: stride of the first 3x3 synapse and of the 1x1 one.
         neuron: builds a neuron for a number of channels.
     """
 
@@ -197,7 +197,7 @@ def maxformer(
 
     Args:
         num_classes: number of logits.
-        channels: 384, 512 or 768 as published; a head has 64.
+        channels: channels of the last stage, 384, 512 or 768 as published; a head has 64.
         timesteps: number of timesteps (T).
         neuron: builds a neuron for a number of channels; the published binary one by default.
         blocks: number of blocks in each of the three stages; by default 1, 2 and 7.

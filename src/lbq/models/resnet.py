@@ -19,14 +19,14 @@ Form = Literal["cifar", "imagenet", "events"]
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetShape:
-    """What distinguishes one ResNet from another."""
+    """The size of a ResNet."""
 
     blocks: tuple[int, ...]
     """Number of blocks in each stage."""
     channels: tuple[int, ...]
     """Channels of each stage."""
     stem_channels: int
-    """Channels behind the first convolution."""
+    """Channels after the first convolution."""
     hidden: int | None = None
     """Width of a hidden classifier layer with its own neuron; None for a single linear layer."""
 
@@ -68,8 +68,8 @@ class SpikingResNet(nn.Module):
             possible (channels last, on CPUs, LBQ neurons); state dicts do not change.
 
     Attributes:
-        preprocessing: how images are normalised, None for event counts; only networks that a recipe
-            built or that were loaded have it.
+        preprocessing: how images are normalised, None for event counts; only networks from a
+            recipe or a file have it.
 
     Example:
         >>> from lbq.models import ResNetShape
@@ -164,7 +164,7 @@ def _initialise(model: nn.Module) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedResNet:
-    """One of the paper's networks: its shape and its form of input. Calling it builds the network.
+    """The shape and input of a network of the paper; calling it builds the network.
 
     Example:
         >>> model = lbq.resnet20(num_classes=10, timesteps=2, max_level=5, width=0.125)
@@ -198,9 +198,9 @@ class NamedResNet:
             max_level: largest level of the default neuron (N_max); unused if ``neuron`` is given.
             neuron: builds a neuron for a number of channels; LBQ by default.
             width: factor on every number of channels, for small machines.
-            blocks: number of blocks in each stage; by default those of the name.
-            form: by default the paper's.
-            block: as in :class:`SpikingResNet`, like all that follow.
+            blocks: number of blocks in each stage; by default those of the named network.
+            form: as in :class:`SpikingResNet`; the paper's by default.
+            block: as in :class:`SpikingResNet`.
             input_channels: 3 for images, 2 for events by default.
             first_stage_stride: 1 for images, 2 for events by default.
             fused: run batch norm, addition and neuron as one operation where possible.

@@ -1,4 +1,4 @@
-"""E-SpikeFormer, the network of Spike-driven Transformer V3: convolution blocks, then attention.
+"""E-SpikeFormer (Spike-driven Transformer V3): convolution blocks, then attention.
 
 Yao et al., "Scaling Spike-driven Transformer with Efficient Spike Firing Approximation Training",
 TPAMI 2025.
@@ -20,12 +20,12 @@ from lbq.types import Logits, Sequence
 ImageForm = Literal["cifar", "imagenet"]
 
 _STRIDES: dict[ImageForm, tuple[int, ...]] = {"imagenet": (2, 2, 2, 2, 1), "cifar": (1, 2, 2, 1, 1)}
-"""Of the synapse before each stage."""
+"""Stride of the synapse before each stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpikeFormerShape:
-    """What distinguishes one E-SpikeFormer from another."""
+    """The size of an E-SpikeFormer."""
 
     channels: tuple[int, int, int, int, int]
     """Channels of the five stages: three of convolution blocks, two of attention."""
@@ -50,8 +50,7 @@ class SpikeFormer(nn.Module):
             pixels become 8 x 8 tokens).
 
     Attributes:
-        preprocessing: how images are normalised; only networks that a recipe built or that were
-            loaded have it.
+        preprocessing: how images are normalised; only networks from a recipe or a file have it.
     """
 
     preprocessing: Pixels | None
@@ -120,7 +119,7 @@ def _initialise(model: nn.Module) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedSpikeFormer:
-    """One of the published networks: its shape. Calling it builds the network.
+    """The shape of a published network; calling it builds the network.
 
     Example:
         >>> model = lbq.models.spikeformer_5m(10, form="cifar", width=0.25)
@@ -148,7 +147,7 @@ class NamedSpikeFormer:
             neuron: builds a neuron for a number of channels; by default the published one, which
                 rounds to 0..4 and has no memory.
             width: factor on every number of channels, rounded to whole heads.
-            blocks: number of blocks in each stage; by default the published.
+            blocks: number of blocks in each stage; by default the published numbers.
             form: as in :class:`SpikeFormer`.
         """
 

@@ -1,7 +1,7 @@
 """Blocks of spiking transformers, ``[T, B, C, H, W]`` currents in and out.
 
-Neurons stand before the synapses, and currents are added (membrane shortcuts), so that every
-synapse and every product of attention reads levels. Written from the equations of
+Neurons stand before the synapses, and currents are added (membrane shortcuts), so every synapse
+and every product of attention reads levels. The blocks are written from the equations of
 
 - Yao et al., "Scaling Spike-driven Transformer with Efficient Spike Firing Approximation Training",
   TPAMI 2025 (E-SpikeFormer: :class:`SepConv`, :class:`ConvBlock`, :class:`SpikeDrivenAttention`);
@@ -102,8 +102,8 @@ class ConvBlock(nn.Sequential):
 class SpikeDrivenAttention(nn.Module):
     """Attention of levels without a softmax: ``neuron(scale * q (k^T v))``, then a synapse.
 
-    Queries, keys and values are levels, so the product is one of integers, and its order is free.
-    It is taken in the order that needs fewer products.
+    Queries, keys and values are levels, so their product is one of integers and may be computed in
+    either order; the one with fewer products is used.
 
     Args:
         channels: channels in and out, and of queries and keys.
@@ -111,7 +111,7 @@ class SpikeDrivenAttention(nn.Module):
         heads: number of heads; divides the channels.
         value_ratio: channels of the values are this many times those of the queries.
         scale: factor on the product; ``2 / sqrt(channels / heads)`` by default.
-        output_neuron: builds the neuron behind the product; that of all others by default.
+        output_neuron: builds the neuron after the product; ``neuron`` by default.
         bias: whether the last convolution has a bias.
     """
 
@@ -189,7 +189,7 @@ class SpikeFormerBlock(nn.Sequential):
     Args:
         channels: channels in and out.
         neuron: builds a neuron for a number of channels.
-        heads: of the attention.
+        heads: heads of the attention.
     """
 
     def __init__(self, channels: int, *, neuron: NeuronBuilder, heads: int = 8) -> None:
@@ -203,8 +203,8 @@ class SpikeFormerBlock(nn.Sequential):
 class RepConv(nn.Module):
     """Pointwise, depthwise 3x3 and pointwise convolutions that are one dense 3x3 in eval mode.
 
-    Nothing but batch norms stands between them, and the border of the depthwise one is padded with
-    what the first batch norm makes of zero, so that all of it folds: :meth:`folded`, or ``lower``.
+    Only batch norms lie between them, and the depthwise convolution is padded with the first batch
+    norm's output for zero. So the whole block folds, by :meth:`folded` or ``lower``.
     ``[B, C, H, W]`` in and out; put it into :class:`lbq.OverTime`.
 
     Args:
@@ -254,7 +254,7 @@ class RepConv(nn.Module):
 
     @classmethod
     def _offset(cls, norm: nn.BatchNorm2d) -> Tensor:
-        """Return what the batch norm makes of zero."""
+        """Return the batch norm's output for zero."""
         assert norm.running_mean is not None
         offset = norm.bias.double() - norm.running_mean.double() * cls._gain(norm)
         return offset.to(norm.bias.dtype)

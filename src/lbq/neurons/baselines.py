@@ -1,8 +1,8 @@
 """Neurons of other papers: the baselines of the burst neuron.
 
-Each is a loop over time in plain torch, and kernels for CPUs and GPUs that run instead where they
-can. The kernels are differentiable once; the loop takes every transform of torch and is chosen by
-``lbq.kernels.force_implementation("plain")``.
+Each is a loop over time in plain torch; kernels for CPUs and GPUs run instead where they can. The
+kernels are differentiable once. The loop supports every transform of torch;
+``lbq.kernels.force_implementation("plain")`` selects it.
 
 - :class:`BinaryLIF`: the paper's preliminaries (Eqs. 1-2), with an arctangent surrogate.
 - :class:`HardResetLIF`: the neuron of Spikformer, QKFormer and Max-Former.
@@ -147,10 +147,10 @@ class BinaryLIF(Neuron):
 class HardResetLIF(Neuron):
     """A leaky neuron that emits 0 or 1 per timestep and forgets its membrane when it fires.
 
-    The neuron of most spiking transformers: SpikingJelly's LIF with a decaying input, a time
-    constant of 2 and threshold v has ``V = V + (I - V) / 2``. Twice that membrane is the one here,
-    with decay 0.5 and threshold 2 v. The reset has no gradient; the gradient of the emission is an
-    arctangent's.
+    This is the neuron of most spiking transformers. SpikingJelly's LIF with a decaying input, a
+    time constant of 2 and threshold v has ``V = V + (I - V) / 2``; the membrane here is twice that
+    one, with decay 0.5 and threshold 2 v. The reset has no gradient; the gradient of the emission
+    is an arctangent's.
 
     Args:
         threshold: firing threshold, 2.0 by default.
@@ -190,13 +190,14 @@ class HardResetLIF(Neuron):
 
 
 class TernaryLIF(Neuron):
-    """A leaky neuron with levels -1, 0 and 1 and output ``step * level``: the paper's baseline.
+    """A leaky neuron with levels -1, 0 and 1 and output ``step * level``.
 
-    The burst neuron mirrored at zero: the step is threshold and scale. ``TernaryLIF()`` is the
-    paper's "Ternary, fixed", ``TernaryLIF(step=LearnedStep())`` its "Ternary, learnable".
+    This baseline of the paper is the burst neuron mirrored at zero: the step is threshold and
+    scale. ``TernaryLIF()`` is the paper's "Ternary, fixed", ``TernaryLIF(step=LearnedStep())`` its
+    "Ternary, learnable".
 
     Args:
-        step: threshold and output scale; a number, or nothing (1.0), means a fixed step.
+        step: threshold and output scale; a number means a fixed step, 1.0 by default.
         surrogate: the soft level that carries the gradient, applied to the membrane's size.
         decay: share of the carry that survives a timestep (beta), 0.5 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
@@ -258,7 +259,7 @@ class OriginalTernaryLIF(Neuron):
     at most 1, and flows through the reset.
 
     Args:
-        step: the amplitude; nothing means a learned one, starting at 1.0.
+        step: the amplitude; by default a learned one, starting at 1.0.
         decay: share of the carry that survives a timestep, 0.25 by default.
         tau: the same as a time constant in timesteps, decay = 1 - 1 / tau.
     """
@@ -339,7 +340,7 @@ class IntegerLIF(Neuron):
 
 
 class MultiLevelLIF(Neuron):
-    """K leaky membranes fed by one current; the level is how many of them fire.
+    """K leaky membranes fed by one current; the level is the number of them that fire.
 
     Membrane k fires above ``first_threshold + k`` and is reset to zero when it did. Each spike's
     gradient is 1 within half a unit of its threshold. The carry is ``[K, B, *n]``.

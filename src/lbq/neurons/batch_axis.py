@@ -1,4 +1,4 @@
-"""Which axis of an input is the batch: find it, and check that a network takes no other for it."""
+"""Find the batch axis of an input; check that no neuron takes it as time."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -61,12 +61,12 @@ def find_batch_axis(x: Tensor, batch_axis: int | None, model: nn.Module | None =
     """Return the axis of the batch, by default by the number of axes; raise if it is empty.
 
     Three axes are ``[T, B, features]`` by default, but may be ``[B, channels, length]``. If they
-    only fit the model with the batch first, that is an error which names ``batch_axis``: the shape
+    fit the model with the batch first only, an error asks for ``batch_axis``, since the shape
     alone does not tell.
 
     Args:
         x: inputs.
-        batch_axis: what the caller said.
+        batch_axis: the axis that the caller named, or None.
         model: the network that takes ``x``; a copy of it runs on inputs of three axes.
     """
     axis = int(x.dim() in (3, 5)) if batch_axis is None else batch_axis
@@ -83,7 +83,7 @@ def find_batch_axis(x: Tensor, batch_axis: int | None, model: nn.Module | None =
 
 
 def explain_batch_axis(x: Tensor, axis: int) -> str:
-    """Say in an error message which axis was taken for the batch."""
+    """Explain in an error message which axis was taken for the batch."""
     return (
         f"The batch was assumed to be axis {axis} of the input, whose shape is {list(x.shape)}; "
         f"pass batch_axis for another"
@@ -94,10 +94,10 @@ _FITS = 2
 
 
 def _fit(model: nn.Module, x: Tensor, axis: int) -> int:
-    """Return how well an axis fits as the batch: 0 not at all, 1 by the outputs, 2 by the neurons.
+    """Return how well an axis fits as the batch.
 
-    One sample and two are compared by shape: one axis of every output is the batch, and the second
-    one of every neuron's currents.
+    0 is not at all, 1 by the outputs, 2 by the neurons. Compares the shapes for one sample and for
+    two. The batch is one axis of every output, and the second axis of every neuron's currents.
     """
     one = x.narrow(axis, 0, 1)
     try:
@@ -162,6 +162,6 @@ def _check_independent(alone: Tensor, answer: Tensor, backward: Tensor, taken: s
             raise TimeError(
                 f"the output for a sample changes by up to {float(found.max()):.3g} when the other "
                 f"samples of the batch {others}, though no neuron's first axis is the batch: look "
-                f"for a reshape that moves time and batch (OverTime does both ways), or for batch "
-                f"norms without running statistics. {taken}"
+                f"for a reshape that mixes time and batch (use OverTime), or for batch norms "
+                f"without running statistics. {taken}"
             )

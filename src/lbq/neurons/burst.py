@@ -17,7 +17,7 @@ LevelSet = Literal["all", "powers"]
 
 
 class BurstLIF(Neuron):
-    """A leaky neuron that emits a level 0..N per timestep; its output is ``step * level``.
+    """A leaky neuron that emits a level 0..N per timestep and outputs ``step * level``.
 
     The paper's ablation::
 

@@ -20,7 +20,7 @@ _SMALLEST_STEP = 1e-4
 def calibrate_steps(
     model: nn.Module, batches: Iterable[Tensor], *, percentile: float = 99.0
 ) -> dict[str, Tensor]:
-    """Set each step so that the chosen percentile of its membrane just reaches ``max_level``.
+    """Set each step so that a percentile of its membrane just reaches ``max_level``.
 
     For neurons with negative levels it is the percentile of the absolute membrane. Neurons whose
     step is only an amplitude are not changed.

@@ -1,4 +1,4 @@
-"""What modules store between calls: copy it, keep it, list it.
+"""Copy, restore and list the state that modules store between calls.
 
 Our neurons have no state. Those of other libraries keep membranes in attributes and buffers.
 """
@@ -15,10 +15,10 @@ from lbq.errors import ParameterError
 
 
 def copy_network(model: nn.Module) -> nn.Module:
-    """Copy a network, with what it stores.
+    """Copy a network, with its stored state.
 
-    Tensors that a training step left with a graph cannot be copied by Python; here they are copied
-    without it.
+    Python cannot copy tensors that a training step left with an autograd graph; here they are
+    copied without the graph.
     """
     memo: dict[int, Any] = {}
     for module in model.modules():
@@ -29,15 +29,15 @@ def copy_network(model: nn.Module) -> nn.Module:
         return deepcopy(model, memo)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ParameterError(
-            f"the network cannot be copied ({error}); a copy runs, so that yours is not changed: "
-            f"remove what copy.deepcopy does not copy (open files, locks, generators) from its "
-            f"attributes"
+            f"the network cannot be copied ({error}), and only a copy runs, so that yours does not "
+            f"change; remove attributes that copy.deepcopy cannot copy (open files, locks, "
+            f"generators)"
         ) from error
 
 
 @contextmanager
 def keeping_state(model: nn.Module) -> Generator[None]:
-    """Give every module back what it stored, when the block ends.
+    """Restore the stored state of every module when the block ends.
 
     Neurons of other libraries keep membranes in attributes, and a tracer would leave its own
     tensors there.
@@ -75,7 +75,7 @@ def _contents(stored: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def _refilled(container: Any, contents: Any) -> Any:
-    """Return the same object with what it held before."""
+    """Return the same object with its former contents."""
     if contents is not None:
         container.clear()
         container.extend(contents) if isinstance(container, list) else container.update(contents)

@@ -14,7 +14,7 @@ from lbq.types import Bursts, Carry, Coefficient, Currents, Levels
 
 
 class Neuron(nn.Module):
-    """Maps the currents of a whole sequence, ``[T, B, *n]``, to its bursts, starting from rest.
+    """Maps the currents of a whole sequence, ``[T, B, *n]``, to its bursts, from rest.
 
     There is no state between calls and nothing to reset. A stream passes the ``carry`` explicitly:
     ``bursts, carry = neuron.stream(currents, carry)``; :func:`lbq.stream` does so for all neurons
@@ -49,8 +49,8 @@ class Neuron(nn.Module):
         if argument or (fixed and hasattr(self, name)):
             raise ParameterError(
                 f"{name} of a {type(self).__name__} is fixed when it is constructed, and setting "
-                f"it later would have no effect, got {name}={value!r}; construct the neuron with "
-                f"{type(self).__name__}({name}=...) and put it in place of this one"
+                f"it later would have no effect, got {name}={value!r}; construct a neuron with "
+                f"{type(self).__name__}({name}=...) and replace this one"
             )
         super().__setattr__(name, value)
 
@@ -84,7 +84,7 @@ def warn_without_time(currents: Currents) -> None:
         warnings.warn(
             f"a neuron received currents of shape {list(currents.shape)} directly from a layer "
             f"whose first axis is the batch ({maker}), and takes that axis as time: samples would "
-            f"act on each other. Add RepeatOverTime(T) before the first neuron and OverTime around "
+            f"affect each other. Add RepeatOverTime(T) before the first neuron and OverTime around "
             f"the layers between neurons; lbq.check_time(model, x) tests a network. If the first "
             f"axis is time, add a batch axis behind it",
             stacklevel=2,
@@ -100,7 +100,7 @@ _ARGUMENTS = frozenset(
         *("sharpness", "first_threshold", "is_normalised"),
     }
 )
-"""Arguments of the library's neurons that are no attributes."""
+"""Arguments of the library's neurons that are not attributes."""
 _BATCH_FIRST = ("Convolution", "NativeBatchNorm", "CudnnBatchNorm", "Addmm", "Mm")
 _warned: list[str] = []
 

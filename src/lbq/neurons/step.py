@@ -1,4 +1,4 @@
-"""The step between levels: fixed, or learned with the weights; one per layer or one per channel."""
+"""The step between levels: fixed or learned, one per layer or one per channel."""
 
 import math
 from typing import Literal

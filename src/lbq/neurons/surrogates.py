@@ -11,7 +11,7 @@ from lbq.types import Coefficient
 
 
 class Surrogate(nn.Module):
-    """A plateau from ``lo`` to ``max_level + margin``, in steps, with optional exponential tails.
+    """A plateau from ``lo`` to ``max_level + margin``, in steps, with optional tails.
 
     Args:
         lo: where the plateau begins.
@@ -56,7 +56,7 @@ class Surrogate(nn.Module):
 
 
 class ReLSGET(Surrogate):
-    """The paper's rectified-linear surrogate with exponential tails: plateau [1, N], learned tail.
+    """The paper's surrogate: plateau [1, N] and exponential tails of learned strength.
 
     One instance given to several neurons shares its tail among them.
 
@@ -94,7 +94,7 @@ class BoxET(Surrogate):
 
 
 class MatchedBox(Surrogate):
-    """ReLSG-ET without its tails: plateau [1, N]; isolates what the tails do. Needs N >= 2."""
+    """ReLSG-ET without its tails, to isolate their effect: plateau [1, N], N >= 2."""
 
     def __init__(self) -> None:
         super().__init__(lo=1.0, margin=0.0)
@@ -108,7 +108,7 @@ class ClipBox(Surrogate):
 
 
 class TailedBox(Surrogate):
-    """Box-ET read literally, "ET" being exponential tails: plateau [0.5, N + 0.5], fixed tails."""
+    """Box-ET read literally ("exponential tails"): plateau [0.5, N + 0.5], fixed tails."""
 
     def __init__(self, tail: float = 0.5) -> None:
         super().__init__(lo=0.5, margin=0.5, tail=tail)

@@ -24,7 +24,7 @@ _LIBRARIES = {
 
 @contextmanager
 def watch_levels(model: nn.Module, watch: Watch) -> Generator[None]:
-    """Call ``watch(layer, t, level)`` for every neuron and timestep inside the ``with`` block.
+    """Call ``watch(layer, t, level)`` for every neuron and timestep inside the block.
 
     ``layer`` is the neuron's path in ``model``; ``level`` is ``[B, *n]`` in small integers.
 
@@ -79,7 +79,7 @@ def record_levels(model: nn.Module) -> Generator[dict[str, list[Tensor]]]:
 
 @contextmanager
 def check_currents_finite(model: nn.Module) -> Generator[None]:
-    """Raise :class:`NonFiniteError`, naming the layer, when a NaN or infinity reaches a neuron.
+    """Raise :class:`NonFiniteError` with the layer if a NaN or infinity reaches a neuron.
 
     Without it a NaN is emitted as level 0. It synchronises the device at every layer: use it for
     debugging.
@@ -152,9 +152,9 @@ def neuron_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def foreign_library(module: nn.Module) -> str | None:
-    """Return the name of the library whose neuron a module is; None if it is none of theirs.
+    """Return the library that a neuron comes from; None if the module is not a known neuron.
 
-    The classes are known by their names: the libraries need not be installed.
+    Classes are recognised by their names, so the libraries need not be installed.
     """
     for kind in type(module).__mro__:
         library, _, rest = kind.__module__.partition(".")

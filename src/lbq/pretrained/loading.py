@@ -1,7 +1,7 @@
 """Load a pretrained network by name: offline, and checked by its SHA-256.
 
-A network is a folder beside this file: ``model.safetensors``, ``record.json`` (what it was trained
-by and what it came to) and ``README.md``, its card, which is generated from the record.
+A network is a folder beside this file: ``model.safetensors``, ``record.json`` (its training and
+its results) and ``README.md``, the card that is generated from the record.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from lbq.train.recipe import Recipe, recipe_from_document
 
 FOLDER = Path(__file__).parent
 IMAGE_SIZE = 32
-"""Pixels of a side of the images that every pretrained network takes."""
+"""Width and height of the images that every pretrained network takes."""
 
 _OPENING = """
 A trained network that comes with lbq, for examples, tests and documents that need real weights,
@@ -49,7 +49,7 @@ def load_pretrained(name: str) -> Network:
         torch.Size([4, 10])
 
     Args:
-        name: which one; :func:`pretrained_names` lists them.
+        name: name of the network; :func:`pretrained_names` lists them.
     """
     record, path = pretrained_record(name), FOLDER / name / "model.safetensors"
     data = path.read_bytes()
@@ -73,25 +73,25 @@ def pretrained_names() -> tuple[str, ...]:
 
 
 def is_pretrained(name: str | Path) -> bool:
-    """Return whether this names a pretrained network, and no file or folder here."""
+    """Return whether a name is a pretrained network's and not that of a file or folder here."""
     return not Path(name).exists() and str(name) in pretrained_names()
 
 
 def pretrained_record(name: str) -> Document:
-    """Return what a network was trained by and what it came to: the record of its run."""
+    """Return the record of the run that trained a network: settings, data and results."""
     if name not in pretrained_names():
         names = ", ".join(map(repr, pretrained_names()))
-        raise ParameterError(f"there is no pretrained network {name!r}; there is {names}")
+        raise ParameterError(f"there is no pretrained network {name!r}; choose one of {names}")
     return read_json(FOLDER / name / "record.json")
 
 
 def pretrained_recipe(name: str) -> Recipe:
-    """Return the recipe that a network was trained by, with its data and their normalisation."""
+    """Return the recipe that trained a network, with its data and their normalisation."""
     return recipe_from_document(pretrained_record(name)["recipe"])
 
 
 def pretrained_card(name: str) -> str:
-    """Write the card of a network: what lies beside its record as ``README.md``."""
+    """Write the card of a network, the ``README.md`` beside its record."""
     opening = _OPENING.format(
         name=name, side=IMAGE_SIZE, times=pretrained_recipe(name).model.width ** -2
     )

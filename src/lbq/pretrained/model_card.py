@@ -1,4 +1,4 @@
-"""The card of a trained network, written from its record: what it is, and is not, good for."""
+"""Write the card of a trained network from its record: what it is, and is not, good for."""
 
 from lbq.config_io import Document
 from lbq.train.recipe import Recipe, recipe_from_document
@@ -30,11 +30,11 @@ def write_card(record: Document, *, name: str, opening: str, num_parameters: int
     """Write what a user must know before using the weights.
 
     Args:
-        record: of the run that trained them, as ``record_run`` returns it; its classes and exact
+        record: record of the run that trained them, from ``record_run``; its classes and exact
             counts are included if the record has them.
-        name: of the network.
-        opening: what it is there for and how it is loaded where the card lies, as Markdown.
-        num_parameters: of the network.
+        name: name of the network.
+        opening: its purpose and how to load it from there, as Markdown.
+        num_parameters: parameters of the network.
     """
     if "recipe" in record:
         recipe = config = recipe_from_document(record["recipe"])
@@ -136,5 +136,5 @@ def _how_it_was_made(record: Document, config: TrainConfig) -> dict[str, str]:
 
 
 def _whole(record: Document) -> Document:
-    """Return what was counted over all test samples."""
+    """Return the counts over all test samples."""
     return record["exact"]["after"][-1]

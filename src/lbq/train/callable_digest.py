@@ -1,4 +1,4 @@
-"""The SHA-256 of what a function or a callable object computes, as far as Python can see it.
+"""The SHA-256 of a callable's computation, as far as Python can see it.
 
 Equal code gives equal digests in any process: names of files, line numbers, addresses and
 docstrings are not part of it. Code of installed packages is compared by name.
@@ -32,8 +32,8 @@ def callable_digest(function: Any) -> str | None:
     """Return the SHA-256 of the code and the settings of a callable; None if it has no code.
 
     It covers bytecode, constants, defaults, captured values and, for objects, class and attributes;
-    helpers and constants of the caller's own modules too. Tensors are covered by value, unless they
-    are trained: of those the shape is. Captured objects of other kinds are covered by class only.
+    helpers and constants of the caller's own modules too. Tensors are covered by value, trained
+    ones by shape. Captured objects of other kinds are covered by class only.
     """
     function = getattr(function, "_torchdynamo_orig_callable", function)  # of torch.compile
     description = _Description(_module_of(function))
@@ -121,7 +121,7 @@ class _Description:
         ]
 
     def _fixed(self, value: Any) -> Document:
-        """Describe what belongs to a module or a class; what may change while it runs, by kind."""
+        """Describe a value of a module or a class; one that may change while it runs, by kind."""
         is_fixed = isinstance(value, (*_PLAIN, *_NAMED, *_CODE, tuple))
         return self.of(value) if is_fixed else _name(value)
 
@@ -162,7 +162,7 @@ class _Description:
 
 
 def _is_installed(module: str) -> bool:
-    """Return whether a Python module belongs to Python, to an installed package or to this one."""
+    """Return whether a module belongs to Python, an installed package or this one."""
     top = module.partition(".")[0]
     if top in {"lbq", "torch", "numpy"} or top in sys.stdlib_module_names - {"__main__"}:
         return True

@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 class CheckpointFolder:
-    """The checkpoints of one run, of which the newest ``keep`` are kept."""
+    """The newest ``keep`` checkpoints of one run."""
 
     def __init__(self, folder: str | Path, *, keep: int = 2) -> None:
         if keep < 2:
@@ -178,7 +178,7 @@ class CheckpointFolder:
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Make tensors contiguous, and copy those that share memory, as tied weights do."""
+    """Make tensors contiguous, and copy those that share memory, such as tied weights."""
     found: dict[str, Tensor] = {}
     addresses: set[int] = set()
     for name, tensor in tensors.items():
@@ -283,7 +283,7 @@ class Progress:
 
 @dataclass
 class TrainingState:
-    """Everything a checkpoint must hold to resume a run bit for bit."""
+    """Everything that a checkpoint needs to resume a run bit for bit."""
 
     model: nn.Module
     optimizer: Optimizer

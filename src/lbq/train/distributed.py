@@ -56,7 +56,7 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes files and logs."""
+        """Whether this is rank 0: only this process writes files and logs."""
         return self.rank == 0
 
     def all_reduce_(self, tensor: Tensor) -> Tensor:

@@ -44,30 +44,31 @@ def fit(
     options: RunOptions | None = None,
     time_first: bool = False,
 ) -> Outcome:
-    """Train any model on any map-style data, resuming from the last checkpoint in ``out``.
+    """Train any model on any map-style data; resume from the last checkpoint in ``out``.
 
-    The model is trained in place, from the weights that it has, and left in eval mode. Called again
-    with the same arguments, after a kill at any moment, the run continues with the same bits: what
-    ``Dataset`` and model draw from the global generators of torch, numpy and ``random`` depends
-    only on the seed and the place in the run. Under torchrun every process calls this.
+    The model is trained in place, from its current weights, and left in eval mode. Called again
+    with the same arguments, after a kill at any moment, the run continues with the same bits: the
+    random numbers that ``Dataset`` and model draw from the global generators of torch, numpy and
+    ``random`` depend only on the seed and the place in the run. Under torchrun every process calls
+    this.
 
     Args:
         model: maps a batch of inputs to logits ``[B, classes]`` or ``[T, B, classes]``, or to
             anything that ``loss`` accepts.
         train_data: training samples: a map-style data set of (input, target), of torch or Hugging
             Face; a tuple of two arrays or tensors; or an :class:`lbq.data.dataset.Data`.
-        eval_data: samples to evaluate on; None for no evaluations, and for an
-            :class:`lbq.data.dataset.Data` the same object.
+        eval_data: samples to evaluate on; None for no evaluations. If ``train_data`` is an
+            :class:`lbq.data.dataset.Data`, the same object.
         config: epochs, batch, optimizer and so on.
         out: the folder of the run.
         loss: ``loss(output, target)``, the mean over the batch; cross-entropy by default.
         metrics: by name, ``metric(output, target)``, one number per sample; their means are logged
             at every evaluation. Accuracy by default, nothing if ``loss`` is given.
-        teacher: a trained network, whose answers to the same inputs enter the loss as
+        teacher: a trained network whose answers to the same inputs enter the loss as
             ``config.teacher`` says; both return logits. It is copied, not changed.
         callbacks: called with every record of the metrics log.
-        options: where and how fast; nothing in it changes the result.
-        time_first: whether a sample has a time axis, first; batches are then ``[T, B, ...]``.
+        options: where and how fast; none of them changes the result.
+        time_first: whether the first axis of a sample is time; batches are then ``[T, B, ...]``.
 
     Example:
         >>> images, classes = torch.randn(64, 8), torch.arange(64) % 2
@@ -100,7 +101,9 @@ def train(
     progress: Callback | None = None,
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
-    """Build what a recipe describes and :func:`fit` it, with the recipe stored in the folder.
+    """Train a recipe: build its network and data, and :func:`fit` them.
+
+    The folder stores the recipe.
 
     Args:
         recipe: what to compute.
@@ -135,7 +138,7 @@ def run_task(
     progress: Callback | None = None,
     wait_for_lock_s: float = 0.0,
 ) -> Outcome:
-    """Run a task in a folder; it is built when the folder is locked. See :func:`train`."""
+    """Run a task in a folder; build it once the folder is locked. See :func:`train`."""
     options = RunOptions() if options is None else options
     folder = RunFolder(out, keep=options.keep)
     is_first = is_first_process()
@@ -171,8 +174,8 @@ def _with_precision(task: Task, folder: RunFolder, group: ProcessGroup) -> Task:
         kind = cast(PrecisionKind, group.broadcast_text(found))
     if kind == "bf16" and group.is_first and fastest_precision(group.device) != "bf16":
         _log.warning(
-            "precision bf16 is slower than fp32 on this %s, which has no units for it; new runs "
-            "can take --precision auto or fp32",
+            "precision bf16 is slower than fp32 on this %s, which has no units for it; for new "
+            "runs use --precision auto or fp32",
             "processor" if group.device.type == "cpu" else "device",
         )
     recipe = None if task.recipe is None else replace(task.recipe, precision=kind)

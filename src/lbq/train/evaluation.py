@@ -47,9 +47,9 @@ class Evaluation:
 
 
 def best_of(evaluations: list[Evaluation] | tuple[Evaluation, ...]) -> Evaluation | None:
-    """Return the evaluation with most correct predictions, or the lowest loss if none counts them.
+    """Return the evaluation with most correct predictions, or with the lowest loss.
 
-    It is chosen on the test set.
+    The loss decides if no evaluation counts predictions. The choice is made on the test set.
     """
     return max(
         evaluations,

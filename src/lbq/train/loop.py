@@ -317,7 +317,7 @@ class Attempt:
 
 
 def _log_compared_by_name(task: Task, metadata: Document) -> None:
-    """Say which of the caller's functions a resumed run can only compare by name."""
+    """Log which of the caller's functions a resumed run can only compare by name."""
     digests = {"loss": metadata["loss_code"]} if task.loss is not None else {}
     digests |= {f"metric {name!r}": found for name, found in metadata["metrics_code"].items()}
     hidden = [name for name, found in digests.items() if found is None]

@@ -74,8 +74,7 @@ class ModelWithLoss(nn.Module):
         label_smoothing: as in torch's ``cross_entropy``.
         loss: used instead of the cross-entropy.
         accuracy: which predictions are correct; None if that is not known.
-        teach: ``teach(loss, inputs, output, target)`` returns the loss together with what a
-            teacher thinks of the output.
+        teach: ``teach(loss, inputs, output, target)`` returns the loss with a teacher's term.
         penalty: added to the loss after each forward pass.
     """
 
@@ -162,7 +161,7 @@ class ModelWithLoss(nn.Module):
 
 
 def answer_of(model: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-    """Run a model on a batch; raise ShapeError if it does not take inputs of this kind."""
+    """Run a model on a batch; raise ShapeError if it does not take such inputs."""
     try:
         return model(inputs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -183,7 +182,7 @@ def batch_loss(output: Any, target: Tensor, loss: Loss | None) -> Tensor:
 
 
 def check_metrics(metrics: Mapping[str, Metric] | None, loss: Loss | None) -> dict[str, Metric]:
-    """Return the metrics of an evaluation: accuracy by default, unless the loss is another."""
+    """Return the metrics of an evaluation: accuracy by default, nothing with a custom loss."""
     if metrics is None:
         return {"accuracy": correct_predictions} if loss is None else {}
     reserved = {"loss", "correct", "count", "step", "epoch"} & set(metrics)

@@ -96,7 +96,7 @@ def read_metrics_log(path: str | Path) -> Iterator[Record]:
 
 
 def read_all_records(path: str | Path) -> Iterator[Record]:
-    """Yield every record, in order; lines cut short, or written by no run, are skipped."""
+    """Yield every record, in order; skip lines that are cut short or not from a run."""
     path = Path(path)
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -117,7 +117,7 @@ _EVALUATION = ("epoch", "loss", "count")
 
 
 def _has_numbers(record: Record) -> bool:
-    """Return whether the numbers that readers of a log compute with are numbers."""
+    """Return whether the fields that readers of a log compute with are numbers."""
     if record["event"] == "evaluation" and not all(name in record for name in _EVALUATION):
         return False
     numbers = [record[name] for name in _COUNTS if name in record]

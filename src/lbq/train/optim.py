@@ -102,7 +102,7 @@ def param_groups(
     decay_norms: bool = True,
     neuron_lr_scale: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Split the parameters into groups for any torch optimizer; neuron parameters never decay.
+    """Group the parameters for any torch optimizer; neuron parameters never decay.
 
     The groups are, in this order and without empty ones: weights (two axes or more), norms and
     biases, neuron parameters (steps, surrogate tails, learned decays). Frozen parameters are left
@@ -113,7 +113,7 @@ def param_groups(
         weight_decay: of the weights.
         decay_norms: whether norms and biases decay too.
         neuron_lr_scale: factor on the learning rate of the neuron parameters. It is stored in the
-            groups as ``"scale"``, which torch's optimizers keep but do not read: multiply
+            groups as ``"scale"``. torch's optimizers keep it but do not read it: multiply
             ``group["lr"]`` by it once, before a scheduler is created. ``lbq.fit`` does.
 
     Example:
@@ -213,7 +213,7 @@ class Precision:
 
 
 def fastest_precision(device: torch.device) -> Literal["fp32", "bf16"]:
-    """Return what precision "auto" stands for: bf16 where the device has units for it."""
+    """Return the precision of "auto": bf16 where the device has units for it."""
     if device.type == "cpu":
         return "bf16" if bf16_units() else "fp32"
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Move batches to the device; on GPUs a thread copies in advance while the device computes."""
+"""Move batches to the device; for GPUs a thread copies in advance."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -45,7 +45,7 @@ def code_digest() -> str:
 
 @cache
 def git_commit() -> str | None:
-    """Return the commit of this library's checkout, ``-dirty`` if edited; None if there is none."""
+    """Return the commit of this checkout, ``-dirty`` if edited; None without one."""
     command = ["git", "-C", str(_PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]
     tracked = ["git", "-C", str(_PACKAGE), "ls-files", "--error-unmatch", "__init__.py"]
     try:

@@ -83,7 +83,7 @@ def read_recipe(path: str | Path) -> Recipe:
     try:
         return recipe_from_document(read_json(path))
     except DocumentError as error:
-        raise RecipeError(f"this is no recipe: {error}") from error
+        raise RecipeError(f"this is not a recipe: {error}") from error
 
 
 def recipe_from_document(document: Document) -> Recipe:

@@ -1,6 +1,6 @@
-"""A recipe file: Python code of the user's own that builds a model and its data.
+"""A recipe file: the user's own Python code that builds a model and its data.
 
-Only a path that was typed on the command line, or passed by a caller, gets here: no file, and no
+Only a path that was typed on the command line, or passed by a caller, is loaded: no file, and no
 checkpoint, names code to load.
 """
 
@@ -23,7 +23,7 @@ from lbq.train.task import Task, join_data
 from lbq.train.train_config import TrainConfig
 
 SEED = 0
-"""Of torch's generator when a recipe file is loaded: the initial weights are always the same."""
+"""Seed of torch's generator while a recipe file is loaded, for the same initial weights always."""
 
 _FUNCTION = "recipe"
 _MODULE = "lbq_recipe_file"
@@ -53,8 +53,8 @@ def load_function(path: str | Path, name: str, *, returns: str) -> Any:
     """Load a Python file, call a function in it without arguments and return the result.
 
     Args:
-        path: of the file.
-        name: of the function.
+        path: path of the file.
+        name: name of the function.
         returns: what it must return, as the end of a message.
 
     Raises:
@@ -62,7 +62,7 @@ def load_function(path: str | Path, name: str, *, returns: str) -> Any:
     """
     path = Path(path)
     if path.suffix != ".py":
-        raise RecipeError(f"{path} is no Python file: its name must end in .py")
+        raise RecipeError(f"{path} is not a Python file: its name must end in .py")
     if not path.is_file():
         raise RecipeError(f"there is no file {path}")
     with torch.random.fork_rng([]), _importable(path.resolve().parent), _errors_of(path):
@@ -84,7 +84,7 @@ def _execute(path: Path) -> ModuleType:
 
 
 def _read_task(made: Any, path: Path) -> Task:
-    """Check what ``recipe()`` returned."""
+    """Check the result of ``recipe()``."""
     if not isinstance(made, dict):
         raise RecipeError(
             f"{_FUNCTION}() in {path} must return an lbq.train.Recipe or a dictionary of the "
@@ -146,7 +146,7 @@ def _errors_of(path: Path) -> Generator[None]:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Find the innermost line of the user's: in the file, or in one beside it."""
+    """Find the innermost line of the user's code: in the file, or in one beside it."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if Path(frame.filename).resolve().parent == path.resolve().parent:
             return f"{path.parent / Path(frame.filename).name}, line {frame.lineno}"

@@ -179,7 +179,7 @@ def smoke() -> Recipe:
 
 
 def _events(name: str, kind: Kind, model: ModelConfig) -> Recipe:
-    """Return the event columns of Table 1, which are Spikformer's recipe."""
+    """Return the event columns of Table 1: Spikformer's recipe."""
     return Recipe(
         name=name,
         data=DataConfig(

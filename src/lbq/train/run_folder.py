@@ -61,7 +61,7 @@ _held: set[tuple[int, int]] = set()
 class RunFolder:
     """Settings, ``metrics.jsonl``, ``checkpoints/`` and a lock; created by a run.
 
-    Settings are ``recipe.json`` of a run by recipe, ``config.json`` of another.
+    The settings of a run by recipe are ``recipe.json``, those of any other run ``config.json``.
     """
 
     def __init__(self, path: str | Path, *, keep: int = 2) -> None:
@@ -137,7 +137,7 @@ def _held_once(folder: Path) -> Generator[None]:
     state = folder.stat()
     inode = state.st_dev, state.st_ino
     if inode in _held:
-        raise RunError(f"this process trains in {folder} already; choose another folder")
+        raise RunError(f"this process already trains in {folder}; choose another folder")
     _held.add(inode)
     try:
         yield
@@ -194,7 +194,7 @@ class Run:
     model: nn.Module
     """The trained network, in eval mode: its moving average if it has one."""
     config: TrainConfig
-    """Training settings; of a run by recipe the whole :class:`lbq.train.recipe.Recipe`."""
+    """Training settings; for a run by recipe the whole :class:`lbq.train.recipe.Recipe`."""
     step: int
     """Steps that the network was trained for."""
     evaluations: tuple[Evaluation, ...]
@@ -223,8 +223,8 @@ def load_run(folder: str | Path, model: nn.Module | None = None, *, step: int | 
 
     Args:
         folder: the folder of the run.
-        model: a network like the one that :func:`lbq.fit` trained, to load the weights into; a run
-            by recipe builds its own.
+        model: a network of the same structure as the one that :func:`lbq.fit` trained, to load the
+            weights into; a run by recipe builds its own.
         step: step of the checkpoint; the newest valid one by default.
 
     Example:
@@ -265,7 +265,7 @@ def load_run(folder: str | Path, model: nn.Module | None = None, *, step: int | 
         if not isinstance(num_classes, int):
             raise FormatError(f"{what} has no valid num_classes")
         if model is not None:
-            raise RunError(f"{folder} was trained by a recipe, which builds the model: pass none")
+            raise RunError(f"{folder} was trained by a recipe that builds the model; pass no model")
         model = network_from_tensors(config.model, tensors, num_classes=num_classes, what=what)
         model.preprocessing = config.data.preprocessing
     return Run(
@@ -289,12 +289,12 @@ def config_from_document(document: Document, what: str) -> TrainConfig:
 def load_tensors_into(
     model: nn.Module, tensors: Mapping[str, Tensor], *, structure: str | None, what: str
 ) -> None:
-    """Load a state dict into a model of the caller's, if both have the same structure.
+    """Load a state dict into the caller's model, if both have the same structure.
 
     Args:
-        model: changed in place.
+        model: the model, changed in place.
         tensors: the state dict.
-        structure: digest of the model that they are of.
+        structure: digest of the model that the tensors come from.
         what: their source, for error messages.
     """
     check_tensors(tensors, model.state_dict(), what=what)
@@ -362,7 +362,7 @@ def evaluate_run(
 
 
 def open_run_data(run: Run, *, cache: str | Path, source: str | None = None) -> Data:
-    """Open the data of a run by recipe, at another place if ``source`` names one."""
+    """Open the data of a run by recipe, from ``source`` if that is given."""
     config = run.recipe.data
     return open_data(config if source is None else replace(config, source=source), cache)
 

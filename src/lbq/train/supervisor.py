@@ -140,7 +140,7 @@ class Supervisor:
                 return 128 + int(self._stopped_by)
 
     def _attempt(self) -> int:
-        """Run the job once, in its own session, so that Ctrl-C reaches it only once."""
+        """Run the job once, in its own session: Ctrl-C then reaches it only once."""
         environment = {**os.environ, PARENT_PID: str(os.getpid())}
         self._job = subprocess.Popen(  # noqa: S603 -- no shell
             self._command, env=environment, start_new_session=True

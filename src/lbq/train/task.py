@@ -1,4 +1,4 @@
-"""What one attempt of a run computes, where and how fast, and how it ended."""
+"""Describe one attempt of a run: what it computes, where and how fast, and how it ended."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +87,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """What one attempt of a run computes."""
+    """The computation of one attempt of a run."""
 
     model: nn.Module
     data: Data | UserData
@@ -97,10 +97,10 @@ class Task:
     recipe: Recipe | None = None
     """The recipe that built the other fields, if one did."""
     teacher: nn.Module | None = None
-    """Whose answers enter the loss."""
+    """The network whose answers enter the loss."""
 
     def metadata(self) -> Document:
-        """Describe what must not change when a run is resumed."""
+        """Describe everything that must not change when a run is resumed."""
         if self.recipe is not None:
             assert isinstance(self.data, Data)
             return {"recipe": to_document(self.recipe), "num_classes": self.data.num_classes}
@@ -122,12 +122,12 @@ def _name_of(function: Any) -> str:
 
 
 def join_data(train_data: Any, eval_data: Any, *, time_first: bool) -> Data | UserData:
-    """Return both parts of the data as one object; raise if they are no data."""
+    """Return both parts of the data as one object; raise if they are not data sets."""
     if isinstance(train_data, Data) or isinstance(eval_data, Data):
         if train_data is not eval_data or time_first:
             raise ParameterError(
-                "an lbq.data.Data holds both training and test samples, time first if they have "
-                "time: pass the same object as train_data and eval_data, and leave out time_first"
+                "an lbq.data.Data holds both training and test samples, time first if they have a "
+                "time axis: pass the same object as train_data and eval_data, without time_first"
             )
         return train_data
     test = None if eval_data is None else as_dataset(eval_data, "eval_data")

@@ -18,13 +18,13 @@ from lbq.train.train_config import TeacherConfig
 class Teacher:
     """A frozen copy of a network, in eval mode, and how far a student follows it.
 
-    It is not a module, so that a student that holds one has no parameters more.
+    It is not a module, so it adds no parameters to the student that holds it.
 
     Args:
         network: takes the inputs of the student and returns logits ``[B, classes]`` or
             ``[T, B, classes]``. It is not changed.
         config: weight and temperature.
-        device: of the student.
+        device: the student's device.
         channels_last: memory format of its weights.
     """
 
@@ -38,7 +38,7 @@ class Teacher:
     ) -> None:
         if not isinstance(network, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ParameterError(
-                f"teacher must be a torch.nn.Module, got {type(network).__name__}; for answers "
+                f"teacher must be a torch.nn.Module, got {type(network).__name__}; to use answers "
                 f"that were computed before, make them part of the targets and pass loss=..."
             )
         self.config = config
@@ -51,10 +51,10 @@ class Teacher:
         """Return (1 - weight) * loss + weight * divergence from the teacher's answers.
 
         Args:
-            loss: of the targets.
-            inputs: of the student.
+            loss: the loss of the targets.
+            inputs: inputs of the student.
             output: logits of the student.
-            target: of the batch.
+            target: targets of the batch.
         """
         with torch.no_grad():
             wanted = _logits(answer_of(self._network, inputs), target, "teacher")

@@ -1,4 +1,4 @@
-"""How to train: every setting of a run that is neither network nor data."""
+"""Settings of a run other than network and data."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -102,8 +102,8 @@ class TrainConfig:
     """Set the steps from the first batch so that this percentile of the membranes reaches the
     largest level; None keeps the initial steps."""
     budget: float | None = None
-    """Accumulations to come below, per MAC of the same network as an ANN: 0.5 is one accumulation
-    for two MACs. None for no limit."""
+    """Largest number of accumulations per MAC of the same network as an ANN: 0.5 is one
+    accumulation for two MACs. None for no limit."""
     cost: CostConfig = field(default_factory=CostConfig)
     """What counts as an accumulation, and how training comes below the budget."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)

@@ -44,8 +44,8 @@ class BatchNormStats:
     """The running means and variances of all batch norms of a model, as one vector.
 
     Each process normalises with the statistics of its own part of the batch. All processes keep the
-    mean of their running statistics: what one process would have, except for the variance between
-    the parts.
+    mean of their running statistics. It differs from the statistics of one process by the variance
+    between the parts.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -177,7 +177,7 @@ class AveragedGradients(Gradients):
 
 
 class CanonicalGradients(Gradients):
-    """Gradients whose bits do not depend on the number of processes, which divides ``parts``."""
+    """Gradients with the same bits for any number of processes that divides ``parts``."""
 
     def compute(
         self, inputs: Tensor, target: Tensor, *, stop: bool, seed: int = 0, step: int = 0
@@ -267,7 +267,7 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """Computes gradients, checks them and updates the weights, in the same way on every process.
+    """Computes and checks gradients and updates the weights, alike on every process.
 
     Loss, gradient norm and stop flag are read before the weights are updated, in the only device
     synchronisation per step. So weights, optimizer state and batch norm statistics stay finite, and
