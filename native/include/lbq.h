@@ -20,8 +20,8 @@ typedef enum {
 
 typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
 
-/* What a neuron loses when it emits: one step, one per level, nothing, or all of its membrane. Scans have no zero, which
- * is a neuron of integer networks. */
+/* What a neuron loses when it emits: one step, one per level, nothing, or all of its membrane; burst neurons have no
+ * zero. */
 typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2, LBQ_RESET_ZERO = 3 } lbq_reset_mode;
 
 /* What is saved for the backward pass: float32 membranes, or the currents themselves. From currents the
@@ -119,6 +119,49 @@ lbq_status lbq_baseline_forward(const lbq_baseline_scan* baseline, const lbq_for
                                 int64_t first_block, int64_t last_block);
 lbq_status lbq_baseline_backward(const lbq_baseline_scan* baseline, const lbq_backward_buffers* buffers,
                                  double* mixture_sums, int64_t first_block, int64_t last_block);
+
+/* The slope of a soft level around each threshold. */
+typedef enum {
+  LBQ_WINDOW_BOX = 0,
+  LBQ_WINDOW_TRIANGLE = 1,
+  LBQ_WINDOW_ARCTANGENT = 2,
+  LBQ_WINDOW_SIGMOID = 3,
+  LBQ_WINDOW_GAUSSIAN = 4,
+} lbq_window;
+
+/* Rows of coefficients before the thresholds: scale (the step of a uniform neuron), decay, amount, tail. */
+enum { LBQ_NEURON_ROWS = 4 };
+
+/* A neuron as lbq.NeuronSpec declares it (src/lbq/kernels/neuron_spec.py). Every coefficient is one number or one per
+ * channel; `scan.num_steps` is the number of channels, `scan.step` the first row of `coefficients`.
+ *
+ * `scan.lo`, `scan.hi` and whether `scan.tail` is NULL are those of a plateau; `scan.decay`, `scan.reset`, `scan.saved`
+ * and `scan.detach_reset` are ignored. A uniform neuron whose levels are 0..max_level, with a plateau, needs no edges. */
+typedef struct {
+  lbq_scan scan;
+  const float* coefficients; /* [LBQ_NEURON_ROWS + thresholds, channels]; without thresholds if uniform */
+  const float* edges;        /* [num_above + num_below, channels]: from where on each threshold is reached; in steps if
+                                uniform; or NULL */
+  const float* jumps;        /* [num_above + num_below]: how much the level grows at each; NULL without edges */
+  int32_t num_above, num_below;
+  lbq_window window; /* with has_windows */
+  float width;
+  int32_t is_uniform, is_signed, has_windows;
+  int32_t after_decay, resets_with_gradient;
+  int32_t wants_thresholds; /* sums for the gradients of thresholds follow the others */
+} lbq_neuron;
+
+/* The rows of sums: LBQ_NEURON_ROWS and, if they are wanted, the thresholds. */
+int64_t lbq_neuron_rows(const lbq_neuron* neuron);
+/* Buffers as for lbq_burst_forward with `saved` ignored, and as for lbq_burst_backward with the currents as `saved`,
+ * from which membranes are recomputed. Levels of a signed neuron are int8. `step_sums` is [blocks, rows,
+ * lbq_block_steps], `other_sums` is ignored. */
+lbq_status lbq_neuron_forward(const lbq_neuron* neuron, const lbq_forward_buffers* buffers, int64_t first_block,
+                              int64_t last_block);
+lbq_status lbq_neuron_backward(const lbq_neuron* neuron, const lbq_backward_buffers* buffers, int64_t first_block,
+                               int64_t last_block);
+/* Add up the blocks' sums, in block order: total [rows, channels]. */
+void lbq_sum_neuron_blocks(const lbq_neuron* neuron, const double* sums, double* total);
 
 /* Batch norm, an added shortcut and a burst neuron in one, channels last, from zero. Only the currents before the norm
  * are saved for the backward pass, which recomputes the membranes.

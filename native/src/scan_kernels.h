@@ -15,6 +15,12 @@ struct BaselineKernels {
   void (*backward)(const lbq_baseline_scan&, const lbq_backward_buffers&, double* mixture_sums, int64_t block);
 };
 
+// Declared neurons.
+struct NeuronKernels {
+  void (*forward)(const lbq_neuron&, const lbq_forward_buffers&, int64_t block);
+  void (*backward)(const lbq_neuron&, const lbq_backward_buffers&, int64_t block);
+};
+
 // Batch norm, shortcut and neuron in one.
 struct NormedKernels {
   void (*moments)(const lbq_normed_scan&, double* sums, int64_t block);
@@ -41,6 +47,7 @@ struct PackingKernels {
   namespace isa {                         \
   extern const BurstKernels kBurst;       \
   extern const BaselineKernels kBaseline; \
+  extern const NeuronKernels kNeuron;     \
   extern const NormedKernels kNormed;     \
   extern const CostKernels kCost;         \
   extern const PackingKernels kPacking;   \
@@ -56,6 +63,7 @@ struct ScanKernels {
   const char* isa;
   const BurstKernels& burst;
   const BaselineKernels& baseline;
+  const NeuronKernels& neuron;
   const NormedKernels& normed;
   const CostKernels& cost;
   const PackingKernels& packing;

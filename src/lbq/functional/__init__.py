@@ -25,6 +25,7 @@ from lbq.functional.quantize import (
     count_thresholds,
     fixed_burst_level,
     level_thresholds,
+    next_above,
     ternary_level,
 )
 from lbq.functional.surrogate import (
@@ -32,6 +33,7 @@ from lbq.functional.surrogate import (
     plateau_position,
     soft_level,
     soft_level_slope,
+    soft_spike,
     step_slope,
     straight_through,
     tail_slope,
@@ -53,6 +55,7 @@ __all__ = [
     "integrate",
     "level_thresholds",
     "lif_membrane",
+    "next_above",
     "num_planes",
     "plane_formations",
     "plateau_position",
@@ -61,6 +64,7 @@ __all__ = [
     "soft_level",
     "soft_level_slope",
     "soft_reset",
+    "soft_spike",
     "step_slope",
     "steps_removed",
     "straight_through",

@@ -16,11 +16,15 @@ from torch import Tensor
 
 from lbq.errors import ImplementationError, LevelError, ParameterError, ShapeError, TimeError
 from lbq.kernels import baseline_scan as native_baselines
+from lbq.kernels import native_neuron
 from lbq.kernels import triton_baseline_scan as triton_baselines
 from lbq.kernels.baseline_scan import BaselineArguments
 from lbq.kernels.native_scan import NativeBurstScan
 from lbq.kernels.native_scan import can_run as native_can_run
 from lbq.kernels.native_scan import run_forward as run_native_forward
+from lbq.kernels.neuron_spec import NeuronSpec
+from lbq.kernels.packed_neuron import layout_of, pack_neuron
+from lbq.kernels.plain_neuron import neuron_scan_plain
 from lbq.kernels.plain_scan import PlainBurstScan
 from lbq.kernels.reference_scan import burst_scan_reference
 from lbq.kernels.scan_interface import ScanOptions, ScanOutput, is_packing
@@ -151,6 +155,46 @@ def check_carry(carry: Tensor | None, shape: tuple[int, ...]) -> None:
             f"the carry has shape {tuple(carry.shape)}, but the currents need {tuple(shape)}; pass "
             f"the carry that the previous call of this stream returned"
         )
+
+
+def neuron_scan(currents: Currents, spec: NeuronSpec, carry: Carry | None = None) -> ScanOutput:
+    """Compute outputs, levels and the last carry of a declared neuron for a sequence of currents.
+
+    As for :func:`burst_scan`, half-precision currents are computed in float32.
+
+    Args:
+        currents: input of the neurons, ``[T, B, *n]``.
+        spec: the declaration.
+        carry: initial state; None for the initial one of the declaration.
+    """
+    check_currents(currents)
+    check_carry(carry, currents.shape[1:])
+    neuron = spec.resolve(currents)
+    if carry is not None:
+        carry = carry.to(neuron.decay.dtype)
+    elif neuron.initial is not None:
+        carry = neuron.initial.expand(currents.shape[1:])
+    forced: Implementation | None = _forced_name()
+    if forced not in ("plain", "reference") and not (
+        forced is None and torch.compiler.is_exporting()
+    ):
+        packed = pack_neuron(currents, neuron)
+        layout = None if packed is None else layout_of(packed, currents)
+        if packed is None or layout is None:
+            pass
+        elif forced != "triton" and native_neuron.can_run(currents):
+            return native_neuron.run(currents, carry, packed, layout)
+        if forced is not None:
+            raise ImplementationError(
+                f'force_implementation("{forced}") needs {_NEEDS[forced]}; got a declared neuron '
+                f"with {currents.dtype} on {currents.device}, shape {tuple(currents.shape)}, "
+                f'strides {currents.stride()}; force "plain", which takes everything, or none'
+            )
+    exact = currents.to(neuron.decay.dtype)
+    if carry is None:
+        carry = torch.zeros_like(exact[0])
+    out = neuron_scan_plain(exact, neuron, carry)
+    return out._replace(bursts=out.bursts.to(currents.dtype))
 
 
 def baseline_scan(

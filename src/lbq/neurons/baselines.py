@@ -204,8 +204,6 @@ class TernaryLIF(Neuron):
         reset_mode: "event" (one step) or "none"; "level" is the same as "event" here.
     """
 
-    is_signed = True
-
     def __init__(
         self,
         *,
@@ -217,6 +215,7 @@ class TernaryLIF(Neuron):
         reset_mode: ResetMode = "event",
     ) -> None:
         super().__init__(max_level=1)
+        self.is_signed = True
         self.step = FixedStep() if step is None else as_step(step)
         self.surrogate = BoxET() if surrogate is None else surrogate
         self.options = BaselineOptions(
@@ -264,7 +263,6 @@ class OriginalTernaryLIF(Neuron):
     """
 
     THRESHOLD = 0.5
-    is_signed = True
     step_sets_levels = False
 
     def __init__(
@@ -275,6 +273,7 @@ class OriginalTernaryLIF(Neuron):
         tau: float | None = None,
     ) -> None:
         super().__init__(max_level=1)
+        self.is_signed = True
         self.step = as_step(step)
         self.options = BaselineOptions(neuron="original ternary")
         self.decay = Decay(decay, tau=tau, default=0.25)
