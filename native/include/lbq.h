@@ -89,37 +89,6 @@ lbq_status lbq_burst_backward(const lbq_scan* scan, const lbq_backward_buffers* 
 void lbq_sum_blocks(const lbq_scan* scan, const lbq_backward_buffers* buffers, double* step,
                     double* other);
 
-/* Neurons of other papers. The backward pass recomputes the membranes from the currents, so nothing else is saved. U is
- * the membrane, V the carry; U = decay V + current unless noted. */
-typedef enum {
-  LBQ_BINARY = 0,           /* U > threshold; V = U, reset * threshold is subtracted after the decay; arctangent */
-  LBQ_HARD_RESET = 1,       /* U >= threshold; V = 0 after a spike; arctangent */
-  LBQ_TERNARY = 2,          /* the sign of U where |U| >= step; soft reset of |U|; plateau and tail */
-  LBQ_ORIGINAL_TERNARY = 3, /* the sign of U where |U| >= threshold; V = 0, with gradient; box of |U| <= 1 */
-  LBQ_INTEGER = 4,          /* U rounded half to even, in 0..max_level; V = U - level; box over 0..max_level */
-  LBQ_MULTI_LEVEL = 5,      /* max_level membranes, each U > its threshold; V = 0; box within 0.5 of the threshold */
-  LBQ_MIXED = 6,            /* a mixture of all timesteps' currents; the burst neuron's level; V = U - step * level,
-                               without gradient; box over lo..hi */
-} lbq_baseline;
-
-/* `scan.step` scales the levels, `scan.tail` and `scan.reset_mode` are the ternary neuron's, `scan.lo` and `scan.hi` its
- * and the mixed neuron's; `scan.saved` and `scan.detach_*` are ignored. */
-typedef struct {
-  lbq_scan scan;
-  lbq_baseline neuron;
-  const float* thresholds; /* max_level of them, rising; NULL for the ternary, the integer and the mixed neuron */
-  const float* mixture;    /* [T, T], current[t] = sum of mixture[t][j] * currents[j]; NULL for the others */
-  float sharpness;         /* of the arctangent */
-} lbq_baseline_scan;
-
-/* Buffers as for lbq_burst_forward with `saved` ignored, and as for lbq_burst_backward with the currents as `saved`.
- * Levels of ternary neurons are int8. Carries of the multi-level neuron and their gradients are [max_level, size]. The
- * blocks and their sums are those of `scan`; mixture_sums is [blocks, T, T], NULL without a mixture. */
-lbq_status lbq_baseline_forward(const lbq_baseline_scan* baseline, const lbq_forward_buffers* buffers,
-                                int64_t first_block, int64_t last_block);
-lbq_status lbq_baseline_backward(const lbq_baseline_scan* baseline, const lbq_backward_buffers* buffers,
-                                 double* mixture_sums, int64_t first_block, int64_t last_block);
-
 /* The slope of a soft level around each threshold. */
 typedef enum {
   LBQ_WINDOW_BOX = 0,

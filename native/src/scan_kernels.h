@@ -10,11 +10,6 @@ struct BurstKernels {
   void (*backward)(const lbq_scan&, const lbq_backward_buffers&, int64_t block);
 };
 
-struct BaselineKernels {
-  void (*forward)(const lbq_baseline_scan&, const lbq_forward_buffers&, int64_t block);
-  void (*backward)(const lbq_baseline_scan&, const lbq_backward_buffers&, double* mixture_sums, int64_t block);
-};
-
 // Declared neurons.
 struct NeuronKernels {
   void (*forward)(const lbq_neuron&, const lbq_forward_buffers&, int64_t block);
@@ -46,7 +41,6 @@ struct PackingKernels {
 #define LBQ_SCAN_KERNELS(isa)             \
   namespace isa {                         \
   extern const BurstKernels kBurst;       \
-  extern const BaselineKernels kBaseline; \
   extern const NeuronKernels kNeuron;     \
   extern const NormedKernels kNormed;     \
   extern const CostKernels kCost;         \
@@ -62,7 +56,6 @@ LBQ_SCAN_KERNELS(neon)
 struct ScanKernels {
   const char* isa;
   const BurstKernels& burst;
-  const BaselineKernels& baseline;
   const NeuronKernels& neuron;
   const NormedKernels& normed;
   const CostKernels& cost;

@@ -11,7 +11,6 @@ from lbq.formats.bundle.container import DTYPES
 from lbq.functional.surrogate import WindowShape
 from lbq.graph.operators import OPERATORS, IntegerNeuron, LevelNeuron, Readout
 from lbq.graph.operators.level_neuron import RESETS
-from lbq.kernels.baseline_scan import Baseline
 from lbq.kernels.native_scan import DTYPES as SCAN_DTYPES
 from lbq.kernels.native_scan import RESET_MODES
 from lbq.kernels.neuron_spec import RESETS as SPEC_RESETS
@@ -67,7 +66,6 @@ def test_reset_modes():
 @pytest.mark.parametrize(
     ("name", "file", "prefix", "expected"),
     [
-        ("lbq_baseline", "include/lbq.h", "LBQ_", get_args(Baseline)),
         ("lbq_window", "include/lbq.h", "LBQ_WINDOW_", get_args(WindowShape)),
         ("lbq_saved", "include/lbq.h", "LBQ_SAVE_", get_args(Keep)),
         ("lbq_model_status", "include/lbq_model.h", "LBQ_RULE_", RULES),

@@ -1,6 +1,12 @@
 """The paper's equations as pure functions; docs/equations.md is the index."""
 
-from lbq.functional.membrane import integrate, lif_membrane, soft_reset, steps_removed
+from lbq.functional.membrane import (
+    integrate,
+    lif_membrane,
+    mix_timesteps,
+    soft_reset,
+    steps_removed,
+)
 from lbq.functional.op_costs import (
     arithmetic_energy_pj,
     bit_sparse_acs,
@@ -55,6 +61,7 @@ __all__ = [
     "integrate",
     "level_thresholds",
     "lif_membrane",
+    "mix_timesteps",
     "next_above",
     "num_planes",
     "plane_formations",

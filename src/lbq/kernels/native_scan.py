@@ -33,10 +33,7 @@ _log = logging.getLogger(__name__)
 RESET_MODES = {mode: number for number, mode in enumerate(get_args(ResetMode))}
 """As ``lbq_reset_mode`` in ``lbq.h`` numbers them."""
 DTYPES = (torch.float32, torch.bfloat16)
-OPERATORS = (
-    *("burst_forward", "burst_backward", "baseline_forward", "baseline_backward"),
-    *("neuron_forward", "neuron_backward"),
-)
+OPERATORS = ("burst_forward", "burst_backward", "neuron_forward", "neuron_backward")
 HOW_TO_BUILD = (
     "to build it, run `pip install .` in a copy of the repository, with torch and a C++ compiler "
     "installed"

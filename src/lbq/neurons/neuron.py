@@ -24,8 +24,8 @@ class Neuron(nn.Module):
     through ``output``, all identities, for hooks (:func:`lbq.watch_levels`); they are never stored
     on the module.
 
-    A neuron of one's own is a subclass whose :meth:`spec` returns what it computes. It is called for
-    every sequence, so that tensors may be computed from parameters.
+    A neuron of one's own is a subclass whose :meth:`spec` returns what it computes, at every call,
+    so that tensors may be computed from parameters.
 
     In train mode a neuron warns, once per process, if currents come directly from a convolution, a
     batch norm or a linear layer of ``[B, F]``, whose first axis is the batch and not time.
@@ -182,6 +182,11 @@ def check_reset(reset: float) -> float:
     if not 0 <= reset <= 1:
         raise ParameterError(f"reset must lie in 0..1, got {reset}; 1 removes a whole step")
     return reset
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return the values in the dtype in which neurons compute: float32 or better."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def format_values(values: Tensor) -> str:
