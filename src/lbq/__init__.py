@@ -19,6 +19,7 @@ from lbq.errors import LBQError
 from lbq.export import export
 from lbq.formats.bundle import load_network, save_network
 from lbq.graph import LoweredNetwork
+from lbq.kernels import NeuronSpec, Plateau, Window
 from lbq.kernels.burst_packing import pack_bursts
 from lbq.lowering import lower, quantize, to_fixed_point
 from lbq.models import SpikingResNet, resnet18, resnet19, resnet20, resnet34
@@ -27,6 +28,7 @@ from lbq.neurons import (
     BurstLIF,
     FixedStep,
     LearnedStep,
+    Neuron,
     ReLSGET,
     calibrate_steps,
     check_currents_finite,
@@ -57,15 +59,19 @@ __all__ = [
     "LearnedStep",
     "LoweredNetwork",
     "MeanOverTime",
+    "Neuron",
+    "NeuronSpec",
     "OpCounter",
     "OverTime",
     "Pixels",
+    "Plateau",
     "Predictor",
     "ReLSGET",
     "RepeatOverTime",
     "RunOptions",
     "SpikingResNet",
     "TrainConfig",
+    "Window",
     "audit",
     "calibrate_steps",
     "check_currents_finite",
