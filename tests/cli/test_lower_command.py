@@ -49,9 +49,11 @@ def test_weights_get_the_bits_that_were_asked_for(trained, tmp_path, bits):
     out = tmp_path / "net.lbq"
     assert main(["lower", str(trained), "--out", str(out), "--bits", bits]) == 0
     network = load_network(out)
-    found = {s.bits for p, s in network.named_modules() if p.startswith("stages") if is_synapse(s)}
+    found = {
+        s.bits for p, s in network.operators.items() if p.startswith("stages") if is_synapse(s)
+    }
     assert found == {int(bits)}
-    most = max(int(s.weight.int().abs().max()) for s in network.modules() if is_synapse(s))
+    most = max(int(s.weight.int().abs().max()) for s in network.operators.values() if is_synapse(s))
     assert 2 ** (int(bits) - 1) > most or bits == "4"  # the first layer has 8 bits
     assert most > 2 ** (int(bits) - 2)
 

@@ -567,7 +567,8 @@ def test_macs_of_products_are_listed_with_those_of_synapses():
     network = small_network((3, 4, 4))
     network.add("scores", Matmul(), "a", "b")
     network.add("out", Shortcut(torch.ones(1), max_input=36), "scores")
-    found = lbq.count_macs(read_out(network, "out"), network.example())
+    network = read_out(network, "out")
+    found = lbq.count_macs(network, network.example())
     assert found == {"a_synapse": T * 144, "b_synapse": T * 144, "scores": T * 3 * 4 * 4 * 4}
 
 

@@ -114,7 +114,7 @@ def test_calibration_corrects_every_synapse_that_reads_levels():
         to_fixed_point(lowered, bits=4, pixels=PIXELS, calibration=samples)
         for samples in (None, images)
     )
-    synapses = [path for path, node in plain.named_modules() if isinstance(node, Synapse)]
+    synapses = [path for path, node in plain.operators.items() if isinstance(node, Synapse)]
     synapses.remove("stem.1")
     assert len(synapses) == 21
     for path in synapses:

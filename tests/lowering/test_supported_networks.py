@@ -557,9 +557,10 @@ def levels_of(model, inputs):
         seen.append(level)
         paths.add(path)
 
+    if isinstance(model, lbq.LoweredNetwork):
+        return seen, paths, lbq.run_network(model, inputs, watch=watch)
     with torch.no_grad(), lbq.watch_levels(model, watch):
-        answer = model(inputs)
-    return seen, paths, answer
+        return seen, paths, model(inputs)
 
 
 def in_float64(build, shape):
