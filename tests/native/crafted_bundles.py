@@ -5,8 +5,7 @@
 
 Where ``mutate.py`` draws at random, this goes through every place: values of manifest and table,
 JSON as text, tensors, and what nodes read. Bundles that both accept are run by
-all implementations of lbq-run and by the dense backend, which must give the same integers. The one
-known disagreement: paths that torch's modules need ("forward") are refused by Python only.
+all implementations of lbq-run and by the dense backend, which must give the same integers.
 """
 
 import argparse

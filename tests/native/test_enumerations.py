@@ -9,7 +9,7 @@ import pytest
 from lbq.formats import RULES
 from lbq.formats.bundle.container import DTYPES
 from lbq.functional.surrogate import WindowShape
-from lbq.graph.operators import OPERATORS, IntegerNeuron, LevelNeuron, Readout
+from lbq.graph.operators import OPERATORS, IntegerNeuron, Readout, RealNeuron
 from lbq.graph.operators.level_neuron import RESETS
 from lbq.kernels.native_scan import DTYPES as SCAN_DTYPES
 from lbq.kernels.native_scan import RESET_MODES
@@ -97,7 +97,7 @@ def test_dtypes():
 
 def test_operators():
     kinds = [snake_case(name) for name in listed("LBQ_OPERATORS", "engine/network.h")]
-    integer = [kind.op for kind in OPERATORS if kind is not LevelNeuron]
+    integer = [kind.op for kind in OPERATORS if kind is not RealNeuron]
     assert sorted(kinds) == sorted(integer)
     assert IntegerNeuron.op in kinds
 
