@@ -25,22 +25,37 @@ struct NeuronSums {
   Floats scale{}, decay{}, amount{}, tail{};
 };
 
-// A neuron whose settings are locals, which no store to memory can change.
-template <bool kUniform, bool kWindows>
+// Whether no level is larger than 1, so that a reset for each event is one for each level.
+inline bool is_single(const lbq_neuron& n) {
+  if (!n.edges) return n.scan.max_level == 1;
+  float above = 0, below = 0;
+  for (int j = 0; j < n.num_above; ++j) above += n.jumps[j];
+  for (int j = 0; j < n.num_below; ++j) below += n.jumps[n.num_above + j];
+  return above <= 1 && below <= 1;
+}
+
+// A neuron whose settings are locals, which no store to memory can change. A basic one is not signed, and its reset is
+// before the decay and without gradient.
+template <bool kUniform, bool kWindows, bool kBasic>
 struct Neuron {
   const float* jumps;
   int num_above, num_all;
   float max_level, lo, hi, width;
   lbq_window window;
   lbq_reset_mode reset;
-  bool has_table, is_signed, after_decay, resets_with_gradient, has_tail, wants_thresholds, detach_carry;
+  bool has_table, has_signs, resets_late, passes_gradient, has_tail, wants_thresholds, detach_carry;
 
   explicit Neuron(const lbq_neuron& n)
       : jumps(n.jumps), num_above(n.num_above), num_all(n.num_above + n.num_below),
         max_level(static_cast<float>(n.scan.max_level)), lo(n.scan.lo), hi(n.scan.hi), width(n.width), window(n.window),
-        reset(n.scan.reset_mode), has_table(n.edges != nullptr), is_signed(n.is_signed), after_decay(n.after_decay),
-        resets_with_gradient(n.resets_with_gradient), has_tail(n.scan.tail != nullptr),
+        reset(n.scan.reset_mode == LBQ_RESET_EVENT && is_single(n) ? LBQ_RESET_LEVEL : n.scan.reset_mode),
+        has_table(n.edges != nullptr), has_signs(n.is_signed), resets_late(n.after_decay),
+        passes_gradient(n.resets_with_gradient), has_tail(n.scan.tail != nullptr),
         wants_thresholds(n.wants_thresholds), detach_carry(n.scan.detach_carry) {}
+
+  bool is_signed() const { return !kBasic && has_signs; }
+  bool after_decay() const { return !kBasic && resets_late; }
+  bool passes_with_reset() const { return !kBasic && passes_gradient; }
 
   // Where thresholds are compared: in steps for a uniform neuron.
   Floats position(Floats membrane, const Lanes& c) const { return kUniform ? membrane / c.scale : membrane; }
@@ -49,7 +64,7 @@ struct Neuron {
     Floats level{};
     if (kUniform && !has_table) {
       level = __builtin_convertvector(level_of(x, max_level), Floats);
-      return is_signed ? level - __builtin_convertvector(level_of(-x, max_level), Floats) : level;
+      return is_signed() ? level - __builtin_convertvector(level_of(-x, max_level), Floats) : level;
     }
     for (int j = 0; j < num_above; ++j) level += x >= c.edges[j] ? broadcast(jumps[j]) : Floats{};
     for (int j = num_above; j < num_all; ++j) level -= -x >= c.edges[j] ? broadcast(jumps[j]) : Floats{};
@@ -60,19 +75,19 @@ struct Neuron {
   Floats removed(Floats level) const {
     if (reset == LBQ_RESET_LEVEL) return level;
     if (reset != LBQ_RESET_EVENT) return Floats{};
-    return one_where(level > 0) - one_where(level < 0);
+    return is_signed() ? one_where(level > 0) - one_where(level < 0) : one_where(level > 0);
   }
   Floats carry(Floats membrane, Floats level, const Lanes& c) const {
-    if (after_decay || reset == LBQ_RESET_NONE) return membrane;
+    if (after_decay() || reset == LBQ_RESET_NONE) return membrane;
     if (reset == LBQ_RESET_ZERO) return membrane * one_where(level == 0);
     return membrane - round_product(c.amount * removed(level));
   }
   Floats membrane(Floats carry, Floats level_before, Floats current, const Lanes& c) const {
     const Floats membrane = round_product(c.decay * carry) + current;
-    return after_decay ? membrane - round_product(c.amount * removed(level_before)) : membrane;
+    return after_decay() ? membrane - round_product(c.amount * removed(level_before)) : membrane;
   }
   // Of the initial carry, for a reset after the decay.
-  Floats first_level(Floats carry, const Lanes& c) const { return after_decay ? level(position(carry, c), c) : Floats{}; }
+  Floats first_level(Floats carry, const Lanes& c) const { return after_decay() ? level(position(carry, c), c) : Floats{}; }
 
   // The slope of a soft spike at a distance from its threshold.
   Floats window_at(Floats u) const {
@@ -101,8 +116,8 @@ struct Neuron {
     const Floats x = position(membrane, c);
     Floats through = kUniform ? grad : grad * c.scale;  // dL/dB, in steps if uniform
     Floats by_reset{};
-    if (resets_with_gradient) {
-      by_reset = reset == LBQ_RESET_ZERO ? -state * membrane * (is_signed ? level : broadcast(1.0f)) : -pull * c.amount;
+    if (passes_with_reset()) {
+      by_reset = reset == LBQ_RESET_ZERO ? -state * membrane * (is_signed() ? level : broadcast(1.0f)) : -pull * c.amount;
       if (reset == LBQ_RESET_NONE) by_reset = Floats{};
       if (kUniform) by_reset = by_reset / c.scale;
       through += by_reset;
@@ -116,29 +131,36 @@ struct Neuron {
         if (wants_thresholds) threshold_sums[j] += is_above ? -through * part : through * part;
       }
     } else {
-      const Floats size = is_signed ? absolute(x) : x;
+      const Floats size = is_signed() ? absolute(x) : x;
       const Floats excess = size - min_of(max_of(size, broadcast(lo)), broadcast(hi));
       slope = one_where(excess == 0);
       if (has_tail) {
         const Floats fade = exp_of_minus(absolute(excess));
         const Floats bend = with_sign_of(1 - fade, excess);
         slope = excess == 0 ? slope : c.tail * fade;
-        const Floats signed_bend = !is_signed ? bend : x > 0 ? bend : x < 0 ? -bend : Floats{};
+        const Floats signed_bend = !is_signed() ? bend : x > 0 ? bend : x < 0 ? -bend : Floats{};
         sums.tail += through * (kUniform ? c.scale * signed_bend : signed_bend);
       }
-      if (is_signed && lo >= 0) slope = x == 0 ? Floats{} : slope;  // zero has no sign
+      if (is_signed() && lo >= 0) slope = x == 0 ? Floats{} : slope;  // zero has no sign
     }
     sums.scale += kUniform ? grad * (level - x * slope) : grad * level;
-    if (kUniform && resets_with_gradient) sums.scale -= by_reset * x * slope;
+    if (kUniform && passes_with_reset()) sums.scale -= by_reset * x * slope;
     sums.amount -= pull * removed(level);
     return through * slope + (reset == LBQ_RESET_ZERO ? state * one_where(level == 0) : state);
   }
 };
 
-// `scratch` holds three vectors per timestep.
+// The sizes of a scan as locals, as the settings of a neuron.
+struct Sizes {
+  int64_t timesteps, size, current_stride;
+
+  explicit Sizes(const lbq_scan& scan)
+      : timesteps(scan.timesteps), size(scan.size), current_stride(scan.current_stride) {}
+};
+
 template <class Value, class Neuron, class C>
-inline void neuron_forward_lanes(const lbq_scan& scan, const lbq_forward_buffers& f, const Neuron& neuron, const C columns,
-                                 const Lanes& c) {
+inline void neuron_forward_lanes(const Sizes scan, const lbq_forward_buffers& f, const Neuron neuron, const C columns,
+                                 const Lanes c) {
   const int64_t i = columns.first;
   const Value* currents = static_cast<const Value*>(f.currents) + i;
   Value* bursts = static_cast<Value*>(f.bursts) + i;
@@ -156,9 +178,10 @@ inline void neuron_forward_lanes(const lbq_scan& scan, const lbq_forward_buffers
   columns.write(f.last_carry + i, carry);
 }
 
+// `scratch` holds three vectors per timestep.
 template <class Value, class Neuron, class C>
-inline void neuron_backward_lanes(const lbq_scan& scan, const lbq_backward_buffers& g, const Neuron& neuron,
-                                  const C columns, const Lanes& c, Floats* scratch, NeuronSums& all_sums,
+inline void neuron_backward_lanes(const Sizes scan, const lbq_backward_buffers& g, const Neuron neuron,
+                                  const C columns, const Lanes c, Floats* scratch, NeuronSums& all_sums,
                                   Floats* threshold_sums) {
   const int64_t i = columns.first, last = scan.timesteps - 1;
   Floats *membranes = scratch, *carries = membranes + scan.timesteps, *levels = carries + scan.timesteps;
@@ -176,16 +199,16 @@ inline void neuron_backward_lanes(const lbq_scan& scan, const lbq_backward_buffe
   }
   NeuronSums sums;
   Floats state = g.grad_last_carry && !neuron.detach_carry ? columns.read(g.grad_last_carry + i) : Floats{};
-  Floats pull = neuron.after_decay ? Floats{} : state;
+  Floats pull = neuron.after_decay() ? Floats{} : state;
   for (int64_t t = last; t >= 0; --t) {
     const Floats grad = columns.read(grads + t * scan.size);
     const Floats grad_membrane = neuron.back(membranes[t], levels[t], grad, state, pull, c, sums, threshold_sums);
     columns.write(grad_currents + t * scan.size, grad_membrane);
     sums.decay += grad_membrane * carries[t];
     state = neuron.detach_carry && t > 0 ? Floats{} : c.decay * grad_membrane;
-    pull = neuron.after_decay ? grad_membrane : state;
+    pull = neuron.after_decay() ? grad_membrane : state;
   }
-  if (neuron.after_decay) sums.amount -= pull * neuron.removed(first_level);
+  if (neuron.after_decay()) sums.amount -= pull * neuron.removed(first_level);
   if (g.grad_carry) columns.write(g.grad_carry + i, state);
   all_sums.scale += sums.scale;
   all_sums.decay += sums.decay;
@@ -223,9 +246,9 @@ inline void each_vector(const lbq_neuron& n, const Block& block, Visit visit, Fi
 
 template <class Value, class Neuron>
 void neuron_forward_block(const lbq_neuron& n, const lbq_forward_buffers& buffers, const Neuron neuron, int64_t index) {
-  const lbq_scan scan = n.scan;
+  const Sizes scan(n.scan);
   each_vector(
-      n, block_at(scan, index),
+      n, block_at(n.scan, index),
       [&](const auto& columns, const Lanes& lanes) {
         neuron_forward_lanes<Value>(scan, buffers, neuron, columns, lanes);
       },
@@ -234,9 +257,9 @@ void neuron_forward_block(const lbq_neuron& n, const lbq_forward_buffers& buffer
 
 template <class Value, class Neuron>
 void neuron_backward_block(const lbq_neuron& n, const lbq_backward_buffers& buffers, const Neuron neuron, int64_t index) {
-  const lbq_scan scan = n.scan;
-  const Block block = block_at(scan, index);
-  const int64_t steps = lbq_block_steps(&scan);
+  const Sizes scan(n.scan);
+  const Block block = block_at(n.scan, index);
+  const int64_t steps = lbq_block_steps(&n.scan);
   const int num_thresholds = neuron.wants_thresholds ? neuron.num_all : 0;
   double* out = buffers.step_sums + index * steps * (LBQ_NEURON_ROWS + num_thresholds);
   std::vector<Floats> memory(3 * scan.timesteps + num_thresholds);
@@ -266,11 +289,11 @@ void neuron_backward_block(const lbq_neuron& n, const lbq_backward_buffers& buff
       finish);
 }
 
-// Call visit(a neuron) for the kind of neuron.
-template <class Visit>
+// Call visit(a neuron) for the kind of neuron; `kWindows` where its surrogate matters.
+template <bool kUniform, bool kWindows, class Visit>
 inline void with_neuron(const lbq_neuron& n, Visit visit) {
-  if (n.is_uniform) return n.has_windows ? visit(Neuron<true, true>(n)) : visit(Neuron<true, false>(n));
-  n.has_windows ? visit(Neuron<false, true>(n)) : visit(Neuron<false, false>(n));
+  const bool is_basic = !n.is_signed && !n.after_decay && !n.resets_with_gradient;
+  is_basic ? visit(Neuron<kUniform, kWindows, true>(n)) : visit(Neuron<kUniform, kWindows, false>(n));
 }
 
 void forward(const lbq_neuron& n, const lbq_forward_buffers& buffers, int64_t index) {
@@ -278,14 +301,18 @@ void forward(const lbq_neuron& n, const lbq_forward_buffers& buffers, int64_t in
     n.scan.dtype == LBQ_F32 ? neuron_forward_block<float>(n, buffers, neuron, index)
                             : neuron_forward_block<uint16_t>(n, buffers, neuron, index);
   };
-  n.is_uniform ? run(Neuron<true, false>(n)) : run(Neuron<false, false>(n));
+  n.is_uniform ? with_neuron<true, false>(n, run) : with_neuron<false, false>(n, run);
 }
 
 void backward(const lbq_neuron& n, const lbq_backward_buffers& buffers, int64_t index) {
-  with_neuron(n, [&](auto neuron) {
+  const auto run = [&](auto neuron) {
     n.scan.dtype == LBQ_F32 ? neuron_backward_block<float>(n, buffers, neuron, index)
                             : neuron_backward_block<uint16_t>(n, buffers, neuron, index);
-  });
+  };
+  if (n.has_windows)
+    n.is_uniform ? with_neuron<true, true>(n, run) : with_neuron<false, true>(n, run);
+  else
+    n.is_uniform ? with_neuron<true, false>(n, run) : with_neuron<false, false>(n, run);
 }
 
 }  // namespace
