@@ -212,10 +212,10 @@ def test_sums_of_sums_are_added_in_their_order(tmp_path):
 
 
 def test_other_files_and_other_graphs_are_refused(tmp_path):
-    with pytest.raises(FormatError, match="no NIR graph"):
+    with pytest.raises(FormatError, match="not a readable NIR graph"):
         import_nir(tmp_path / "nothing.nir")
     (tmp_path / "text.nir").write_text("hello")
-    with pytest.raises(FormatError, match="no NIR graph"):
+    with pytest.raises(FormatError, match="not a readable NIR graph"):
         import_nir(tmp_path / "text.nir")
     ones = np.ones(3)
     nir.write(tmp_path / "other.nir", nir.NIRGraph.from_list(nir.LIF(ones, ones, ones, ones)))

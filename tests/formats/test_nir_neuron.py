@@ -48,7 +48,7 @@ def test_an_integrator_without_leak_has_its_own_node():
     ("changes", "why"),
     [
         ({"is_signed": True}, "negative levels"),
-        ({"per_threshold_state": True}, "membrane of its own"),
+        ({"per_threshold_state": True}, "its own membrane"),
         ({"mixture": torch.eye(4).double()}, "mixes timesteps"),
         ({"reset": "zero"}, "forgets"),
         ({"decay": torch.tensor([1.25]).double()}, "not in 0..1"),

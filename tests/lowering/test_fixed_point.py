@@ -232,10 +232,10 @@ def test_the_agreement_is_counted_on_the_calibration_images(images):
 
 def test_a_normalisation_that_makes_no_bytes_of_the_images_warns(images):
     net, shown, _ = images
-    with pytest.warns(UserWarning, match="are no bytes") as caught:
+    with pytest.warns(UserWarning, match="are not bytes") as caught:
         to_fixed_point(net, pixels=None, calibration=shown)
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match="are no bytes"):
+    with pytest.warns(UserWarning, match="are not bytes"):
         to_fixed_point(net, pixels=Pixels(mean=(0.9,) * 3, std=(0.9,) * 3), calibration=shown)
 
 

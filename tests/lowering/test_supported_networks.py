@@ -397,7 +397,7 @@ MOVED = {
 
 REAL = {
     "ternary": (lambda: chain(over(conv(4, 4)), neurons.TernaryLIF(step=0.3)), "2.*negative"),
-    "MLF": (lambda: chain(over(conv(4, 4)), neurons.MultiLevelLIF()), "2.*membrane of its own"),
+    "MLF": (lambda: chain(over(conv(4, 4)), neurons.MultiLevelLIF()), "2.*its own membrane"),
     "LM-HT": (lambda: chain(over(conv(4, 4)), neurons.LMHT(2)), "2.*mixes timesteps"),
     "MS residual": (
         lambda: net(

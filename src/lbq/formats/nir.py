@@ -56,7 +56,7 @@ def import_nir(path: Path) -> LoweredNetwork:
     except LBQError:
         raise
     except Exception as error:  # h5py and nir raise many types
-        raise FormatError(f"{path} is no NIR graph that can be read: {error}") from error
+        raise FormatError(f"{path} is not a readable NIR graph: {error}") from error
 
 
 def _library() -> ModuleType:

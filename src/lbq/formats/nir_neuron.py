@@ -111,7 +111,7 @@ def _check(node: RealNeuron, path: str) -> None:
     if node.is_signed:
         why = "it emits negative levels"
     elif node.per_threshold_state:
-        why = "every level has a membrane of its own"
+        why = "every level has its own membrane"
     elif node.mixture is not None:
         why = "it mixes timesteps"
     elif node.reset == "zero":

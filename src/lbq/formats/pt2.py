@@ -123,7 +123,7 @@ def _check_archive(path: Path) -> io.BytesIO:
     except FormatError as error:
         raise FormatError(f"{error}; it was not written by lbq and is not loaded") from None
     except Exception as error:  # zipfile and torch raise many types for damaged files
-        raise FormatError(f"{path} is no whole .pt2 program: {error}") from error
+        raise FormatError(f"{path} is not a complete .pt2 program: {error}") from error
     if damaged is not None:
         raise FormatError(f"{path} is damaged: the checksum of {damaged} is another one")
     checked.seek(0)

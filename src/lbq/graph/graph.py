@@ -148,7 +148,7 @@ class LoweredNetwork:
         found: dict[str, tuple[Bound | None, Interval]] = {INPUT: (None, Interval.of(0, PIXEL_MAX))}
         for path, operator, names in self.nodes:
             if True not in operator.networks:
-                raise BoundError(f"{path} ({type(operator).__name__}) is no integer operator")
+                raise BoundError(f"{path} ({type(operator).__name__}) is not an integer operator")
             entering = [found[name][1] for name in names]
             inputs = [self._values[name] for name in names]
             try:

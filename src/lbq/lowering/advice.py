@@ -1,4 +1,4 @@
-"""What to use instead of operators that have no exact integer form."""
+"""Replacements for operators that have no exact integer form."""
 
 
 def _advice(text: str, *names: str) -> dict[str, str]:
@@ -38,7 +38,7 @@ ADVICE: dict[str, str] = {
         *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
     ),
     **_advice(
-        "time is no axis of a convolution; apply a Conv2d at every timestep with lbq.OverTime",
+        "a convolution cannot run over time; apply a Conv2d at every timestep with lbq.OverTime",
         *("conv3d", "conv_transpose3d"),
     ),
     **_advice("write it with @, permute and reshape", "einsum", "tensordot", "bilinear"),

@@ -46,7 +46,7 @@ _LEAST_AGREEMENT, _LEAST_SAMPLES = 0.5, 16
 
 A trained network keeps 9 of 10 outputs at 4 bits, a barely trained one 6 of 10."""
 _MAX_SHARE_NOT_BYTES = 0.05
-"""Warn if a larger share of the calibration values are no bytes."""
+"""Warn if a larger share of the calibration values are not whole bytes."""
 _BATCH = 64
 """Samples that are compared at once."""
 _SHIFTS = range(8, 17)
@@ -81,7 +81,7 @@ def to_fixed_point(
         calibration: some inputs of the lowered network. The mean rounding error of each channel is
             then subtracted from its bias, and ``agreement`` of the result compares both networks.
             Warns if fewer than half of the outputs (of 16 or more) are equal, or if the inputs are
-            no bytes under ``pixels``.
+            not bytes under ``pixels``.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -189,7 +189,7 @@ def _explicit(pixels: Pixels | EllipsisType | None, network: LoweredNetwork) -> 
 
 
 def _check_calibration(network: LoweredNetwork, inputs: Tensor, pixels: Pixels | None) -> None:
-    """Raise for what is no input of the lowered network; warn for values that are no bytes."""
+    """Raise if the lowered network cannot take the inputs; warn if they are not bytes."""
     if pixels is not None and not inputs.is_floating_point():
         raise ParameterError(
             f"calibration takes inputs of the lowered network, normalised floats; got "
@@ -205,9 +205,9 @@ def _check_calibration(network: LoweredNetwork, inputs: Tensor, pixels: Pixels |
     share = float(is_no_byte.double().mean())
     if share > _MAX_SHARE_NOT_BYTES:
         warnings.warn(
-            f"{share:.0%} of the calibration values are no bytes 0..255 with pixels={pixels}, "
+            f"{share:.0%} of the calibration values are not bytes 0..255 with pixels={pixels}, "
             f"but {exact.min():.4g}..{exact.max():.4g}; the integer network takes bytes: pass the "
-            f"mean and std that the inputs were normalised with in training",
+            f"mean and std that normalised the inputs in training",
             stacklevel=4,
         )
 
@@ -478,7 +478,7 @@ def _check(network: LoweredNetwork) -> None:
         if isinstance(operator, Readout) and path not in network.outputs:
             raise LoweringError(
                 f"{path} averages {names[0]} over time before the end of the network, "
-                f"and the mean is no integer; average last"
+                f"and the mean is not an integer; average last"
             )
     ends = {path: _readout(network, path).over_time for path in network.outputs}
     if len(set(ends.values())) != 1:
@@ -500,7 +500,7 @@ def _why_not(node: Node, inputs: set[str]) -> str | None:
         if operator.is_signed:
             return "it emits negative levels"
         if operator.per_threshold_state:
-            return "every level has a membrane of its own"
+            return "every level has its own membrane"
         return None if operator.mixture is None else "it mixes timesteps"
     if isinstance(operator, Shortcut) and operator.max_input is None and operator.bias is None:
         return (

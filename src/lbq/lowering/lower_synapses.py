@@ -94,7 +94,7 @@ def multiply_matrix(context: Context, call: Call) -> PendingSynapse:
     """A linear layer as torch.addmm, ``bias + x @ matrix``."""
     given = call.arguments
     if not isinstance(given["mat2"], Constant) or (given["beta"], given["alpha"]) != (1, 1):
-        context.refuse(call, "it is no product of a signal with a constant matrix")
+        context.refuse(call, "it is not a product of a signal with a constant matrix")
     matrix, bias = context.constant(call, "mat2"), context.constant(call, "self")
     return linear(context, call, context.source(call, "mat1"), matrix.t(), bias)
 

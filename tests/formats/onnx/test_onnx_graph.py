@@ -77,7 +77,7 @@ def test_a_graph_that_is_wrong_is_not_written(tmp_path):
 def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "net.onnx"
     path.write_text("not an ONNX file")
-    with pytest.raises(FormatError, match=r"net\.onnx is no ONNX file"):
+    with pytest.raises(FormatError, match=r"net\.onnx is not an ONNX file"):
         read_onnx_metadata(path)
     path.write_bytes(b"")
     with pytest.raises(FormatError, match="not written by"):

@@ -155,7 +155,7 @@ def read_onnx_metadata(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:
-        raise FormatError(f"{path} is no ONNX file: {error}") from error
+        raise FormatError(f"{path} is not an ONNX file: {error}") from error
     for fact in model.metadata_props:
         if fact.key == METADATA_KEY:
             return read_metadata(fact.value, source=str(path), more=_ONNX_METADATA)
