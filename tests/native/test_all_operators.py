@@ -9,7 +9,7 @@ from integer_networks import integer_network, random_bytes
 from native.test_lbq_run import from_csv, samples_first, with_classes
 
 import lbq
-from lbq.graph.operators import OPERATORS, Concat, LevelNeuron, Readout, Slice
+from lbq.graph.operators import OPERATORS, Concat, Readout, RealNeuron, Slice
 from lbq.kernels import native_scan as kernels
 from lbq.runtime.native_engine import CHOICES, NativeEngine
 
@@ -35,7 +35,7 @@ def sums_over_time(network):
 def test_the_networks_hold_every_operator_and_several_outputs():
     networks = [integer_network(seed) for seed in SEEDS]
     found = {type(node) for network in networks for node in network.operators.values()}
-    assert found == set(OPERATORS) - {LevelNeuron}
+    assert found == set(OPERATORS) - {RealNeuron}
     assert max(len(network.outputs) for network in networks) > 3
 
 
