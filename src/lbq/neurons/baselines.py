@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from lbq.errors import TimeError
+from lbq.functional.membrane import mix_timesteps
 from lbq.kernels.neuron_spec import NeuronSpec, Plateau, Window
 from lbq.kernels.scan import check_carry, neuron_scan
 from lbq.kernels.scan_interface import ScanOptions
-from lbq.kernels.time_mixture import TimeMixture
 from lbq.neurons.neuron import Decay, Neuron, at_least_float32, check_reset, scalar
 from lbq.neurons.step import FixedStep, NeuronStep, as_step, check_step_value
 from lbq.neurons.surrogates import BoxET, Surrogate
@@ -278,10 +278,12 @@ class MultiLevelLIF(Neuron):
         check_carry(carry, (self.max_level, *currents.shape[1:]))
         carries = [None] * self.max_level if carry is None else carry.unbind(0)
         found = [neuron_scan(currents, *each) for each in zip(self.specs(), carries, strict=True)]
-        bursts, levels, _ = found[0]
-        for other in found[1:]:
-            bursts, levels = bursts + other.bursts, levels + other.levels
-        return bursts, levels, torch.stack([each.carry for each in found])
+        bursts, levels, carries = zip(*found, strict=True)
+        return (
+            torch.stack(bursts).sum(0),
+            torch.stack(levels).sum(0, dtype=torch.uint8),
+            torch.stack(carries),
+        )
 
 
 class LMHT(Neuron):
@@ -331,6 +333,6 @@ class LMHT(Neuron):
                 f"that length, got {len(currents)}{' and a carry' if carry is not None else ''}; "
                 f"build it with timesteps={len(currents)}, or stream with BurstLIF"
             )
-        mixed = TimeMixture.apply(at_least_float32(currents), self.mixture())
+        mixed = mix_timesteps(at_least_float32(currents), self.mixture())
         bursts, levels, carry = neuron_scan(mixed, self.spec())
         return bursts.to(currents.dtype), levels, carry
