@@ -20,8 +20,8 @@ typedef enum {
 
 typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
 
-/* What a neuron loses when it emits: one step, one per level, nothing, or all of its membrane; burst neurons have no
- * zero. */
+/* What a neuron loses when it emits: one step, one per level, nothing, or all of its membrane. Scans have no zero, which
+ * is a neuron of integer networks. */
 typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2, LBQ_RESET_ZERO = 3 } lbq_reset_mode;
 
 /* What is saved for the backward pass: float32 membranes, or the currents themselves. From currents the
@@ -89,48 +89,36 @@ lbq_status lbq_burst_backward(const lbq_scan* scan, const lbq_backward_buffers* 
 void lbq_sum_blocks(const lbq_scan* scan, const lbq_backward_buffers* buffers, double* step,
                     double* other);
 
-/* The slope of a soft level around each threshold. */
+/* Neurons of other papers. The backward pass recomputes the membranes from the currents, so nothing else is saved. U is
+ * the membrane, V the carry; U = decay V + current unless noted. */
 typedef enum {
-  LBQ_WINDOW_BOX = 0,
-  LBQ_WINDOW_TRIANGLE = 1,
-  LBQ_WINDOW_ARCTANGENT = 2,
-  LBQ_WINDOW_SIGMOID = 3,
-  LBQ_WINDOW_GAUSSIAN = 4,
-} lbq_window;
+  LBQ_BINARY = 0,           /* U > threshold; V = U, reset * threshold is subtracted after the decay; arctangent */
+  LBQ_HARD_RESET = 1,       /* U >= threshold; V = 0 after a spike; arctangent */
+  LBQ_TERNARY = 2,          /* the sign of U where |U| >= step; soft reset of |U|; plateau and tail */
+  LBQ_ORIGINAL_TERNARY = 3, /* the sign of U where |U| >= threshold; V = 0, with gradient; box of |U| <= 1 */
+  LBQ_INTEGER = 4,          /* U rounded half to even, in 0..max_level; V = U - level; box over 0..max_level */
+  LBQ_MULTI_LEVEL = 5,      /* max_level membranes, each U > its threshold; V = 0; box within 0.5 of the threshold */
+  LBQ_MIXED = 6,            /* a mixture of all timesteps' currents; the burst neuron's level; V = U - step * level,
+                               without gradient; box over lo..hi */
+} lbq_baseline;
 
-/* Rows of coefficients before the thresholds: scale (the step of a uniform neuron), decay, amount, tail. */
-enum { LBQ_NEURON_ROWS = 4 };
-
-/* A neuron as lbq.NeuronSpec declares it (src/lbq/kernels/neuron_spec.py). Every coefficient is one number or one per
- * channel; `scan.num_steps` is the number of channels, `scan.step` the first row of `coefficients`.
- *
- * `scan.lo`, `scan.hi` and whether `scan.tail` is NULL are those of a plateau; `scan.decay`, `scan.reset`, `scan.saved`
- * and `scan.detach_reset` are ignored. A uniform neuron whose levels are 0..max_level, with a plateau, needs no edges. */
+/* `scan.step` scales the levels, `scan.tail` and `scan.reset_mode` are the ternary neuron's, `scan.lo` and `scan.hi` its
+ * and the mixed neuron's; `scan.saved` and `scan.detach_*` are ignored. */
 typedef struct {
   lbq_scan scan;
-  const float* coefficients; /* [LBQ_NEURON_ROWS + thresholds, channels]; without thresholds if uniform */
-  const float* edges;        /* [num_above + num_below, channels]: from where on each threshold is reached; in steps if
-                                uniform; or NULL */
-  const float* jumps;        /* [num_above + num_below]: how much the level grows at each; NULL without edges */
-  int32_t num_above, num_below;
-  lbq_window window; /* with has_windows */
-  float width;
-  int32_t is_uniform, is_signed, has_windows;
-  int32_t after_decay, resets_with_gradient;
-  int32_t wants_thresholds; /* sums for the gradients of thresholds follow the others */
-} lbq_neuron;
+  lbq_baseline neuron;
+  const float* thresholds; /* max_level of them, rising; NULL for the ternary, the integer and the mixed neuron */
+  const float* mixture;    /* [T, T], current[t] = sum of mixture[t][j] * currents[j]; NULL for the others */
+  float sharpness;         /* of the arctangent */
+} lbq_baseline_scan;
 
-/* The rows of sums: LBQ_NEURON_ROWS and, if they are wanted, the thresholds. */
-int64_t lbq_neuron_rows(const lbq_neuron* neuron);
-/* Buffers as for lbq_burst_forward with `saved` ignored, and as for lbq_burst_backward with the currents as `saved`,
- * from which membranes are recomputed. Levels of a signed neuron are int8. `step_sums` is [blocks, rows,
- * lbq_block_steps], `other_sums` is ignored. */
-lbq_status lbq_neuron_forward(const lbq_neuron* neuron, const lbq_forward_buffers* buffers, int64_t first_block,
-                              int64_t last_block);
-lbq_status lbq_neuron_backward(const lbq_neuron* neuron, const lbq_backward_buffers* buffers, int64_t first_block,
-                               int64_t last_block);
-/* Add up the blocks' sums, in block order: total [rows, channels]. */
-void lbq_sum_neuron_blocks(const lbq_neuron* neuron, const double* sums, double* total);
+/* Buffers as for lbq_burst_forward with `saved` ignored, and as for lbq_burst_backward with the currents as `saved`.
+ * Levels of ternary neurons are int8. Carries of the multi-level neuron and their gradients are [max_level, size]. The
+ * blocks and their sums are those of `scan`; mixture_sums is [blocks, T, T], NULL without a mixture. */
+lbq_status lbq_baseline_forward(const lbq_baseline_scan* baseline, const lbq_forward_buffers* buffers,
+                                int64_t first_block, int64_t last_block);
+lbq_status lbq_baseline_backward(const lbq_baseline_scan* baseline, const lbq_backward_buffers* buffers,
+                                 double* mixture_sums, int64_t first_block, int64_t last_block);
 
 /* Batch norm, an added shortcut and a burst neuron in one, channels last, from zero. Only the currents before the norm
  * are saved for the backward pass, which recomputes the membranes.

@@ -6,7 +6,7 @@ namespace lbq {
 namespace {
 
 #define LBQ_SCAN_KERNELS(isa) \
-  const ScanKernels k_##isa = {#isa, isa::kBurst, isa::kNeuron, isa::kNormed, isa::kCost, isa::kPacking};
+  const ScanKernels k_##isa = {#isa, isa::kBurst, isa::kBaseline, isa::kNormed, isa::kCost, isa::kPacking};
 LBQ_SCAN_KERNELS(scalar)
 #if defined(__x86_64__)
 LBQ_SCAN_KERNELS(avx2)

@@ -10,10 +10,9 @@ struct BurstKernels {
   void (*backward)(const lbq_scan&, const lbq_backward_buffers&, int64_t block);
 };
 
-// Declared neurons.
-struct NeuronKernels {
-  void (*forward)(const lbq_neuron&, const lbq_forward_buffers&, int64_t block);
-  void (*backward)(const lbq_neuron&, const lbq_backward_buffers&, int64_t block);
+struct BaselineKernels {
+  void (*forward)(const lbq_baseline_scan&, const lbq_forward_buffers&, int64_t block);
+  void (*backward)(const lbq_baseline_scan&, const lbq_backward_buffers&, double* mixture_sums, int64_t block);
 };
 
 // Batch norm, shortcut and neuron in one.
@@ -41,7 +40,7 @@ struct PackingKernels {
 #define LBQ_SCAN_KERNELS(isa)             \
   namespace isa {                         \
   extern const BurstKernels kBurst;       \
-  extern const NeuronKernels kNeuron;     \
+  extern const BaselineKernels kBaseline; \
   extern const NormedKernels kNormed;     \
   extern const CostKernels kCost;         \
   extern const PackingKernels kPacking;   \
@@ -56,7 +55,7 @@ LBQ_SCAN_KERNELS(neon)
 struct ScanKernels {
   const char* isa;
   const BurstKernels& burst;
-  const NeuronKernels& neuron;
+  const BaselineKernels& baseline;
   const NormedKernels& normed;
   const CostKernels& cost;
   const PackingKernels& packing;

@@ -1,5 +1,5 @@
 // Every instruction set of this build against the scalar reference. Prints "N passed, M failed".
-//   lbq_test [cases] [burst_scan | neuron_scan | normed_scan | level_cost | burst_packing | engine]
+//   lbq_test [cases] [burst_scan | baseline_scan | normed_scan | level_cost | burst_packing | engine]
 #include <cstdlib>
 #include <string>
 
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   Report report;
   test_dispatch(report);
   if (only.empty() || only == "burst_scan") test_burst_scan(cases, report);
-  if (only.empty() || only == "neuron_scan") test_neuron_scan(cases, report);
+  if (only.empty() || only == "baseline_scan") test_baseline_scan(cases, report);
   if (only.empty() || only == "normed_scan") test_normed_scan(cases, report);
   if (only.empty() || only == "level_cost") test_level_cost(cases, report);
   if (only.empty() || only == "burst_packing") test_burst_packing(cases, report);

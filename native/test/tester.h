@@ -22,7 +22,7 @@ struct Report {
 };
 
 void test_burst_scan(int cases, Report& report);
-void test_neuron_scan(int cases, Report& report);
+void test_baseline_scan(int cases, Report& report);
 void test_normed_scan(int cases, Report& report);
 void test_level_cost(int cases, Report& report);
 void test_burst_packing(int cases, Report& report);

@@ -120,78 +120,61 @@ void burst_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_l
   sums.put(scan, buffers, grad_step, grad_other);
 }
 
-// A declared neuron. `sequence` is dense; the currents may repeat one timestep.
-lbq_neuron describe_neuron(const Tensor& sequence, const Tensor& currents, const Tensor& coefficients,
-                           const std::optional<Tensor>& edges, const std::optional<Tensor>& jumps, int64_t run,
-                           int64_t num_above, int64_t max_level, bool is_uniform, bool is_signed, int64_t reset,
-                           bool after_decay) {
-  lbq_neuron n{};
-  n.scan.timesteps = sequence.size(0);
-  n.scan.size = sequence.numel() / n.scan.timesteps;
-  n.scan.current_stride = n.scan.timesteps > 1 ? currents.stride(0) : n.scan.size;
-  n.scan.run = run > 0 ? run : (n.scan.size > 0 ? n.scan.size : 1);  // 0: one channel
-  n.scan.num_steps = coefficients.size(1);
-  n.scan.step = n.coefficients = static_cast<const float*>(coefficients.const_data_ptr());
-  n.scan.max_level = static_cast<int32_t>(max_level);
-  n.scan.dtype = sequence.scalar_type() == Scalar::Float ? LBQ_F32 : LBQ_BF16;
-  n.scan.reset_mode = static_cast<lbq_reset_mode>(reset);
-  n.edges = read<float>(edges);
-  n.jumps = read<float>(jumps);
-  n.num_above = edges ? static_cast<int32_t>(num_above) : 0;
-  n.num_below = edges ? static_cast<int32_t>(edges->size(0) - num_above) : 0;
-  n.width = 1;
-  n.is_uniform = is_uniform;
-  n.is_signed = is_signed;
-  n.after_decay = after_decay;
-  return n;
+// The neurons of other papers. `sequence` is dense; the currents may repeat one timestep.
+lbq_baseline_scan describe_baseline(const Tensor& sequence, const Tensor& currents, const Tensor& step,
+                                    const std::optional<Tensor>& tail, const Tensor& decay,
+                                    const std::optional<Tensor>& reset, const std::optional<Tensor>& thresholds,
+                                    const std::optional<Tensor>& mixture, int64_t run, int64_t neuron,
+                                    int64_t max_level, int64_t reset_mode, double lo, double hi, double sharpness) {
+  lbq_scan scan = describe(sequence, step, tail, decay, decay, run, max_level, reset_mode, lo, hi);
+  scan.reset = reset ? value_of(*reset) : 0;
+  if (scan.timesteps > 1) scan.current_stride = currents.stride(0);
+  return {scan, static_cast<lbq_baseline>(neuron), read<float>(thresholds), read<float>(mixture),
+          static_cast<float>(sharpness)};
 }
 
-void neuron_forward(const Tensor currents, const Tensor coefficients, const std::optional<Tensor> edges,
-                    const std::optional<Tensor> jumps, const std::optional<Tensor> carry, int64_t run,
-                    int64_t num_above, int64_t max_level, bool is_uniform, bool is_signed, int64_t reset,
-                    bool after_decay, const Tensor bursts, const Tensor levels, const Tensor last_carry) {
-  const lbq_neuron neuron = describe_neuron(bursts, currents, coefficients, edges, jumps, run, num_above, max_level,
-                                            is_uniform, is_signed, reset, after_decay);
+void baseline_forward(const Tensor currents, const Tensor step, const Tensor decay, const std::optional<Tensor> reset,
+                      const std::optional<Tensor> thresholds, const std::optional<Tensor> mixture,
+                      const std::optional<Tensor> carry, int64_t run, int64_t neuron, int64_t max_level,
+                      int64_t reset_mode, const Tensor bursts, const Tensor levels, const Tensor last_carry) {
+  const lbq_baseline_scan baseline = describe_baseline(bursts, currents, step, std::nullopt, decay, reset, thresholds,
+                                                       mixture, run, neuron, max_level, reset_mode, 0, 0, 0);
   const lbq_forward_buffers buffers{currents.const_data_ptr(), read<float>(carry), bursts.mutable_data_ptr(),
                                     write<uint8_t>(levels),    nullptr,            write<float>(last_carry)};
-  for_blocks(lbq_num_blocks(&neuron.scan), [&](int64_t first, int64_t last) {
-    return lbq_neuron_forward(&neuron, &buffers, first, last);
+  for_blocks(lbq_num_blocks(&baseline.scan), [&](int64_t first, int64_t last) {
+    return lbq_baseline_forward(&baseline, &buffers, first, last);
   });
 }
 
-void neuron_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_last_carry, const Tensor currents,
-                     const Tensor coefficients, const std::optional<Tensor> edges, const std::optional<Tensor> jumps,
-                     const std::optional<Tensor> carry, int64_t run, int64_t num_above, int64_t max_level,
-                     bool is_uniform, bool is_signed, int64_t reset, bool after_decay, bool resets_with_gradient,
-                     bool detach_carry, int64_t window, double lo, double hi, double width, bool has_tail,
-                     bool wants_thresholds, const Tensor grad_currents, const std::optional<Tensor> grad_carry,
-                     const Tensor grad_coefficients) {
-  lbq_neuron neuron = describe_neuron(grad_bursts, currents, coefficients, edges, jumps, run, num_above, max_level,
-                                      is_uniform, is_signed, reset, after_decay);
-  neuron.scan.lo = static_cast<float>(lo);
-  neuron.scan.hi = static_cast<float>(hi);
-  neuron.scan.tail = has_tail ? neuron.coefficients + 3 * neuron.scan.num_steps : nullptr;
-  neuron.scan.detach_carry = detach_carry;
-  neuron.resets_with_gradient = resets_with_gradient;
-  neuron.has_windows = window >= 0;
-  neuron.window = window >= 0 ? static_cast<lbq_window>(window) : LBQ_WINDOW_BOX;
-  neuron.width = static_cast<float>(width);
-  neuron.wants_thresholds = wants_thresholds;
-  const int64_t blocks = lbq_num_blocks(&neuron.scan), rows = lbq_neuron_rows(&neuron);
-  std::vector<double> sums(blocks * rows * lbq_block_steps(&neuron.scan)), total(rows * neuron.scan.num_steps);
+void baseline_backward(const Tensor grad_bursts, const std::optional<Tensor> grad_last_carry, const Tensor currents,
+                       const Tensor step, const std::optional<Tensor> tail, const Tensor decay,
+                       const std::optional<Tensor> reset, const std::optional<Tensor> thresholds,
+                       const std::optional<Tensor> mixture, const std::optional<Tensor> carry, int64_t run,
+                       int64_t neuron, int64_t max_level, int64_t reset_mode, double lo, double hi, double sharpness,
+                       const Tensor grad_currents, const std::optional<Tensor> grad_carry, const Tensor grad_step,
+                       const Tensor grad_other, const std::optional<Tensor> grad_mixture) {
+  const lbq_baseline_scan baseline =
+      describe_baseline(grad_bursts, currents, step, tail, decay, reset, thresholds, mixture, run, neuron, max_level,
+                        reset_mode, lo, hi, sharpness);
+  const int64_t blocks = lbq_num_blocks(&baseline.scan);
+  BlockSums sums(baseline.scan, blocks);
+  std::vector<double> mixture_sums(mixture ? blocks * mixture->numel() : 0);
   const lbq_backward_buffers buffers{grad_bursts.const_data_ptr(),
                                      read<float>(grad_last_carry),
                                      currents.const_data_ptr(),
                                      read<float>(carry),
                                      grad_currents.mutable_data_ptr(),
                                      grad_carry ? write<float>(*grad_carry) : nullptr,
-                                     sums.data(),
-                                     nullptr};
+                                     sums.step.data(),
+                                     sums.other.data()};
   for_blocks(blocks, [&](int64_t first, int64_t last) {
-    return lbq_neuron_backward(&neuron, &buffers, first, last);
+    return lbq_baseline_backward(&baseline, &buffers, mixture ? mixture_sums.data() : nullptr, first, last);
   });
-  lbq_sum_neuron_blocks(&neuron, sums.data(), total.data());
-  put(total, grad_coefficients);
+  sums.put(baseline.scan, buffers, grad_step, grad_other);
+  if (!grad_mixture) return;
+  std::vector<double> total(grad_mixture->numel());
+  lbq_add_blocks(mixture_sums.data(), blocks, grad_mixture->numel(), total.data());
+  put(total, *grad_mixture);
 }
 
 // Batch norm as scale and shift, and the scan after it.
@@ -346,15 +329,14 @@ STABLE_TORCH_LIBRARY(lbq, m) {
       "float lo, float hi, bool detach_reset, bool detach_carry, Tensor(a!) grad_currents, "
       "Tensor(b!)? grad_carry, Tensor(c!) grad_step, Tensor(d!) grad_other) -> ()");
   m.def(
-      "neuron_forward(Tensor currents, Tensor coefficients, Tensor? edges, Tensor? jumps, Tensor? carry, int run, "
-      "int num_above, int max_level, bool is_uniform, bool is_signed, int reset, bool after_decay, "
-      "Tensor(a!) bursts, Tensor(b!) levels, Tensor(c!) last_carry) -> ()");
+      "baseline_forward(Tensor currents, Tensor step, Tensor decay, Tensor? reset, Tensor? thresholds, "
+      "Tensor? mixture, Tensor? carry, int run, int neuron, int max_level, int reset_mode, Tensor(a!) bursts, "
+      "Tensor(b!) levels, Tensor(c!) last_carry) -> ()");
   m.def(
-      "neuron_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor currents, Tensor coefficients, "
-      "Tensor? edges, Tensor? jumps, Tensor? carry, int run, int num_above, int max_level, bool is_uniform, "
-      "bool is_signed, int reset, bool after_decay, bool resets_with_gradient, bool detach_carry, int window, "
-      "float lo, float hi, float width, bool has_tail, bool wants_thresholds, Tensor(a!) grad_currents, "
-      "Tensor(b!)? grad_carry, Tensor(c!) grad_coefficients) -> ()");
+      "baseline_backward(Tensor grad_bursts, Tensor? grad_last_carry, Tensor currents, Tensor step, Tensor? tail, "
+      "Tensor decay, Tensor? reset, Tensor? thresholds, Tensor? mixture, Tensor? carry, int run, int neuron, "
+      "int max_level, int reset_mode, float lo, float hi, float sharpness, Tensor(a!) grad_currents, "
+      "Tensor(b!)? grad_carry, Tensor(c!) grad_step, Tensor(d!) grad_other, Tensor(e!)? grad_mixture) -> ()");
   m.def(
       "normed_forward(Tensor currents, Tensor? shortcut, Tensor? weight, Tensor? bias, float eps, "
       "bool uses_batch_stats, Tensor step, Tensor decay, Tensor reset, int max_level, int reset_mode, "
@@ -379,8 +361,8 @@ STABLE_TORCH_LIBRARY(lbq, m) {
 STABLE_TORCH_LIBRARY_IMPL(lbq, CPU, m) {
   m.impl("burst_forward", TORCH_BOX(&burst_forward));
   m.impl("burst_backward", TORCH_BOX(&burst_backward));
-  m.impl("neuron_forward", TORCH_BOX(&neuron_forward));
-  m.impl("neuron_backward", TORCH_BOX(&neuron_backward));
+  m.impl("baseline_forward", TORCH_BOX(&baseline_forward));
+  m.impl("baseline_backward", TORCH_BOX(&baseline_backward));
   m.impl("normed_forward", TORCH_BOX(&normed_forward));
   m.impl("normed_backward", TORCH_BOX(&normed_backward));
   m.impl("cost_sums", TORCH_BOX(&cost_sums));

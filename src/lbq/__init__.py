@@ -19,7 +19,6 @@ from lbq.errors import LBQError
 from lbq.export import export
 from lbq.formats.bundle import load_network, save_network
 from lbq.graph import LoweredNetwork
-from lbq.kernels import NeuronSpec, Plateau, Window
 from lbq.kernels.burst_packing import pack_bursts
 from lbq.lowering import lower, quantize, to_fixed_point
 from lbq.models import SpikingResNet, resnet18, resnet19, resnet20, resnet34
@@ -28,7 +27,6 @@ from lbq.neurons import (
     BurstLIF,
     FixedStep,
     LearnedStep,
-    Neuron,
     ReLSGET,
     calibrate_steps,
     check_currents_finite,
@@ -59,19 +57,15 @@ __all__ = [
     "LearnedStep",
     "LoweredNetwork",
     "MeanOverTime",
-    "Neuron",
-    "NeuronSpec",
     "OpCounter",
     "OverTime",
     "Pixels",
-    "Plateau",
     "Predictor",
     "ReLSGET",
     "RepeatOverTime",
     "RunOptions",
     "SpikingResNet",
     "TrainConfig",
-    "Window",
     "audit",
     "calibrate_steps",
     "check_currents_finite",

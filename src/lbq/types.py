@@ -69,8 +69,6 @@ FanOut = Integer[Tensor, "..."]
 
 ResetMode = Literal["event", "level", "none"]
 """What a neuron subtracts after emission: one step, one step per level, or nothing."""
-NeuronReset = Literal[ResetMode, "zero"]
-"""The reset of a declared neuron; "zero" forgets the membrane of a neuron that emitted."""
 
 Watch = Callable[[str, int, Tensor], None]
 """Called with the layer's path, the timestep and its level, ``[B, *n]``."""

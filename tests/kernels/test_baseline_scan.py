@@ -1,15 +1,17 @@
-"""The neurons of other papers: their declarations in native kernels and in the plain loop."""
+"""The native kernels of the baselines against their loops in plain torch."""
 
 import random
 
 import pytest
 import torch
 from kernels.baseline_cases import NEURONS, check_gradients, draw_case, run, spread
+from kernels.cases import check_threads, saved_bytes
 from kernels.isas import require_native
 from torch import nn
 from torch._inductor.compile_fx import compile_fx
+from torch.library import opcheck
 
-from lbq.errors import ShapeError
+from lbq.errors import ImplementationError, ShapeError
 from lbq.kernels import force_implementation
 from lbq.neurons import LMHT, BinaryLIF
 
@@ -67,14 +69,73 @@ def test_bf16_has_the_same_bits_and_gradients_up_to_one_rounding(isa, name):
         assert ((grads["currents"] - others["currents"]).float().abs() <= limit).all(), seed
 
 
-def test_a_threshold_with_a_gradient_has_one_in_native_code():
-    neuron, currents = BinaryLIF(), torch.randn(2, 3, 4)
+def sequence(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NEURONS)
+def test_what_is_not_finite_comes_out_as_in_the_loop(isa, name, dtype):
+    bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.7] * 5, dtype=dtype)
+    currents, neuron, found = bad.expand(2, 2, 20).contiguous(), NEURONS[name](), []
+    for implementation in ("native", "plain"):
+        with force_implementation(implementation), torch.no_grad():
+            found.append(neuron.scan(currents, None))
+    (bursts, levels, carry), expected = found
+    assert bursts[0].isnan().equal(currents[0].isnan())
+    torch.testing.assert_close(bursts, expected[0], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(carry, expected[2], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(levels[~bursts.isnan()], expected[1][~bursts.isnan()])
+
+
+@pytest.mark.parametrize("name", NEURONS)
+def test_the_number_of_threads_changes_no_bit(isa, name):
+    neuron, leaf = NEURONS[name](), sequence(3, 8, 6, 41, 43).requires_grad_()
+    neuron.decay.value.requires_grad_()
+    leaves = [leaf, neuron.decay.value, *neuron.parameters()]
+
+    def run():
+        bursts, levels, carry = neuron.scan(leaf, None)
+        return bursts, levels, carry, *torch.autograd.grad(bursts.square().sum(), leaves)
+
+    check_threads(run)
+
+
+@pytest.mark.parametrize("name", NEURONS)
+def test_channels_last_runs_without_a_copy(name):
+    merged = sequence(6, 4, 5, 3).contiguous(memory_format=torch.channels_last)
+    currents, neuron = merged.unflatten(0, (2, 3)).requires_grad_(), NEURONS[name]()
+    bursts, levels, carry = neuron.scan(currents, None)
+    assert bursts.stride() == levels.stride() == currents.stride()
+    assert carry.stride()[-4:] == currents.stride()[-4:]
+    (grad,) = torch.autograd.grad(bursts.square().sum(), currents)
+    assert grad.stride() == currents.stride()
+
+
+@pytest.mark.parametrize("name", NEURONS)
+def test_only_the_currents_are_saved_for_the_backward(name):
+    currents, neuron = sequence(4, 2, 8, 16, 16).requires_grad_(), NEURONS[name]()
+    bursts, size = saved_bytes(lambda: neuron(currents))
+    assert type(bursts.grad_fn).__name__ == "NativeBaselineScanBackward"
+    assert size / currents.numel() < 4.02
+
+
+@pytest.mark.parametrize("name", NEURONS)
+def test_what_the_kernels_do_not_take_runs_as_a_loop(name):
+    neuron, currents = NEURONS[name](), sequence(2, 3, 4, 5, 5)
+    for refused in (currents.double(), currents.half(), currents[..., ::2], currents[:, :0]):
+        assert neuron(refused).shape == refused.shape
+        with force_implementation("native"), pytest.raises(ImplementationError, match=name):
+            neuron(refused)
+    with force_implementation("triton"), pytest.raises(ImplementationError, match="a GPU"):
+        neuron(currents.double())
+
+
+def test_a_threshold_with_a_gradient_runs_as_a_loop():
+    neuron = BinaryLIF()
     neuron.threshold.requires_grad_()
-    weights = torch.randn(2, 3, 4), torch.randn(3, 4)
-    _, grads = run(neuron, currents, None, weights, "native")
-    _, others = run(neuron, currents, None, weights, "plain")
-    assert grads["threshold"].abs() > 0
-    torch.testing.assert_close(grads, others)
+    neuron(sequence(2, 3, 4)).sum().backward()
+    assert neuron.threshold.grad is not None
 
 
 @pytest.mark.parametrize("name", NEURONS)
@@ -85,8 +146,7 @@ def test_a_carry_of_another_shape_is_refused(name):
 
 @pytest.mark.parametrize("name", NEURONS)
 def test_coefficients_in_half_precision_are_used_in_float32(name):
-    neuron, currents = NEURONS[name](decay=0.3).bfloat16(), torch.randn(4, 2, 9).bfloat16()
-    found = []
+    neuron, currents, found = NEURONS[name](decay=0.3).bfloat16(), sequence(4, 2, 9).bfloat16(), []
     for implementation in ("native", "plain"):
         with force_implementation(implementation):
             found.append(neuron.scan(currents, None))
@@ -98,7 +158,7 @@ def test_a_compiled_neuron_calls_the_native_kernels_and_gets_the_same_bits(name)
     neuron, graphs = NEURONS[name](), []
 
     def answers(run, batch):
-        leaf = torch.randn(2, batch, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        leaf = sequence(2, batch, 4).requires_grad_()
         bursts, carry = run(leaf, None)
         (grad,) = torch.autograd.grad(bursts.square().sum() + carry.sum(), leaf)
         return bursts, carry, grad
@@ -113,4 +173,19 @@ def test_a_compiled_neuron_calls_the_native_kernels_and_gets_the_same_bits(name)
             answers(compiled, batch), answers(neuron.stream, batch), strict=True
         ):
             torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
-    assert all("neuron_forward" in graph for graph in graphs)
+    assert all("baseline_forward" in graph for graph in graphs)
+
+
+def test_torchs_own_checks_of_registered_operators_pass():
+    currents, one = torch.randn(2, 3, 4), torch.tensor([1.0])
+    outputs = torch.empty(2, 3, 4), torch.empty(2, 3, 4, dtype=torch.uint8), torch.empty(3, 4)
+    opcheck(
+        torch.ops.lbq.baseline_forward.default,
+        (currents, one, one, one, one, None, None, 0, 0, 1, 0, *outputs),
+    )
+    gradients = torch.empty(2, 3, 4), None, torch.empty(1), torch.empty(3), None
+    options = 0, 0, 1, 0, 0.0, 0.0, 2.0
+    opcheck(
+        torch.ops.lbq.baseline_backward.default,
+        (currents, None, currents, one, None, one, one, one, None, None, *options, *gradients),
+    )

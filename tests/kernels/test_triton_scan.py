@@ -10,6 +10,8 @@ from functools import partial
 
 import pytest
 import torch
+from kernels.baseline_cases import NEURONS, check_gradients, run, spread
+from kernels.baseline_cases import draw_case as draw_baseline
 from kernels.cases import (
     check_against_float64,
     check_against_the_reference,
@@ -20,20 +22,9 @@ from kernels.cases import (
     saved_bytes,
 )
 from kernels.isas import require_triton
-from kernels.neuron_cases import check_against_plain
 
-from lbq.kernels import (
-    NeuronSpec,
-    Plateau,
-    ScanOptions,
-    burst_scan,
-    device_check,
-    force_implementation,
-    neuron_scan,
-    triton_neuron,
-)
+from lbq.kernels import ScanOptions, burst_scan, force_implementation
 from lbq.kernels import triton_scan as binding
-from lbq.kernels.device_check import is_trusted_burst, is_trusted_neuron
 from lbq.kernels.plain_scan import PlainBurstScan
 from lbq.kernels.scan_interface import layout_for
 from lbq.kernels.triton_scan import can_run
@@ -189,56 +180,29 @@ def test_by_default_they_run_on_gpus_only():
     assert scan(currents, one).bursts.grad_fn.name() == "TritonBurstScanBackward"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_declared_neurons_have_the_loops_bits_and_close_gradients(seed):
-    for draw in range(seed * 10, seed * 10 + 10):
-        check_against_plain(draw, "triton", DEVICE, most_values=2000)  # slow in the interpreter
+@pytest.mark.parametrize("name", NEURONS)
+def test_the_neurons_of_other_papers_have_the_loops_bits_and_close_gradients(name):
+    for seed in range(40):
+        neuron, currents, carry, weights = draw_baseline(name, seed)
+        if currents.numel() > 20_000:  # slow in the interpreter
+            continue
+        neuron, currents = neuron.to(DEVICE), currents.to(DEVICE)
+        carry = None if carry is None else carry.to(DEVICE)
+        weights = tuple(weight.to(DEVICE) for weight in weights)
+        found, grads = run(neuron, currents, carry, weights, "triton")
+        expected, terms = run(spread(neuron, currents), currents, carry, weights, "plain")
+        for got, wanted in zip(found, expected, strict=True):
+            assert got.dtype == wanted.dtype
+            assert torch.equal(got, wanted), seed
+        check_gradients(grads, terms)
 
 
-def test_what_is_not_finite_in_a_declared_neuron_comes_out_as_in_the_loop():
+@pytest.mark.parametrize("name", NEURONS)
+def test_what_is_not_finite_in_other_papers_neurons_comes_out_as_in_the_loop(name):
     bad = tensor(*[float("nan"), float("inf"), -float("inf"), 0.7] * 5)
-    currents = bad.expand(2, 2, 20).contiguous()
-    for spec in (
-        NeuronSpec(step=0.5, max_level=5, surrogate=Plateau(1, 5)),
-        NeuronSpec(thresholds=(0.5, 1.0), values=(1, 3), negative=(0.6,), reset="zero"),
-    ):
-        found = []
-        for implementation in ("triton", "plain"):
-            with force_implementation(implementation):
-                found.append(neuron_scan(currents, spec))
-        for got, expected in zip(found[0][::2], found[1][::2], strict=True):  # bursts and carries
-            torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
-
-
-def test_the_first_use_on_a_device_is_compared_with_plain_torch(monkeypatch):
-    monkeypatch.setattr(device_check, "_trusted", {})
-    currents, resolved = sequence(2, 3, 4, 2, 2), []
-    for spec in (
-        NeuronSpec(step=0.5, max_level=5, surrogate=Plateau(1, 5, 0.5)),
-        NeuronSpec(thresholds=(0.5, 1.0), decay=torch.rand(4).to(DEVICE), negative="mirrored"),
-    ):
-        resolved.append(spec.resolve(currents))
-        assert is_trusted_neuron(currents, resolved[-1], triton_neuron.run)
-    coefficients = tensor(0.4), tensor(0.5), tensor(0.5), tensor(1.0)
-    assert is_trusted_burst(currents, coefficients, OPTIONS, binding.TritonBurstScan)
-    assert len(device_check._trusted) == 3
-
-    def wrong_gradients(currents, carry, packed, layout):
-        currents = currents + 0.01 * (currents - currents.detach())
-        return triton_neuron.run(currents, carry, packed, layout)
-
-    def wrong_levels(currents, carry, packed, layout):
-        out = triton_neuron.run(currents, carry, packed, layout)
-        return out._replace(levels=out.levels + 1)
-
-    def broken(*arguments):
-        raise RuntimeError("no such instruction")
-
-    for kernel, message in [
-        (wrong_gradients, "other gradients"), (wrong_levels, "other levels"),
-        (broken, "no such instruction"),
-    ]:  # fmt: skip
-        device_check._trusted.clear()
-        with pytest.warns(UserWarning, match=rf"{message}.* on .*triton \d.*plain torch from now"):
-            assert not is_trusted_neuron(currents, resolved[0], kernel)
-        assert not is_trusted_neuron(currents, resolved[0], triton_neuron.run)  # known, no warning
+    currents, neuron, found = bad.expand(2, 2, 20).contiguous(), NEURONS[name]().to(DEVICE), []
+    for implementation in ("triton", "plain"):
+        with force_implementation(implementation), torch.no_grad():
+            found.append(neuron.scan(currents, None))
+    for got, expected in zip(found[0][::2], found[1][::2], strict=True):  # bursts and carries
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)

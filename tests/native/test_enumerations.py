@@ -8,12 +8,11 @@ import pytest
 
 from lbq.formats import RULES
 from lbq.formats.bundle.container import DTYPES
-from lbq.functional.surrogate import WindowShape
 from lbq.graph.operators import OPERATORS, IntegerNeuron, Readout, RealNeuron
 from lbq.graph.operators.level_neuron import RESETS
+from lbq.kernels.baseline_scan import Baseline
 from lbq.kernels.native_scan import DTYPES as SCAN_DTYPES
 from lbq.kernels.native_scan import RESET_MODES
-from lbq.kernels.neuron_spec import RESETS as SPEC_RESETS
 from lbq.kernels.scan_interface import Keep
 from lbq.runtime.native_engine import CHOICES
 from lbq.types import ResetMode
@@ -58,7 +57,7 @@ def snake_case(name):
 
 def test_reset_modes():
     resets = c_enumeration("lbq_reset_mode", "include/lbq.h", "LBQ_RESET_")
-    assert resets == list(RESETS) == list(SPEC_RESETS)
+    assert resets == list(RESETS)
     assert [resets[number] for number in RESET_MODES.values()] == list(RESET_MODES)
     assert tuple(RESET_MODES) == get_args(ResetMode)
 
@@ -66,7 +65,7 @@ def test_reset_modes():
 @pytest.mark.parametrize(
     ("name", "file", "prefix", "expected"),
     [
-        ("lbq_window", "include/lbq.h", "LBQ_WINDOW_", get_args(WindowShape)),
+        ("lbq_baseline", "include/lbq.h", "LBQ_", get_args(Baseline)),
         ("lbq_saved", "include/lbq.h", "LBQ_SAVE_", get_args(Keep)),
         ("lbq_model_status", "include/lbq_model.h", "LBQ_RULE_", RULES),
     ],

@@ -17,10 +17,25 @@ from lbq.neurons import (
     OriginalTernaryLIF,
     TernaryLIF,
 )
+from lbq.neurons.baselines import TimestepOutput, scan_over_time
 
 
 def sequence(*values):
     return torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1)
+
+
+def test_instants_are_called_in_order_with_the_carry_of_the_one_before():
+    seen = []
+
+    def instant(carry, current):
+        seen.append((carry.item(), current.item()))
+        return TimestepOutput(current, current, carry + current)
+
+    bursts, levels, carry = scan_over_time(instant, torch.tensor([1.0, 2.0]).reshape(2, 1, 1), None)
+    assert seen == [(0.0, 1.0), (1.0, 2.0)]
+    assert bursts.flatten().tolist() == [1.0, 2.0]
+    assert levels.dtype == torch.uint8
+    assert carry.item() == 3.0
 
 
 @pytest.mark.parametrize("neuron", [BinaryLIF(), IntegerLIF()])

@@ -1,12 +1,6 @@
 """The paper's equations as pure functions; docs/equations.md is the index."""
 
-from lbq.functional.membrane import (
-    integrate,
-    lif_membrane,
-    mix_timesteps,
-    soft_reset,
-    steps_removed,
-)
+from lbq.functional.membrane import integrate, lif_membrane, soft_reset, steps_removed
 from lbq.functional.op_costs import (
     arithmetic_energy_pj,
     bit_sparse_acs,
@@ -31,7 +25,6 @@ from lbq.functional.quantize import (
     count_thresholds,
     fixed_burst_level,
     level_thresholds,
-    next_above,
     ternary_level,
 )
 from lbq.functional.surrogate import (
@@ -39,7 +32,6 @@ from lbq.functional.surrogate import (
     plateau_position,
     soft_level,
     soft_level_slope,
-    soft_spike,
     step_slope,
     straight_through,
     tail_slope,
@@ -61,8 +53,6 @@ __all__ = [
     "integrate",
     "level_thresholds",
     "lif_membrane",
-    "mix_timesteps",
-    "next_above",
     "num_planes",
     "plane_formations",
     "plateau_position",
@@ -71,7 +61,6 @@ __all__ = [
     "soft_level",
     "soft_level_slope",
     "soft_reset",
-    "soft_spike",
     "step_slope",
     "steps_removed",
     "straight_through",

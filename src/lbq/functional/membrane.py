@@ -4,10 +4,8 @@ In Eq. 1 the binary neuron subtracts its reset *after* the decay; in Eqs. 7-8 th
 subtracts it *before*, so that the reset is multiplied by the decay of the next timestep.
 """
 
-from torch import Tensor
-
 from lbq.errors import ParameterError
-from lbq.types import Carry, Current, Currents, Level, Membrane, ResetMode, Scalar, Step
+from lbq.types import Carry, Current, Level, Membrane, ResetMode, Scalar, Step
 
 
 def lif_membrane(
@@ -62,18 +60,6 @@ def steps_removed(level: Level, *, mode: ResetMode) -> Level:
         return level
     check_reset_mode(mode)
     return level.new_zeros(level.shape)
-
-
-def mix_timesteps(currents: Currents, mixture: Tensor) -> Currents:
-    """Add up the currents of all timesteps, in their order, with the shares of each row ``[T, T]``.
-
-    No matrix product, which autocast would round.
-    """
-    columns = mixture.reshape(*mixture.shape, *[1] * (currents.dim() - 1))  # [T, T, 1, ...]
-    mixed = columns[:, 0] * currents[0]
-    for t in range(1, len(currents)):
-        mixed = mixed + columns[:, t] * currents[t]
-    return mixed  # [T, B, *n]
 
 
 def check_reset_mode(mode: ResetMode) -> ResetMode:

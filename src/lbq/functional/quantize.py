@@ -4,8 +4,6 @@
 ``floor(U * (1 / step))`` differ at thresholds.
 """
 
-from collections.abc import Sequence
-
 import torch
 
 from lbq.types import Burst, Level, Membrane, Step, Thresholds
@@ -19,18 +17,16 @@ def binary_spike(membrane: Membrane, *, threshold: Step) -> Level:
     return (membrane.detach() > threshold).to(membrane.dtype)
 
 
-def count_thresholds(
-    membrane: Membrane, thresholds: Thresholds, *, jumps: Sequence[int] | None = None
-) -> Level:
+def count_thresholds(membrane: Membrane, thresholds: Thresholds) -> Level:
     """Count the thresholds that the membrane has reached (Eq. 3).
 
     ``thresholds`` rise along their first axis; each is one number, or broadcasts against the
-    membrane. ``jumps`` is how much the level grows at each of them, 1 by default. No gradient.
+    membrane. No gradient.
     """
-    level = torch.zeros_like(membrane.detach())
-    for jump, threshold in zip(jumps or [1] * len(thresholds), thresholds.unbind(0), strict=True):
-        is_reached = membrane.detach() >= threshold
-        level += is_reached if jump == 1 else is_reached * jump
+    first, *others = thresholds.unbind(0)
+    level = (membrane.detach() >= first).to(membrane.dtype)
+    for threshold in others:
+        level += membrane.detach() >= threshold
     return level
 
 
@@ -75,12 +71,6 @@ def burst_level(membrane: Membrane, step: Step, *, max_level: int) -> Level:
     convolution directly. It carries no gradient.
     """
     return (membrane.detach() / step.detach()).floor_().clamp_(0, max_level)
-
-
-def next_above(values: Thresholds) -> Thresholds:
-    """Return the next larger floats: reaching them is being strictly greater than ``values``."""
-    values = values.detach()
-    return torch.nextafter(values, torch.full_like(values, torch.inf))
 
 
 def ternary_level(membrane: Membrane, step: Step) -> Level:

@@ -19,12 +19,8 @@ and turn the gradient into NaN, and on a CPU arithmetic is many times faster tha
 """
 
 import math
-from typing import Literal
 
 from lbq.types import Burst, Level, Membrane, Ratio, Scalar, SoftLevel, Step
-
-WindowShape = Literal["box", "triangle", "arctangent", "sigmoid", "gaussian"]
-"""Slopes around a threshold; ``lbq_window`` in ``lbq.h`` numbers them."""
 
 
 def soft_level(ratio: Ratio, *, lo: float, hi: float, tail: Scalar | None = None) -> SoftLevel:
@@ -89,32 +85,9 @@ def tail_slope(side: Ratio, fade: Ratio) -> Ratio:
     return (1 - fade).mul_(side)
 
 
-def arctan_soft_spike(
-    membrane: Membrane, *, threshold: Scalar, sharpness: float = 2.0
-) -> SoftLevel:
+def arctan_soft_spike(membrane: Membrane, *, threshold: Step, sharpness: float = 2.0) -> SoftLevel:
     """Rise from 0 to 1 around the threshold along an arctangent, for binary neurons.
 
     Its slope is ``a / (2 (1 + (pi/2 a u)^2))`` with ``u = membrane - threshold``.
     """
     return (math.pi / 2 * sharpness * (membrane - threshold)).atan() / math.pi + 0.5
-
-
-def soft_spike(distance: Membrane, *, window: WindowShape, width: float) -> SoftLevel:
-    """Rise from 0 to 1 around a threshold; the slope is a window of area 1.
-
-    Args:
-        distance: how far the membrane is above the threshold.
-        window: shape of the slope.
-        width: of a box, its width; of a triangle, half of its base; of an arctangent and a sigmoid,
-            the inverse of their sharpness; of a Gaussian, its standard deviation.
-    """
-    if window == "box":
-        return distance.clamp(-width / 2, width / 2) / width + 0.5
-    if window == "triangle":
-        u = distance.clamp(-width, width) / width
-        return 0.5 + u - 0.5 * u * u.abs()
-    if window == "arctangent":
-        return arctan_soft_spike(distance, threshold=0.0, sharpness=1 / width)
-    if window == "sigmoid":
-        return (distance / width).sigmoid()
-    return 0.5 + 0.5 * (distance / (width * math.sqrt(2))).erf()

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 RESET_MODES = {mode: number for number, mode in enumerate(get_args(ResetMode))}
 """The numbers of the modes in ``lbq_reset_mode`` of ``lbq.h``."""
 DTYPES = (torch.float32, torch.bfloat16)
-OPERATORS = ("burst_forward", "burst_backward", "neuron_forward", "neuron_backward")
+OPERATORS = ("burst_forward", "burst_backward", "baseline_forward", "baseline_backward")
 HOW_TO_BUILD = (
     "to build it, run `pip install .` in a copy of the repository, with torch and a C++ compiler "
     "installed"
@@ -89,19 +89,18 @@ def _fake_kernel(*arguments: object) -> None:
     """Fake kernel for tracing: kernels only write to their arguments."""
 
 
-def is_built() -> bool:
-    """Return whether the native library can be used."""
+def _is_built() -> bool:
     return isa() is not None
 
 
-is_built._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess] -- see scan.py
+_is_built._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess] -- see scan.py
 
 
 def can_run(
     currents: Tensor, step: Tensor, tail: Tensor | None, decay: Tensor, reset: Tensor | None
 ) -> bool:
     """Return whether the native kernels support these arguments."""
-    if currents.device.type != "cpu" or not is_built():
+    if currents.device.type != "cpu" or not _is_built():
         return False
     coefficients = [c for c in (tail, decay, reset) if c is not None]
     return (

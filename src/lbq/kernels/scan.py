@@ -15,20 +15,18 @@ import torch
 from torch import Tensor
 
 from lbq.errors import ImplementationError, LevelError, ParameterError, ShapeError, TimeError
-from lbq.kernels import native_neuron, triton_neuron
-from lbq.kernels.device_check import is_trusted_burst, is_trusted_neuron
+from lbq.kernels import baseline_scan as native_baselines
+from lbq.kernels import triton_baseline_scan as triton_baselines
+from lbq.kernels.baseline_scan import BaselineArguments
 from lbq.kernels.native_scan import NativeBurstScan
 from lbq.kernels.native_scan import can_run as native_can_run
 from lbq.kernels.native_scan import run_forward as run_native_forward
-from lbq.kernels.neuron_spec import NeuronSpec, ResolvedNeuron
-from lbq.kernels.packed_neuron import layout_of, pack_neuron
-from lbq.kernels.plain_neuron import neuron_scan_plain
 from lbq.kernels.plain_scan import PlainBurstScan
 from lbq.kernels.reference_scan import burst_scan_reference
 from lbq.kernels.scan_interface import ScanOptions, ScanOutput, is_packing
 from lbq.kernels.triton_scan import TritonBurstScan
 from lbq.kernels.triton_scan import can_run as triton_can_run
-from lbq.types import Carry, Currents, Scalar, Step
+from lbq.types import Bursts, Carry, Currents, Levels, Scalar, Step
 
 Implementation = Literal["reference", "plain", "native", "triton"]
 
@@ -51,8 +49,8 @@ def force_implementation(name: Implementation) -> Generator[None]:
 
     By default the fastest implementation that supports the arguments runs. The block affects this
     thread (or asyncio task) only. A backward runs in the implementation of its forward; a compiled
-    function keeps the one it was traced with. Declared neurons have these too; their loop in plain
-    torch is both their "reference" and their "plain".
+    function keeps the one it was traced with. The neurons of other papers have these too; their
+    loop in plain torch is both their "reference" and their "plain".
 
     Args:
         name: "reference", "plain", "native" or "triton".
@@ -120,12 +118,6 @@ def burst_scan(
         return out._replace(bursts=out.bursts.to(currents.dtype))
     if name == "native" and not _wants_gradients(currents, *coefficients, start):
         return run_native_forward(currents, coefficients[0], *coefficients[2:], start, options)
-    if (
-        name == "triton"
-        and _forced_name() is None
-        and not is_trusted_burst(currents, coefficients, options, TritonBurstScan)
-    ):
-        name = "plain"
     if is_packing() and options.keep == "membranes" and _are_smaller(currents):
         options = replace(options, keep="currents")
     scan = _FUNCTIONS[name]
@@ -161,56 +153,30 @@ def check_carry(carry: Tensor | None, shape: tuple[int, ...]) -> None:
         )
 
 
-def neuron_scan(currents: Currents, spec: NeuronSpec, carry: Carry | None = None) -> ScanOutput:
-    """Compute outputs, levels and the last carry of a declared neuron for a sequence of currents.
+def baseline_scan(
+    currents: Currents, carry: Carry | None, arguments: BaselineArguments
+) -> tuple[Bursts, Levels, Carry] | None:
+    """Compute a neuron of another paper in native code or in Triton; None if neither can.
 
-    As for :func:`burst_scan`, half-precision currents are computed in float32.
-
-    Args:
-        currents: input of the neurons, ``[T, B, *n]``.
-        spec: the declaration.
-        carry: initial state; None for the initial one of the declaration.
+    The rules are those of ``burst_scan``: exported programs use plain torch by default.
     """
-    check_currents(currents)
-    check_carry(carry, currents.shape[1:])
-    neuron = spec.resolve(currents)
-    if carry is not None:
-        carry = carry.to(neuron.decay.dtype)
-    elif neuron.initial is not None:
-        carry = neuron.initial.expand(currents.shape[1:])
     forced: Implementation | None = _forced_name()
-    if forced not in ("plain", "reference") and (forced or not torch.compiler.is_exporting()):
-        out = _neuron_kernel(currents, neuron, carry, forced)
-        if out is not None:
-            return out
-    exact = currents.to(neuron.decay.dtype)
-    if carry is None:
-        carry = torch.zeros_like(exact[0])
-    out = neuron_scan_plain(exact, neuron, carry)
-    return out._replace(bursts=out.bursts.to(currents.dtype))
-
-
-def _neuron_kernel(
-    currents: Currents, neuron: ResolvedNeuron, carry: Carry | None, forced: Implementation | None
-) -> ScanOutput | None:
-    """Run a declared neuron in native code or in Triton; None where neither can."""
-    packed = pack_neuron(currents, neuron)
-    layout = None if packed is None else layout_of(packed, currents)
-    if packed is not None and layout is not None:
-        if forced != "triton" and native_neuron.can_run(currents):
-            return native_neuron.run(currents, carry, packed, layout)
-        is_interpreted = forced == "triton" and currents.device.type == "cpu"
-        on_gpu = forced != "native" and triton_neuron.can_run(
-            currents, packed, interpreted=is_interpreted
-        )
-        if on_gpu and (forced or is_trusted_neuron(currents, neuron, triton_neuron.run)):
-            return triton_neuron.run(currents, carry, packed, layout)
-    if forced is None:
+    if forced in ("plain", "reference") or (forced is None and torch.compiler.is_exporting()):
+        return None
+    if forced != "triton" and native_baselines.can_run(currents, arguments):
+        return native_baselines.run(currents, carry, arguments)
+    is_interpreted = forced == "triton" and currents.device.type == "cpu"
+    if forced != "native" and triton_baselines.can_run(
+        currents, arguments, interpreted=is_interpreted
+    ):
+        return triton_baselines.run(currents, carry, arguments)
+    if forced is None or arguments.options.neuron == "mixed":  # burst_scan behind its mixture
         return None
     raise ImplementationError(
-        f'force_implementation("{forced}") needs {_NEEDS[forced]}; got a declared neuron with '
-        f"{currents.dtype} on {currents.device}, shape {tuple(currents.shape)}, strides "
-        f'{currents.stride()}; force "plain", which takes everything, or none'
+        f'force_implementation("{forced}") needs {_NEEDS[forced]}; got the '
+        f'"{arguments.options.neuron}" neuron with {currents.dtype} on {currents.device}, '
+        f"shape {tuple(currents.shape)}, strides {currents.stride()}; "
+        f'force "plain", which takes everything, or none'
     )
 
 

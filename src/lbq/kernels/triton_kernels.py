@@ -136,280 +136,212 @@ def burst_backward(
 
 @triton.jit
 @no_type_check
-def neuron_forward(
+def baseline_forward(
     currents,
-    coefficients,  # [4 or more, num_steps]: scale, decay, amount, tail, thresholds
-    edges,  # [num_all, num_steps], or None
-    jumps,  # [num_all], or None
+    step,
+    decay,
+    reset,  # or None
+    thresholds,  # or None
     carry,  # or None
     bursts,
     levels,
-    membranes,
-    last_carry,
+    membranes,  # [timesteps, num_membranes, size]
+    last_carry,  # [num_membranes, size]
     timesteps,
     current_stride,
     size,
     run,
     num_members,
     num_steps,
-    num_above,
-    num_all,
+    num_membranes,
     max_level,
-    UNIFORM: tl.constexpr,
-    SIGNED: tl.constexpr,
-    RESET: tl.constexpr,
-    AFTER_DECAY: tl.constexpr,
-    THRESHOLDS: tl.constexpr,
+    NEURON: tl.constexpr,
+    RESETS: tl.constexpr,
+    MEMBRANES: tl.constexpr,
     MEMBERS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """A declared neuron. Launch without fused multiply-adds: torch rounds twice."""
+    """Compute the neurons of other papers; one of them has several membranes per value.
+
+    Launch without fused multiply-adds: torch rounds twice.
+    """
     channel, place, inside = _tile(run, num_members, num_steps, MEMBERS, CHANNELS)
-    exists = channel < num_steps
-    scale = tl.load(coefficients + channel, exists, other=1.0)
-    decay = tl.load(coefficients + num_steps + channel, exists, other=0.0)
-    amount = tl.load(coefficients + 2 * num_steps + channel, exists, other=0.0)
-    edge, jump, is_above = _thresholds(
-        edges, jumps, channel, num_steps, num_above, num_all, THRESHOLDS
+    many, many_inside, threshold = _membranes(
+        place, inside, size, num_membranes, thresholds, MEMBRANES
     )
-    state = tl.zeros([MEMBERS, CHANNELS], tl.float32)
-    if carry is not None:
-        state = tl.load(carry + place, inside, other=0.0)
-    level = state
-    if AFTER_DECAY:
-        ratio = tl.math.div_rn(state, scale) if UNIFORM else state
-        level = _declared_level(ratio, edge, jump, is_above, max_level, SIGNED)
+    step = tl.load(step + channel, channel < num_steps, other=1.0)
+    decay = tl.load(decay)
+    reset = 0.0 if reset is None else tl.load(reset)
+    if carry is None:
+        state = tl.zeros([MEMBRANES, MEMBERS, CHANNELS], tl.float32)
+    else:
+        state = tl.load(carry + many, many_inside, other=0.0)
     for t in range(timesteps):
         instant = tl.cast(t, tl.int64)
         now = instant * size + place
         current = tl.load(currents + instant * current_stride + place, inside, other=0.0)
-        membrane = decay * state + current.to(tl.float32)
-        if AFTER_DECAY:  # Eq. 1
-            membrane = membrane - amount * _removed(level, RESET)
-        ratio = tl.math.div_rn(membrane, scale) if UNIFORM else membrane
-        level = _declared_level(ratio, edge, jump, is_above, max_level, SIGNED)
-        burst = tl.where(membrane == membrane, scale * level, membrane)  # a NaN stays one
-        tl.store(bursts + now, burst, inside)
-        tl.store(levels + now, level.to(tl.int32), inside)
-        tl.store(membranes + now, membrane, inside)
-        state = _declared_carry(membrane, level, amount, RESET, AFTER_DECAY)
-    tl.store(last_carry + place, state, inside)
+        membrane = decay * state + current.to(tl.float32)[None, :, :]
+        if NEURON == "binary":  # Eq. 1
+            membrane = membrane - tl.where(state > threshold, reset * threshold, 0.0)
+        level = _baseline_level(membrane, step, threshold, max_level, NEURON)
+        seen = tl.where(membrane == membrane, level, membrane)  # a NaN stays one
+        count = tl.sum(tl.where(many_inside, seen, 0.0), axis=0)
+        tl.store(bursts + now, step * count, inside)
+        tl.store(levels + now, count.to(tl.int32), inside)
+        tl.store(membranes + instant * num_membranes * size + many, membrane, many_inside)
+        state = _baseline_carry(membrane, level, step, reset, NEURON, RESETS)
+    tl.store(last_carry + many, state, many_inside)
 
 
 @triton.jit
 @no_type_check
-def neuron_backward(
+def baseline_backward(
     grad_bursts,
     grad_last_carry,  # or None
     membranes,
-    coefficients,
-    edges,  # or None
-    jumps,  # or None
+    step,
+    tail,  # or None
+    decay,
+    reset,  # or None
+    thresholds,  # or None
     carry,  # or None
     grad_currents,
     grad_carry,  # or None
-    sums,  # [4 or more, rows of tiles, num_steps], as the coefficients
+    sums,  # [4, rows of tiles, num_steps]: step, tail, decay, reset
     timesteps,
     size,
     run,
     num_members,
     num_steps,
-    num_above,
-    num_all,
+    num_membranes,
     max_level,
     lo,
     hi,
-    width,
-    UNIFORM: tl.constexpr,
-    SIGNED: tl.constexpr,
-    RESET: tl.constexpr,
-    AFTER_DECAY: tl.constexpr,
-    RESETS_WITH_GRADIENT: tl.constexpr,
-    DETACH_CARRY: tl.constexpr,
-    WINDOW: tl.constexpr,  # None for a plateau
-    HAS_TAIL: tl.constexpr,
-    MEETS_AT_ZERO: tl.constexpr,
-    WANTS_THRESHOLDS: tl.constexpr,
-    THRESHOLDS: tl.constexpr,
+    sharpness,
+    NEURON: tl.constexpr,
+    RESETS: tl.constexpr,
+    MEMBRANES: tl.constexpr,
     MEMBERS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Gradients of a declared neuron; ``native/src/neuron_scan.h`` has the same steps."""
+    """Compute gradients; the four sums stay in registers until the tile is done."""
     channel, place, inside = _tile(run, num_members, num_steps, MEMBERS, CHANNELS)
-    exists = channel < num_steps
-    scale = tl.load(coefficients + channel, exists, other=1.0)
-    decay = tl.load(coefficients + num_steps + channel, exists, other=0.0)
-    amount = tl.load(coefficients + 2 * num_steps + channel, exists, other=0.0)
-    tail = tl.load(coefficients + 3 * num_steps + channel, exists, other=0.0)
-    edge, jump, is_above = _thresholds(
-        edges, jumps, channel, num_steps, num_above, num_all, THRESHOLDS
+    many, many_inside, threshold = _membranes(
+        place, inside, size, num_membranes, thresholds, MEMBRANES
     )
-    centre = edge
-    if edges is not None and not UNIFORM:
-        centre, _, _ = _thresholds(
-            coefficients + 4 * num_steps, jumps, channel, num_steps, num_above, num_all, THRESHOLDS
-        )
-    zeros = tl.zeros([MEMBERS, CHANNELS], tl.float32)
-    first = zeros if carry is None else tl.load(carry + place, inside, other=0.0)
-    state = zeros if grad_last_carry is None else tl.load(grad_last_carry + place, inside, 0.0)
-    if DETACH_CARRY:
-        state = zeros
-    pull = zeros if AFTER_DECAY else state  # what the amount receives
-    for_scale, for_tail, for_decay, for_amount = zeros, zeros, zeros, zeros
-    if WANTS_THRESHOLDS:
-        for_thresholds = tl.zeros([THRESHOLDS, MEMBERS, CHANNELS], tl.float32)
-    last = tl.cast(timesteps - 1, tl.int64) * size + place
-    membrane = tl.load(membranes + last, inside, other=0.0)
+    step = tl.load(step + channel, channel < num_steps, other=1.0)
+    decay = tl.load(decay)
+    reset = 0.0 if reset is None else tl.load(reset)
+    zeros = tl.zeros([MEMBRANES, MEMBERS, CHANNELS], tl.float32)
+    first_carry = zeros if carry is None else tl.load(carry + many, many_inside, other=0.0)
+    state = zeros if grad_last_carry is None else tl.load(grad_last_carry + many, many_inside, 0.0)
+    for_step, for_tail, for_decay, for_reset = zeros, zeros, zeros, zeros
+    stride = tl.cast(num_membranes, tl.int64) * size
+    last = tl.cast(timesteps - 1, tl.int64) * stride + many
+    membrane = tl.load(membranes + last, many_inside, other=0.0)
     for back in range(timesteps):
-        now = last - tl.cast(back, tl.int64) * size
-        grad = tl.load(grad_bursts + now, inside, other=0.0).to(tl.float32)
-        ratio = tl.math.div_rn(membrane, scale) if UNIFORM else membrane
-        level = _declared_level(ratio, edge, jump, is_above, max_level, SIGNED)
-        through = grad if UNIFORM else grad * scale
-        by_reset = zeros
-        if RESETS_WITH_GRADIENT and RESET != "none":
-            if RESET == "zero":
-                by_reset = -state * membrane * (level if SIGNED else 1.0)
-            else:
-                by_reset = -pull * amount
-            if UNIFORM:
-                by_reset = by_reset / scale
-            through += by_reset
-        if WINDOW is None:
-            distance = tl.abs(ratio) if SIGNED else ratio
-            nearest = tl.where(distance < lo, lo, tl.where(distance > hi, hi, distance))
-            excess = distance - nearest
+        t = tl.cast(timesteps - 1 - back, tl.int64)
+        grad = tl.load(grad_bursts + t * size + place, inside, other=0.0).to(tl.float32)[None, :, :]
+        level = _baseline_level(membrane, step, threshold, max_level, NEURON)
+        kept = state  # what reaches the membrane through the carry
+        if NEURON == "ternary":
+            ratio = tl.math.div_rn(tl.abs(membrane), step)
+            sign = tl.where(membrane < 0, -1.0, 1.0)
+            nearest = tl.where(ratio < lo, lo, tl.where(ratio > hi, hi, ratio))
+            excess = ratio - nearest
             slope = tl.where(excess == 0, 1.0, 0.0)
-            if HAS_TAIL:
+            if tail is not None:
                 fade = tl.exp(-tl.abs(excess))
-                slope = tl.where(excess == 0, slope, tail * fade)
-                bend = tl.where(excess < 0, fade - 1, 1 - fade)
-                if SIGNED:
-                    bend = tl.where(ratio > 0, bend, tl.where(ratio < 0, -bend, 0.0))
-                for_tail += through * (scale * bend if UNIFORM else bend)
-            if SIGNED and not MEETS_AT_ZERO:
-                slope = tl.where(ratio == 0, 0.0, slope)  # zero has no sign
+                slope = tl.where(excess == 0, slope, tl.load(tail) * fade)
+                bend = sign * tl.where(excess < 0, fade - 1, 1 - fade)
+                for_tail += grad * step * tl.where(membrane == 0, 0.0, bend)
+            slope = tl.where(membrane == 0, 0.0, slope)  # zero has no sign
+            for_step += grad * (level - sign * ratio * slope)
+            if RESETS:
+                for_step -= reset * state * level
+                for_reset -= step * state * level
         else:
-            side = tl.where(is_above, ratio[None, :, :], -ratio[None, :, :])
-            part = jump * _window(side - centre, width, WINDOW)
-            slope = tl.sum(part, axis=0)
-            if WANTS_THRESHOLDS:
-                due = through[None, :, :] * part
-                for_thresholds += tl.where(inside[None, :, :], tl.where(is_above, -due, due), 0.0)
-        if UNIFORM:
-            for_scale += grad * (level - ratio * slope) - by_reset * ratio * slope
-        else:
-            for_scale += grad * level
-        for_amount -= pull * _removed(level, RESET)
-        kept = tl.where(level == 0, state, 0.0) if RESET == "zero" else state
-        grad_membrane = through * slope + kept
-        tl.store(grad_currents + now, grad_membrane, inside)
-        before = first
+            for_step += grad * level
+            if NEURON == "original ternary":
+                slope = tl.where(tl.abs(membrane) <= 1, 1.0, 0.0)
+                kept = state * (1 - tl.abs(level) - membrane * level * slope)
+            elif NEURON == "integer":
+                slope = tl.where((membrane >= 0) & (membrane <= max_level), 1.0, 0.0)
+            elif NEURON == "multi-level":
+                slope = tl.where(tl.abs(membrane - threshold) <= 0.5, 1.0, 0.0)
+                kept = state * (1 - level)
+            else:
+                x = 1.57079633 * sharpness * (membrane - threshold)
+                slope = sharpness / 2 / (1 + x * x)
+                if NEURON == "hard reset":
+                    kept = state * (1 - level)
+            slope = slope * step
+        grad_membrane = tl.where(many_inside, grad * slope + kept, 0.0)
+        tl.store(grad_currents + t * size + place, tl.sum(grad_membrane, axis=0), inside)
+        before = first_carry
         if back + 1 < timesteps:
-            membrane = tl.load(membranes + now - size, inside, other=0.0)
-            ratio = tl.math.div_rn(membrane, scale) if UNIFORM else membrane
-            level = _declared_level(ratio, edge, jump, is_above, max_level, SIGNED)
-            before = _declared_carry(membrane, level, amount, RESET, AFTER_DECAY)
+            last -= stride
+            membrane = tl.load(membranes + last, many_inside, other=0.0)
+            level = _baseline_level(membrane, step, threshold, max_level, NEURON)
+            before = _baseline_carry(membrane, level, step, reset, NEURON, RESETS)
         for_decay += grad_membrane * before
         state = decay * grad_membrane
-        if DETACH_CARRY and back + 1 < timesteps:
-            state = zeros
-        pull = grad_membrane if AFTER_DECAY else state
-    if AFTER_DECAY:
-        ratio = tl.math.div_rn(first, scale) if UNIFORM else first
-        level = _declared_level(ratio, edge, jump, is_above, max_level, SIGNED)
-        for_amount -= pull * _removed(level, RESET)
     if grad_carry is not None:
-        tl.store(grad_carry + place, state, inside)
+        tl.store(grad_carry + many, state, many_inside)
     _store_sums(
         sums,
         channel,
         num_members,
         num_steps,
-        tl.where(inside, for_scale, 0.0),
-        tl.where(inside, for_decay, 0.0),
-        tl.where(inside, for_amount, 0.0),
-        tl.where(inside, for_tail, 0.0),
+        tl.sum(for_step, axis=0),
+        tl.sum(for_tail, axis=0),
+        tl.sum(for_decay, axis=0),
+        tl.sum(for_reset, axis=0),
         MEMBERS,
     )
-    if WANTS_THRESHOLDS:
-        rows = tl.cdiv(num_members, MEMBERS) * num_steps
-        row = tl.program_id(0) // tl.cdiv(num_steps, CHANNELS) * num_steps
-        index = tl.arange(0, THRESHOLDS)[:, None]
-        there = sums + (4 + index) * rows + row + channel
-        tl.store(there, tl.sum(for_thresholds, axis=1), exists & (index < num_all))
 
 
 @triton.jit
 @no_type_check
-def _thresholds(rows, jumps, channel, num_steps, num_above, num_all, THRESHOLDS: tl.constexpr):
-    """Return thresholds, jumps and which of them are positive, ``[THRESHOLDS, 1, CHANNELS]``."""
-    index = tl.arange(0, THRESHOLDS)[:, None, None]
-    edge, jump = None, None
-    if rows is not None:
-        exists = (index < num_all) & (channel < num_steps)[None, :, :]
-        edge = tl.load(rows + index * num_steps + channel[None, :, :], exists, other=float("inf"))
-        jump = tl.load(jumps + index, index < num_all, other=0.0)
-    return edge, jump, index < num_above
+def _membranes(place, inside, size, num_membranes, thresholds, MEMBRANES: tl.constexpr):
+    """Return the places of a tile's membranes, a mask of valid ones, and thresholds."""
+    index = tl.arange(0, MEMBRANES)[:, None, None]
+    exists = index < num_membranes
+    threshold = 1.0
+    if thresholds is not None:
+        threshold = tl.load(thresholds + index, exists, other=float("inf"))
+    return index.to(tl.int64) * size + place[None, :, :], exists & inside[None, :, :], threshold
 
 
 @triton.jit
 @no_type_check
-def _declared_level(ratio, edge, jump, is_above, max_level, SIGNED: tl.constexpr):
-    if edge is None:
-        level = _level(ratio, max_level)
-        if SIGNED:
-            level = level - _level(-ratio, max_level)
+def _baseline_level(membrane, step, threshold, max_level, NEURON: tl.constexpr):
+    if NEURON == "ternary" or NEURON == "original ternary":
+        edge = step if NEURON == "ternary" else threshold
+        sign = tl.where(membrane < 0, -1.0, 1.0)
+        level = tl.where(tl.abs(membrane) >= edge, sign, 0.0)
+    elif NEURON == "integer":
+        near = tl.where(membrane > 0, tl.where(membrane < max_level, membrane, max_level), 0.0)
+        level = (near + 8388608.0) - 8388608.0  # floats from 2^23 on are integers: half to even
+    elif NEURON == "hard reset":
+        level = tl.where(membrane >= threshold, 1.0, 0.0)
     else:
-        up = tl.where(ratio[None, :, :] >= edge, jump, 0.0)
-        down = tl.where(-ratio[None, :, :] >= edge, jump, 0.0)
-        level = tl.sum(tl.where(is_above, up, -down), axis=0)
+        level = tl.where(membrane > threshold, 1.0, 0.0)
     return level
 
 
 @triton.jit
 @no_type_check
-def _removed(level, RESET: tl.constexpr):
-    """What the reset takes, in amounts."""
-    if RESET == "level":
-        removed = level
-    elif RESET == "event":
-        removed = tl.where(level > 0, 1.0, tl.where(level < 0, -1.0, 0.0))
+def _baseline_carry(membrane, level, step, reset, NEURON: tl.constexpr, RESETS: tl.constexpr):
+    if NEURON == "binary":
+        carry = membrane
+    elif NEURON == "integer":
+        carry = membrane - level
+    elif NEURON == "ternary":
+        carry = membrane - reset * step * level if RESETS else membrane
     else:
-        removed = tl.zeros_like(level)
-    return removed
-
-
-@triton.jit
-@no_type_check
-def _declared_carry(membrane, level, amount, RESET: tl.constexpr, AFTER_DECAY: tl.constexpr):
-    carry = membrane
-    if not AFTER_DECAY:
-        if RESET == "zero":
-            carry = membrane * tl.where(level == 0, 1.0, 0.0)
-        elif RESET != "none":
-            carry = membrane - amount * _removed(level, RESET)
+        carry = membrane * (1 - tl.abs(level))
     return carry
-
-
-@triton.jit
-@no_type_check
-def _window(u, width, WINDOW: tl.constexpr):
-    """The slope of a soft spike at a distance from its threshold."""
-    if WINDOW == "box":
-        slope = tl.where(tl.abs(u) <= width / 2, 1 / width, 0.0)
-    elif WINDOW == "triangle":
-        slope = tl.maximum(1 - tl.abs(u) / width, 0.0) / width
-    elif WINDOW == "arctangent":
-        x = 1.57079633 / width * u
-        slope = 0.5 / width / (1 + x * x)
-    elif WINDOW == "sigmoid":
-        fade = tl.exp(-tl.abs(u) / width)
-        slope = fade / ((1 + fade) * (1 + fade) * width)
-    else:
-        x = u / width
-        slope = tl.exp(-0.5 * x * x) * (0.398942280 / width)
-    return slope
 
 
 @triton.jit

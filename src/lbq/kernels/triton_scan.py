@@ -64,26 +64,19 @@ def can_run(
     With ``interpreted``, whether they support CPU tensors, if triton was imported with
     TRITON_INTERPRET=1 (for tests).
     """
-    coefficients = [c for c in (tail, decay, reset) if c is not None]
-    return (
-        supports(currents, step, interpreted=interpreted)
-        and all(c.numel() == 1 for c in coefficients)
-        and layout_for(currents, step) is not None
-    )
-
-
-def supports(currents: Tensor, coefficients: Tensor, *, interpreted: bool) -> bool:
-    """Return whether kernels run on this device and take sequences of this dtype and size."""
     device = currents.device.type
     if torch.compiler.is_compiling() or device != ("cpu" if interpreted else "cuda"):
         return False
     found = kernels()
     if found is None or (interpreted and not found.IS_INTERPRETED):
         return False
+    coefficients = [c for c in (tail, decay, reset) if c is not None]
     return (
         currents.dtype in _DTYPES
         and 0 < currents[0].numel() < 2**31  # the kernels count the values of an instant in int32
-        and coefficients.device == currents.device  # plain torch has the clearer error
+        and step.device == currents.device  # plain torch raises the clearer error
+        and all(c.numel() == 1 for c in coefficients)
+        and layout_for(currents, step) is not None
     )
 
 
@@ -207,16 +200,13 @@ class Tiling(NamedTuple):
     channels: int
 
 
-def tiling_of(
-    sequence: Tensor, step: Tensor, *, run: int | None = None, per_value: int = 1
-) -> Tiling:
-    """Divide the values of a timestep into tiles, smaller where each has several thresholds."""
+def tiling_of(sequence: Tensor, step: Tensor, *, per_value: int = 1) -> Tiling:
+    """Divide a timestep into tiles, with fewer values if each has several membranes."""
     tile_values = max(1, _TILE_VALUES // power_of_2(per_value))
     num_steps = step.numel()
     num_members = sequence[0].numel() // num_steps
     # with one step any run length is right, and triton removes a division by 1
-    if run is None or num_steps == 1:
-        run = 1 if num_steps == 1 else require_layout(sequence, step).run
+    run = 1 if num_steps == 1 else require_layout(sequence, step).run
     if run == 1:  # neighbours in memory are channels
         channels = min(power_of_2(num_steps), _LINE_VALUES, tile_values)
         members = min(power_of_2(num_members), tile_values // channels)

@@ -1,8 +1,8 @@
 """Neurons of other papers: the baselines of the burst neuron.
 
-Each is a declaration (:class:`lbq.NeuronSpec`). The kernels are differentiable once; the loop in
-plain torch takes every transform of torch and is chosen by
-``lbq.kernels.force_implementation("plain")``.
+Each is a loop over time in plain torch; kernels for CPUs and GPUs run instead where they can. The
+kernels are differentiable once. The loop supports every transform of torch;
+``lbq.kernels.force_implementation("plain")`` selects it.
 
 - :class:`BinaryLIF`: the paper's preliminaries (Eqs. 1-2), with an arctangent surrogate.
 - :class:`HardResetLIF`: the neuron of Spikformer, QKFormer and Max-Former.
@@ -16,18 +16,77 @@ plain torch takes every transform of torch and is chosen by
   Learnable Multi-hierarchical Threshold Model", NeurIPS 2024.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 from lbq.errors import TimeError
-from lbq.functional.membrane import mix_timesteps
-from lbq.kernels.neuron_spec import NeuronSpec, Plateau, Window
-from lbq.kernels.scan import check_carry, neuron_scan
+from lbq.functional.membrane import check_reset_mode, integrate, lif_membrane, soft_reset
+from lbq.functional.quantize import binary_spike, burst_level, ternary_level
+from lbq.functional.surrogate import arctan_soft_spike, soft_level, straight_through
+from lbq.kernels.baseline_scan import BaselineArguments, BaselineOptions
+from lbq.kernels.scan import baseline_scan, burst_scan, check_carry, check_currents
 from lbq.kernels.scan_interface import ScanOptions
-from lbq.neurons.neuron import Decay, Neuron, at_least_float32, check_reset, scalar
+from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
 from lbq.neurons.step import FixedStep, NeuronStep, as_step, check_step_value
 from lbq.neurons.surrogates import BoxET, Surrogate
 from lbq.types import Bursts, Carry, Currents, Levels, ResetMode
+
+
+class TimestepOutput(NamedTuple):
+    """Result of one timestep."""
+
+    burst: Tensor
+    level: Tensor
+    carry: Tensor
+
+
+def scan_over_time(
+    update: Callable[[Tensor, Tensor], TimestepOutput],
+    currents: Currents,
+    carry: Carry | None,
+    *,
+    kernel: BaselineArguments | None = None,
+    num_membranes: int | None = None,
+    level_dtype: torch.dtype = torch.uint8,
+) -> tuple[Bursts, Levels, Carry]:
+    """Call ``update(carry, current)`` for every timestep and stack the results.
+
+    Half-precision currents are computed in float32, as in :func:`lbq.kernels.scan.burst_scan`.
+
+    Args:
+        update: one timestep of the neuron.
+        currents: the sequence.
+        carry: initial state; None for rest.
+        kernel: the same neuron for the native and GPU kernels, which run instead where they can.
+        num_membranes: for a carry of ``[num_membranes, B, *n]``; None for ``[B, *n]``.
+        level_dtype: how the levels are stored.
+    """
+    check_currents(currents)
+    leading = () if num_membranes is None else (num_membranes,)
+    check_carry(carry, (*leading, *currents.shape[1:]))
+    dtype = compute_dtype(currents)
+    carry = None if carry is None else carry.to(dtype)
+    done = None if kernel is None else baseline_scan(currents, carry, kernel)
+    if done is not None:
+        return done
+    exact = currents.to(dtype)
+    if carry is None:
+        carry = torch.zeros_like(exact[0]).expand(*leading, *currents.shape[1:])
+    bursts: list[Tensor] = []
+    levels: list[Tensor] = []
+    for current in exact.unbind(0):
+        burst, level, carry = update(carry, current)
+        bursts.append(burst)
+        levels.append(level.detach().to(level_dtype))
+    return torch.stack(bursts).to(currents.dtype), torch.stack(levels), carry
+
+
+def compute_dtype(currents: Currents) -> torch.dtype:
+    """Return the dtype of membranes and coefficients: float32 or better."""
+    return torch.promote_types(currents.dtype, torch.float32)
 
 
 class BinaryLIF(Neuron):
@@ -54,24 +113,35 @@ class BinaryLIF(Neuron):
         sharpness: float = 2.0,
     ) -> None:
         super().__init__(max_level=1)
-        self.window = Window("arctangent", 1 / sharpness)
+        self.options = BaselineOptions(neuron="binary", sharpness=sharpness)
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.threshold: Tensor
         self.reset: Tensor
         self.register_buffer("threshold", scalar(check_step_value(threshold)))
         self.register_buffer("reset", scalar(check_reset(reset)))
 
-    def spec(self) -> NeuronSpec:
-        """Declare Eqs. 1-2."""
-        threshold = at_least_float32(self.threshold)
-        return NeuronSpec(
-            thresholds=threshold,
-            is_strict=True,
-            decay=self.decay(),
-            amount=at_least_float32(self.reset) * threshold,
-            after_decay=True,
-            surrogate=self.window,
-        )
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Run the sequence; one timestep is Eqs. 1-2."""
+        dtype = compute_dtype(currents)
+        decay, reset = self.decay().to(dtype), self.reset.to(dtype)
+        threshold = self.threshold.to(dtype)
+        one, sharpness = torch.ones_like(threshold), self.options.sharpness
+
+        def update(membrane: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = lif_membrane(
+                membrane,
+                current,
+                spike=binary_spike(membrane, threshold=threshold),
+                decay=decay,
+                threshold=threshold,
+                reset=reset,
+            )
+            level = binary_spike(membrane, threshold=threshold)
+            soft = arctan_soft_spike(membrane, threshold=threshold, sharpness=sharpness)
+            return TimestepOutput(straight_through(level, soft, one), level, membrane)
+
+        kernel = BaselineArguments(self.options, one, decay, reset, threshold)
+        return scan_over_time(update, currents, carry, kernel=kernel)
 
 
 class HardResetLIF(Neuron):
@@ -98,16 +168,25 @@ class HardResetLIF(Neuron):
         sharpness: float = 2.0,
     ) -> None:
         super().__init__(max_level=1)
-        self.window = Window("arctangent", 1 / sharpness)
+        self.options = BaselineOptions(neuron="hard reset", sharpness=sharpness)
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.threshold: Tensor
         self.register_buffer("threshold", scalar(check_step_value(threshold)))
 
-    def spec(self) -> NeuronSpec:
-        """Declare the neuron."""
-        return NeuronSpec(
-            thresholds=self.threshold, decay=self.decay(), reset="zero", surrogate=self.window
-        )
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        decay, threshold = self.decay().to(dtype), self.threshold.to(dtype)
+        one, sharpness = torch.ones_like(threshold), self.options.sharpness
+
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = integrate(state, current, decay=decay)
+            level = burst_level(membrane, threshold, max_level=1)
+            soft = arctan_soft_spike(membrane, threshold=threshold, sharpness=sharpness)
+            return TimestepOutput(straight_through(level, soft, one), level, membrane * (1 - level))
+
+        kernel = BaselineArguments(self.options, one, decay, thresholds=threshold)
+        return scan_over_time(update, currents, carry, kernel=kernel)
 
 
 class TernaryLIF(Neuron):
@@ -126,6 +205,8 @@ class TernaryLIF(Neuron):
         reset_mode: "event" (one step) or "none"; "level" is the same as "event" here.
     """
 
+    is_signed = True
+
     def __init__(
         self,
         *,
@@ -139,24 +220,36 @@ class TernaryLIF(Neuron):
         super().__init__(max_level=1)
         self.step = FixedStep() if step is None else as_step(step)
         self.surrogate = BoxET() if surrogate is None else surrogate
-        self.options = ScanOptions(
-            max_level=1, lo=self.surrogate.lo, hi=self.surrogate.hi(1), reset_mode=reset_mode
+        self.options = BaselineOptions(
+            neuron="ternary",
+            lo=self.surrogate.lo,
+            hi=self.surrogate.hi(1),
+            reset_mode=check_reset_mode(reset_mode),
         )
         self.decay = Decay(decay, tau=tau, default=0.5)
         self.reset: Tensor
         self.register_buffer("reset", scalar(check_reset(reset)))
 
-    def spec(self) -> NeuronSpec:
-        """Declare the neuron."""
-        return NeuronSpec(
-            step=self.step,
-            max_level=1,
-            negative="mirrored",
-            decay=self.decay(),
-            reset=self.options.reset_mode,
-            amount=self.reset,
-            surrogate=self.surrogate.plateau(1),
-        )
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        step = self.step.for_currents(currents, max_level=1).to(dtype)
+        decay, reset, tail = self.decay().to(dtype), self.reset.to(dtype), self.surrogate.tail()
+        tail = None if tail is None else tail.to(dtype)
+        lo, hi = self.options.lo, self.options.hi
+
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = integrate(state, current, decay=decay)
+            level = ternary_level(membrane, step)
+            sign = membrane.detach().sign()
+            soft = sign * soft_level(sign * membrane / step, lo=lo, hi=hi, tail=tail)
+            state = soft_reset(
+                membrane, level, step=step, reset=reset, mode=self.options.reset_mode
+            )
+            return TimestepOutput(straight_through(level, soft, step), level, state)
+
+        kernel = BaselineArguments(self.options, step, decay, reset, tail=tail)
+        return scan_over_time(update, currents, carry, kernel=kernel, level_dtype=torch.int8)
 
 
 class OriginalTernaryLIF(Neuron):
@@ -172,6 +265,7 @@ class OriginalTernaryLIF(Neuron):
     """
 
     THRESHOLD = 0.5
+    is_signed = True
     step_sets_levels = False
 
     def __init__(
@@ -183,19 +277,24 @@ class OriginalTernaryLIF(Neuron):
     ) -> None:
         super().__init__(max_level=1)
         self.step = as_step(step)
+        self.options = BaselineOptions(neuron="original ternary")
         self.decay = Decay(decay, tau=tau, default=0.25)
 
-    def spec(self) -> NeuronSpec:
-        """Declare the neuron."""
-        return NeuronSpec(
-            thresholds=(self.THRESHOLD,),
-            negative="mirrored",
-            scale=self.step,
-            decay=self.decay(),
-            reset="zero",
-            resets_with_gradient=True,
-            surrogate=Plateau(-1, 1),
-        )
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        amplitude = self.step.for_currents(currents, max_level=1).to(dtype)
+        threshold = amplitude.new_full((1,), self.THRESHOLD)
+        decay, one = self.decay().to(dtype), amplitude.new_ones(1)
+
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = integrate(state, current, decay=decay)
+            level = ternary_level(membrane, threshold)
+            spike = straight_through(level, membrane.clamp(-1, 1), one)
+            return TimestepOutput(amplitude * spike, level, membrane * (1 - spike.abs()))
+
+        kernel = BaselineArguments(self.options, amplitude, decay, thresholds=threshold)
+        return scan_over_time(update, currents, carry, kernel=kernel, level_dtype=torch.int8)
 
 
 class IntegerLIF(Neuron):
@@ -222,19 +321,22 @@ class IntegerLIF(Neuron):
     ) -> None:
         super().__init__(max_level)
         self.scale = 1 / max_level if is_normalised else 1.0
+        self.options = BaselineOptions(neuron="integer", max_level=max_level)
         self.decay = Decay(decay, tau=tau, default=0.25)
 
-    def spec(self) -> NeuronSpec:
-        """Declare the neuron; odd levels begin above the half, where halves round to even."""
-        levels = range(1, self.max_level + 1)
-        return NeuronSpec(
-            thresholds=[level - 0.5 for level in levels],
-            is_strict=tuple(level % 2 == 1 for level in levels),
-            scale=self.scale,
-            decay=self.decay(),
-            reset="level",
-            surrogate=Plateau(0, self.max_level),
-        )
+    def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
+        """Run the sequence."""
+        decay = self.decay().to(compute_dtype(currents))
+        scale = decay.new_full((1,), self.scale)
+
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
+            membrane = integrate(state, current, decay=decay)
+            soft = soft_level(membrane, lo=0.0, hi=float(self.max_level))
+            level = soft.detach().round()
+            return TimestepOutput(straight_through(level, soft, scale), level, membrane - level)
+
+        kernel = BaselineArguments(self.options, scale, decay)
+        return scan_over_time(update, currents, carry, kernel=kernel)
 
 
 class MultiLevelLIF(Neuron):
@@ -260,30 +362,27 @@ class MultiLevelLIF(Neuron):
     ) -> None:
         super().__init__(max_level)
         self.decay = Decay(decay, tau=tau, default=0.25)
+        self.options = BaselineOptions(neuron="multi-level", max_level=max_level)
         self.thresholds: Tensor
         self.register_buffer("thresholds", first_threshold + torch.arange(max_level).float())
 
-    def specs(self) -> list[NeuronSpec]:
-        """Declare the K neurons of one membrane and one threshold each."""
-        decay, surrogate = self.decay(), Window("box", 1.0)
-        return [
-            NeuronSpec(
-                thresholds=threshold, is_strict=True, decay=decay, reset="zero", surrogate=surrogate
-            )
-            for threshold in self.thresholds.split(1)
-        ]
-
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Add up the outputs of the K neurons."""
-        check_carry(carry, (self.max_level, *currents.shape[1:]))
-        carries = [None] * self.max_level if carry is None else carry.unbind(0)
-        found = [neuron_scan(currents, *each) for each in zip(self.specs(), carries, strict=True)]
-        bursts, levels, carries = zip(*found, strict=True)
-        return (
-            torch.stack(bursts).sum(0),
-            torch.stack(levels).sum(0, dtype=torch.uint8),
-            torch.stack(carries),
-        )
+        """Run the sequence."""
+        dtype = compute_dtype(currents)
+        decay, fixed = self.decay().to(dtype), self.thresholds.to(dtype)
+        one = torch.ones_like(decay)
+        thresholds = fixed.reshape(-1, *[1] * (currents.dim() - 1))  # [K, 1, ...]
+
+        def update(state: Tensor, current: Tensor) -> TimestepOutput:
+            membranes = integrate(state, current.expand_as(state), decay=decay)  # [K, B, *n]
+            spikes = binary_spike(membranes, threshold=thresholds)
+            soft = soft_level(membranes - thresholds, lo=-0.5, hi=0.5)
+            bursts = straight_through(spikes, soft, one)
+            state = membranes * (1 - spikes)
+            return TimestepOutput(bursts.sum(0), spikes.sum(0), state)
+
+        kernel = BaselineArguments(self.options, one, decay, thresholds=fixed)
+        return scan_over_time(update, currents, carry, kernel=kernel, num_membranes=self.max_level)
 
 
 class LMHT(Neuron):
@@ -309,21 +408,16 @@ class LMHT(Neuron):
         self.raw_mixture = nn.Parameter(torch.zeros(timesteps, timesteps))
         self.step: Tensor
         self.register_buffer("step", scalar(1.0 if max_level == 1 else 2.0 / max_level))
-
-    def spec(self) -> NeuronSpec:
-        """Declare the neuron behind the mixture."""
-        return NeuronSpec(
-            step=self.step,
-            max_level=self.max_level,
-            decay=torch.sigmoid(at_least_float32(self.raw_leak)) + 0.5,
-            reset="level",
+        self.options = ScanOptions(
+            max_level=max_level,
+            lo=0.5,
+            hi=max_level + 0.5,
+            reset_mode="level",
             detach_carry=True,
-            surrogate=Plateau(0.5, self.max_level + 0.5),
         )
-
-    def mixture(self) -> Tensor:
-        """Return the share of every timestep's current in every other's, ``[T, T]``."""
-        return 2 * torch.sigmoid(at_least_float32(self.raw_mixture)) / self.timesteps
+        self.kernel_options = BaselineOptions(
+            neuron="mixed", max_level=max_level, lo=self.options.lo, hi=self.options.hi
+        )
 
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
         """Mix the timesteps, then run them as one operation."""
@@ -333,6 +427,24 @@ class LMHT(Neuron):
                 f"that length, got {len(currents)}{' and a carry' if carry is not None else ''}; "
                 f"build it with timesteps={len(currents)}, or stream with BurstLIF"
             )
-        mixed = mix_timesteps(at_least_float32(currents), self.mixture())
-        bursts, levels, carry = neuron_scan(mixed, self.spec())
+        dtype = compute_dtype(currents)
+        step, leak = self.step.to(dtype), torch.sigmoid(self.raw_leak.to(dtype)) + 0.5
+        mixture = 2 * torch.sigmoid(self.raw_mixture.to(dtype)) / self.timesteps
+        kernel = BaselineArguments(self.kernel_options, step, leak, mixture=mixture)
+        done = baseline_scan(currents, None, kernel)
+        if done is not None:
+            return done
+        mixed = self._mix(currents.to(dtype), mixture)
+        bursts, levels, carry = burst_scan(
+            mixed, step, tail=None, decay=leak, reset=1.0, options=self.options
+        )
         return bursts.to(currents.dtype), levels, carry
+
+    @staticmethod
+    def _mix(currents: Currents, mixture: Tensor) -> Currents:
+        """Add up the currents of all timesteps, in their order; no product for autocast."""
+        columns = mixture.reshape(*mixture.shape, *[1] * (currents.dim() - 1))  # [T, T, 1, ...]
+        mixed = columns[:, 0] * currents[0]
+        for t in range(1, len(currents)):
+            mixed = mixed + columns[:, t] * currents[t]
+        return mixed  # [T, B, *n]

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from lbq.errors import ParameterError
-from lbq.kernels.neuron_spec import NeuronSpec
 from lbq.kernels.scan import burst_scan
 from lbq.kernels.scan_interface import Keep, ScanOptions
 from lbq.neurons.neuron import Decay, Neuron, check_reset, scalar
@@ -97,24 +97,8 @@ class BurstLIF(Neuron):
         self.reset: Tensor
         self.register_buffer("reset", scalar(check_reset(reset)))
 
-    def spec(self) -> NeuronSpec:
-        """Declare the neuron."""
-        return NeuronSpec(
-            step=self.step,
-            max_level=self.max_level,
-            values=None if self.level_set == "all" else powers_up_to(self.max_level),
-            decay=self.decay(),
-            reset=self.options.reset_mode,
-            amount=self.reset,
-            surrogate=self.surrogate.plateau(self.max_level),
-            detach_reset=self.options.detach_reset,
-            detach_carry=self.options.detach_carry,
-        )
-
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Run the whole sequence as one operation; levels 0..N have kernels of their own."""
-        if self.level_set == "powers":
-            return super().scan(currents, carry)
+        """Run the whole sequence as one operation."""
         step = self.step.for_currents(currents, max_level=self.max_level)
         bursts, levels, carry = burst_scan(
             currents,
@@ -125,9 +109,14 @@ class BurstLIF(Neuron):
             carry=carry,
             options=self.options,
         )
+        if self.level_set == "powers":
+            kept = levels_kept(self.max_level).to(levels.device)[levels.int()]
+            size = step.reshape(-1, *[1] * (levels.dim() - 3)) if step.numel() > 1 else step
+            bursts, levels = bursts - size * (levels - kept), kept
         return bursts, levels, carry
 
 
-def powers_up_to(max_level: int) -> tuple[int, ...]:
-    """Return the largest power of two up to every level 1..N."""
-    return tuple(1 << (level.bit_length() - 1) for level in range(1, max_level + 1))
+def levels_kept(max_level: int) -> Tensor:
+    """Return the largest power of two up to every level 0..N."""
+    powers = (1 << (level.bit_length() - 1) if level else 0 for level in range(max_level + 1))
+    return torch.tensor([*powers], dtype=torch.uint8)

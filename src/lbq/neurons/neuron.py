@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from lbq.carries import active_carries
 from lbq.errors import ParameterError
 from lbq.functional.planes import check_max_level
-from lbq.kernels.neuron_spec import NeuronSpec
-from lbq.kernels.scan import neuron_scan
 from lbq.types import Bursts, Carry, Coefficient, Currents, Levels
 
 
@@ -24,60 +22,29 @@ class Neuron(nn.Module):
     through ``output``, all identities, for hooks (:func:`lbq.watch_levels`); they are never stored
     on the module.
 
-    A neuron of one's own is a subclass whose :meth:`spec` returns what it computes, at every call,
-    so that tensors may be computed from parameters.
-
     In train mode a neuron warns, once per process, if currents come directly from a convolution, a
     batch norm or a linear layer of ``[B, F]``, whose first axis is the batch and not time.
     :func:`lbq.check_time` checks a whole network.
-
-    Args:
-        max_level: the largest level; None for that of the declaration.
-
-    Example:
-        >>> class Forgetful(lbq.Neuron):  # rounds its membrane, and forgets it when it fires
-        ...     def spec(self):
-        ...         return lbq.NeuronSpec(thresholds=(0.5, 1.5, 2.5), decay=0.9, reset="zero")
-        >>> Forgetful()(torch.tensor([0.4, 1.0, 2.6]).reshape(3, 1, 1)).flatten()
-        tensor([0., 1., 3.])
     """
 
+    max_level: int
+    """The largest level that the neuron emits (N_max)."""
+    is_signed: bool = False
+    """Whether it emits negative levels too."""
     step_sets_levels: bool = True
     """Whether its step, if it has one, is the spacing of the levels and not their size alone."""
     needs_whole_sequence: bool = False
     """Whether a timestep depends on later ones, so that the neuron cannot be streamed."""
 
-    def __init__(self, max_level: int | None = None) -> None:
+    def __init__(self, max_level: int) -> None:
         super().__init__()
-        self._max_level = None if max_level is None else check_max_level(max_level)
-        self._is_signed: bool | None = None
+        self.max_level = check_max_level(max_level)
         self.receive = nn.Identity()
         self.emit = nn.Identity()
         self.output = nn.Identity()
 
-    @property
-    def max_level(self) -> int:
-        """The largest level that the neuron emits (N_max)."""
-        return self.spec().largest if self._max_level is None else self._max_level
-
-    @max_level.setter
-    def max_level(self, value: int) -> None:
-        self._max_level = value
-
-    @property
-    def is_signed(self) -> bool:
-        """Whether it emits negative levels too."""
-        if self._is_signed is not None:
-            return self._is_signed
-        return type(self).spec is not Neuron.spec and self.spec().is_signed
-
-    @is_signed.setter
-    def is_signed(self, value: bool) -> None:
-        self._is_signed = value
-
     def __setattr__(self, name: str, value: Any) -> None:
-        ours = all(f.__module__.startswith("lbq.") for f in (type(self).scan, type(self).spec))
-        fixed = ours and name in _FIXED
+        fixed = type(self).scan.__module__.startswith("lbq.") and name in _FIXED
         argument = type(self).__module__.startswith("lbq.") and name in _ARGUMENTS
         if argument or (fixed and hasattr(self, name)):
             raise ParameterError(
@@ -103,15 +70,9 @@ class Neuron(nn.Module):
         self.emit(levels)
         return self.output(bursts), carry
 
-    def spec(self) -> NeuronSpec:
-        """Return what the neuron computes; subclasses implement this, or ``scan``."""
-        raise NotImplementedError(
-            f"{type(self).__name__} declares nothing; return an lbq.NeuronSpec from its spec()"
-        )
-
     def scan(self, currents: Currents, carry: Carry | None) -> tuple[Bursts, Levels, Carry]:
-        """Integrate, emit and reset over the sequence, as ``spec`` declares."""
-        return neuron_scan(currents, self.spec(), carry)
+        """Integrate, emit and reset over the sequence; subclasses implement this."""
+        raise NotImplementedError
 
 
 def warn_without_time(currents: Currents) -> None:
@@ -182,11 +143,6 @@ def check_reset(reset: float) -> float:
     if not 0 <= reset <= 1:
         raise ParameterError(f"reset must lie in 0..1, got {reset}; 1 removes a whole step")
     return reset
-
-
-def at_least_float32(values: Tensor) -> Tensor:
-    """Return the values in the dtype in which neurons compute: float32 or better."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def format_values(values: Tensor) -> str:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from lbq.errors import ParameterError
-from lbq.kernels.neuron_spec import Plateau
 from lbq.neurons.neuron import format_values, scalar
 from lbq.types import Coefficient
 
@@ -48,10 +47,6 @@ class Surrogate(nn.Module):
     def tail(self) -> Coefficient | None:
         """Return the strength of the tails, or None for a box."""
         return None if self.raw_tail is None else torch.sigmoid(self.raw_tail)
-
-    def plateau(self, max_level: int) -> Plateau:
-        """Return the surrogate of a neuron with this largest level."""
-        return Plateau(self.lo, self.hi(max_level), self.tail())
 
     def extra_repr(self) -> str:
         """Show plateau and tail."""
