@@ -3,7 +3,7 @@
     python -m lbq_paper.budget_page        writes docs/budget.md and its figure again
 
 Records: ``results/budget`` (budget_search.py), ``results/pocket`` (lbq_paper's small experiments),
-``benchmarks/results/budgeted.json`` (bench_budgeted.py: times, accuracies in integers, energy).
+``benchmarks/results/budgeted.json`` (times, accuracies in integers, energy, at the commit it names).
 """
 
 import json
@@ -142,7 +142,8 @@ CPU.
 
 Commands: `python -m lbq_paper.budget_search cells --seeds 0 1 2 --epochs 4 --shares 0.69`,
 `python -m lbq_paper.budget_search pocket --epochs 6 --lr 0.02`, `python
-benchmarks/bench_budgeted.py --isas avx2 avx512 avx512vnni`.
+benchmarks/bench_budgeted.py --isas avx2 avx512 avx512vnni` at commit ef42d9f; later networks are
+measured by `benchmarks/bench_against_ann.py`.
 """
 
 
