@@ -3,7 +3,7 @@
     python -m lbq_paper.budget_page        writes docs/budget.md and its figure again
 
 Records: ``results/budget`` (budget_search.py), ``results/pocket`` (lbq_paper's small experiments),
-``benchmarks/results/budgeted.json`` (times, accuracies in integers, energy, at the commit it names).
+``benchmarks/results/budgeted.json`` (times, accuracies in integers, energy; it names its commit).
 """
 
 import json
