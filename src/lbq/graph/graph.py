@@ -174,6 +174,10 @@ class LoweredNetwork:
         nodes = (node._replace(operator=node.operator.with_tensors(moved)) for node in self.nodes)
         return replace(self, nodes=tuple(nodes))
 
+    def double(self) -> "LoweredNetwork":
+        """Return the network with real numbers in float64."""
+        return self.to(torch.float64)
+
     def example(self, batch: int = 1) -> Tensor:
         """Return zeros of the network's input shape."""
         shape = (batch, *self.input_shape)
