@@ -49,7 +49,7 @@ def test_other_suffixes_are_refused_with_the_list(name, tmp_path):
 
 
 def test_a_trained_network_is_refused_with_the_call_that_is_missing(tmp_path):
-    with pytest.raises(ParameterError, match=r"got a Sequential; convert it with lbq\."):
+    with pytest.raises(ParameterError, match=r"got a Sequential; convert it first with lbq\."):
         lbq.export(_mlp(), tmp_path / "net.onnx")
 
 

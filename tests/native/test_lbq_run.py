@@ -3,6 +3,7 @@
 import fcntl
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -191,8 +192,7 @@ def test_answers_are_not_taken_for_samples(answer, place):
 
 def test_answers_of_two_networks_do_not_mix(answer, place):
     answer()
-    other = tiny_network()
-    other.logit_scale = 0.5
+    other = replace(tiny_network(), logit_scale=0.5)
     lbq.save_network(other, place / "other.lbq")
     done = answer(bundle="other.lbq")
     assert done.returncode == 1
