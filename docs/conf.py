@@ -84,6 +84,7 @@ _HIDDEN = (
     "formats.bundle.container",
     "formats.bundle.manifest",
     "kernels.scan_interface",
+    "ranges",
     "train.checkpoint",
     "train.distributed",
     "train.train_step",

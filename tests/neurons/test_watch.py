@@ -99,13 +99,3 @@ def test_nothing_is_recorded_after_the_block_or_without_a_call():
         pass
     model(torch.ones(1, 1, 2))
     assert levels == {"1": []}
-
-
-def test_levels_of_integer_networks_are_recorded_too():
-    torch.manual_seed(0)
-    model, images = lbq.resnet20(10, width=1 / 16).eval(), torch.randn(2, 3, 8, 8)
-    net = lbq.lower(model, images)
-    with lbq.record_levels(net) as lowered, lbq.record_levels(model) as trained:
-        net(images), model(images)
-    assert lowered.keys() == trained.keys()
-    assert all(torch.equal(lowered[layer][0], trained[layer][0]) for layer in trained)
