@@ -48,9 +48,9 @@ ROWS = {BUDGETED: ENGINE, PLAIN: PLAIN, ANN: ANN}
 TEXT = """![Accuracy against operations and time]({figure})
 
 CIFAR-10 in integers, ResNet-20 at 1/8 of its width. Times are for one thread with {isa};
-OpenVINO runs the int8 ANN. Trained to a budget, the network takes {fewer:.1f} times fewer
-operations than the int8 ANN, all but {products} M of them additions, and is {faster:.1f} times as
-fast at one image.
+OpenVINO runs the int8 ANN. The network that was trained to a budget of operations needs
+{fewer:.1f} times fewer of them than the int8 ANN, and all but {products} M are additions.
+At one image it is {faster:.1f} times as fast.
 
 **What it is not good at:**
 

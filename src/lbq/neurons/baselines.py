@@ -148,9 +148,9 @@ class HardResetLIF(Neuron):
     """A leaky neuron that emits 0 or 1 per timestep and forgets its membrane when it fires.
 
     This is the neuron of most spiking transformers. SpikingJelly's LIF with a decaying input, a
-    time constant of 2 and threshold v has ``V = V + (I - V) / 2``; the membrane here is twice that
-    one, with decay 0.5 and threshold 2 v. The reset has no gradient; the gradient of the emission
-    is an arctangent's.
+    time constant of 2 and threshold v computes ``V = V + (I - V) / 2``. It emits the same spikes
+    as this neuron with decay 0.5 and threshold 2 v, whose membrane is twice as large. No gradient
+    passes the reset. The gradient of a spike is the derivative of an arctangent.
 
     Args:
         threshold: firing threshold, 2.0 by default.

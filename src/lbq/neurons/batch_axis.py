@@ -60,9 +60,9 @@ def check_time(model: nn.Module, x: Tensor, *, batch_axis: int | None = None) ->
 def find_batch_axis(x: Tensor, batch_axis: int | None, model: nn.Module | None = None) -> int:
     """Return the axis of the batch, by default by the number of axes; raise if it is empty.
 
-    Three axes are ``[T, B, features]`` by default, but may be ``[B, channels, length]``. If they
-    fit the model with the batch first only, an error asks for ``batch_axis``, since the shape
-    alone does not tell.
+    Three axes are ``[T, B, features]`` by default, but the caller may mean ``[B, channels,
+    length]``. If the model accepts the input only with the batch first, an error asks for
+    ``batch_axis``.
 
     Args:
         x: inputs.

@@ -38,11 +38,11 @@ class BurstLIF(Neuron):
         learn_decay: train the decay, as the sigmoid of a parameter; needs 0 < decay < 1.
         detach_reset: keep the step inside the reset out of the gradient.
         detach_carry: stop the gradient between timesteps.
-        level_set: "all" levels 0..N, or "powers" of two, 0, 1, 2, 4 .. N, so that each costs one
-            accumulation: levels between are rounded down.
-        keep: saved for the backward on CPUs: "membranes" (4 bytes per neuron and timestep),
-            or "currents" (2 bytes in bfloat16, shared by repeated timesteps; same gradients,
-            membranes are recomputed).
+        level_set: "all" levels 0..N, or "powers" of two, 0, 1, 2, 4 .. N, with levels between
+            rounded down, so that every level costs one accumulation.
+        keep: what is saved for the backward pass on CPUs, "membranes" (4 bytes per neuron and
+            timestep) or "currents" (2 bytes in bfloat16; repeated timesteps share them).
+            With "currents" membranes are computed again; the gradients are the same.
 
     Example:
         >>> neuron = lbq.BurstLIF(max_level=3, step=0.5)

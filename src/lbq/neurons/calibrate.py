@@ -22,8 +22,8 @@ def calibrate_steps(
 ) -> dict[str, Tensor]:
     """Set each step so that a percentile of its membrane just reaches ``max_level``.
 
-    For neurons with negative levels it is the percentile of the absolute membrane. Neurons whose
-    step is only an amplitude are not changed.
+    For neurons with negative levels it is the percentile of the absolute membrane. The step of a
+    neuron that only scales what it emits is not changed.
 
     The model runs in its current mode (train or eval). Layers are set in running order, so a layer
     receives the output of calibrated layers. Estimates are averaged over the batches. Membranes are

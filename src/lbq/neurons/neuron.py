@@ -18,9 +18,11 @@ class Neuron(nn.Module):
 
     There is no state between calls and nothing to reset. A stream passes the ``carry`` explicitly:
     ``bursts, carry = neuron.stream(currents, carry)``; :func:`lbq.stream` does so for all neurons
-    of a network. Currents pass through ``receive``, integer levels through ``emit`` and bursts
-    through ``output``, all identities, for hooks (:func:`lbq.watch_levels`); they are never stored
-    on the module.
+    of a network.
+
+    Currents pass through ``receive``, integer levels through ``emit`` and bursts through
+    ``output``. These three are identity modules, so hooks on them see the values
+    (:func:`lbq.watch_levels`). The neuron itself stores none of them.
 
     In train mode a neuron warns, once per process, if currents come directly from a convolution, a
     batch norm or a linear layer of ``[B, F]``, whose first axis is the batch and not time.
@@ -32,7 +34,7 @@ class Neuron(nn.Module):
     is_signed: bool = False
     """Whether it emits negative levels too."""
     step_sets_levels: bool = True
-    """Whether its step, if it has one, is the spacing of the levels and not their size alone."""
+    """Whether a larger step gives lower levels; if not, the step only scales what is emitted."""
     needs_whole_sequence: bool = False
     """Whether a timestep depends on later ones, so that the neuron cannot be streamed."""
 

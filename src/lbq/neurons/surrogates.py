@@ -101,7 +101,7 @@ class MatchedBox(Surrogate):
 
 
 class ClipBox(Surrogate):
-    """The gradient of clip(r, 0, N): explodes with depth under a floor quantiser."""
+    """The gradient of clip(r, 0, N), which explodes with depth if levels are rounded down."""
 
     def __init__(self) -> None:
         super().__init__(lo=0.0, margin=0.0)
