@@ -17,7 +17,7 @@ from lbq.train.prefetch import prefetch_to_device
 from lbq.train.train_step import TrainStep
 from lbq_paper.experiments import full_size_experiments
 
-BATCH = 2
+BATCH = 1
 SIDES = {"cifar10": 32, "cifar100": 32}  # the others say theirs in the recipe
 NUM_CLASSES = {
     "cifar10": 10,
