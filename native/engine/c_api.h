@@ -1,5 +1,6 @@
-/* The engine's C API, used from Python. Everything that a description points at is copied. Invalid networks are refused
- * (check_network.h), except for sums beyond 32 bits: the caller must have proven its bounds (lbq.graph, or the reader). */
+/* The engine's C API, used from Python. It copies all data that a description points to. Invalid networks return an
+ * error (check_network.h), but sums beyond 32 bits are not detected: the caller must prove the bounds (lbq.graph, the
+ * reader). */
 #ifndef LBQ_ENGINE_C_API_H
 #define LBQ_ENGINE_C_API_H
 
@@ -65,7 +66,7 @@ LBQ_API const char* lbq_engine_isa(const lbq_engine* engine);
 LBQ_API lbq_engine_state* lbq_engine_state_new(const lbq_engine* engine, int64_t batch);
 LBQ_API void lbq_engine_state_free(lbq_engine_state* state);
 
-/* Returns a lbq_engine_status. `answers` gets all outputs, one behind the other. `state` may be NULL (start at zero),
+/* Returns a lbq_engine_status. `answers` receives all outputs, concatenated. `state` may be NULL (start at zero),
  * `levels` too (per node: NULL or [T, B, C, H, W]), and `records` (one thread and at most 4 images: the first
  * `num_records` stages). */
 LBQ_API int64_t lbq_engine_run(const lbq_engine* engine, const uint8_t* inputs, int64_t batch, int64_t timesteps,

@@ -1,4 +1,4 @@
-// Which networks the engine runs.
+// Checks that the engine can run a network.
 #pragma once
 
 #include <stdexcept>
@@ -12,12 +12,12 @@ struct BadNetwork : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// Fill in what every node gives, and check that it reads nodes before it whose values fit, that its tensors are there,
-// and that every readout is an output. Throws BadNetwork. That sums fit 32 bits is proven by the caller.
+// Fill in the output of every node. Check that every node reads earlier nodes with fitting values, that its tensors are
+// present, and that every readout is an output. Throws BadNetwork. The caller proves that sums fit 32 bits.
 void check_network(Network& network);
 
-// Whether the packed network takes about as much memory as its file. Packing pads channels and builds tables, which
-// costs little for real networks; a contrived one could make gigabytes of a small file, and runs in the interpreter.
+// Whether the packed network needs about as much memory as its file. Packing pads channels and builds tables, which
+// costs little for real networks. A malicious small file could need gigabytes; such networks run in the interpreter.
 bool fits_packed(const Network& network);
 
 }  // namespace lbq

@@ -1,7 +1,7 @@
 // Predicts the time of a synapse by events and by dense products, to choose the faster kernel.
 //
-// The cost of a visit does not depend on the length of its list, so events need sparser levels in narrow layers.
-// `native/bench/fit_cost_model.cc` fits the nanoseconds; only their ratios matter.
+// The cost of a visit does not depend on the length of its list, so in narrow layers events are faster only for sparser
+// levels. `native/bench/fit_cost_model.cc` fits the nanoseconds; only their ratios matter.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct PackedSynapse;
 struct KernelCosts {
   // Events.
   double list = 0;     // searching 32 channels of a pixel for pairs
-  double pixel = 0;    // listing and sorting a pixel and block of channels
+  double pixel = 0;    // listing and sorting a pixel, per block of channels
   double search = 0;   // finding the output of a pixel with a list under a tap
   double visit = 0;    // a list multiplied by a tile
   double sums = 0;     // loading and storing 32 of its sums

@@ -42,16 +42,16 @@ struct RunOptions {
 // Immutable: any number of threads may call run() at once. The network must outlive it.
 class Engine {
  public:
-  // Of a network that check_network or the reader accepted. Throws std::invalid_argument for an instruction set that is
-  // not available.
+  // `network`: one that check_network or the reader accepted. Throws std::invalid_argument for an instruction set that
+  // is not available.
   explicit Engine(const Network& network, const EngineOptions& options = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // inputs: [B, C, H, W], or [T, B, C, H, W] for frames; answers: of every output, one behind the other, [B, ...], or
-  // [T, B, ...] if the readouts do not sum. With a state, the answers to these timesteps alone: add up the answers of
-  // all calls.
+  // inputs: [B, C, H, W], or [T, B, C, H, W] for frames. answers: all outputs concatenated, each [B, ...], or
+  // [T, B, ...] if the readouts do not sum. With a state, the answers cover the timesteps of this call only; the caller
+  // adds up the answers of all calls.
   // Throws std::invalid_argument for options that do not fit the network or each other.
   void run(const uint8_t* inputs, int64_t batch, int32_t* answers, const RunOptions& options = {}) const;
   const char* isa() const;

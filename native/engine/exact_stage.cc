@@ -1,4 +1,4 @@
-// Operators without a kernel of their own: the exact kernel of operators.h on every instant.
+// Runs operators that have no other kernel: the exact kernel of operators.h at every timestep.
 #include <algorithm>
 #include <type_traits>
 

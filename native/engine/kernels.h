@@ -1,4 +1,4 @@
-// The kernels that the engine needs of an instruction set.
+// The kernels of the engine for one instruction set.
 //
 // Levels are bytes, channels last; a pixel's channels are padded with zeros to a multiple of 32. Sums of synapses are
 // stored in blocks of 32, 64 or 128 outputs: sums[position][outputs], int16 or int32.
@@ -14,7 +14,7 @@ namespace lbq {
 
 constexpr int64_t kChannelStep = 32;  // channels are padded to a multiple of this
 
-// ---- event-driven: pairs of channels that are not both zero ----
+// ---- event-driven: pairs of channels with a nonzero level ----
 
 // A pixel that multiplies its list by one tile of weights: byte offset of its sums, first entry of its list.
 struct Visit {
@@ -88,7 +88,7 @@ struct DepthwiseBlock {
 struct Extra {
   const uint8_t* levels;    // [T][positions][channels], or
   const int32_t* currents;  // the same
-  const int32_t* weight;    // [channels]; null: one
+  const int32_t* weight;    // [channels]; null: all 1
   int64_t time_stride;      // elements; 0: the same at every timestep
   int64_t position_stride;  // elements
 };
@@ -119,19 +119,20 @@ struct NeuronBlock {
 
 struct EngineKernels {
   const char* isa;
-  int64_t max_narrow_level;  // largest level of narrow tiles
-  // Index in a row of a tile of the weight of an output and of the pair's first or second channel.
+  int64_t max_narrow_level;  // largest level that narrow tiles support
+  // Index, in a row of a tile, of the weight of an output and the first or second channel of the pair.
   int64_t (*narrow_offset)(int64_t output, int64_t channel);
   int64_t (*wide_offset)(int64_t output, int64_t channel);
   void (*pair_tile)(PairMode mode, int64_t outputs, const PairTile& tile);
-  // Write the list of one pixel with `count` channels (a multiple of 32) and return its length. May write 32 entries more.
+  // Write the list of one pixel with `count` channels (a multiple of 32) and return its length. May write 32 entries
+  // more.
   int64_t (*list_pairs)(const uint8_t* pixel, int64_t count, bool is_wide, int64_t row_bytes, uint32_t* levels,
                         uint16_t* rows);
   // Count the pairs of bytes that are not both zero; `count` is a multiple of 32.
   int64_t (*count_pairs)(const uint8_t* bytes, int64_t count);
   void (*dense_block)(const DenseBlock& block);
-  int64_t dense_panel;  // outputs per panel of its weights
-  // Whether it adds up products in 16 bits: synapses with sums beyond that get no dense kernel.
+  int64_t dense_panel;  // outputs per panel of weights
+  // Whether the dense kernel adds up products in 16 bits; synapses with larger sums get no dense kernel.
   bool dense_is_narrow;
   const KernelCosts* costs;  // null: no dense kernel
   // Index of the weight of a channel and of the first or second tap of two.
@@ -141,7 +142,7 @@ struct EngineKernels {
   void (*store)(const CurrentBlock& currents, int32_t* to, int64_t time_stride, int64_t position_stride);
 };
 
-// The kernels of that name, or the best ones that LBQ_ISA allows; null if they are not available.
+// The kernels for the instruction set of this name, or the best ones that LBQ_ISA allows; null if not available.
 const EngineKernels* engine_kernels(const char* isa_or_null);
 
 }  // namespace lbq

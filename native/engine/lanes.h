@@ -123,7 +123,7 @@ struct NarrowLanes {
   }
 };
 
-// The same of 4 outputs.
+// The same for 4 outputs.
 struct WideLanes {
   typedef int32x4_t Sum;
   static constexpr int64_t kLanes = 4, kPart = 32;

@@ -1,4 +1,4 @@
-// An integer network in memory: made by the reader or the C API, run by the interpreter and the engine.
+// An integer network in memory. The reader and the C API build it; the interpreter and the engine run it.
 // docs/deploy/bundle-format.md defines what every kind computes.
 #pragma once
 
@@ -21,8 +21,8 @@ enum class Kind : uint8_t {
 #undef LBQ_KIND
 };
 
-// One sample at one instant, channels first: features have rank 1, sequences of them rank 2. Axes beyond the rank have
-// length 1.
+// The shape of one sample at one timestep, channels first: features have rank 1, sequences of features rank 2. Axes
+// beyond the rank have length 1.
 struct Shape {
   int64_t channels = 0, height = 1, width = 1;
   int32_t rank = 3;
@@ -37,11 +37,11 @@ struct Shape {
 
 constexpr int64_t kCurrents = -1;  // instead of a largest level
 
-// What a node gives, or the input.
+// Describes the output of a node, or the input.
 struct ValueInfo {
   Shape shape;
   bool has_time = false;          // [T, B, ...]; otherwise [B, ...]
-  int64_t max_level = kCurrents;  // of levels, or of their sums and products
+  int64_t max_level = kCurrents;  // largest level, or largest sum or product of levels
 };
 
 // All sums, carries and outputs of the node lie in low..high.
@@ -102,18 +102,18 @@ struct Node {
   Bound bound;
 
   // Filled in by infer() of operators.h, as are the kernel and `is_linear` of a synapse and the levels of a neuron.
-  Shape from, to;        // of its first input and of its output
-  bool has_time = true;  // of its output; a setting of most operators, which says what they read
-  int64_t largest = kCurrents;  // level of its output
+  Shape from, to;        // shapes of its first input and its output
+  bool has_time = true;  // whether its output has time; for most operators a setting, which must match the inputs
+  int64_t largest = kCurrents;  // largest level of its output
 
   // synapse, pool: the window; a linear layer has is_linear and reads the flattened input in C order
   Window window;
   bool is_linear = false;
   int64_t groups = 1;
-  int32_t weight_bits = 8;  // 4, 8 or 16, that of a shortcut; 4-bit weights use one byte each
+  int32_t weight_bits = 8;  // 4, 8 or 16; a shortcut has 16; 4-bit weights use one byte each
   int64_t max_input = 0;    // synapse, shortcut: the largest input value
   Integers weight;          // synapse [O, I / groups, *kernel] or [O, I]; shortcut [C] or [1]
-  Integers bias;            // none, [O], or of the output's shape; offset: of its rank, each axis as long or 1
+  Integers bias;            // absent, [O], or the output's shape; offset: the output's rank, each axis as long or 1
   bool pools_max = false;   // otherwise a sum
 
   // neuron: thresholds [levels, C] or [levels, 1]; reset_amount [C] or [1]
@@ -163,7 +163,7 @@ struct Network {
     if (node == kInput) return {input, takes_frames, 255};
     return {nodes[node].to, nodes[node].has_time, nodes[node].largest};
   }
-  // Values of the outputs among the first nodes, or of all, of one sample at one instant.
+  // Number of output values for one sample and timestep, of the readouts among the first nodes or of all.
   int64_t output_size(size_t num_nodes) const {
     int64_t size = 0;
     for (size_t i = 0; i < num_nodes; ++i)

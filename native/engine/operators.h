@@ -1,5 +1,5 @@
-// The operators of an integer network: one table with their names, settings, tensors, shape rules, bound rules, exact
-// kernels and plans. Reader, proof, interpreter and engine read it; src/lbq/graph/operators has the same rules.
+// The operators of integer networks: one table with their names, settings, tensors, shape rules, bound rules, exact
+// kernels and plans. Reader, proof, interpreter and engine use it. src/lbq/graph/operators has the same rules.
 #pragma once
 
 #include <string_view>
@@ -13,14 +13,14 @@ constexpr int64_t kMaxLevel = 255;       // of a neuron
 constexpr int64_t kMaxValues = 1 << 24;  // output values of a node for one sample and timestep
 constexpr int64_t kMaxTimesteps = 4096;
 
-// A node cannot read what enters it, or has a setting that it cannot have. The caller adds the path of the node.
+// A node cannot read its inputs, or has an invalid setting. The caller adds the path of the node.
 struct GraphError {
   lbq_model_status rule;
   char text[256];
 };
 void require_rule(bool holds, lbq_model_status rule, const char* format, ...) __attribute__((format(printf, 3, 4)));
 
-// A product that stays at the largest integer where it would pass it; for sizes, which are not negative.
+// A saturating product of sizes, which are not negative.
 int64_t saturating_product(int64_t one, int64_t other);
 int64_t saturating_size(const Shape& shape);
 
@@ -33,7 +33,7 @@ struct SettingValue {
   Factors numbers;
 };
 
-// What a word stands for.
+// The value of a word.
 struct Word {
   const char* text = nullptr;
   int64_t number = 0;
@@ -59,7 +59,7 @@ void store_setting(Node& node, const Setting& setting, const SettingValue& value
 
 // ---- the overflow proof ----
 
-// Further than anything that fits. Intervals stop there: nothing brings them back, so they are refused.
+// Beyond every integer that fits 32 bits. Intervals saturate here and never become smaller again, so the proof fails.
 constexpr int64_t kBeyond = int64_t{1} << 62;
 
 struct Interval {
@@ -110,26 +110,26 @@ void plan_exact(Planner& planner, Stage& stage);  // exact_stage.cc
 struct Operator {
   const char* name;  // in a bundle
   int64_t least_inputs = 1, most_inputs = 1;
-  bool has_bound = false;  // whether it computes integers; otherwise it moves, selects or pools those of others
-  // The output; fills in what follows from the inputs, none larger than kMaxValues, and the shapes of the tensors.
-  // Throws GraphError.
+  bool has_bound = false;  // whether it computes new integers; otherwise it moves, selects or pools its inputs
+  // The output. Fills in the fields that follow from the inputs, none larger than kMaxValues, and from the shapes of
+  // the tensors. Throws GraphError.
   ValueInfo (*infer)(Node& node, const std::vector<ValueInfo>& inputs, int64_t timesteps);
-  // The hull of all integers that it computes, partial sums included, and the intervals of its output.
+  // The hull of all integers that it computes, including partial sums, and the intervals of its output.
   Interval (*bound)(const Node& node, const std::vector<Entering>& inputs, int64_t timesteps, Intervals& gives);
   // How many intervals its bound rule visits; null: one per input and channel.
   int64_t (*visits)(const Node& node, int64_t timesteps) = nullptr;
-  // The output of one sample at one instant.
+  // The output for one sample and timestep.
   void (*run)(const Node& node, const std::vector<Operand>& inputs, int64_t* output) = nullptr;
-  // That of a neuron, instead of `run`: it updates its carry.
+  // For a neuron, instead of `run`: computes the output and updates the carry.
   void (*step)(const Node& node, const int64_t* currents, int64_t* carry, int64_t* levels) = nullptr;
-  // Throws GraphError unless the values of its tensors are valid; null: any are.
+  // Throws GraphError unless the values of its tensors are valid; null: all values are valid.
   void (*check)(const Node& node) = nullptr;
 
-  // In the engine (plan.h): as a stage of its own,
+  // In the engine (plan.h): as a separate stage,
   void (*plan)(Planner& planner, Stage& stage) = plan_exact;
   // or as a term of the sum of a stage: adds it, or returns false if only its own stage can compute it.
   bool (*add)(Planner& planner, Stage& stage, int32_t node) = nullptr;
-  bool is_view = false;  // what reads it reads its input
+  bool is_view = false;  // readers read its input instead
   bool is_move = false;  // its values are those of its only input in another order, some of them, or zeros
 
   Setting settings[kMaxSettings] = {};  // the first without a name ends them
@@ -140,7 +140,7 @@ const Operator& operator_of(Kind kind);
 // The operator of this name; null if there is none.
 const Operator* find_operator(std::string_view name, Kind& kind);
 
-// The shape rule of a node: fills in the node and returns what it gives.
+// The shape rule of a node: fills in the node and returns its output.
 ValueInfo infer(Node& node, const std::vector<ValueInfo>& inputs, int64_t timesteps);
 
 // Throw GraphError unless all nodes but the readouts are read, the last node is a readout, and all treat time alike.

@@ -49,8 +49,8 @@ bool tiles_fit_int16(const Weights& weights, int64_t max_input, int64_t block_ch
   return true;
 }
 
-// How many quads in a row, in the order of the dense weights, can be added up in 16 bits for all levels: the products of
-// channels 0 and 1 of each, and those of 2 and 3.
+// The number of consecutive quads, in the order of the dense weights, whose products can be added up in 16 bits for all
+// levels. The products of channels 0 and 1 of each quad are added separately from those of channels 2 and 3.
 int64_t quads_in_int16(const Weights& weights, int64_t max_input, int64_t channels) {
   const int64_t quads = weights.taps * channels / 4;
   int64_t most = quads;

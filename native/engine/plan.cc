@@ -61,7 +61,7 @@ void Planner::describe_values(std::vector<Value>& values) const {
   values.assign(network.nodes.size() + 1, describe(network.value(kInput), network.takes_frames));
   for (size_t i = 0; i < network.nodes.size(); ++i) {
     const Node& node = network.nodes[i];
-    bool has_time = operator_of(node.kind).step != nullptr;  // what repeats give is computed once
+    bool has_time = operator_of(node.kind).step != nullptr;  // repeated values are computed once
     for (int32_t input : node.inputs) has_time = has_time || plan.value(input).has_time;
     values[i] = describe(network.value(static_cast<int32_t>(i)), has_time);
   }

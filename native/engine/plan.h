@@ -1,5 +1,5 @@
-// An execution plan: synapses packed for an instruction set, and stages. All terms of a sum (synapses, shortcuts, biases)
-// are added in the stage of the neuron or value that reads the sum.
+// An execution plan: synapses packed for an instruction set, and stages. All terms of a sum (synapses, shortcuts,
+// biases) are added in the stage of the neuron or value that reads the sum.
 #pragma once
 
 #include <atomic>
@@ -48,7 +48,7 @@ struct PackedSynapse {
   Window window;
   int64_t rows, columns, taps;            // of the window
   std::vector<int32_t> row_of, column_of;  // [rows][height], [columns][width]: output of a pixel under a tap, or -1
-  std::vector<int32_t> row_seen, column_seen;  // [rows][height'], [columns][width']: its inverse, or -1
+  std::vector<int32_t> row_seen, column_seen;  // [rows][height'], [columns][width']: the inverse, or -1
   int64_t encounters, pixels_seen;  // per image: (position, tap) pairs inside of it; pixels read by any tap
   int64_t out_stride, dense_channels, outputs, out_blocks;
 
@@ -82,7 +82,7 @@ struct Value {
 
 struct ExtraTerm {
   int32_t value;
-  std::vector<int32_t> weight;  // [stride]; empty: one
+  std::vector<int32_t> weight;  // [stride]; empty: all 1
 };
 
 // A sum of synapses, other terms and a bias.
@@ -126,7 +126,7 @@ struct Plan {
 // The node that computes these values: views are those of their input.
 int32_t origin_of(const Network& network, int32_t node);
 
-// Makes a plan from the last node to the first, so that only what a later stage reads is stored.
+// Plans from the last node to the first, so that only values that a later stage reads are stored.
 class Planner {
  public:
   Planner(const Network& network, const EngineKernels& kernels, Plan& plan);

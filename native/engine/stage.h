@@ -1,5 +1,5 @@
-// What stages execute with: the values of a chunk of images and timesteps, and how a sum of terms and an operator
-// without a kernel of its own are computed.
+// The context in which stages execute: the values of a chunk of images and timesteps; and the functions that compute a
+// sum of terms, or an operator by its exact kernel.
 #pragma once
 
 #include "engine.h"

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kSumBytes = 512 * 1024;  // of the L2 cache
 constexpr int64_t kFewSumBytes = 64 * 1024, kSumsPerWeight = 4;  // where weights are few, sums stay near the L1 cache
 constexpr double kHysteresis = 0.04;
-constexpr int64_t kCountedRow = 3;  // of so many rows, one says how active a layer is
+constexpr int64_t kCountedRow = 3;  // one row of so many is counted to estimate the activity of a layer
 constexpr int64_t kLine = 64, kSlack = 64;  // bytes of a cache line; entries that vectors write beyond a list
 
 // Positions and outputs of one task: sums[block][instant][position][outputs].
@@ -36,7 +36,7 @@ struct Blocks {
   }
 };
 
-// Bytes of sums of one task. Each task reads all weights; dense products gain nothing from more sums than that is worth.
+// Bytes of sums of one task. More sums per task amortise reading the weights, up to a limit for dense products.
 int64_t bytes_of_sums(const Sum& sum, const std::vector<bool>& is_dense) {
   int64_t weights = 0;
   for (size_t i = 0; i < sum.synapses.size(); ++i) {
@@ -46,7 +46,8 @@ int64_t bytes_of_sums(const Sum& sum, const std::vector<bool>& is_dense) {
   return std::clamp(kSumsPerWeight * weights, kFewSumBytes, kSumBytes);
 }
 
-// Whether dense products are predicted to be faster. Hysteresis keeps layers near break-even from switching back and forth.
+// Whether dense products are predicted to be faster. Hysteresis keeps layers near break-even from switching back and
+// forth.
 bool choose_dense(const ChunkContext& context, const PackedSynapse& synapse, double density) {
   if (synapse.dense.size() == 0 || context.choice == Choice::kEvents) return false;
   if (context.choice == Choice::kDense) return true;
@@ -58,7 +59,7 @@ bool choose_dense(const ChunkContext& context, const PackedSynapse& synapse, dou
   return is_dense;
 }
 
-// The share of active pairs, judged by some of the rows.
+// The share of active pairs, estimated from some of the rows.
 double pair_density(const ChunkContext& context, const PackedSynapse& synapse) {
   const Value& value = context.plan.value(synapse.node_input);
   const int64_t rows = context.chunk.instants(value.has_time) * value.shape.height;
@@ -70,7 +71,7 @@ double pair_density(const ChunkContext& context, const PackedSynapse& synapse) {
   return static_cast<double>(active) / static_cast<double>(pixels * ((value.shape.channels + 1) / 2));
 }
 
-// ---- events: lists of active pairs, and visits of the weight tiles that they meet ----
+// ---- events: lists of active pairs, and the visits that multiply them by tiles of weights ----
 
 bool is_seen(const std::vector<int32_t>& outputs, int64_t taps, int64_t size, int64_t pixel) {
   for (int64_t tap = 0; tap < taps; ++tap)
@@ -206,7 +207,7 @@ void add_pairs(const ChunkContext& context, const PackedSynapse& synapse, const 
   }
 }
 
-// ---- dense and depthwise: what a region reads ----
+// ---- dense and depthwise: the inputs of a region ----
 
 // The levels that a region reads, with zeros around them where the window has padding.
 struct Seen {

@@ -47,7 +47,7 @@ struct ThreadScratch {
 struct Workspace {
   explicit Workspace(int threads) : pool(threads), scratches(threads) {}
 
-  // The buffer of a value: taken by the stage that writes it, given back after the last stage that reads it.
+  // The buffer of a value: allocated by the stage that writes it, released after the last stage that reads it.
   char* take(int32_t value, int64_t bytes);
   void give_back(int32_t value);
   char* of(int32_t value) { return pages[place[slot(value)]].data(); }

@@ -20,12 +20,12 @@ typedef enum {
 
 typedef enum { LBQ_F32 = 0, LBQ_BF16 = 1 } lbq_dtype;
 
-/* What a neuron loses when it emits: one step, one per level, nothing, or all of its membrane. Scans have no zero, which
- * is a neuron of integer networks. */
+/* The amount that a reset subtracts: one step, one step per level, nothing, or the whole membrane. Only neurons of
+ * integer networks support the last one (zero); scans do not. */
 typedef enum { LBQ_RESET_EVENT = 0, LBQ_RESET_LEVEL = 1, LBQ_RESET_NONE = 2, LBQ_RESET_ZERO = 3 } lbq_reset_mode;
 
-/* What is saved for the backward pass: float32 membranes, or the currents themselves. From currents the
- * backward pass recomputes the membranes, with the same bits; the forward pass then writes nothing. */
+/* The values saved for the backward pass: float32 membranes, or the currents. From currents the backward pass
+ * recomputes the membranes bit for bit, and the forward pass writes nothing. */
 typedef enum { LBQ_SAVE_MEMBRANES = 0, LBQ_SAVE_CURRENTS = 1 } lbq_saved;
 
 /* One multi-step burst neuron over a dense instant of `size` values, repeated `timesteps` times.
@@ -102,8 +102,8 @@ typedef enum {
                                without gradient; box over lo..hi */
 } lbq_baseline;
 
-/* `scan.step` scales the levels, `scan.tail` and `scan.reset_mode` are the ternary neuron's, `scan.lo` and `scan.hi` its
- * and the mixed neuron's; `scan.saved` and `scan.detach_*` are ignored. */
+/* `scan.step` scales the levels, `scan.tail` and `scan.reset_mode` are the ternary neuron's, `scan.lo` and `scan.hi`
+ * its and the mixed neuron's; `scan.saved` and `scan.detach_*` are ignored. */
 typedef struct {
   lbq_scan scan;
   lbq_baseline neuron;
@@ -123,7 +123,8 @@ lbq_status lbq_baseline_backward(const lbq_baseline_scan* baseline, const lbq_ba
 /* Batch norm, an added shortcut and a burst neuron in one, channels last, from zero. Only the currents before the norm
  * are saved for the backward pass, which recomputes the membranes.
  *
- * `scan.size` is rows * channels; `scan.num_steps` is 1 or channels; `scan.run` and `scan.current_stride` are ignored. */
+ * `scan.size` is rows * channels; `scan.num_steps` is 1 or channels; `scan.run` and `scan.current_stride` are
+ * ignored. */
 enum { LBQ_MAX_NORMED_TIMESTEPS = 32 };
 
 typedef struct {
@@ -180,8 +181,8 @@ lbq_status lbq_norm_backward(const lbq_normed_scan* normed, const lbq_norm_grad_
                              const void* grad_normed, void* grad_currents, int64_t first_block,
                              int64_t last_block);
 
-/* What levels cost: the sum over all values of table[level] times the fan-out of their place, each product below 2^24.
- * A block is one instant. */
+/* The cost of levels: the sum over all values of table[level] times fan-out, each product below 2^24. A block is one
+ * timestep of one sample. */
 typedef struct {
   int64_t instants;     /* samples times timesteps */
   int64_t size;         /* values of an instant */
@@ -199,8 +200,8 @@ lbq_status lbq_cost_sums(const lbq_level_cost* cost, double* sums, int64_t first
 lbq_status lbq_cost_backward(const lbq_level_cost* cost, const void* grad, float scale, void* grad_out,
                              int64_t first_block, int64_t last_block);
 
-/* Bursts packed as levels: as many in a byte as it holds digits of base max_level + 1 (3 for max_level = 5, 8 for 1).
- * Steps come as in lbq_scan. A block is independent of the others. */
+/* Bursts packed as levels. A byte holds as many levels as it has digits in base max_level + 1 (3 for max_level = 5, 8
+ * for 1). Steps are given as in lbq_scan. Blocks are independent. */
 typedef struct {
   int64_t size;
   int64_t run;
@@ -215,14 +216,14 @@ int64_t lbq_packing_num_blocks(const lbq_packing* packing);
 /* LBQ_NOT_BURSTS at the first block with a value whose bits are not those of step * level, level in 0..max_level. */
 lbq_status lbq_pack_bursts(const lbq_packing* packing, const void* bursts, uint8_t* packed, int64_t first_block,
                            int64_t last_block);
-/* The same bits that were packed. */
+/* Restores the packed bursts bit for bit. */
 lbq_status lbq_unpack_bursts(const lbq_packing* packing, const uint8_t* packed, void* bursts, int64_t first_block,
                              int64_t last_block);
 
 /* The instruction set in use: "scalar", "avx2", "avx512", "avx512bf16" or "neon". LBQ_ISA limits it at load time;
  * "avx2vnni", "avx512vnni" and "amx" differ only for the engine. */
 const char* lbq_isa(void);
-/* Use this one from now on, for tests; LBQ_BAD_ARGUMENT if the machine or the build lacks it. */
+/* Select an instruction set, for tests; LBQ_BAD_ARGUMENT if the machine or the build does not support it. */
 lbq_status lbq_set_isa(const char* name);
 
 #ifdef __cplusplus

@@ -33,7 +33,8 @@ struct Lengths {
   uint64_t payload;
 };
 
-// Everything but the digest. The version comes before the lengths: another one may put other things there.
+// Checks all but the digest. The version is checked before the lengths, because another version may differ from there
+// on.
 Lengths check_header(const uint8_t* header, size_t have, uint64_t size) {
   require(have >= sizeof kMagic && std::memcmp(header, kMagic, sizeof kMagic) == 0, LBQ_RULE_MAGIC,
           "the file does not begin like a bundle");
@@ -91,7 +92,7 @@ class File {
   int descriptor_;
 };
 
-// Fill as much as the file has; the number of bytes.
+// Read until the buffer or the file ends; returns the number of bytes.
 size_t fill(int descriptor, uint8_t* to, size_t size, ReadBytes read_bytes) {
   size_t have = 0;
   while (have < size) {

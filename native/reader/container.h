@@ -10,23 +10,23 @@
 
 namespace lbq {
 
-// A file in memory of its own size. Tensors are views of it; the two JSON texts in it are decoded in place.
+// A file in memory. Tensors are views of it; the two JSON texts in it are decoded in place.
 struct Bundle {
   std::unique_ptr<uint8_t[]> bytes;
   size_t size = 0;
   size_t num_manifest = 0, num_payload = 0;
-  Digest digest{};  // as the header says and the bytes have it
+  Digest digest{};  // the verified digest
 
   char* manifest() const { return reinterpret_cast<char*>(bytes.get()) + 64; }
   uint8_t* payload() const { return bytes.get() + 64 + num_manifest; }
 };
 
-// How bytes are read; tests give one that fails.
+// Reads bytes; tests pass a function that fails.
 using ReadBytes = ssize_t (*)(int descriptor, void* to, size_t size);
 
-// Read and check a file, before anyone parses it. `sha256`: of the whole file, hexadecimal, or nullptr.
+// Read a file and check header and digest. `sha256`: expected digest of the whole file, hexadecimal, or nullptr.
 Bundle read_bundle(const char* path, const char* sha256, ReadBytes read_bytes = ::read);
-// The same for a copy of these bytes.
+// The same for bytes in memory, which are copied.
 Bundle copy_bundle(const void* data, size_t size);
 
 }  // namespace lbq

@@ -9,7 +9,7 @@ namespace {
 
 using Values = std::vector<int64_t>;
 
-// One sample at one instant, through all nodes.
+// Run all nodes for one sample and timestep.
 class Instant {
  public:
   explicit Instant(const Network& network) : network_(network), input_(network.input.size()) {
@@ -46,7 +46,7 @@ class Instant {
   std::vector<std::vector<Operand>> operands_;
 };
 
-// Write what all readouts give for one row of `rows`; outputs lie one behind the other.
+// Write the outputs of all readouts for one row of `rows`; outputs are concatenated.
 void write_outputs(const Network& network, const Instant& instant, int64_t rows, int64_t row, bool adds,
                    int64_t* logits) {
   for (size_t i = 0; i < network.nodes.size(); ++i) {

@@ -1,5 +1,5 @@
-// Runs a network as docs/deploy/bundle-format.md defines it: one value after another, every number an int64.
-// Slow; the reference that faster engines are compared with.
+// Runs a network as docs/deploy/bundle-format.md defines it, one value after another in int64. It is the slow reference
+// that faster engines are compared with.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace lbq {
 
-// What a batch of sequences carries from one timestep to the next.
+// The state of a batch of sequences between two timesteps.
 struct State {
   State(const Network& network, int64_t batch);
   void reset();
@@ -18,10 +18,9 @@ struct State {
   std::vector<int64_t> sums;                  // of all readouts over time, each [B, C * H * W]
 };
 
-// Without a state, answer whole sequences from rest: inputs [T, B, ...] or still [B, ...]; logits [B, n] of every
-// output, one behind the other, or [T, B, n] from a network that gives the sequence. With one, answer the next
-// timestep: inputs [B, ...], logits [B, n], the sum so far or this timestep's own. More than network.timesteps of them
-// the caller must not ask for.
+// Without a state, run whole sequences from rest: inputs [T, B, ...] or still [B, ...]; logits [B, n] of every output,
+// concatenated, or [T, B, n] for a network that returns the sequence. With a state, run the next timestep: inputs
+// [B, ...], logits [B, n], the sum so far or this timestep's own. The caller must not run more than network.timesteps.
 void run(const Network& network, const uint8_t* inputs, int64_t batch, int64_t* logits,
          State* state = nullptr);
 

@@ -14,7 +14,7 @@ constexpr int kMaxDigits = 4300;  // of an integer, as in Python
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// No value without one of these in front of it, but for the first: so many slots are enough.
+// Every value but the first follows one of these characters, so their number bounds the number of slots.
 size_t count_values(const char* text, size_t size) {
   size_t count = 1;
   bool is_inside = false;  // of a string
@@ -183,7 +183,7 @@ class JsonParser {
       size = 10 * size + (text_[first + i] - '0');  // 19 digits fit
       is_huge = size > kLimit;
     }
-    // 2^63 itself becomes the number before it: both are beyond everything that we accept
+    // 2^63 becomes 2^63 - 1; both are beyond all accepted values
     const int64_t near = static_cast<int64_t>(std::min(size, kLimit - 1));
     add(is_huge ? Json::kHuge : Json::kInteger).integer = is_negative ? -near - (size == kLimit) : near;
   }
@@ -198,7 +198,7 @@ class JsonParser {
     add(Json::kReal).real = number;
   }
 
-  // Whether a number that no double holds is too large; otherwise it is too small, which means zero.
+  // Whether a number out of the range of doubles is too large; otherwise it is too small and becomes zero.
   bool is_large(size_t start) const {
     int64_t magnitude = 0, exponent = 0;
     bool has_point = false, has_digit = false;
@@ -272,7 +272,7 @@ class JsonParser {
     return point;
   }
 
-  // Half of a pair alone becomes three bytes that are no UTF-8: names reject it.
+  // A single surrogate becomes three bytes that are not UTF-8; names reject it.
   void encode(uint32_t point, size_t& to) {
     const auto put = [&](uint32_t byte) { text_[to++] = static_cast<char>(byte); };
     if (point < 0x80) return put(point);
@@ -405,10 +405,10 @@ int character_length(std::string_view bytes) {
   const int lead = at(0);
   if (bytes.empty()) return 0;
   if (lead < 0x80) return 1;
-  if (lead < 0xc2) return 0;  // a follower, or longer than needed
+  if (lead < 0xc2) return 0;  // a continuation byte, or longer than needed
   if (lead < 0xe0) return follows(1) ? 2 : 0;
   if (lead == 0xe0 && at(1) < 0xa0) return 0;   // longer than needed
-  if (lead == 0xed && at(1) >= 0xa0) return 0;  // half of a pair
+  if (lead == 0xed && at(1) >= 0xa0) return 0;  // a surrogate
   if (lead < 0xf0) return follows(1) && follows(2) ? 3 : 0;
   if (lead == 0xf0 && at(1) < 0x90) return 0;
   if (lead == 0xf4 && at(1) >= 0x90) return 0;  // beyond Unicode

@@ -1,8 +1,8 @@
-// Strict JSON and checked values: UTF-8, no key twice, no NaN, no infinity, no recursion. Our own: parsers in
-// common use build trees of many times the text, and here memory is promised.
+// Strict JSON and checked values: UTF-8, no key twice, no NaN, no infinity, no recursion. Common JSON libraries build
+// trees many times as large as the text, but this reader limits its memory.
 //
-// A document is one flat array with 16 bytes per value. Strings are decoded where they stand, so the text
-// must live as long as the document and is no JSON any more afterwards.
+// A document is one flat array with 16 bytes per value. Strings are decoded in place, so the text must live as long as
+// the document and is not JSON any more afterwards.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ enum class Json : uint32_t { kNull, kFalse, kTrue, kInteger, kHuge, kReal, kText
 
 struct JsonSlot {
   Json kind;
-  uint32_t end;  // one behind the last slot of this value
+  uint32_t end;  // index behind the last slot of this value
   union {
     int64_t integer;
     double real;
@@ -34,8 +34,8 @@ struct JsonSlot {
 
 class Document;
 
-// A place in a document. Children of an array lie one behind the other; those of an object are texts (its
-// keys), each followed by its value.
+// A value in a document. The children of an array are consecutive. The children of an object are texts (its keys), each
+// followed by its value.
 class Value {
  public:
   Value() = default;
@@ -58,7 +58,7 @@ class Value {
 
 class Document {
  public:
-  // Refuses (rule "json") what is not strict JSON; `what` names the text in the message.
+  // Throws (rule "json") unless the text is strict JSON; `what` names the text in the message.
   Document(char* text, size_t size, const char* what);
 
   Value root() const { return Value(this, 0); }
@@ -93,20 +93,20 @@ std::array<Value, N> check_keys(Value value, const char* const (&keys)[N], Where
 int64_t read_int(Value value, int64_t low, int64_t high, Where where);
 bool read_bool(Value value, Where where);
 std::string_view read_string(Value value, Where where);
-// The place of a text among these words.
+// The index of a text among these words.
 int read_choice(Value value, std::initializer_list<const char*> words, Where where);
 // Two integers: rows, columns.
 void read_pair(Value value, int64_t low, int64_t high, int64_t* found, Where where);
 // Up to four positive sizes; returns how many.
 int read_shape(Value value, int64_t* found, Where where);
-// Refuse a value that is no list of between `low` and `high` members.
+// Throw unless a value is a list of `low` to `high` members.
 void check_list(Value value, int64_t low, int64_t high, Where where);
 
 inline bool is_null(Value value) { return value.kind() == Json::kNull; }
 
-// Whether bytes are UTF-8: shortest forms only, no halves of pairs.
+// Whether bytes are UTF-8: shortest forms only, no surrogates.
 bool is_utf8(std::string_view bytes);
-// Bytes of the character in front; 0 if there is none.
+// Number of bytes of the first character; 0 if it is invalid.
 int character_length(std::string_view bytes);
 
 }  // namespace lbq

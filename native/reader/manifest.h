@@ -18,7 +18,7 @@ enum class Type : uint8_t {
 };
 int64_t num_bytes(Type type);
 
-// What a tensor is and where it lies, from the beginning of the payload. No dimensions: there is none.
+// Type, shape and offset of a tensor, from the beginning of the payload. Without dimensions, the tensor is absent.
 struct Region {
   Type type = Type::kI8;
   int num_dims = 0;
@@ -36,14 +36,14 @@ struct Entry {
   Region tensors[kMaxRoles];
 };
 
-// A network without its numbers: paths, kinds, settings, shapes of tensors and the claimed bounds; and of every node,
-// what it reads and where its tensors lie.
+// A network without its numbers: paths, kinds, inputs and settings of nodes, the bounds that the file states, and the
+// regions of the tensors.
 struct Manifest {
   Network network;
   std::vector<Entry> entries;
 };
 
-// Do something to a node; a GraphError becomes a ReadError with its path.
+// Call a function on a node; a GraphError becomes a ReadError with the path of the node.
 template <class Do>
 void with_path(const Node& node, Do act) {
   try {
@@ -54,10 +54,10 @@ void with_path(const Node& node, Do act) {
 }
 
 Type read_type(Value value, std::string_view owner);
-// Each node for itself.
+// Checks each node separately.
 Manifest read_manifest(Value document);
-// Whether nodes fit together (graph.cc): names, order, and the shape rules of operators.h, which fill in the nodes; no
-// tensor is read.
+// Checks that nodes fit together (graph.cc): names, order, and the shape rules of operators.h, which fill in the nodes.
+// Reads no tensor.
 void check_graph(Manifest& manifest);
 
 }  // namespace lbq

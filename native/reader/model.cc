@@ -1,4 +1,4 @@
-// The C functions of lbq_model.h: sizes checked, and nothing thrown.
+// The C functions of lbq_model.h: check sizes, catch exceptions.
 #include <cinttypes>
 #include <cstdio>
 #include <mutex>
@@ -39,7 +39,7 @@ lbq_model_status failed(lbq_error_message* message, lbq_model_status status, con
   return status;
 }
 
-// Do something that may throw; return how it went.
+// Call a function that may throw; return its status.
 template <class Do>
 lbq_model_status guarded(lbq_error_message* message, Do act) {
   if (message != nullptr) message->text[0] = 0;
@@ -169,7 +169,7 @@ lbq_model_status lbq_stream_new(const lbq_model* model, int64_t batch, lbq_strea
   return lbq::guarded(message, [&] {
     lbq::require(model != nullptr && stream != nullptr, LBQ_MODEL_BAD_ARGUMENT,
                  "there is no model, or no place");
-    // beyond this no neuron's carries have a size
+    // the size of carries cannot overflow up to this batch
     lbq::require(batch >= 1 && batch <= INT32_MAX, LBQ_MODEL_BAD_ARGUMENT, "a batch of %" PRId64, batch);
     std::shared_ptr<const lbq::Runner> runner = model->prepared();
     lbq::Progress progress = runner->at_rest(batch);

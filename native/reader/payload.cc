@@ -31,7 +31,7 @@ Named read_tensor(std::string_view name, Value value, int64_t start) {
   return {name, region};
 }
 
-// Throw at holes, overlaps, unused bytes and unaligned tensors.
+// Throw for gaps, overlaps, unused bytes and unaligned tensors.
 void check_places(std::vector<Named>& table, int64_t start, int64_t size) {
   std::sort(table.begin(), table.end(),
             [](const Named& a, const Named& b) { return a.region.offset < b.region.offset; });

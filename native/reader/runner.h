@@ -1,4 +1,4 @@
-// Runs a model by the engine, or by the interpreter on request or where packed data would be too large.
+// Runs a model by the engine, or by the interpreter on request or if packed data would be too large.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ constexpr char kInterpreter[] = "interpreter";
 
 // The state of a batch of sequences between timesteps, of the engine or of the interpreter.
 struct Progress {
-  int64_t timestep = 0;       // how many are over
+  int64_t timestep = 0;       // number of finished timesteps
   std::vector<int32_t> sums;  // of the engine's readouts over time, each [B, C * H * W]
   Carries carries;
   std::unique_ptr<State> state;
@@ -21,10 +21,10 @@ struct Progress {
   void reset();
 };
 
-// Constant after it was made: any number of threads may use it. The network must outlive it.
+// Immutable: any number of threads may use it. The network must outlive it.
 class Runner {
  public:
-  // isa: nullptr for the best, "interpreter", or an instruction set; what is not here is refused.
+  // isa: nullptr for the best, "interpreter", or an instruction set; throws if it is not available.
   Runner(const Network& network, const char* isa, int threads);
 
   const char* isa() const { return engine_ ? engine_->isa() : kInterpreter; }

@@ -1,5 +1,4 @@
-// SHA-256 (FIPS 180-4). Our own forty lines: the reader has no dependency, and this is all it would need one
-// for.
+// SHA-256 (FIPS 180-4), so that the reader needs no dependency.
 #pragma once
 
 #include <array>
@@ -13,7 +12,7 @@ using Digest = std::array<uint8_t, 32>;
 class Sha256 {
  public:
   void update(const void* data, size_t size);
-  // The digest of everything so far; ask once.
+  // The digest of all bytes so far; call once.
   Digest finish();
 
  private:

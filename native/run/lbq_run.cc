@@ -147,7 +147,7 @@ std::vector<std::string> list_shards(const std::string& folder) {
   return names;
 }
 
-// The digest that a folder remembers; empty if it is new.
+// The digest stored in a folder; empty for a new folder.
 std::string read_owner(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0 && errno == ENOENT) return "";
@@ -158,7 +158,7 @@ std::string read_owner(const std::string& path) {
   return size > 0 ? std::string(text, size) : "?";
 }
 
-// Answers of two networks must not mix: the folder remembers whose it is.
+// Answers of two networks must not mix, so the folder stores the digest of its network.
 void check_owner(const std::string& folder, const lbq_model_info& info) {
   const std::string ours = std::string(info.digest) + "\n";
   std::string owner;
@@ -283,7 +283,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is said like a full disk
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes gives the error of a full disk
   try {
     return run(argc, argv);
   } catch (const UsageError& error) {

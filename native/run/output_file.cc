@@ -23,15 +23,14 @@ bool exists(const std::string& path) {
   return false;
 }
 
-// Whether the path still names the open file: its holder may have renamed or removed it before we had the
-// lock.
+// Whether the path still names the open file; another worker may have renamed or removed it before we had the lock.
 bool is_same_file(int descriptor, const std::string& path) {
   struct stat ours, there;
   return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
          ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
-// False: someone else holds it. Where files cannot be locked, a warning is printed.
+// Returns false if another worker holds the lock. Prints a warning if files cannot be locked.
 bool lock(int descriptor) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
   if (errno == EWOULDBLOCK) return false;
@@ -49,7 +48,7 @@ void sync_folder(const std::string& folder) {
   if (descriptor < 0) fail(folder);
   const int failed = ::fsync(descriptor);
   ::close(descriptor);
-  if (failed && errno != EINVAL) fail(folder);  // some file systems cannot, and need not
+  if (failed && errno != EINVAL) fail(folder);  // some file systems neither support nor need it
 }
 
 }  // namespace
@@ -145,7 +144,7 @@ OutputFile::Claim OutputFile::claim() {
     }
   } while (!is_same_file(descriptor_, temporary_));
   is_ours_ = true;
-  if (exists(path_)) {  // finished by someone before we had the lock
+  if (exists(path_)) {  // another worker finished it before we had the lock
     ::unlink(temporary_.c_str());
     release();
     return Claim::kDone;

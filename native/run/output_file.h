@@ -1,4 +1,4 @@
-// Answers as they go out: rows of CSV or .npy, in a file that is whole or not there.
+// Writes answers as rows of CSV or .npy, to files that appear only when complete.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 enum class Format { kCsv, kNpy };
 
-// The rows of one batch after another, as bytes. A row is: sample, timestep (of a sequence only), class and logits of
-// every output; an .npy file has no column for sample and timestep, it has axes.
+// The rows of one batch after another, as bytes. A row is: sample, timestep (for a sequence only), class and logits of
+// every output. An .npy file has axes instead of the columns sample and timestep.
 class OutputRows {
  public:
   OutputRows(Format format, const lbq_model* model, const lbq_model_info& info);
 
   std::string header(int64_t num_samples) const;
-  // `logits` is [B, n] or [T, B, n] of every output, one behind the other.
+  // `logits` is [B, n] or [T, B, n] for every output, concatenated.
   std::string of_batch(int64_t first, int64_t count, const int64_t* logits) const;
 
  private:
@@ -29,8 +29,8 @@ class OutputRows {
 // Write all of these bytes, or throw InputError.
 void write_all(int descriptor, const std::string& bytes, const std::string& path);
 
-// One file of answers. The temporary file is locked while someone writes it: a kill unlocks it, and the next
-// one begins it anew. Until `finish` has flushed and renamed it, there is no file under its own name.
+// One file of answers. A worker writes a locked temporary file. If the worker is killed, the lock is released and the
+// next worker starts the file again. `finish` flushes the temporary file and renames it to the final name.
 class OutputFile {
  public:
   enum class Claim { kOurs, kDone, kBusy };

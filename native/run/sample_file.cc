@@ -16,7 +16,7 @@ bool ends_in(const std::string& name, const char* ending) {
 
 [[noreturn]] void fail(const std::string& path, const std::string& why) { throw InputError{path + ": " + why}; }
 
-// From samples behind each other to [T, B, ...].
+// From consecutive samples to [T, B, ...].
 void put_time_first(std::vector<uint8_t>& batch, const SampleSize& size, int64_t count) {
   if (size.frames == 1 || count == 1) return;
   std::vector<uint8_t> moved(batch.size());

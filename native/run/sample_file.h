@@ -1,4 +1,4 @@
-// Samples as they come in: .npy files of uint8, raw bytes in files or in a stream.
+// Reads samples: .npy files of uint8, raw bytes from files or a stream.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,19 @@
 
 #include "lbq_model.h"
 
-// Something that a person can put right: said in one line, exit code 1.
+// An error that the user can correct: a message of one line, exit code 1.
 struct InputError {
   std::string text;
 };
 
-// How many bytes a sample has: all of its frames, or its still image.
+// The bytes of a sample: all of its frames, or its still image.
 struct SampleSize {
   explicit SampleSize(const lbq_model_info& info);
   int64_t instant, frames;
   int64_t bytes() const { return instant * frames; }
 };
 
-// A file of samples: .npy holds [B, ...] or, of frames, [T, B, ...]; .u8 one sample behind the other.
+// A file of samples: .npy holds [B, ...], or [T, B, ...] for frames; .u8 holds consecutive samples.
 class SampleFile {
  public:
   SampleFile(const std::string& path, const lbq_model_info& info);
@@ -44,7 +44,7 @@ class SampleFile {
 // Whether the name is that of a file of samples.
 bool is_sample_file(const std::string& name);
 
-// What was read of a stream: whole samples, and bytes of one that the stream ended in.
+// The result of reading a stream: the number of whole samples, and the bytes of an incomplete last one.
 struct StreamPart {
   int64_t samples, rest;
 };

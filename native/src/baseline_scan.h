@@ -1,8 +1,8 @@
-// Neurons of other papers: their equations and the passes over a block, for any number of lanes. -scalar.cc includes this
-// for one lane, -simd.cc for those of its instruction set.
+// Neurons of other papers: their equations and the passes over a block, for any number of lanes. -scalar.cc includes
+// this for one lane, -simd.cc for those of its instruction set.
 //
-// A neuron has its membrane, level and carry, and `back`: from dL/dburst and dL/dV[t] to dL/dU[t]. The forward pass rounds
-// its products explicitly, as burst_scan-simd.cc does.
+// A neuron has its membrane, level and carry, and `back`: from dL/dburst and dL/dV[t] to dL/dU[t]. The forward pass
+// rounds its products explicitly, as burst_scan-simd.cc does.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ inline Floats one_where(Mask mask) {
   return mask ? broadcast(1.0f) : Floats{};
 }
 
-// What most of the neurons share.
+// The base of most neurons.
 struct Membrane {
   static constexpr bool kHasMany = false;  // one membrane per threshold; then k is its index
   static constexpr bool kIsMixed = false;  // the currents are mixed, and no gradient passes between timesteps
@@ -217,7 +217,7 @@ inline void forward_lanes(const lbq_baseline_scan& b, const lbq_forward_buffers&
       if (Neuron::kHasMany)  // carries stay in memory
         carry = t > 0 ? columns.read(last + k * n.size) : start ? columns.read(start + k * n.size) : Floats{};
       const Floats membrane = neuron.membrane(carry, current), level = neuron.level(membrane, step);
-      const Floats seen = membrane == membrane ? level : membrane;  // a NaN stays one
+      const Floats seen = membrane == membrane ? level : membrane;  // keeps NaNs
       count = k == 0 ? seen : count + seen;
       carry = neuron.carry(membrane, level, step);
       if (Neuron::kHasMany) columns.write(last + k * n.size, carry);

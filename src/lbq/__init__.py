@@ -127,7 +127,7 @@ _LAZY = {
     "param_groups": "train",
     "sample_rng": "data",
 }
-"""Names whose package would make ``import lbq`` slow."""
+"""Names whose packages are imported on first use, because they would slow ``import lbq`` down."""
 
 
 def __getattr__(name: str) -> Any:

@@ -12,10 +12,10 @@ _TEMPORARY = ".tmp"
 def atomic_write(path: Path, data: bytes) -> None:
     """Replace a file atomically.
 
-    A kill, a full disk or a power cut leaves the old or the new contents. Writes a temporary file
-    of random name in the same folder, flushes it, renames it and flushes the folder. On failure the
-    temporary file is removed and the old file kept. If several processes write one path, the last
-    rename wins. Permissions follow the umask.
+    Writes a temporary file with a random name in the same folder, flushes it, renames it and
+    flushes the folder. After a kill, a full disk or a power cut, the file has either the old or the
+    new contents. On failure the temporary file is removed. If several processes write one path, the
+    last rename wins. Permissions follow the umask.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
     try:
@@ -45,7 +45,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_space(folder: Path, num_bytes: int) -> None:
-    """Raise ``OSError`` if the disk has less free space than that."""
+    """Raise ``OSError`` if the disk has less free space than this."""
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise OSError(

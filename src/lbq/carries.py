@@ -25,9 +25,9 @@ class Streamed(Protocol):
 class Carries:
     """The carries of a network's neurons between two timesteps; starts at rest.
 
-    A neuron that is called inside :meth:`timestep` continues from the carry of its previous
-    timestep. A neuron that is called several times in a forward has one carry per call, since each
-    of these calls starts a sequence from rest.
+    A neuron called inside :meth:`timestep` continues from the carry of its previous timestep. A
+    neuron that forward calls several times has one carry per call, because each of these calls
+    starts a sequence from rest.
 
     Args:
         paths: the network's neurons, with their paths.
@@ -55,9 +55,9 @@ class Carries:
             _active.reset(token)
         if not self._next:
             raise TimeError(
-                "the network called none of its neurons in this thread, so nothing continues from "
-                "the previous timestep; if an adapter holds the state of a neuron, stream through "
-                "the adapter"
+                "the network called none of its neurons in this thread, so no state passes to the "
+                "next timestep; if an adapter holds the state of a neuron, stream through the "
+                "adapter"
             )
         for neuron, carries in (self._last or {}).items():
             if len(self._next.get(neuron, [])) != len(carries):
@@ -85,7 +85,7 @@ class Carries:
         finally:
             _active.reset(token)
         if self.copies > 1:
-            batch_axis = carry.dim() - (currents.dim() - 1)  # 1 where thresholds have membranes
+            batch_axis = carry.dim() - (currents.dim() - 1)  # 1 with a membrane per threshold
             carry = carry.roll(currents.shape[1] // self.copies, batch_axis)
         calls.append(carry)
         return bursts, carry

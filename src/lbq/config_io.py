@@ -1,9 +1,9 @@
 """Reading and writing JSON: strict parsing, and typed values from JSON documents and back.
 
-A document is what ``json`` gives: objects, lists, strings, numbers, booleans and null. Parsing
-rejects duplicate keys, NaN, infinities, deep nesting and files of more than a given size. Reading a
-document as a type rejects unknown and missing keys and values of other types, and names the place;
-no code is looked up by name. docs/decisions/0051 says why this is not msgspec.
+A document is the result of ``json``: objects, lists, strings, numbers, booleans and null. Parsing
+rejects duplicate keys, NaN, infinities, deep nesting and large files. Reading a document as a type
+rejects unknown keys, missing keys and values of other types; the error names the place. No code is
+looked up by name. docs/decisions/0051 says why this is not msgspec.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from lbq.errors import FormatError
 from lbq.ranges import Range
 
 Document = Any
-"""Anything that JSON can hold."""
+"""Any value that JSON can represent."""
 
 MAX_BYTES = 64 * 2**20
-"""Largest JSON file that is read."""
+"""Largest size of a JSON file."""
 MAX_DEPTH = 500
 """Largest nesting of objects and lists; the reader of bundles in C++ has the same limit."""
 
@@ -79,12 +79,12 @@ def read_json(path: str | Path, *, expected_format: str | int | None = None) -> 
 
 
 def dump_json(document: Document) -> str:
-    """Write a document for files that people read too: indented, no NaN, a newline at the end."""
+    """Write a document for people: indented, no NaN, a newline at the end."""
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def canonical_json(document: Document) -> str:
-    """Write a document in the one form that is hashed: sorted keys, no spaces, no NaN."""
+    """Write a document in its unique form for hashing: sorted keys, no spaces, no NaN."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -106,7 +106,7 @@ def differences(
 
 
 def to_document(value: Any) -> Document:
-    """Turn a dataclass, or a value of its fields, into plain lists and dictionaries."""
+    """Convert a dataclass, or the value of a field, to plain lists and dictionaries."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: to_document(getattr(value, name)) for name in names}
@@ -158,7 +158,7 @@ def read_value(kind: Any, value: Document, place: str) -> Any:
         kind: a dataclass, a tuple, a Literal, a union or a plain type. In ``Annotated``, a
             :class:`lbq.ranges.Range` limits a number, or the length of a tuple.
         value: the parsed value.
-        place: its name in error messages.
+        place: name of the value in error messages.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:

@@ -26,8 +26,8 @@ def export(network: LoweredNetwork, path: str | PathLike[str]) -> None:
 
     ``.onnx`` is for ONNX Runtime and OpenVINO (extra ``[onnx]``), ``.pt2`` for torch without lbq,
     ``.nir`` for neuromorphic tools (extra ``[nir]``; real numbers only), ``.c`` for
-    microcontrollers and ``.v`` for FPGAs (integers only), ``.lbq`` is the library's own bundle. All
-    files of an integer network give the same integers. For more options see
+    microcontrollers, ``.v`` for FPGAs (both integers only), ``.lbq`` for lbq itself. An integer
+    network computes the same integers in every format. For more options see
     :func:`~lbq.formats.onnx.export.export_onnx`, :func:`~lbq.formats.device.c_source.export_c` and
     :func:`~lbq.formats.device.verilog.export_verilog`.
 

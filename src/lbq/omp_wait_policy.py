@@ -1,9 +1,9 @@
 """Passive OpenMP waiting in the command ``lbq``; imported before torch.
 
 By default OpenMP threads spin for milliseconds at the end of every parallel operation. On busy
-cores they take the time of the thread they wait for, and training slows down many times. OpenMP
-reads the environment when torch is imported. Settings of the user are kept, and programs that
-import lbq are not changed.
+cores they take time from the thread that they wait for, and training becomes many times slower.
+OpenMP reads the environment when torch is imported, so the variables are set before. Variables that
+the user has set are kept. Programs that import lbq are not affected.
 """
 
 import os

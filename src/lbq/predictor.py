@@ -15,18 +15,19 @@ from lbq.runtime.native_engine import NativeEngine
 
 
 class Predictor:
-    """A bundle on the native engine that classifies batches and gives integer logits.
+    """A bundle on the native engine that classifies batches and returns integer logits.
 
     A batch is a dictionary of numpy columns with one row per sample, as ``map_batches`` of Ray Data
-    passes it. The result has the same rows: all other columns, ``class`` (the first of the largest
-    logits, as ``lbq-run`` writes it) and ``logits``, int32, in place of the inputs. With several
-    outputs these are ``class_0``, ``logits_0`` and so on; with a sequence they are ``[B, T, ...]``.
+    passes it. The result has the same rows. The columns ``class`` and ``logits`` (int32) replace
+    the inputs; all other columns stay. ``class`` is the index of the largest logit, the first one
+    in a tie, as in ``lbq-run``. With several outputs the columns are ``class_0``, ``logits_0`` and
+    so on. For a network that returns a sequence they are ``[B, T, ...]``.
 
     Args:
         bundle: path of an integer network. Every worker reads it once.
         column: the column of inputs, uint8 ``[B, ...]``, or ``[B, T, ...]`` for a network of
             frames.
-        threads: threads of a call; 1 suits one worker per core.
+        threads: number of threads per call; 1 suits one worker per core.
         sha256: expected SHA-256 of the file; a different one raises an error.
 
     Example:
@@ -113,7 +114,7 @@ class Predictor:
         if nulls := int(np.ma.count_masked(given)) if np.ma.isMaskedArray(given) else 0:
             raise ShapeError(
                 f"column {self.column!r} has {nulls} masked values of {np.size(given)}, but a "
-                f"network needs every value of a sample; fill them, or drop those rows first"
+                f"network needs all values; fill them, or drop their rows first"
             )
         try:
             inputs = np.asarray(given)

@@ -9,10 +9,10 @@ from lbq.errors import ParameterError
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """How inputs were normalised in training: ``(byte / 255 - mean) / std``.
+    """Normalisation of the inputs in training: ``(byte / 255 - mean) / std``.
 
     Pretrained networks have it as ``model.preprocessing``, where :func:`lbq.quantize` finds it.
-    Give your own network the same attribute; None stands for integers 0..255, not normalised.
+    Set the same attribute on your own network; None means integers 0..255, not normalised.
 
     Example:
         >>> cifar10 = lbq.Pixels(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))

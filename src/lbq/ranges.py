@@ -6,7 +6,7 @@ from typing import Any
 from lbq.errors import LBQError
 
 LARGEST_COUNT = 2**31 - 1
-"""Larger counts overflow in one library or another."""
+"""Largest count that all libraries can represent."""
 
 
 @dataclass(frozen=True)

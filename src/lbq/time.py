@@ -33,7 +33,7 @@ def merge_time(sequence: Sequence) -> Tensor:
 
 
 def split_time(instants: Tensor, *, like: Sequence) -> Sequence:
-    """Split T from B, with the sizes of ``like``."""
+    """Split T from B: ``[T * B, ...]`` to ``[T, B, ...]`` with the sizes of ``like``."""
     return instants.unflatten(0, like.shape[:2])
 
 
@@ -78,7 +78,7 @@ def _repeat(current: Tensor, timesteps: int) -> Tensor:
 
 
 class _Repeat(torch.autograd.Function):
-    """``_repeat`` whose gradient keeps the memory order; torch's sum returns channels first."""
+    """``_repeat`` with a gradient that keeps the memory order, as torch's sum does not."""
 
     @staticmethod
     def forward(current: Tensor, timesteps: int) -> Tensor:
@@ -97,7 +97,7 @@ class ImagesIn(nn.Module):
     """Raises unless its input is a batch of static images."""
 
     def forward(self, images: Images) -> Images:
-        """Check."""
+        """Return the images after the check."""
         if images.dim() != 4:
             raise ShapeError(
                 f"this network takes static images, [B, C, H, W], got shape {tuple(images.shape)}; "
@@ -118,7 +118,7 @@ class FramesIn(nn.Module):
         self.timesteps = check_timesteps(timesteps)
 
     def forward(self, frames: Frames) -> Frames:
-        """Check."""
+        """Return the frames after the check."""
         if frames.dim() != 5:
             raise ShapeError(
                 f"this network takes frames, [T, B, C, H, W], got shape {tuple(frames.shape)}; "

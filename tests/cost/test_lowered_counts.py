@@ -559,7 +559,7 @@ def test_levels_that_meet_come_from_one_run():
     counter("a", 0, level)
     with pytest.raises(CountError, match="a emitted levels at timestep 1 twice before b did"):
         counter("a", 0, level)
-    with pytest.raises(CountError, match=r"arrived for batches of \[2, 1\]"):
+    with pytest.raises(CountError, match=r"have batches of \[2, 1\]"):
         counter("b", 0, level[:1])
 
 

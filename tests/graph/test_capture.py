@@ -163,12 +163,12 @@ def loop(n, x):
             lambda n, x: n.a(x) if x.max() > 0 else x,
             r"code in the network itself, test_capture\.py",
         ),
-        (loop, "may not decide by values, or loop"),
+        (loop, "remove branches and loops"),
         (
             lambda n, x: n.a(x[..., :3]),
             r"cannot run the example, of shape \[2, 1, 4\].* in a, test_capture",
         ),
-        (lambda n, x: n.neuron.stream(x, n.a(x)[0])[0], "neuron continues from a carry"),
+        (lambda n, x: n.neuron.stream(x, n.a(x)[0])[0], "forward passes a carry to neuron"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_with_the_place_and_the_reason(forward, why, capfd):

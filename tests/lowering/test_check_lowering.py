@@ -179,5 +179,5 @@ def test_zeros_on_the_axis_of_time_or_of_the_batch_are_refused(pad):
             currents = RepeatOverTime(2)(self.first(x))
             return self.last(self.neuron(nn.functional.pad(currents, pad))).mean(0)
 
-    with pytest.raises(LoweringError, match="zeros to the axis of time or of the batch"):
+    with pytest.raises(LoweringError, match="it pads the time axis or the batch axis"):
         lbq.lower(Padded(None).eval(), torch.randn(1, 4))

@@ -96,7 +96,7 @@ def dropped(net, x):
     [
         (
             lambda n, x: n.neuron(torch.cat([y := n.a(x), x], 2) + torch.cat([x, y], 2)),
-            "the network itself .*concatenate the same channels on both sides",
+            "the network itself .*concatenate parts of equal sizes",
         ),
         (lambda n, x: n.c(n.neuron(n.a(x)) * 0).mean(0), "it multiplies by 0"),
         (lambda n, x: n.c(1 / n.neuron(n.a(x))).mean(0), "reciprocal"),
@@ -105,8 +105,11 @@ def dropped(net, x):
             "rounding_mode",
         ),
         (lambda n, x: n.c(n.neuron(n.a(x))).mean(0, keepdim=True), "keepdim"),
-        (lambda n, x: n.c(F.dropout(n.neuron(n.a(x)))).mean(0), "drops in eval mode"),
-        (lambda n, x: n.c((y := n.a(x)) * n.neuron(y)).mean(0), "exact for levels only"),
+        (lambda n, x: n.c(F.dropout(n.neuron(n.a(x)))).mean(0), "drops values in eval mode"),
+        (
+            lambda n, x: n.c((y := n.a(x)) * n.neuron(y)).mean(0),
+            "only products of levels are exact",
+        ),
         (lambda n, x: n.wide(n.a(x)), "cannot run the example, of shape"),
     ],
 )

@@ -771,21 +771,24 @@ REFUSED = {
     ),
     "neuron with a scan of its own": (
         lambda: chain(over(conv(4, 4)), Louder()),
-        "2 has a Louder, which replaces scan",
+        "2 has a Louder, which overrides scan",
     ),
     "step with for_currents of its own": (
         lambda: chain(over(conv(4, 4)), burst(step=Wider())),
-        "2 has a Wider, which replaces for_currents",
+        "2 has a Wider, which overrides for_currents",
     ),
     "quantised convolution": (quantised, r"buffer 1\.0\.weight_fake_quant.*torch\.ao\.nn\.qat"),
     "forward of another network": (patched_with_another, "cannot run the example"),
     "step replaced in an object": (
         patched_step,
-        "2 has a LearnedStep, which replaces for_currents",
+        "2 has a LearnedStep, which overrides for_currents",
     ),
     # what cannot be exported
     "len of a tensor": (lambda: net(by_length), "that reach n differ.*size of the batch"),
-    "decision by values": (lambda: net(by_value), "in the network itself.*decide by values"),
+    "decision by values": (
+        lambda: net(by_value),
+        "in the network itself.*depends on the values of tensors",
+    ),
     "compiled": (lambda: torch.compile(layer(conv(4, 4))), "model._orig_mod"),
     "wrapped for devices": (lambda: nn.DataParallel(layer(conv(4, 4))), r"model\.module"),
     # layers that a lowered network has not

@@ -99,7 +99,7 @@ def test_lowering_refuses_a_batch_that_is_taken_as_time():
 
 def test_lowering_refuses_a_part_of_one_timestep():
     model = nn.Sequential(lbq.BurstLIF(), First(), nn.Linear(5, 2)).eval()
-    with pytest.raises(LoweringError, match="it takes a part of time"):
+    with pytest.raises(LoweringError, match="it selects timesteps"):
         lbq.lower(model, torch.randn(1, 1, 5))
 
 

@@ -223,7 +223,7 @@ def test_frames_are_checked_like_the_inputs_of_run():
 def test_another_batch_needs_a_new_stream():
     stream = lbq.stream(mlp().eval())
     stream(torch.randn(2, 30))
-    with pytest.raises(ShapeError, match="start from rest"):
+    with pytest.raises(ShapeError, match=r"start a new lbq\.stream"):
         stream(torch.randn(3, 30))
 
 

@@ -24,7 +24,7 @@ ValueInfo infer_neuron(Node& node, const Values& inputs, int64_t) {
   return value;
 }
 
-// One channel of a neuron: its thresholds, and how it forgets.
+// One channel of a neuron: its thresholds, decay and reset.
 class Membrane {
  public:
   Membrane(const Node& node, int64_t channel) : node_(node), reset_amount_(of_channel(node.reset_amount, channel)) {
@@ -32,7 +32,7 @@ class Membrane {
     for (int64_t index = 0; index < node.max_level; ++index) thresholds_.push_back(threshold(node, index, channel));
   }
 
-  // The hull of all membranes, products of the decay and carries, and of all that is formed on the way.
+  // The hull of all membranes, carries, products of the decay, and intermediate values.
   Interval follow(Interval currents, int64_t timesteps) const {
     if (!currents.fits()) return currents;
     Interval carried, hull;
@@ -44,7 +44,7 @@ class Membrane {
       const Interval before = carried;
       carried = node_.resets_after_decay ? membrane : reset(membrane, false);
       hull = hull.hull(membrane).hull(product).hull(left).hull(decayed(before) + currents).hull(carried);
-      if (carried == before || !hull.fits()) break;  // all later timesteps are the same, or it is over
+      if (carried == before || !hull.fits()) break;  // a fixed point, or an overflow
     }
     return hull;
   }

@@ -1,4 +1,4 @@
-// Products of levels: of values one by one, and of matrices.
+// Products of levels: element by element, and of matrices.
 #include <cstring>
 #include <numeric>
 
@@ -41,7 +41,7 @@ ValueInfo infer_matmul(Node&, const Values& inputs, int64_t) {
   return {{left.channels, left.height, right.width}, inputs[0].has_time, most};
 }
 
-// Products of levels, and sums of so many.
+// The interval of products of levels, and of sums of `terms` products.
 Interval bound_terms(int64_t terms, const Entries& inputs, Intervals& gives) {
   const Intervals &left = *inputs[0].intervals, &right = *inputs[1].intervals;
   return for_channels(std::max(left.size(), right.size()), gives, [&](int64_t channel, Interval& inner) {
@@ -77,12 +77,12 @@ void run_matmul(const Node& node, const Operands& inputs, int64_t* output) {
     }
 }
 
-// ---- in the engine: the right operand is packed like the weights of a synapse, the left one becomes lists of pairs that
-// are not both zero, and the kernel of synapses multiplies them ----
+// ---- in the engine: the right operand is packed like the weights of a synapse, the left one becomes lists of pairs
+// with a nonzero level, and the kernel of synapses multiplies them ----
 
 constexpr int64_t kTileBytes = 32 * 1024;  // of the L1 cache
 
-// Where the values of a node lie in memory, from C order.
+// The place in memory of every value of a node, in C order.
 std::vector<int32_t> places_of(const Value& value) {
   const int64_t pixels = value.shape.height * value.shape.width;
   std::vector<int32_t> places;
@@ -122,7 +122,7 @@ void gather(const NodeValue& from, const std::vector<int32_t>& table, int64_t fi
   });
 }
 
-// The values of a node behind moves: which value lies where.
+// The values of a node behind moves, as places in the memory of another node.
 struct MovedValue {
   MovedValue(Planner& planner, Stage& stage, int32_t node);
   int32_t value;               // the node whose values are read

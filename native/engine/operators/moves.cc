@@ -1,4 +1,4 @@
-// Moves: values in other places, some of them, or zeros between them.
+// Moves: operators that reorder or select values, or put zeros between them.
 
 #include "operators/operator_base.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr Setting kAxis = number("axis", store_number<int64_t, &Node::axis>, 0, 2);
 
-// Channels of several inputs meet: the hull of all.
+// The hull of the channels of several inputs.
 Interval mix_channels(const Entries& inputs, Intervals& gives) {
   Interval all = hull_of(*inputs[0].intervals);
   for (const Entering& input : inputs) all = all.hull(hull_of(*input.intervals));
@@ -15,7 +15,7 @@ Interval mix_channels(const Entries& inputs, Intervals& gives) {
   return {};
 }
 
-// Sizes of what lies before and behind an axis.
+// Number of values before and behind an axis.
 struct Sides {
   int64_t before = 1, behind = 1;
   Sides(const Shape& shape, int64_t axis) {
@@ -102,7 +102,7 @@ ValueInfo infer_roll(Node& node, const Values& inputs, int64_t) {
   return value;
 }
 
-// Where a roll reads what it gives at this place of its axis, which has this length.
+// The index that a roll reads for index `place` of its axis of this length.
 int64_t around(const Node& node, int64_t place, int64_t length) {
   return (node.start + node.step * place + length) % length;
 }

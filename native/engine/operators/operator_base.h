@@ -1,4 +1,4 @@
-// What several operators share: parts of shape rules, bound rules and exact kernels, and their settings.
+// Code shared by several operators: parts of shape rules, bound rules and exact kernels, and settings.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ Interval for_channels(size_t count, Intervals& gives, Make make) {
   return hull;
 }
 
-// Change the interval of every channel; it computes nothing.
+// Change the interval of every channel, for an operator that computes no new integers.
 template <class Change>
 Interval change_each(const Entries& inputs, Intervals& gives, Change change) {
   gives = *inputs[0].intervals;
@@ -100,7 +100,7 @@ inline void run_copy(const Node& node, const Operands& inputs, int64_t* output) 
   std::copy(inputs[0].data, inputs[0].data + node.to.size(), output);
 }
 
-// Call use(output, left, right): the place in the output, and in two operands whose axes of length 1 are repeated.
+// Call use(output, left, right) with the index in the output and in two operands whose axes of length 1 are repeated.
 template <class Use>
 void for_broadcast(const Shape& to, const Shape& left, const Shape& right, Use use) {
   const auto place = [](const Shape& shape, int64_t c, int64_t y, int64_t x) {

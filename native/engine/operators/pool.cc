@@ -25,7 +25,7 @@ Interval bound_pool(const Node& node, const Entries& inputs, int64_t, Intervals&
   const int64_t area = node.window.kernel[0] * node.window.kernel[1];
   return change_each(inputs, gives, [=](Interval interval) {
     if (adds) interval = interval * area;
-    return adds && has_border ? interval.with_zero() : interval;  // a sum holds less at the border
+    return adds && has_border ? interval.with_zero() : interval;  // sums at the border have fewer terms
   });
 }
 

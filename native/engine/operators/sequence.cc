@@ -1,4 +1,4 @@
-// Time: its beginning, where one instant is repeated, and its end, the readout.
+// Repetition over time, and the readout.
 
 #include "operators/operator_base.h"
 #include "stage.h"

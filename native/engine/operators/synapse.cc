@@ -15,7 +15,7 @@ bool is_shape(const Integers& tensor, const Shape& shape) {
 
 void check_weighted(const Node& node, const ValueInfo& value) {
   check_time(node, value);
-  // how large currents get, the proof knows
+  // levels only; the overflow proof bounds the currents
   require_rule(value.max_level == kCurrents || node.max_input >= value.max_level, LBQ_RULE_MAX_INPUT,
                "it says that levels to %" PRId64 " enter, but they reach %" PRId64, node.max_input, value.max_level);
 }
@@ -65,7 +65,7 @@ ValueInfo infer_shortcut(Node& node, const Values& inputs, int64_t) {
   return {value.shape, value.has_time, kCurrents};
 }
 
-// The largest input times all negative, or all positive, weights.
+// The interval of the sums: the largest input times all negative weights, and times all positive weights.
 Interval bound_weighted(const Node& node, const Entries& inputs, int64_t, Intervals& gives) {
   const Interval all = hull_of(*inputs[0].intervals);
   require_rule(node.max_input > 0 && all.low >= 0 && all.high <= node.max_input, LBQ_MODEL_BOUND,

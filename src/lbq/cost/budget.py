@@ -1,11 +1,11 @@
 """``CostBudget``: the exact cost of a network's levels as a term of the loss.
 
 The cost of a forward pass is the sum over all edges of fan-out times c(level), for any table c: one
-per unit ("unary"), per non-zero bit ("popcount") or per non-zero level ("events"). It is counted
-exactly. Its gradient is that of the expected cost if membranes had noise of up to one step:
-(c(S + 1) - c(S - 1)) / 2 at level S. The popcount pulls levels 1, 2 and 4 down and leaves level 3
-alone, since 2 and 4 cost the same. The slope enters the bursts, and the neuron's own surrogate
-carries it on.
+per unit ("unary"), per non-zero bit ("popcount") or per non-zero level ("events"). The cost is
+exact. Its gradient at level S is (c(S + 1) - c(S - 1)) / 2, the gradient of the expected cost if
+membranes had noise of up to one step. The popcount pulls levels 1, 2 and 4 down. It leaves level 3
+where it is, because 2 and 4 cost the same. The gradient is added to that of the bursts and passes
+through the neuron's own surrogate.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class _Layer:
     direct: LevelCost | None = None
     """Cost of the edges that levels enter unchanged, with the sum of their fan-outs."""
     carried: tuple[tuple[Edge, LevelCost], ...] = ()
-    """Edges with a pool or the like before them, and the cost of the integers that enter them."""
+    """Edges behind a pool or another operator, and the cost of the integers that enter them."""
     levels: Tensor | None = None
     """Levels of the last forward pass."""
 
@@ -44,7 +44,7 @@ class CostBudget:
     """Adds the cost of levels to a loss, until it is below a budget.
 
     It watches the neurons of a model. After a forward pass, calling it returns the term to add to
-    the loss, and :attr:`cost` is the exact cost of that pass. :meth:`remove` ends the watching.
+    the loss, and :attr:`cost` is the exact cost of that pass. :meth:`remove` removes its hooks.
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16)
@@ -63,8 +63,8 @@ class CostBudget:
         budget: cost to reach, per MAC of the same network as an ANN: 0.5 is one accumulation for
             two MACs.
         weight: weight of the term ``weight * max(0, cost / budget - 1)``; 0 changes nothing.
-        floor: a layer with a smaller share of active levels is not pushed any further.
-        batch_axis: the axis of the example that is the batch, as in :class:`lbq.OpCounter`.
+        floor: layers with a smaller share of active levels get no gradient from the term.
+        batch_axis: batch axis of the example, as in :class:`lbq.OpCounter`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CostBudget:
 
     @property
     def cost(self) -> int | float:
-        """Return the cost of the last forward pass over all samples, equal to the counter's."""
+        """Return the cost of the last forward pass over all samples, as OpCounter counts it."""
         total = sum(float(term.detach()) for term in self._terms)
         return int(total) if total == int(total) else total
 
@@ -122,7 +122,7 @@ class CostBudget:
         return self.cost / max(1, self._samples) / self._macs
 
     def __call__(self) -> Tensor:
-        """Return the term of the last forward pass, with its gradient."""
+        """Return the loss term of the last forward pass, with its gradient."""
         if not self._terms:
             raise CountError("no neuron has emitted yet; run the model before calling the budget")
         self._is_read = True
@@ -130,7 +130,7 @@ class CostBudget:
         return self.weight * (total / (self.budget * self._macs) - 1).clamp(min=0).float()
 
     def remove(self) -> None:
-        """Stop watching the model."""
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
 
@@ -155,7 +155,7 @@ class CostBudget:
 
 
 def _table(given: CostTable | Sequence[float], max_level: int) -> Tensor:
-    """Return the cost of every level 0..N, and once more that of the last."""
+    """Return the cost of every level 0..N, with the last cost repeated."""
     levels = torch.arange(max_level + 1)
     if given == "unary":
         costs = levels
@@ -188,7 +188,7 @@ def _burst_per_level(neuron: nn.Module) -> Tensor:
 
 def _layers(connectivity: Connectivity, table: Tensor, signed: set[str]) -> dict[str, _Layer]:
     def cost(path: str, fan_out: Tensor) -> LevelCost:
-        costs = table[: connectivity.max_levels[path] + 1]  # no noise lifts a level above its N
+        costs = table[: connectivity.max_levels[path] + 1]  # levels end at the layer's own N
         return LevelCost(fan_out, costs, path in signed)
 
     layers = {path: _Layer(path) for path in connectivity.neurons}
@@ -199,13 +199,13 @@ def _layers(connectivity: Connectivity, table: Tensor, signed: set[str]) -> dict
         if len(edge.needs) != 1:
             raise CountError(
                 f"{edge.target} reads levels of several neurons at once ({', '.join(edge.needs)}); "
-                f"a budget follows levels of one neuron"
+                f"a budget supports levels of one neuron only"
             )
         layer = layers[edge.needs[0]]
         if edge.source != layer.path:
             raise CountError(
-                f"{edge.target} reads products of the levels of {layer.path}; a budget follows the "
-                f"levels themselves"
+                f"{edge.target} reads products of the levels of {layer.path}; a budget does not "
+                f"support products of levels"
             )
         shape = connectivity.shapes[layer.path]
         probe = torch.zeros(1, *shape, dtype=torch.uint8)

@@ -13,32 +13,32 @@ from lbq.errors import CountError, FormatError, ParameterError
 FORMAT = "lbq-counts-5"
 
 Padding = Literal["skipped", "counted"]
-"""Whether dense MACs include products with the zeros of a padding: "skipped" leaves them out, as
-exact fan-out does for accumulations; "counted" is the paper's convention and that of most tools."""
+"""Whether dense MACs include products with the zeros of a padding. "skipped" leaves them out, as
+exact fan-out does for accumulations. "counted" is the convention of the paper and of most tools."""
 
 Rate = Literal["levels", "active"]
-"""The rate of a layer: its mean level (a level S is S spikes), or its share of non-zero levels."""
+"""The rate of a layer: its mean level ("levels"), or its share of non-zero levels ("active")."""
 
 ProductKind = Literal["unary", "bit_pairs", "bit_serial"]
-"""How a product of two levels is executed: see :class:`ProductCounts`."""
+"""How hardware multiplies two levels; see :class:`ProductCounts`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Operations that levels cause in synapses; counts can be added."""
+    """Operations that levels cause in synapses; supports ``+``."""
 
     unary_acs: int = 0
     """Accumulations if a level S is sent as S unit events (Eq. 16)."""
     bit_sparse_acs: int = 0
-    """Accumulations if only its non-zero bits are sent (Eq. 17)."""
+    """Accumulations if a level is sent as its non-zero bits (Eq. 17)."""
     unit_event_acs: int = 0
-    """Accumulations if every non-zero level counts once, as binary and ternary events do."""
+    """Accumulations if every non-zero level is one event, as for binary and ternary neurons."""
     explicit_shifts: int = 0
-    """Shifts of a backend that scales by powers of two at run time (Eq. 18)."""
+    """Shifts on hardware that scales by powers of two at run time (Eq. 18)."""
 
     @property
     def saved(self) -> float:
-        """Share of the unary accumulations that bit-sparse ones save."""
+        """Share of the unary accumulations that sending bits saves."""
         return 1 - self.bit_sparse_acs / self.unary_acs if self.unary_acs else 0.0
 
     def __add__(self, other: "Counts") -> "Counts":
@@ -89,19 +89,20 @@ class EdgeCounts:
 class ProductCounts:
     """Products of levels with levels, of one node at one timestep, summed over all images.
 
-    Each pair of levels that meets is counted under three conventions (docs/costs.md). They are not
-    accumulations of weights and are never added to those.
+    Each product is counted under three conventions (docs/costs.md). These counts are never added to
+    the accumulations of weights.
     """
 
     name: str
     """Path of the product, such as a matmul of attention."""
     t: int
     unary: int = 0
-    """Products of unit events: a level times the other."""
+    """Products of unit events: one level times the other."""
     bit_pairs: int = 0
-    """Products of one-bit hardware: non-zero bits times non-zero bits."""
+    """Products of single bits: the non-zero bits of one level times those of the other."""
     bit_serial: int = 0
-    """One side is kept as an integer: non-zero bits of the other, where that integer is not 0."""
+    """Products of an integer with single bits: the non-zero bits of one level, where the other
+    level is not 0."""
     dense: int = 0
     """Pairs of levels, zeros included."""
     left: Activity = Activity()
@@ -161,8 +162,8 @@ def with_timesteps(synapses: Iterable[SynapseSize]) -> Iterator[tuple[SynapseSiz
     for synapse in synapses:
         if synapse.timesteps is None:
             raise CountError(
-                f"at how many timesteps {synapse.name} runs is unknown, so the same network as "
-                f"an ANN has no count: its input could not be followed from a neuron, from "
+                f"the number of timesteps of {synapse.name} is unknown, so the MACs of an ANN "
+                f"cannot be counted: its input could not be followed from a neuron, from "
                 f"frames or from RepeatOverTime. Use RepeatOverTime and OverTime, or reshape "
                 f"with torch's own functions"
             )
@@ -181,7 +182,7 @@ class RateEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class CountTable:
-    """Everything that was counted, with exact fan-out.
+    """All counts of a run, with exact fan-out.
 
     Example:
         >>> table = counter.table()
@@ -194,9 +195,9 @@ class CountTable:
     edges: tuple[EdgeCounts, ...]
     layers: tuple[LayerCounts, ...]
     untracked: tuple[str, ...] = ()
-    """Operations on bursts that could not be followed; synapses behind them cost MACs."""
+    """Operations on bursts that could not be followed; synapses behind them count as MACs."""
     uncounted: tuple[str, ...] = ()
-    """Operations that are in no count, such as products of real numbers."""
+    """Operations that no count includes, such as products of real numbers."""
     products: tuple[ProductCounts, ...] = ()
     """Products of levels with levels."""
 
@@ -244,9 +245,9 @@ class CountTable:
     def rate_estimate(self, rate: Rate = "levels") -> "RateEstimate":
         """Estimate the operations by the usual rule, rate times FLOPs.
 
-        Most papers multiply the MACs of a layer, padding included, by the mean rate of its inputs,
-        and those of a product of attention by the rates of both operands. Real fan-out differs
-        between positions, and levels differ between positions that meet, so both are inexact.
+        Most papers multiply the MACs of a layer, including padding, by the mean rate of its inputs.
+        They multiply the products of attention by the rates of both operands. Both are inexact,
+        because fan-out and levels differ between positions.
 
         Args:
             rate: "levels" (a level S is S spikes) or "active" (a level counts once).
@@ -264,14 +265,14 @@ class CountTable:
         )
 
     def plane_formations(self) -> int:
-        """Sum the non-zero bits of all layers; binary and ternary ones have no planes to form."""
+        """Sum the non-zero bits of all layers, except binary and ternary layers."""
         return sum(layer.plane_formations for layer in self.layers if layer.max_level > 1)
 
     def fp_macs(self, *, padding: Padding = "skipped") -> int:
         """Sum the MACs of synapses with a real-valued input, for all images.
 
         Args:
-            padding: "skipped" follows the rule of the accumulations, "counted" the paper's.
+            padding: "skipped" counts as for accumulations, "counted" as the paper does.
         """
         return self.num_images * sum(
             s.dense_macs(padding) for s in self.synapses if s.has_real_input
@@ -281,8 +282,8 @@ class CountTable:
         """Sum the MACs of the same network as an ANN: every synapse once, for one image.
 
         Args:
-            padding: "skipped" follows the rule of the accumulations, so that a ratio of the two has
-                one rule on both sides; "counted" is the paper's convention.
+            padding: "skipped" counts as for accumulations, so that a ratio of the two has one rule
+                on both sides; "counted" is the paper's convention.
         """
         return sum(s.dense_macs(padding) // n for s, n in self.synapses_with_timesteps())
 
@@ -299,7 +300,7 @@ class CountTable:
         return {name: active[name] / max(1, seen[name]) for name in active}
 
     def active_ratio(self) -> float:
-        """Average the layers' active ratios, each layer counting once, as the paper does."""
+        """Average the active ratios of the layers without weights, as the paper does."""
         ratios = self.active_ratios().values()
         return sum(ratios) / max(1, len(ratios))
 
@@ -316,11 +317,11 @@ class CountTable:
             return from_document(cls, document)
         except DocumentError as error:
             raise FormatError(
-                f"{path} is not a table of counts that this version reads: {error}; count again"
+                f"{path} is not a count table of this version: {error}; count again"
             ) from error
 
     def compare(self, other: "CountTable") -> str:
-        """Return this table beside another one as text, per image, with the ratio of the two."""
+        """Return both tables side by side as text, per image, with their ratio."""
         rows = [f"{'per image':28}{'this':>14}{'other':>14}{'ratio':>9}"]
         products = bool(self.products or other.products)
         pairs = zip(self._lines(products), other._lines(products), strict=True)
@@ -361,7 +362,7 @@ class CountTable:
         return "\n".join((*rows, *self.notes))
 
     def _lines(self, with_products: bool) -> list[tuple[str, float]]:
-        """Millions per image."""
+        """Return the rows of the table, in millions per image."""
         total, scale = self.total(), 1e6 * max(1, self.num_images)
         products = self.total_products()
         of_levels = [

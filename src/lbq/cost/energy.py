@@ -1,13 +1,13 @@
 """Energy estimates from operation counts, under several conventions.
 
-An energy ratio depends as much on the two energy tables as on the two networks. The paper compares
-float32 MACs of the ANN with float32 adds of its own network; an int8 ANN of the same shape needs
-less. So a report shows the paper's ratio *and* those in which both sides compute in the same
-precision, and memory traffic separately.
+An energy ratio depends on the energies per operation as much as on the two networks. The paper
+compares float32 MACs of the ANN with float32 adds of its own network, but an int8 ANN of the same
+shape needs less energy. A report therefore shows the paper's ratio, ratios with the same precision
+on both sides, and memory traffic separately.
 
-Memory traffic assumes int8 weights and byte-wide activations, and nothing kept on chip between
-layers: a synapse reads its weights and inputs once each time it runs, a neuron writes its level
-once. This repeats at every timestep, where a burst network also carries its membranes (int32).
+Memory traffic assumes int8 weights, activations of one byte, and no data kept on chip between
+layers. A synapse reads its weights and inputs once each time it runs. A neuron writes its level
+once. A burst network does so at every timestep, and also stores and loads its membranes (int32).
 """
 
 from dataclasses import dataclass, replace
@@ -83,13 +83,13 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """All bytes."""
         return self.weight_bytes + self.activation_bytes + self.state_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyRow:
-    """One convention: the same network as an ANN and with its counts, per image."""
+    """Energies of the equivalent ANN and of this network under one convention, per image."""
 
     name: str
     convention: str
@@ -104,7 +104,7 @@ class EnergyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyReport:
-    """Energy estimates of one table of counts, each with its convention."""
+    """Energy estimates from one count table, one row per convention."""
 
     technology: Technology
     arithmetic: tuple[EnergyRow, ...]
@@ -162,8 +162,8 @@ class EnergyModel:
     product_kind: ProductKind = "bit_serial"
     """How products of levels are executed, see :class:`lbq.cost.count_table.ProductCounts`."""
     product_pj: float | None = None
-    """Energy of one such product. By default products of levels have no price: they are left out of
-    both sides, and the report says so."""
+    """Energy of one such product. By default both sides leave out products of levels, and the
+    report says so."""
 
     def estimate(self, table: CountTable) -> EnergyReport:
         """Estimate the energy of the network and of an ANN of the same shape, per image."""
@@ -241,7 +241,7 @@ def _left_out(table: CountTable, *, is_priced: bool) -> tuple[str, ...]:
 
 
 def ann_traffic(table: CountTable) -> Traffic:
-    """Count the bytes of the same network as an int8 ANN: everything once, no state."""
+    """Count the bytes of an int8 ANN of the same shape: every tensor once, no state."""
     synapses = [synapse for synapse, _ in table.synapses_with_timesteps()]
     reads = sum(synapse.inputs for synapse in synapses)
     return Traffic(

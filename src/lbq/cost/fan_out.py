@@ -2,8 +2,8 @@
 
 A position near a border reaches fewer outputs than one in the middle, and a strided synapse reads
 some positions more often than others. Multiplying a mean rate by MACs ignores that
-(docs/decisions/0006). An average pool is a linear map, so it belongs to the synapse behind it: a
-position reaches what the cells that contain it reach, each output once (docs/decisions/0010).
+(docs/decisions/0006). An average pool is a linear map, so it is counted with the synapse behind it:
+a position reaches every output that one of its cells reaches, once (docs/decisions/0010).
 """
 
 import math
@@ -19,16 +19,16 @@ from lbq.types import FanOut
 
 @dataclass(frozen=True, kw_only=True)
 class FanOutMap:
-    """Which outputs the input positions of a synapse reach, axis by axis."""
+    """The outputs that each input position of a synapse reaches, axis by axis."""
 
     axes: tuple[Tensor, ...]
-    """For every spatial axis ``[positions, outputs]``: true where one reaches the other."""
+    """For every spatial axis ``[positions, outputs]``: true where a position reaches an output."""
     width: int
-    """Outputs at one place: output channels of a position's group, or all of a linear layer."""
+    """Outputs per output position: the output channels of a group, or all of a linear layer."""
 
     @property
     def is_identity(self) -> bool:
-        """Whether every position reaches its own output only."""
+        """Whether every position reaches only its own output."""
         return self.width == 1 and all(
             axis.shape[0] == axis.shape[1] and bool(axis.eq(torch.eye(len(axis))).all())
             for axis in self.axes
@@ -54,8 +54,8 @@ class FanOutMap:
         """Return the map from the input of a linear operation before this synapse.
 
         Args:
-            cells: for every spatial axis ``[positions, cells]``: true where a position is added to,
-                or moved to, a cell that this synapse reads.
+            cells: for every spatial axis ``[positions, cells]``: true where a position is added or
+                moved to a cell that this synapse reads.
         """
         if not self.axes:  # a linear layer: any cell reaches all outputs
             return FanOutMap(axes=tuple(c.any(1, keepdim=True) for c in cells), width=self.width)
@@ -68,7 +68,7 @@ class FanOutMap:
         return FanOutMap(axes=tuple(joined), width=self.width)
 
     def fan_out(self) -> FanOut:
-        """Count the outputs that each position reaches: ``[1, *size]``, or ``[1]`` if all alike."""
+        """Count the outputs that each position reaches: ``[1, *size]``, or ``[1]`` if equal."""
         counts = torch.full((1,), self.width, dtype=torch.int64)
         for axis in self.axes:
             counts = counts.unsqueeze(-1) * axis.sum(1)
@@ -81,7 +81,7 @@ def linear_fan_out(out_features: int) -> FanOutMap:
 
 
 def identity_fan_out(size: Sequence[int]) -> FanOutMap:
-    """Return the map of an identity shortcut: every position reaches its own."""
+    """Return the map of an identity shortcut: every position reaches its own output."""
     return FanOutMap(axes=tuple(torch.eye(n, dtype=torch.bool) for n in size), width=1)
 
 
@@ -126,7 +126,7 @@ def num_valid_taps(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> int:
-    """Count the pairs of output place and kernel tap that read an input, not padding.
+    """Count the pairs of output position and kernel tap that read an input, not padding.
 
     Args:
         size: spatial size of the input.
@@ -144,7 +144,7 @@ def num_valid_taps(
 
 
 def _windows(size: int, kernel: int, *, stride: int, padding: int, dilation: int) -> Tensor:
-    """Return which position along an axis lies in which window: ``[positions, windows]``."""
+    """Return whether a position along an axis lies in a window: ``[positions, windows]``."""
     count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     starts = torch.arange(count) * stride - padding
     offset = torch.arange(size).unsqueeze(1) - starts  # [positions, windows]

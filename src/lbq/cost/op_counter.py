@@ -59,8 +59,9 @@ class OpCounter:
         model: the network whose neurons will be watched.
         example: input of the model for a batch of one, to trace which neuron feeds which
             synapse; optional for a lowered network.
-        batch_axis: the axis of the example that is the batch. By default that of length 1; if both
-            the first and the second are, the first of vectors and images (2 or 4 axes).
+        batch_axis: batch axis of the example. By default the axis of length 1. If the first two
+            axes both have length 1, it is the first axis of vectors and images (2 or 4 axes) and
+            the second of sequences.
     """
 
     def __init__(
@@ -107,8 +108,8 @@ class OpCounter:
         if layer not in self._leaving:
             known = ", ".join(self._leaving) or "none"
             raise LevelError(
-                f"levels of {layer!r} arrived, but the model of this counter has no "
-                f"such neuron (it has {known}); create the counter from the model that is watched"
+                f"the counter received levels of {layer!r}, but its model has no such neuron "
+                f"(it has {known}); create the counter from the model that is watched"
             )
         self._check(layer, t, level)
         whole = BitCounts(level)
@@ -161,7 +162,7 @@ class OpCounter:
         if t >= steps:
             raise TimeError(
                 f"{layer} emitted a level at timestep {t + 1}, but in the example it had {steps}; "
-                f"create the counter from an example of as many timesteps as will run"
+                f"create the counter from an example with the timesteps of the run"
             )
         if tuple(level.shape[1:]) != shape:
             raise ShapeError(
@@ -181,8 +182,8 @@ class OpCounter:
         if seen[most] != seen[least]:
             raise CountError(
                 f"{least[0]} emitted levels of {seen[least]} sample(s) at timestep {least[1] + 1}, "
-                f"but {most[0]} of {seen[most]} at timestep {most[1] + 1}: the run had fewer "
-                f"timesteps than the example, was partial, or was stopped; count whole runs, "
+                f"but {most[0]} of {seen[most]} at timestep {most[1] + 1}, because the run had "
+                f"fewer timesteps than the example, was partial, or was stopped; count whole runs, "
                 f"with an example of as many timesteps"
             )
 
@@ -193,15 +194,15 @@ class OpCounter:
         if layer in levels:
             missing = ", ".join(name for name in needs if name not in levels)
             raise CountError(
-                f"{layer} emitted levels at timestep {t + 1} twice before {missing} did, but both "
-                f"meet; the run before was stopped: count whole runs with a new counter"
+                f"{layer} emitted levels at timestep {t + 1} twice before {missing} did, because "
+                f"the run before was stopped; count whole runs with a new counter"
             )
         levels[layer] = level
         if len(levels) < len(needs):
             return None
         if len({len(rows) for rows in levels.values()}) > 1:
             raise CountError(
-                f"levels of {', '.join(needs)} meet, but arrived for batches of "
+                f"levels of {', '.join(needs)} are combined, but have batches of "
                 f"{[len(rows) for rows in levels.values()]}; count whole runs"
             )
         return self._waiting.pop((index, t))
@@ -238,8 +239,8 @@ def count_ops(
     Args:
         model: any network with neurons, or a lowered one. It is not changed.
         x: inputs of the model.
-        batch_axis: the axis of ``x`` that is the batch. By default the first axis of vectors and
-            images (2 or 4 axes), the second of sequences (3 or 5 axes, time first).
+        batch_axis: batch axis of ``x``. By default the first axis of vectors and images (2 or 4
+            axes), the second of sequences (3 or 5 axes, time first).
 
     Example:
         >>> model = lbq.resnet20(10, width=1 / 16)
@@ -263,7 +264,7 @@ def count_ops(
 class BitCounts:
     """How often each bit of the levels in a batch is set, by spatial position.
 
-    Signs are ignored. Channels are added up, since fan-out is the same for all of them.
+    Signs are ignored. Channels are added up, because they all have the same fan-out.
     """
 
     def __init__(self, level: Tensor) -> None:
@@ -318,7 +319,7 @@ def _first(item: tuple[tuple[int, int], Any]) -> tuple[int, int]:
 
 
 def _count_wide(level: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the bits of integers beyond a byte, such as results of products."""
+    """Count the bits of integers of more than a byte, such as results of products."""
     size = level.abs()
     bits = num_planes(int(size.max()) if size.numel() else 0)
     planes = [((size >> k) & 1).sum((0, 1)) for k in range(bits)]
@@ -348,8 +349,9 @@ def count_macs(
     Products of levels are listed too.
 
     By default MACs that read the zeros of a padding are left out, as in the accumulations of
-    :class:`lbq.OpCounter`, so that the two can be divided by each other.
-    ``padding="counted"`` includes them: the convention of the paper's ANN row and of most tools.
+    :class:`lbq.OpCounter`, so that a ratio of the two has one rule on both sides.
+    ``padding="counted"`` includes them, which is the convention of the paper's ANN row and of most
+    tools.
 
     Args:
         model: any network.
@@ -365,7 +367,7 @@ def count_macs(
     connectivity = read_connectivity(model, example, batch_axis=batch_axis)
     if connectivity.uncounted:
         raise CountError(
-            f"only convolutions and linear layers are counted, but the model also does "
+            f"only convolutions and linear layers are counted, but the model also contains "
             f"{', '.join(connectivity.uncounted)}"
         )
     for synapse in connectivity.synapses:

@@ -1,10 +1,10 @@
-"""``TrainedGraph``: a trained network as it is written, to count its operations.
+"""``TrainedGraph``: the graph of a trained network without lowering, to count its operations.
 
 Operators are captured and read as in lowering, by a
-:class:`~lbq.lowering.graph_reader.GraphReader`, with two differences. Nothing is folded, composed
-or reordered: every convolution and linear layer stays a separate synapse. And nothing raises an
-error: an operator that lowered networks do not have gives real numbers, and a synapse that reads
-them costs MACs.
+:class:`~lbq.lowering.graph_reader.GraphReader`, with two differences. Every convolution and linear
+layer stays a separate synapse, because nothing is folded, composed or reordered. An operator that
+lowered networks do not support raises no error. Its result is real numbers, and a synapse that
+reads them costs MACs.
 """
 
 import math
@@ -33,7 +33,7 @@ _MATRICES = {
     **{"aten.linear": "weight", "aten.addmm": "mat2", "aten.matmul": "other"},
     **{"aten.mm": "mat2", "aten.bmm": "mat2"},
 }
-"""Operators that multiply by a matrix, and the name of that argument."""
+"""Operators that multiply by a matrix, with the name of the matrix argument."""
 _ADDITIONS = ("aten.add", "aten.sub", "aten.rsub")
 _PRODUCTS = (
     *("matmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "dot", "vdot", "inner"),
@@ -42,17 +42,17 @@ _PRODUCTS = (
     *("conv1d", "conv2d", "conv3d", "convolution", "_native_multi_head_attention"),
     *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "_transformer_encoder_layer_fwd"),
 )
-"""Operators that multiply signals by each other, or whose products are not known."""
+"""Operators that multiply two values of the network, or do an unknown number of products."""
 
 
 class Emission(Operator):
-    """A neuron: whatever it reads, it emits levels.
+    """A neuron; it emits levels whatever it reads.
 
     Args:
         name: path of the neuron in the trained network.
         shape: shape of its levels, for one sample at one timestep.
         max_level: the largest level.
-        timesteps: timesteps of this neuron.
+        timesteps: number of timesteps of this neuron.
     """
 
     op = "emission"
@@ -69,10 +69,10 @@ class Emission(Operator):
 
 
 class RealNumbers(Operator):
-    """The result of an operator that is not followed.
+    """The result of an operator without a rule.
 
     Args:
-        value: its result.
+        value: the description of the result.
     """
 
     op = "real_numbers"
@@ -94,7 +94,7 @@ class _Lost:
 
 @dataclass(frozen=True)
 class _Results:
-    """Several tensors from an operator that is not followed."""
+    """Several tensors from an operator without a rule."""
 
     call: Call
 
@@ -104,9 +104,9 @@ class SynapseRun:
     """One call of a convolution or linear layer, for one sample."""
 
     size: SynapseSize
-    """With the timesteps of this call."""
+    """Size of the synapse, with the timesteps of this call."""
     instants: frozenset[int]
-    """Timesteps of an input that was picked out of time."""
+    """Timesteps that the input was selected from; empty if none were selected."""
     source: Call
     nodes: tuple[str, ...]
     """Synapses of the graph: one for each part of a sum or of a concatenation."""
@@ -134,7 +134,7 @@ class TrainedGraph:
         network: the graph; :class:`Emission` stands for neurons.
         names: names of its synapses in the trained network.
         untracked: operators that turn levels into real numbers.
-        uncounted: products that are neither synapses nor of levels.
+        uncounted: products that are neither synapses nor products of levels.
     """
 
     def __init__(self, model: nn.Module, example: Tensor, *, batch_axis: int) -> None:
@@ -164,7 +164,7 @@ class TrainedGraph:
         self.network = self._builder.finish()
 
     def synapses(self, reads_levels: Callable[[str], bool]) -> list[SynapseSize]:
-        """Return the size of every synapse; the calls of a loop over time are one.
+        """Return the size of every synapse, with the calls of a loop over time as one synapse.
 
         Args:
             reads_levels: whether levels enter a synapse of the graph.
@@ -216,7 +216,7 @@ class TrainedGraph:
         return value
 
     def _followed(self, call: Call, sources: list[Any]) -> Any:
-        """Return the operator's result as lowering reads it; None if it is not followed."""
+        """Return the operator's result by the rules of lowering; None if it has no rule."""
         if call.operator in _NORMS:
             return None
         if any(isinstance(source, _Lost | _Results) for source in sources):
@@ -233,12 +233,12 @@ class TrainedGraph:
         return value if keeps else None
 
     def _emitted(self, call: Call) -> SymbolicValue:
-        """Add a neuron; its currents are ``[T, B, ...]``, whatever they were made of."""
+        """Add a neuron; its currents are ``[T, B, ...]``, whatever computed them."""
         assert isinstance(call.module, Neuron)
         if any(node.name == call.path for node in self._emissions):
             raise CountError(
-                f"the neuron {call.path} runs twice in one pass, so its levels cannot be told "
-                f"apart; use a separate neuron for every place in the network"
+                f"the neuron {call.path} runs twice in one forward pass, so its levels cannot be "
+                f"told apart; use a separate neuron for every place in the network"
             )
         if call.shape[1:2] != (EXPORTED_BATCH,):
             axes = ", ".join("B" if n == EXPORTED_BATCH else str(n) for n in call.shape)
@@ -282,7 +282,7 @@ class TrainedGraph:
         return self._real(origin, call.shape)
 
     def _real(self, call: Call, shape: tuple[int, ...]) -> SymbolicValue | _Lost:
-        """Return real numbers of this shape that a call computes."""
+        """Return real numbers of this shape as the result of a call."""
         signals = _signals(call)
         sources = tuple(dict.fromkeys(s for signal in signals for s in self._sources(signal)))
         values = [self._values[signal] for signal in signals]
@@ -347,7 +347,7 @@ class TrainedGraph:
         return None
 
     def _may_begin(self, call: Call, timesteps: int) -> bool:
-        """Return whether time may begin here: timesteps in order, or a static value repeated."""
+        """Return whether this call may create time: stack timesteps, or repeat a static value."""
         times = [self._times(signal) for signal in _signals(call)]
         in_order = [frozenset({t}) for t in range(timesteps)]
         return not any(times) or times == in_order
@@ -364,7 +364,7 @@ class TrainedGraph:
         return weight if call.operator not in _MATRICES or len(weight.shape) == 2 else None
 
     def _size(self, call: Call) -> tuple[Call, SynapseSize, frozenset[int]] | None:
-        """Return the input of a synapse, its size, and the instants of its input."""
+        """Return the input of a synapse, its size, and the timesteps of its input."""
         weight = self._matrix_or_kernel(call)
         if weight is None:
             return None
@@ -391,7 +391,7 @@ class TrainedGraph:
         return source, size, instants
 
     def _timesteps(self, source: Call, *, is_linear: bool) -> int | None:
-        """Return how often a synapse runs; None if unknown."""
+        """Return at how many timesteps a synapse runs; None if unknown."""
         value = self._values[source]
         if not isinstance(value, SymbolicValue):
             return 1 if isinstance(value, _Lost) and value.is_static else None
@@ -404,7 +404,7 @@ class TrainedGraph:
         return next(f.size for axis in layout.axes for f in axis if f.axis == TIME)
 
     def _times(self, call: Call) -> frozenset[int]:
-        """Return the timesteps that a tensor without time was picked from."""
+        """Return the timesteps that a tensor without time was selected from."""
         value = self._values.get(call)
         if not isinstance(value, SymbolicValue) or value.layout.has_time:
             return frozenset()
@@ -413,11 +413,11 @@ class TrainedGraph:
     # --- nodes
 
     def _add_real(self, call: Call, value: Value, sources: Sequence[str]) -> str:
-        """Add real numbers that a call computes of other nodes; return their path."""
+        """Add real numbers that a call computes from other nodes; return their path."""
         return self._context.add(f"{self._context.prefix(call)}real", RealNumbers(value), *sources)
 
     def _instants_of(self, path: str) -> frozenset[int]:
-        """Return the timesteps that a node's values were picked from: by default its inputs'."""
+        """Return the timesteps that a node's values were selected from, by default its inputs'."""
         for node in self._builder.nodes[self._num_followed :]:
             inputs = (self._instants[name] for name in node.inputs)
             self._instants.setdefault(node.path, frozenset[int]().union(*inputs))
@@ -425,7 +425,7 @@ class TrainedGraph:
         return self._instants[path]
 
     def _sources(self, value: Any) -> tuple[str, ...]:
-        """Return the nodes that make up a tensor."""
+        """Return the paths of the nodes whose outputs make up a tensor."""
         known = self._values[value] if isinstance(value, Call) else value
         if isinstance(known, _Lost):
             return known.sources
@@ -438,7 +438,7 @@ class TrainedGraph:
 
 
 def _signals(call: Call) -> list[Call]:
-    """Return the calls that a call reads, those in lists included."""
+    """Return the calls that a call reads, including those in lists."""
 
     def flat(value: Any) -> Iterable[Call]:
         if isinstance(value, Call):
@@ -451,7 +451,7 @@ def _signals(call: Call) -> list[Call]:
 
 
 def _has_levels(value: Any) -> bool:
-    """Return whether a value is made of levels, at least in part."""
+    """Return whether at least a part of a value is made of levels."""
     parts: Iterable[Any] = cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
     return any(
         term.max_size is not None
@@ -495,12 +495,12 @@ def _on_own_node(leading: Sequence[Axis], shape: Sequence[int]) -> Layout | None
 
 
 def _convolution_macs(call: Call, source: Call, weight: tuple[int, ...]) -> tuple[int, int]:
-    """Return the MACs of a convolution for the whole batch, without and with those of padding."""
+    """Return the MACs of a convolution for the whole batch, without and with padding."""
     given, kernel = call.arguments, weight[2:]
     is_transposed = "transpose" in call.operator or bool(given.get("transposed"))
     axes = len(kernel)
     wide, narrow = source.shape[-axes:], call.shape[-axes:]
-    if is_transposed:  # the other way round: an output meets the taps that a convolution reads
+    if is_transposed:  # inputs and outputs swap their roles
         wide, narrow = narrow, wide
     stride, dilation = (per_axis(given[name], kernel) for name in ("stride", "dilation"))
     padding = given["padding"]

@@ -1,4 +1,4 @@
-"""The network as a typed graph of operators, how it is captured, and the proof of its bounds."""
+"""A network as a typed graph of operators, its capture from PyTorch, and its overflow proof."""
 
 from lbq.graph.graph import Bound, LoweredNetwork, prove
 from lbq.graph.torch_module import as_module

@@ -23,7 +23,7 @@ from lbq.neurons.watch import foreign_library, named_neurons, running_uncompiled
 from lbq.time import RepeatOverTime
 
 EXPORTED_BATCH = 37
-"""Batch size of the export: a prime, so that a reshape hardly confuses it with another axis."""
+"""Batch size of the export: a prime, which rarely divides the size of another axis."""
 
 _operators = torch.library.Library("lbq", "FRAGMENT")
 _operators.define("neuron(Tensor currents, int index) -> Tensor")
@@ -35,7 +35,7 @@ def _fake_neuron(currents: Tensor, index: int) -> Tensor:  # pyright: ignore[rep
 
 
 _FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
-"""Code of torch and of this library."""
+"""The folders with the code of torch and of this library."""
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _DROPOUTS = tuple(
     f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_")
@@ -47,18 +47,18 @@ _SYNONYMS = {
     **{"aten.swapdims": "aten.transpose", "aten._unsafe_view": "aten.view"},
 }
 _NOT_WRITES = ("aten.detach_.default",)
-"""Operators that are declared to write, and do not."""
+"""Operators whose schema says that they write, although they do not."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Constant:
-    """A tensor that is computed from parameters, buffers and numbers only, such as a weight."""
+    """A tensor computed from parameters, buffers and numbers only, such as a weight."""
 
     name: str
     """Path of the parameter or buffer, or the operator that computes it."""
     shape: tuple[int, ...]
     compute: Callable[[], Any]
-    """Returns the value, from what the model's parameters and buffers hold at the time."""
+    """Computes the value from the current parameters and buffers of the model."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,24 +66,24 @@ class Call:
     """One operator of the exported network."""
 
     operator: str
-    """Such as "aten.conv2d", "lbq.neuron", "getitem" or "input"."""
+    """Name of the operator: "aten.conv2d", "lbq.neuron", "getitem" or "input", for example."""
     arguments: dict[str, Any]
-    """By the names of the operator's schema, defaults included; tensors are calls or constants."""
+    """Arguments by name, with the defaults of the schema; tensors are calls or constants."""
     path: str
-    """Of the innermost module whose code calls the operator, or of another library's neuron that
-    contains it."""
+    """Path of the innermost module whose code calls the operator. Inside a neuron of another
+    library it is the path of that neuron."""
     module: nn.Module
-    """The module at this path; of "lbq.neuron" the neuron."""
+    """The module at this path; for "lbq.neuron", the neuron."""
     shape: tuple[int, ...]
-    """Of its result, for a batch of ``EXPORTED_BATCH``; empty if that is no tensor."""
+    """Shape of the result for a batch of ``EXPORTED_BATCH``; empty if it is not a tensor."""
     line: str = ""
     """File and line of the network's code that calls the operator."""
     readers: list["Call"] = field(default_factory=list["Call"])
-    """Calls that read the result; the output of the network is not one."""
+    """Calls that read the result, without the output of the network."""
 
     @property
     def is_layer(self) -> bool:
-        """Whether it is called by a layer of torch or of this library, not by a block of layers."""
+        """Whether a layer of torch or of this library calls it, not a block of layers."""
         kinds = (nn.Module, *_CONTAINERS)
         own = [k for k in type(self.module).__mro__ if k.__module__.startswith("torch.nn.modules.")]
         is_torch = bool(own) and own[0] not in kinds
@@ -97,7 +97,7 @@ class Call:
 
     @property
     def place(self) -> str:
-        """Say in an error message where it is called."""
+        """Return the module that calls it, for error messages."""
         return self.path or "the network itself"
 
 
@@ -107,14 +107,14 @@ class Captured:
 
     calls: list[Call]
     outputs: list[Call | Constant]
-    """The tensors that forward returns; those of tuples, lists and dictionaries in order."""
+    """The tensors that forward returns; tuples, lists and dictionaries are flattened in order."""
 
 
 def capture(model: nn.Module, example: Tensor, *, batch_axis: int) -> Captured:
     """Export the model in eval mode and return the operators that its output depends on.
 
-    The model's own code runs, with its hooks, on tensors without values; a neuron is recorded as
-    one operator. What is written in place is recorded as new values.
+    The model's own code and its hooks run on tensors without values. A neuron is recorded as one
+    operator. The result of an in-place operation is recorded as a new value.
 
     Args:
         model: any network whose forward does not depend on values. It is not changed.
@@ -138,8 +138,8 @@ def capture(model: nn.Module, example: Tensor, *, batch_axis: int) -> Captured:
     for name in program.graph_signature.buffers_to_mutate.values():
         raise LoweringError(
             f"the forward of this network writes into its buffer {name} in eval mode, so that "
-            f"calls differ from each other; write into buffers in train mode only, and lower "
-            f"networks without layers of torch.ao.nn.qat"
+            f"one call can change the next; write into buffers in train mode only, and remove "
+            f"layers of torch.ao.nn.qat"
         )
     return _Reader(program, model, neurons).read()
 
@@ -158,7 +158,7 @@ def overridden_methods(module: nn.Module, base: type[nn.Module]) -> list[str]:
 
 
 def forward_hooks(module: nn.Module) -> list[Any]:
-    """List the hooks that a call of the module runs, those of all modules included."""
+    """List the hooks that a call of the module runs, with those registered for all modules."""
     own = (module._forward_pre_hooks, module._forward_hooks)  # pyright: ignore[reportPrivateUsage]
     return [hook for hooks in own for hook in hooks.values()] + _global_hooks()
 
@@ -174,7 +174,7 @@ def _global_hooks() -> list[Any]:
 def _is_patched(module: nn.Module, name: str) -> bool:
     """Return whether a function was stored in the object itself.
 
-    A method of its class that was put back there, as Accelerate does, replaces nothing.
+    A method of the class that was stored in the object again, as Accelerate does, does not count.
     """
     value = vars(module)[name]
     is_own = (
@@ -189,25 +189,25 @@ def _check_model(model: nn.Module, neurons: list[tuple[str, Neuron]]) -> None:
     """Raise for wrapped networks, and for hooks that cannot be compared."""
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise LoweringError(
-            "this network was compiled by torch.compile; lower the network that was compiled, "
+            "this network was compiled by torch.compile; lower the original network, "
             "model._orig_mod"
         )
     is_wrapper = type(model).__module__.startswith(("torch.nn.parallel.", "torch.distributed."))
     if is_wrapper and isinstance(getattr(model, "module", None), nn.Module):
         raise LoweringError(
-            f"a {type(model).__name__} wraps a network; lower that one, model.module"
+            f"a {type(model).__name__} wraps a network; lower the wrapped network, model.module"
         )
     for hook in _global_hooks():
         raise LoweringError(
-            f"the forward hook {_name_of(hook)} is registered for all modules, those of lowered "
-            f"networks included; remove it (handle.remove()), or register it on modules of this "
+            f"the forward hook {_name_of(hook)} is registered for all modules, also for those of "
+            f"lowered networks; remove it (handle.remove()), or register it on modules of this "
             f"network"
         )
     for path, neuron in neurons:
         for hook in forward_hooks(neuron.receive):
             raise LoweringError(
-                f"{path}.receive has the forward hook {_name_of(hook)}, so that its currents "
-                f"cannot be compared; remove it (handle.remove()), or register it on {path}"
+                f"{path}.receive has the forward hook {_name_of(hook)}, so its currents cannot be "
+                f"compared; remove the hook (handle.remove()), or register it on {path}"
             )
 
 
@@ -219,7 +219,8 @@ def _name_of(hook: Any) -> str:
 def _recorded_neurons(model: nn.Module, neurons: list[tuple[str, Neuron]]) -> Generator[None]:
     """Record neurons as one operator inside the block.
 
-    Attributes that code stores in modules meanwhile, tensors without values, are removed.
+    On exit, removes the attributes that code stored in modules meanwhile, because they may be
+    tensors without values.
     """
     kept = [(module, dict(vars(module))) for module in model.modules()]
     for index, (path, neuron) in enumerate(neurons):
@@ -237,15 +238,15 @@ def _record(
 ) -> tuple[Tensor, None]:
     if carry is not None:
         raise LoweringError(
-            f"{path} continues from a carry that forward passes to it; a lowered network starts "
-            f"from rest: call the neuron with the whole sequence, [T, B, ...]"
+            f"forward passes a carry to {path}, but a lowered network starts from rest; call the "
+            f"neuron with the whole sequence, [T, B, ...]"
         )
     return torch.ops.lbq.neuron(neuron.receive(currents), index), None
 
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Run uncompiled, without torch's warnings and logs; errors are raised with what they say."""
+    """Run uncompiled, without torch's warnings and logs; errors still propagate."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -257,7 +258,7 @@ def _quiet() -> Generator[None]:
 
 
 def _remove_dropout(graph: fx.Graph) -> None:
-    """Remove dropouts that return their input, so that writes into the result reach it too."""
+    """Remove dropouts that return their input, so that writes into the result reach the input."""
     outputs = graph.output_node().all_input_nodes
     for node in list(graph.nodes):
         if str(node.target) in _DROPOUTS and not node.args[2] and node not in outputs:
@@ -271,16 +272,16 @@ def _writes(node: fx.Node) -> bool:
 
 
 def foreign_advice(neuron: nn.Module) -> str:
-    """Say what to do about a neuron of another library."""
+    """Return the advice for a neuron of another library."""
     return (
-        f"it is a neuron of {foreign_library(neuron)}, whose levels have no thresholds that lbq "
-        f"knows; put lbq.BurstLIF, or lbq.neurons.BinaryLIF for 0 and 1, in its place and train "
-        f"the network with it"
+        f"it is a neuron of {foreign_library(neuron)}, and lbq does not know its thresholds; "
+        f"replace it with lbq.BurstLIF, or with lbq.neurons.BinaryLIF for 0 and 1, and train the "
+        f"network again"
     )
 
 
 def _failure(model: nn.Module, example: Tensor, error: Exception) -> str:
-    """Say why a network cannot be exported, where, and what to do."""
+    """Return the message for an export that failed: where, why, and what to do."""
     paths = {id(module): path for path, module in model.named_modules()}
     where, line, trace = "", "", error.__traceback__
     while trace is not None:
@@ -298,8 +299,8 @@ def _failure(model: nn.Module, example: Tensor, error: Exception) -> str:
             return f"{name} in {at} cannot be lowered: {foreign_advice(modules[path])}"
     if any(word in str(error).lower() for word in ("data-dependent", "data dependent", ".item()")):
         return (
-            f"this network cannot be lowered: code in {place} depends on values of tensors; a "
-            f"forward may not decide by values, or loop over them"
+            f"this network cannot be lowered: code in {place} depends on the values of tensors; "
+            f"remove branches and loops that depend on them"
         )
     return (
         f"the network cannot run the example, of shape {list(example.shape)}, with a batch of "
@@ -391,7 +392,7 @@ def _constant(node: fx.Node, name: str, compute: Callable[[], Any]) -> Constant:
 
 
 def _is_constant(node: fx.Node, values: dict[fx.Node, Call | Constant]) -> bool:
-    """Return whether a node computes the same at every call, without the input."""
+    """Return whether a node computes the same value at every call, whatever the input."""
     tags = getattr(node.target, "tags", ())
     is_random = torch.Tag.nondeterministic_seeded in tags
     sources = node.all_input_nodes

@@ -1,7 +1,7 @@
 """``LoweredNetwork``: a network as data, a tuple of operators under the paths of trained modules.
 
-What a node gives follows from the shape rules of :mod:`lbq.graph.operators`, and how large its
-integers get from their bound rules; everything that runs, writes or counts a lowered network reads
+The shape rules of :mod:`lbq.graph.operators` give the shape of every node's output, the bound rules
+the range of its integers. All code that runs, writes or counts a lowered network takes them from
 :meth:`LoweredNetwork.values` and :func:`prove`.
 """
 
@@ -32,51 +32,51 @@ INPUT = "input"
 
 
 class Node(NamedTuple):
-    """A node of the running order."""
+    """An operator of the network, its path and its inputs."""
 
     path: str
     operator: Operator
     inputs: tuple[str, ...]
-    """Paths of what it reads."""
+    """Paths of the nodes whose outputs it reads."""
 
     def compute(self, *values: Tensor) -> Tensor:
-        """Return what it gives for these values of its inputs."""
+        """Return the output for these inputs."""
         return self.operator(*values)
 
 
 Compute = Callable[..., Tensor]
-"""``compute(node, *values)`` returns what a node gives, as :meth:`Node.compute` does."""
+"""``compute(node, *values)`` returns the output of a node, as :meth:`Node.compute` does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How often an integer network and the real-valued network it was made of agree."""
+    """How often an integer network agrees with the real-valued network that it was made from."""
 
     samples: int
-    """Calibration samples that both ran on."""
+    """Number of calibration samples."""
     answers: float
     """Share of samples whose largest logit is the same."""
     levels: float
-    """Share of levels that are equal, of all neurons and timesteps."""
+    """Share of equal levels, over all neurons and timesteps."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LoweredNetwork:
     """A network of :mod:`lbq.graph.operators`; calling it runs it in torch.
 
-    It is never changed, nor are its tensors: :func:`dataclasses.replace` makes another one. Its
-    neurons keep the paths of the trained network.
+    It and its tensors are immutable: :func:`dataclasses.replace` makes a changed copy. Its neurons
+    keep the paths of the trained network.
 
     Args:
-        nodes: in running order.
+        nodes: the nodes in execution order.
         timesteps: number of timesteps (T).
         input_shape: shape of one sample at one instant, channels first: ``(C, H, W)``, ``(C, L)``
             or ``(features,)``.
         takes_frames: whether it takes ``[T, B, ...]`` instead of static inputs ``[B, ...]``.
         logit_scale: value of one unit of an integer network's outputs; None for real outputs.
         origin: provenance as JSON data: a recipe, an accuracy.
-        agreement: what :func:`lbq.to_fixed_point` measured on calibration inputs; None if it had
-            none, and for a network that was loaded from a file.
+        agreement: what :func:`lbq.to_fixed_point` measured on calibration inputs; None without
+            calibration inputs, and for a network loaded from a file.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -99,7 +99,7 @@ class LoweredNetwork:
 
     @cached_property
     def operators(self) -> dict[str, Operator]:
-        """The operators by path, in running order."""
+        """The operators by path, in execution order."""
         return {node.path: node.operator for node in self.nodes}
 
     @cached_property
@@ -109,7 +109,7 @@ class LoweredNetwork:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor, by the path of its node and its name there."""
+        """Every tensor, by the path of its node and its name in the operator."""
         found = (
             (f"{path}.{role}", getattr(operator, role))
             for path, operator, _ in self.nodes
@@ -118,7 +118,7 @@ class LoweredNetwork:
         return {name: tensor for name, tensor in found if tensor is not None}
 
     def values(self) -> dict[str, Value]:
-        """Return what every node gives, and the input; raise if a node cannot read its inputs."""
+        """Describe the input and every node's output; raise if a node cannot read its inputs."""
         return self._values
 
     @cached_property
@@ -126,7 +126,7 @@ class LoweredNetwork:
         return self.infer_values()
 
     def infer_values(self, *, max_size: int | None = None) -> dict[str, Value]:
-        """Return :meth:`values`; raise if one has more numbers per sample and timestep."""
+        """Return :meth:`values`; raise if one is larger than this, per sample and timestep."""
         largest = PIXEL_MAX if self.is_integer else None
         found = {
             INPUT: Value(shape=self.input_shape, has_time=self.takes_frames, max_level=largest)
@@ -144,7 +144,7 @@ class LoweredNetwork:
 
     @cached_property
     def proof(self) -> dict[str, tuple[Bound | None, Interval]]:
-        """For every node, the bound of all that it computes and the interval of its output."""
+        """For every node, the bound of all its integers and the interval of its output."""
         found: dict[str, tuple[Bound | None, Interval]] = {INPUT: (None, Interval.of(0, PIXEL_MAX))}
         for path, operator, names in self.nodes:
             if True not in operator.networks:
@@ -165,7 +165,7 @@ class LoweredNetwork:
         return found
 
     def to(self, target: torch.device | torch.dtype | str) -> "LoweredNetwork":
-        """Return the network on another device, or with real numbers of another type."""
+        """Return the network on another device, or with another floating-point type."""
 
         def moved(tensor: Tensor) -> Tensor:
             is_other = isinstance(target, torch.dtype) and not tensor.is_floating_point()
@@ -188,9 +188,9 @@ class LoweredNetwork:
         return torch.zeros(shape, dtype=torch.uint8 if self.is_integer else real)
 
     def __call__(self, inputs: Tensor, compute: Compute = Node.compute) -> Any:
-        """Return ``[B, classes]``; of several outputs, a tuple.
+        """Return the logits ``[B, classes]``; a tuple for several outputs.
 
-        ``compute`` replaces what every node does.
+        ``compute`` is called for every node in place of :meth:`Node.compute`.
         """
         values = {INPUT: inputs}
         last_use = {name: index for index, node in enumerate(self.nodes) for name in node.inputs}
@@ -203,7 +203,7 @@ class LoweredNetwork:
         return answers[0] if len(answers) == 1 else answers
 
     def check_input(self, inputs: Tensor) -> None:
-        """Raise for inputs of another shape, length or dtype than the network takes."""
+        """Raise for inputs of the wrong shape, length or dtype, and for NaNs."""
         check_shape(inputs, self.input_shape, takes_frames=self.takes_frames)
         if self.takes_frames and len(inputs) != self.timesteps:
             raise TimeError(
@@ -213,22 +213,22 @@ class LoweredNetwork:
         self.check_values(inputs)
 
     def check_values(self, inputs: Tensor) -> None:
-        """Raise for inputs of another dtype than the network takes, and for NaNs."""
+        """Raise for inputs of the wrong dtype, and for NaNs."""
         if self.is_integer:
             check_bytes(inputs)
         elif not bool(torch.isfinite(inputs).all()):
             raise NonFiniteError(
-                "the input holds a NaN or an infinity; check what prepares the inputs"
+                "the input holds a NaN or an infinity; check the code that prepares the inputs"
             )
 
     def neurons(self) -> Iterator[tuple[str, LevelNeuron]]:
-        """Yield every neuron with its path, in running order."""
+        """Yield every neuron with its path, in execution order."""
         for path, operator in self.operators.items():
             if isinstance(operator, LevelNeuron):
                 yield path, operator
 
     def __repr__(self) -> str:
-        """Show the input and the size."""
+        """Show the inputs and the size of the network."""
         what = "frames" if self.takes_frames else "static inputs"
         size = f"timesteps={self.timesteps}, {len(self.nodes)} nodes"
         return f"LoweredNetwork({what} of {self.input_shape}, {size})"
@@ -236,7 +236,7 @@ class LoweredNetwork:
 
 @dataclass(kw_only=True, eq=False)
 class GraphBuilder:
-    """A graph as it grows; its arguments are those of :class:`LoweredNetwork`."""
+    """Builds a graph node by node; takes the arguments of :class:`LoweredNetwork`."""
 
     timesteps: int
     input_shape: tuple[int, ...]
@@ -246,11 +246,11 @@ class GraphBuilder:
     nodes: list[Node] = field(default_factory=list[Node])
 
     def add(self, path: str, operator: Operator, *inputs: str) -> str:
-        """Append a node that reads these paths; return its path, made unique."""
+        """Append a node that reads these paths; return its path after making it unique."""
         known = {INPUT, *(node.path for node in self.nodes)}
         unknown = [name for name in inputs if name not in known]
         if unknown:
-            raise LoweringError(f"{path} reads {', '.join(unknown)}, which is not before it")
+            raise LoweringError(f"{path} reads {', '.join(unknown)}, which does not come before it")
         unique, number = path, 2
         while unique in known:
             unique, number = f"{path}_{number}", number + 1
@@ -258,7 +258,7 @@ class GraphBuilder:
         return unique
 
     def remove_unread(self, kept: Iterable[str] | None = None) -> None:
-        """Remove the nodes that these paths, by default the outputs, do not depend on."""
+        """Remove every node that none of these paths, by default the outputs, depends on."""
         needed = set(_outputs(self.nodes) if kept is None else kept)
         for node in reversed(self.nodes):
             if node.path in needed:
@@ -296,7 +296,7 @@ def check_shape(inputs: Tensor, shape: tuple[int, ...], *, takes_frames: bool) -
 
 
 def check_bytes(inputs: Tensor) -> None:
-    """Raise unless the inputs are uint8, as integer networks take them."""
+    """Raise unless the inputs are uint8, the only dtype that integer networks take."""
     if inputs.dtype != torch.uint8:
         raise ShapeError(
             f"an integer network takes pixels or event counts as uint8, got {inputs.dtype}"
@@ -306,19 +306,19 @@ def check_bytes(inputs: Tensor) -> None:
 def prove(network: LoweredNetwork) -> dict[str, Bound]:
     """Bound every accumulator and membrane of an integer network; raise if one can overflow.
 
-    Levels are not negative, so the sums of a synapse lie between the largest level times its
-    negative weights and the largest level times its positive ones, in any order of additions.
-    Membranes are bounded timestep by timestep. The proof itself cannot overflow: sums are Python
-    integers. It is computed once.
+    In any order of additions, the partial sums of a synapse lie between the sum of its smallest
+    negative products and the sum of its largest positive products. Membranes are bounded timestep
+    by timestep. The proof itself cannot overflow because it adds Python integers. The result is
+    cached.
 
     Returns:
-        For every node that computes, the range of its integers, partial sums included.
+        For every node that computes, the range of its integers, including partial sums.
     """
     return {path: bound for path, (bound, _) in network.proof.items() if bound is not None}
 
 
 def output_ranges(network: LoweredNetwork) -> dict[str, tuple[int, int]]:
-    """Return the smallest and largest integer that every node of an integer network gives."""
+    """Return the smallest and largest output of every node of an integer network."""
     return {path: outer.extremes() for path, (_, outer) in network.proof.items()}
 
 

@@ -1,8 +1,8 @@
-"""How the axes of a tensor of the trained network are made of the axes of a node's output.
+"""Express the axes of a tensor of the trained network by the axes of a node's output.
 
-A node gives ``[T, B, C, *space]``, or ``[B, C, *space]`` without time. Reshapes, permutations and
-the like of the trained network only change the order in which these axes are read, so they add no
-node: an axis of a tensor is a product, in order, of *factors* of the node's axes.
+The output of a node is ``[T, B, C, *space]``, or ``[B, C, *space]`` without time. A reshape or a
+permutation in the trained network only changes how these axes are read. It adds no node: each axis
+of a tensor is an ordered product of *factors* of the node's axes.
 """
 
 import math
@@ -15,12 +15,12 @@ from torch import Tensor
 from lbq.errors import LoweringError
 
 TIME, BATCH, CHANNELS = -2, -1, 0
-"""Numbers of the axes of a node's output; the axes of space are 1, 2, ..."""
+"""Numbers of the axes of a node's output; the spatial axes are 1, 2, ..."""
 _NAMES = {TIME: "time", BATCH: "the batch"}
 
 
 class LayoutError(LoweringError):
-    """A tensor of the trained network whose axes are not products of a node's axes."""
+    """The axes of a tensor are not products of factors of a node's axes."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class Factor:
 
 
 Axis = tuple[Factor, ...]
-"""Factors of an axis of a tensor, outermost first; only time may have size 1."""
+"""Factors of an axis of a tensor, outermost first; only a factor of time may have size 1."""
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Another order of a node's values, as :class:`lbq.graph.operators.Rearrange` makes it."""
+    """A new order of a node's values: the arguments of :class:`lbq.graph.operators.Rearrange`."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
     layout: "Layout"
-    """Of the tensor, on the node that has the new order."""
+    """Layout of the tensor on the node with the new order."""
     is_same: bool
-    """Whether neither order nor shape change."""
+    """Whether order and shape stay as they are."""
 
     def moved(self, values: Tensor) -> Tensor:
         """Return values of the old node, ``[C, *space]``, in the new order."""
@@ -54,7 +54,7 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Layout:
-    """The axes of a tensor, outermost first, on a node that gives ``node``, ``(C, *space)``."""
+    """The axes of a tensor, outermost first, on a node of shape ``node``, ``(C, *space)``."""
 
     axes: tuple[Axis, ...]
     node: tuple[int, ...]
@@ -89,12 +89,12 @@ class Layout:
         return not self.has_time and batch == [BATCH]
 
     def content(self, *axes: int) -> Axis:
-        """Return the factors of axes of the tensor, those of time and batch left out."""
+        """Return the factors of axes of the tensor, without those of time and batch."""
         return tuple(factor for axis in axes for factor in self.axes[axis] if factor.axis >= 0)
 
     @property
     def first_own(self) -> int:
-        """Return the first axis of the tensor that is not time or batch."""
+        """Return the first axis of the tensor behind time and batch."""
         own = [n for n, axis in enumerate(self.axes) if any(factor.axis < 0 for factor in axis)]
         return max(own, default=-1) + 1
 
@@ -142,20 +142,20 @@ class Layout:
         return replace(self, axes=tuple(a for n, a in enumerate(self.axes) if n not in axes))
 
     def resized(self, axis: int, size: int, own: int = CHANNELS) -> "Layout":
-        """Return the layout with another size of an axis that is whole, by default the channels."""
+        """Return the layout after a change of the size of a whole axis, by default the channels."""
         new = (Factor(own, size),) if size > 1 else ()
         node = (*self.node[:own], size, *self.node[own + 1 :])
         return Layout(tuple(new if n == axis else a for n, a in enumerate(self.axes)), node)
 
     def with_node(self, node: Sequence[int], *, first: int) -> "Layout":
-        """Return the layout of a tensor whose axes from ``first`` on are those of a node."""
+        """Return the layout with the axes of a node from axis ``first`` on."""
         return Layout((*self.axes[:first], *_own_axes(node)), tuple(node))
 
     def arranged(self, groups: Sequence[Axis]) -> Arrangement:
-        """Return how the node's values are brought into another order.
+        """Return the arrangement that puts the node's values into another order.
 
         Args:
-            groups: for each axis of the new node, factors of the old one; together all of them.
+            groups: for each axis of the new node, its factors of the old node; every factor once.
         """
         factors = sorted(
             (factor for axis in self.axes for factor in axis if factor.axis >= 0),
@@ -179,9 +179,10 @@ class Layout:
         )
 
     def arranged_like(self, other: "Layout") -> Arrangement | None:
-        """Return how the node gets the order and shape of the node of a tensor of equal shape.
+        """Return the arrangement that gives the node the order and shape of ``other``'s node.
 
-        None if the axes of that node are not products of factors of this one.
+        Both tensors have the same shape. None if the axes of the other node are not products of
+        factors of this one.
         """
         finest = [factor for axis in other.axes for factor in axis]
         try:
@@ -200,10 +201,10 @@ class Layout:
         return replace(made, layout=made.layout.reshaped(self.shape))
 
     def to_node(self, values: Tensor) -> Tensor:
-        """Return values in the order of the tensor's axes behind T and B in that of the node.
+        """Reorder values from the tensor's axes behind T and B to the node's axes.
 
         Args:
-            values: may have any axes before those: ``[T, B, ...]`` becomes ``[T, B, *node]``.
+            values: may have any leading axes: ``[T, B, ...]`` becomes ``[T, B, *node]``.
         """
         axes = [axis for axis in self.axes if not axis or axis[0].axis >= 0]
         factors = [factor for axis in axes for factor in axis]

@@ -1,4 +1,4 @@
-"""``as_module``: a lowered network for tools that take modules of torch."""
+"""``as_module``: a lowered network as a torch module."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from lbq.graph.operators import LevelNeuron, Operator
 
 
 def as_module(network: LoweredNetwork) -> nn.Module:
-    """Return a module that computes what the network does, with its tensors as buffers.
+    """Return a module that computes the same as the network, with its tensors as buffers.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -48,10 +48,10 @@ class OperatorModule(nn.Module):
             self.register_buffer(role, getattr(operator, role))
 
     def forward(self, *values: Tensor) -> Tensor:
-        """Return what the operator gives."""
+        """Compute the operator with the buffers as its tensors."""
         tensors = {role: getattr(self, role) for role in self._operator.tensors()}
         return replace(self._operator, **tensors)(*values)
 
 
 class NeuronModule(OperatorModule):
-    """A neuron: it gives levels, ``[T, B, *n]``."""
+    """A neuron; returns levels, ``[T, B, *n]``."""

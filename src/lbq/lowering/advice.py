@@ -43,10 +43,10 @@ ADVICE: dict[str, str] = {
     ),
     **_advice("write it with @, permute and reshape", "einsum", "tensordot", "bilinear"),
     **_advice(
-        "a lowered network may not depend on single values of a tensor",
+        "it selects elements by their values, which a lowered network cannot do",
         *("item", "_local_scalar_dense", "where", "nonzero", "masked_select", "index"),
         *("masked_fill", "argmax", "topk", "sort", "gather", "embedding"),
     ),
     **_advice("random numbers differ between calls", "rand", "randn", "rand_like", "randn_like"),
 }
-"""By operator, or by the class of a layer."""
+"""Advice by the name of the operator, or by the class of the layer."""

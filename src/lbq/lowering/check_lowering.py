@@ -24,10 +24,10 @@ from lbq.neurons.watch import removing_hooks
 _Seen = dict[Neuron, list[tuple[Tensor, Tensor]]]
 """Currents and levels of every call of a trained neuron."""
 TOLERANCE = 1e-8
-"""Share of the largest value by which two values may differ: float64 rounds at 1e-16."""
+"""Allowed difference, relative to the largest value; float64 rounds at 1e-16."""
 _CAUSES = (
-    "computes with the size of the batch, with random numbers, or with what it keeps from other "
-    "calls; write it without them"
+    "depends on the size of the batch, on random numbers, or on state from other calls; remove "
+    "that dependence"
 )
 
 
@@ -42,9 +42,9 @@ def check_agreement(
     """Raise :class:`LoweringError` if the lowered network and the model compute different values.
 
     Both run in float64 on two samples, the example and a random one. The same noise, as wide as
-    a neuron's thresholds, is added to the currents of a neuron in both networks: so every neuron
-    emits, and no membrane lies exactly at a threshold, where rounding would decide. Currents may
-    differ by rounding only, levels not at all.
+    a neuron's thresholds, is added to the currents of the neuron in both networks. Because of the
+    noise every neuron emits, and no membrane lies exactly at a threshold, where rounding would
+    decide. Currents may differ only by rounding. Levels must be equal.
 
     Args:
         model: the trained network; it is not changed.
@@ -68,8 +68,8 @@ def check_agreement(
             what = str(error).partition("\n")[0]
             advice = "; create tensors in forward with dtype=x.dtype" if "dtype" in what else ""
             raise LoweringError(
-                f"the model could not be compared with its lowered form, in float64 and for a "
-                f"batch of two: {what}{advice}"
+                f"the model could not be compared with the lowered network, because it fails in "
+                f"float64 with a batch of two: {what}{advice}"
             ) from error
     try:
         _compare(neurons, by_model, by_network)
@@ -80,7 +80,7 @@ def check_agreement(
 
 
 class _KeepsFloat64(TorchFunctionMode):
-    """Takes conversions to float32, such as ``x.float()``, as conversions to float64."""
+    """Replaces conversions to float32, such as ``x.float()``, by conversions to float64."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -98,14 +98,14 @@ def _wide(value: Any) -> Any:
 
 
 def _check_finite(model: nn.Module, example: Tensor) -> None:
-    """Raise if a NaN or an infinity is why two values differ."""
+    """Raise if the model or the example holds a NaN or an infinity."""
     tensors = {"the example": example, **model.state_dict()}
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             wrong = int((~tensor.isfinite()).sum())
             raise LoweringError(
                 f"{name} holds a NaN or an infinity ({wrong} of {tensor.numel()} values); load a "
-                f"checkpoint from before the training diverged, or check what prepares the inputs"
+                f"checkpoint from before the training diverged, or check the preparation of inputs"
             ) from None
 
 
@@ -117,7 +117,7 @@ def _compare_outputs(
         if answer.shape != right.shape or not _is_close(answer, right):
             last = list(neurons)[-1] if neurons else "its input"
             raise LoweringError(
-                f"the lowered network gives another output ({_difference(answer, right)}): code "
+                f"the output of the lowered network differs ({_difference(answer, right)}): code "
                 f"behind {last} {_CAUSES}"
             )
 
@@ -151,7 +151,7 @@ def _two_samples(example: Tensor, batch_axis: int) -> Tensor:
 
 
 def _width(node: LevelNeuron, place: LoweredNeuron) -> tuple[float, float]:
-    """Return the range of the noise for a trained neuron: it covers all of its levels."""
+    """Return the range of the noise for a trained neuron, wide enough for all its levels."""
     top = 1.2 * float((node.thresholds * place.scale).max())
     return (-top, top) if node.is_signed else (-0.2 * top, top)
 
@@ -170,7 +170,7 @@ class _Noise:
         self._levels: dict[Neuron, list[Tensor]] = defaultdict(list)
 
     def add(self, neuron: Neuron, received: Tensor, place: LoweredNeuron | None = None) -> Tensor:
-        """Return a trained neuron's currents with noise; with a place, those of its lowered one."""
+        """Return a trained neuron's currents with noise; with a place, the lowered neuron's."""
         self._currents[neuron].append(received)
         low, high = self._sizes[neuron]
         generator = torch.Generator().manual_seed(self._seeds[neuron])
@@ -240,7 +240,7 @@ def _compare(
         number = calls[neuron]
         calls[neuron] += 1
         if len(by_model[neuron]) != len(by_network[neuron]):
-            continue  # the model discards one of its results; outputs are compared
+            continue  # the model discards the result of one call; outputs are compared
         (currents, levels), (mine, my_levels) = by_model[neuron][number], by_network[neuron][number]
         if currents.shape[2:] == place.layout.shape[2:]:
             currents, levels = place.as_lowered(currents), place.layout.to_node(levels)
@@ -251,8 +251,8 @@ def _compare(
             )
         if not torch.equal(my_levels.long(), levels.long()):
             raise LoweringError(
-                f"{path} ({type(neuron).__name__}) emits other levels than its lowered form for "
-                f"the same currents: its class was changed; use the library's own"
+                f"{path} ({type(neuron).__name__}) and its lowered form emit different levels for "
+                f"the same currents, because its class was changed; use the library's class"
             )
 
 

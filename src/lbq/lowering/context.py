@@ -1,4 +1,4 @@
-"""``Context``: the values of a network while it is lowered, and nodes for them."""
+"""``Context``: the values of a network while it is lowered, and the nodes that compute them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -44,13 +44,13 @@ REPEAT = "repeat a static current over time with lbq.RepeatOverTime(timesteps)"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoweredNeuron:
-    """The trained neuron of a neuron in a lowered network."""
+    """The trained neuron that a neuron of a lowered network replaces."""
 
     trained: Neuron
     layout: Layout
-    """Of the trained neuron's currents, on the node that the lowered one reads."""
+    """Layout of the trained neuron's currents on the node that the lowered neuron reads."""
     scale: Tensor
-    """The trained neuron's currents are this many times the lowered one's, ``[1]`` or ``[C]``."""
+    """Ratio of the trained neuron's currents to the lowered neuron's, ``[1]`` or ``[C]``."""
 
     def as_lowered(self, currents: Tensor) -> Tensor:
         """Return currents of the trained neuron as the lowered one receives them."""
@@ -59,18 +59,18 @@ class LoweredNeuron:
 
 
 class Context:
-    """Values by call, and what handlers of operators need to make new ones.
+    """The values of calls, and the methods with which handlers compute new values.
 
     Args:
         builder: receives the nodes.
-        dtype: of their tensors.
+        dtype: dtype of the nodes' tensors.
     """
 
     def __init__(self, builder: GraphBuilder, dtype: torch.dtype) -> None:
         self.builder, self.dtype = builder, dtype
         self.values: dict[Call, Any] = {}
         self.neurons: dict[str, LoweredNeuron] = {}
-        """By path in the lowered network."""
+        """The neurons by their path in the lowered network."""
         self.inputs = {INPUT}
         """Paths of the input, and of nodes that only move its values."""
         self._built: dict[int, tuple[Symbolic, SymbolicValue]] = {}
@@ -89,19 +89,19 @@ class Context:
         """Return the value of a call, which may be pending."""
         value = self.values[source]
         if isinstance(value, tuple):
-            self.refuse(source, "several results are read as one")
+            self.refuse(source, "it has several results, and they are read as one")
         return value
 
     def signal(self, call: Call, name: str) -> SymbolicValue:
-        """Return the value of an argument; a mean over time is computed here."""
+        """Return the value of an argument, with pending means and repetitions computed."""
         return self.signal_of(self.source(call, name))
 
     def signal_of(self, source: Call, *, repeat: bool = True) -> SymbolicValue:
-        """Return the value of a call; a mean over time is computed here, and repetitions.
+        """Return the value of a call, with a pending mean over time computed.
 
         Args:
             source: the call.
-            repeat: whether what will be repeated over time is repeated here already.
+            repeat: whether to compute pending repetitions over time too.
         """
         value = self.materialize(self.symbolic(source))
         if repeat:
@@ -115,7 +115,7 @@ class Context:
         return value
 
     def repeated(self, value: SymbolicValue) -> SymbolicValue:
-        """Return the value with terms that are repeated over time, if they shall be."""
+        """Return the value with its pending repetition over time computed."""
         if not value.repeat:
             return value
         terms: list[ScaledInput] = []
@@ -139,17 +139,17 @@ class Context:
         return value.compute().detach().double()
 
     def optional(self, call: Call, name: str) -> Tensor | None:
-        """Return a constant argument; None if there is none."""
+        """Return a constant argument, or None if the call has none."""
         return None if call.arguments.get(name) is None else self.constant(call, name)
 
     # --- paths and errors
 
     def path(self, call: Call, name: str) -> str:
-        """Return the path of a node: the layer's, or one inside the block that calls it."""
+        """Return the path of a node: the layer's, or a new one inside the calling block."""
         return call.path if call.is_layer else self.prefix(call) + name
 
     def prefix(self, call: Call) -> str:
-        """Return what paths of further nodes of a call begin with."""
+        """Return the beginning of the paths of a call's further nodes."""
         return f"{call.path}_" if call.is_layer else f"{call.path}.".lstrip(".")
 
     def refuse(self, call: Call, why: str) -> NoReturn:
@@ -168,13 +168,13 @@ class Context:
         return values.to(self.dtype).clone()
 
     def materialize(self, value: Symbolic) -> SymbolicValue:
-        """Add the nodes of a pending value; return what they give."""
+        """Add the nodes of a pending value; return their output."""
         if isinstance(value, SymbolicValue):
             return value
         if id(value) not in self._built:
             is_synapse = isinstance(value, PendingSynapse)
             made = self._synapse(value) if is_synapse else self._product(value)
-            self._built[id(value)] = value, made  # held, so that its id is not reused
+            self._built[id(value)] = value, made  # keeps the value, so that its id is not reused
         return self._built[id(value)][1]
 
     def _synapse(self, pending: PendingSynapse) -> SymbolicValue:
@@ -227,7 +227,7 @@ class Context:
         return self.add(path, node, source)
 
     def given(self, path: str, layout: Layout) -> SymbolicValue:
-        """Return the currents that a node gives as a value."""
+        """Return the currents of a node as a value."""
         term = ScaledInput(source=path, shape=layout.node, scale=numbers(1.0), max_size=None)
         return SymbolicValue(terms=(term,), layout=layout)
 
@@ -243,10 +243,10 @@ class Context:
 
         Args:
             value: the value; channels of a concatenation are joined first.
-            path: of the nodes.
-            make: builds one.
-            layout: of the result.
-            scale: what becomes of a scale per channel.
+            path: path of the nodes.
+            make: builds one node.
+            layout: layout of the result.
+            scale: moves a scale per channel in the same way.
         """
         value = self.whole(value, f"{path}_")
         terms: list[ScaledInput] = []
@@ -261,7 +261,7 @@ class Context:
     def arranged(self, call: Call, value: SymbolicValue, groups: Sequence[Axis]) -> SymbolicValue:
         """Return the value on nodes whose axes are groups of factors, moved where they differ."""
         if len(groups) > MAX_RANK:
-            self.refuse(call, f"a node has at most {MAX_RANK} axes, and it needs {len(groups)}")
+            self.refuse(call, f"it needs a node of {len(groups)} axes; the limit is {MAX_RANK}")
         return self.rearranged(call, value, value.layout.arranged(groups))
 
     def rearranged(self, call: Call, value: SymbolicValue, new: Arrangement) -> SymbolicValue:
@@ -276,8 +276,8 @@ class Context:
             if not bool((rows == rows[:, :1]).all()):
                 self.refuse(
                     call,
-                    "a step per channel enters it, and its channels are not those of the neurons; "
-                    "use one step for the layer before it",
+                    "the neurons before it have a step per channel, and it mixes these channels; "
+                    "use one step for that layer",
                 )
             return rows[:, 0]
 
@@ -295,10 +295,10 @@ class Context:
         """Return the value on nodes whose channels are an axis of the tensor.
 
         Args:
-            call: that needs it.
+            call: the call that needs the value.
             value: the value; it is not moved if its channels are that axis already.
-            axis: of the tensor.
-            merge: give the nodes one axis of space for all other axes.
+            axis: axis of the tensor.
+            merge: whether to merge all other axes into one spatial axis.
         """
         layout = value.layout
         if any(factor.axis < 0 for factor in layout.axes[axis]):
@@ -318,7 +318,7 @@ class Context:
             hint = "" if layout.has_time else "; for an example with time first, pass batch_axis=1"
             self.refuse(
                 call,
-                f"it reads {list(layout.shape)}, where axes of the samples are merged with the "
+                f"its input, {list(layout.shape)}, has axes of the samples merged with the "
                 f"batch{hint}",
             )
         axes = range(first, len(layout.axes))
@@ -327,7 +327,7 @@ class Context:
         return self.arranged(call, value, [layout.content(axis) for axis in axes])
 
     def whole(self, value: SymbolicValue, prefix: str) -> SymbolicValue:
-        """Return the value with terms that have all channels; concatenations are joined."""
+        """Return the value with concatenated terms joined, so that each has all channels."""
         if not value.is_concatenated:
             return value
         if not value.are_levels or len(_ranges(value, prefix)) != len(value.terms):
@@ -368,7 +368,7 @@ class Context:
 
 
 def _ranges(value: SymbolicValue, prefix: str) -> dict[int, list[ScaledInput]]:
-    """Return terms by their first channel, in order; raise if channels of two overlap in part."""
+    """Return terms by their first channel, in order; raise if two overlap in part."""
     found: dict[int, list[ScaledInput]] = {}
     for term in sorted(value.terms, key=lambda term: term.first_channel):
         found.setdefault(term.first_channel, []).append(term)
@@ -376,9 +376,9 @@ def _ranges(value: SymbolicValue, prefix: str) -> dict[int, list[ScaledInput]]:
     for first, terms in found.items():
         if first != end or len({term.shape[0] for term in terms}) > 1:
             raise LoweringError(
-                f"{prefix.rstrip('._') or 'the network itself'} cannot be lowered: concatenations "
-                f"of different channels are added without a synapse between; concatenate the same "
-                f"channels on both sides"
+                f"{prefix.rstrip('._') or 'the network itself'} cannot be lowered: it adds two "
+                f"concatenations whose parts have different numbers of channels; concatenate "
+                f"parts of equal sizes, or put a synapse between"
             )
         end += terms[0].shape[0]
     return found
@@ -390,8 +390,8 @@ def _absorb(weight: Tensor, term: ScaledInput, *, channels: int, groups: int) ->
     Args:
         weight: ``[out, in / groups, ...]``; a linear layer may read features of flattened channels.
         term: the input.
-        channels: of all terms together.
-        groups: of the synapse; 1 for concatenated channels.
+        channels: number of channels of all terms together.
+        groups: groups of the synapse; 1 for concatenated channels.
     """
     features = weight.shape[1] * groups // channels  # per channel; 1 unless flattened
     if groups == 1:

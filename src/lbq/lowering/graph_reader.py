@@ -1,4 +1,4 @@
-"""``GraphReader``: the operators of a trained network, read as values on the nodes of a graph."""
+"""``GraphReader``: translate the operators of a trained network into nodes of a graph."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,29 +21,29 @@ HANDLERS: dict[str, Handler] = {
     **lower_sequence.HANDLERS,
     **lower_arithmetic.HANDLERS,
 }
-"""By the name of the operator."""
+"""Handlers by the name of the operator."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why no node of a graph computes an operator."""
+    """The reason why no node of a graph computes an operator."""
 
     why: str
 
 
 class GraphReader:
-    """Reads operators one after the other, by the rules of lowering.
+    """Reads operators one after the other by the rules of lowering.
 
-    Lowering refuses what has no rule; counting goes on with real numbers in its place.
+    For an operator without a rule, lowering raises an error. Counting continues with real numbers.
 
     Args:
         example: one sample.
         has_time: whether the example is a sequence, time first.
-        dtype: of the tensors of the graph.
+        dtype: dtype of the graph's tensors.
 
     Attributes:
-        builder: the graph, which grows with every operator.
-        context: the values of the operators that were read, and what rules need.
+        builder: receives the nodes.
+        context: the values of the operators that were read.
     """
 
     def __init__(self, example: Tensor, *, has_time: bool, dtype: torch.dtype) -> None:
@@ -58,9 +58,9 @@ class GraphReader:
         self._input = SymbolicValue(terms=(term,), layout=layout)
 
     def read(self, call: Call) -> Any:
-        """Return the value of a call, a tuple for several results; raise LoweringError.
+        """Return the value of a call, a tuple for several results.
 
-        The caller stores it in ``context.values``.
+        The caller stores it in ``context.values``. Raises LoweringError for unsupported arguments.
         """
         if call.operator == "input":
             return self._input

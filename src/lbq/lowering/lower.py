@@ -22,21 +22,22 @@ def lower(
     """Convert a trained network to an equivalent one with integer levels between its layers.
 
     Batch norms are folded and steps absorbed in float64. The result has the dtype of the model's
-    parameters, but at least float32: that of a float16 or bfloat16 model is float32. The same
-    lowering in float64 is compared with the model: currents and levels of every neuron, and the
-    outputs, for one sample of the example and a random one, with the same noise on the currents of
-    both so that every neuron emits. A difference beyond rounding raises an error with the path of
-    the first neuron it reaches.
+    parameters, or float32 for a float16 or bfloat16 model.
 
-    The network is lowered as in eval mode; one in train mode gives a warning.
+    The same lowering in float64 is compared with the model, on one sample of the example and a
+    random one: the currents and levels of every neuron, and the outputs. Both networks add the same
+    noise to the currents, so that every neuron emits. A difference beyond rounding raises an error
+    with the path of the first neuron that differs.
+
+    The network is lowered as in eval mode. A network in train mode gives a warning.
 
     Args:
         model: a network that torch.export can export, of operators that are exact in integers
             (docs/deploy/coverage.md). It is not changed.
         example: an input that determines the shapes: static inputs, batch first, such as
             ``[B, C, H, W]``, or sequences, time first, such as ``[T, B, features]``.
-        batch_axis: the axis of ``example`` that is the batch: 0 for static inputs, 1 for sequences.
-            By default as in :func:`lbq.check_time`, by the number of axes.
+        batch_axis: batch axis of ``example``: 0 for static inputs, 1 for sequences. By default the
+            number of axes decides, as in :func:`lbq.check_time`.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -61,8 +62,8 @@ def _check_mode(model: nn.Module) -> None:
     if training:
         where = training[0] or "the network"
         warnings.warn(
-            f"{where} is in train mode, and is lowered as in eval mode: batch norms use their "
-            f"running statistics and nothing is dropped; call model.eval() first",
+            f"{where} is in train mode, but is lowered as in eval mode: batch norms use their "
+            f"running statistics and dropout does nothing; call model.eval() first",
             stacklevel=3,
         )
 

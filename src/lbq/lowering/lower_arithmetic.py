@@ -1,4 +1,4 @@
-"""Lower sums, and products with constants and of levels."""
+"""Lower sums, products with constants, and products of levels."""
 
 import math
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from lbq.lowering.values import (
 )
 from lbq.models.spikeformer_blocks import is_left_first
 
-_LEVELS = "products are exact for levels only, and currents enter it; put a neuron before it"
+_LEVELS = "it multiplies currents, and only products of levels are exact; put a neuron before it"
 
 
 def add(context: Context, call: Call) -> Symbolic:
-    """A sum or difference of two values, or of a value and constants."""
+    """Lower a sum or difference of two values, or of a value and constants."""
     left, right = (call.arguments[name] for name in ("self", "other"))
     factors = [1, call.arguments["alpha"] * (1 if call.operator == "aten.add" else -1)]
     if call.operator == "aten.rsub":  # other - alpha * self
@@ -33,7 +33,7 @@ def add(context: Context, call: Call) -> Symbolic:
     if not (isinstance(left, Call) and isinstance(right, Call)):
         return _shift(context, call, *(factors if isinstance(left, Call) else factors[::-1]))
     if left.shape != right.shape:
-        context.refuse(call, f"tensors of {left.shape} and {right.shape} are added; expand one")
+        context.refuse(call, f"it adds shapes {left.shape} and {right.shape}; expand one of them")
     sides = [context.materialize(context.symbolic(side)) for side in (left, right)]
     if not all(side.is_mean for side in sides):
         sides = [context.signal_of(side) for side in (left, right)]
@@ -53,7 +53,7 @@ def aligned(
     if first.layout == second.layout:
         return first, second
     if first.has_time != second.has_time or first.is_mean != second.is_mean:
-        context.refuse(call, f"a tensor with time and one without meet; {REPEAT}")
+        context.refuse(call, f"it combines a tensor with time and one without; {REPEAT}")
     new = second.layout.arranged_like(first.layout)
     if new is not None:
         return first, context.rearranged(call, second, new)
@@ -70,7 +70,7 @@ def aligned(
 
 
 def _shift(context: Context, call: Call, factor: float, constant_factor: float) -> Symbolic:
-    """A multiple of a signal and a constant: part of a synapse's bias, or an offset."""
+    """Lower a scaled value plus a constant: part of a synapse's bias, or an offset."""
     source, constant = _split(call)
     if call.shape != source.shape:
         context.refuse(call, f"a constant makes {source.shape} into {call.shape}")
@@ -101,17 +101,17 @@ def _shift(context: Context, call: Call, factor: float, constant_factor: float) 
 
 
 def scale(context: Context, call: Call) -> Symbolic:
-    """A product with, or a quotient by, constants; or a product of levels."""
+    """Lower a product with constants, a quotient by constants, or a product of levels."""
     source, constant = _split(call)
     if call.arguments.get("rounding_mode") is not None:
         context.refuse(call, "it rounds (rounding_mode)")
     is_quotient = call.operator == "aten.div"
     if isinstance(constant, Call):
         if is_quotient:
-            context.refuse(call, "a signal is divided by a signal")
+            context.refuse(call, "it divides two values that depend on the network's input")
         return multiply(context, call, source, constant)
     if is_quotient and source is not call.arguments["self"]:
-        context.refuse(call, "a constant is divided by a signal")
+        context.refuse(call, "it divides a constant by a value that depends on the network's input")
     if call.shape != source.shape:
         context.refuse(call, f"a constant makes {source.shape} into {call.shape}")
     factor = _value_of(constant)
@@ -129,7 +129,7 @@ def scale(context: Context, call: Call) -> Symbolic:
 
 
 def negate(context: Context, call: Call) -> Symbolic:
-    """A negative."""
+    """Lower a negation."""
     source = context.source(call, "self")
     pending = context.pending(source)
     gain = numbers(-1)
@@ -137,7 +137,7 @@ def negate(context: Context, call: Call) -> Symbolic:
 
 
 def multiply(context: Context, call: Call, left: Call, right: Call) -> SymbolicValue:
-    """A product of levels, element by element; axes of length 1 are repeated."""
+    """Lower an element-wise product of levels; axes of length 1 are repeated."""
     sides = [context.signal_of(side) for side in (left, right)]
     if not all(side.are_levels for side in sides):
         context.refuse(call, _LEVELS)
@@ -147,12 +147,12 @@ def multiply(context: Context, call: Call, left: Call, right: Call) -> SymbolicV
     else:
         begin = max(side.layout.first_own for side in sides)
         if len(left.shape) != len(right.shape):
-            context.refuse(call, f"shapes {left.shape} and {right.shape} are multiplied")
+            context.refuse(call, f"it multiplies shapes {left.shape} and {right.shape}")
         first, second = (context.as_axes(call, side, begin) for side in sides)
         pairs = zip(first.layout.node, second.layout.node, strict=True)
         layout = first.layout.with_node([max(pair) for pair in pairs], first=begin)
         if first.layout.axes[:begin] != second.layout.axes[:begin]:
-            context.refuse(call, f"a tensor with time and one without meet; {REPEAT}")
+            context.refuse(call, f"it combines a tensor with time and one without; {REPEAT}")
     prefix, path = context.prefix(call), context.path(call, "multiply")
     first, second = context.whole(first, prefix), context.whole(second, prefix)
     terms: list[ScaledInput] = []
@@ -171,15 +171,15 @@ def multiply(context: Context, call: Call, left: Call, right: Call) -> SymbolicV
 
 
 def matmul(context: Context, call: Call) -> Symbolic:
-    """A product of matrices: with a constant a linear layer, otherwise of levels."""
+    """Lower a matrix product: a linear layer for a constant matrix, else a product of levels."""
     left, right = list(call.arguments.values())[:2]
     if isinstance(right, Constant) and len(right.shape) == 2:
         matrix = right.compute().detach().double()
         return linear(context, call, left, matrix.t(), None)
     if not (isinstance(left, Call) and isinstance(right, Call)):
-        context.refuse(call, "a constant is multiplied from the left; write x @ constant")
+        context.refuse(call, "its left operand is a constant; write x @ constant")
     if len(left.shape) != len(right.shape) or left.shape[:-2] != right.shape[:-2]:
-        context.refuse(call, f"matrices of {left.shape} and {right.shape} are multiplied")
+        context.refuse(call, f"it multiplies matrices of {left.shape} and {right.shape}")
     values = context.symbolic(left), context.symbolic(right)
     path = context.path(call, "matmul")
     for side, source in enumerate((left, right)):
@@ -230,7 +230,7 @@ def _can_chain(three: Sequence[SymbolicValue]) -> bool:
 def _associated(
     context: Context, three: Sequence[SymbolicValue], path: str, factor: Tensor
 ) -> PendingProduct:
-    """Return the product of three matrices, in the order that takes fewer products."""
+    """Return the product of three matrices, in the order with fewer multiplications."""
     a, b, c = three
     left_first = is_left_first(a.layout.node, c.layout.node)
     pair = (a, b) if left_first else (b, c)
@@ -249,7 +249,7 @@ def _associated(
 
 
 def _split(call: Call) -> tuple[Call, Any]:
-    """Return the signal of a sum or product, and what it is added to or multiplied by."""
+    """Return the operand that depends on the input, and the other operand."""
     left, right = (call.arguments[name] for name in ("self", "other"))
     return (left, right) if isinstance(left, Call) else (right, left)
 

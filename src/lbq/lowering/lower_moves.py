@@ -16,13 +16,13 @@ from lbq.lowering.lower_synapses import as_linear
 from lbq.lowering.values import PendingSynapse, ScaledInput, Symbolic, SymbolicValue
 
 _PARTS = (
-    "it takes a part of time or of the batch; apply layers to all timesteps at once with "
-    "lbq.OverTime, and average over time behind the classifier"
+    "it selects timesteps or samples; apply layers to all timesteps at once with lbq.OverTime, and "
+    "average over time behind the classifier"
 )
 
 
 def view(context: Context, call: Call) -> Symbolic:
-    """A reshape of any kind, flatten and unsqueeze included."""
+    """Lower a reshape of any kind, such as flatten or unsqueeze."""
     source = context.source(call, "self")
     value = context.symbolic(source)
     try:
@@ -45,7 +45,7 @@ def viewed(context: Context, value: Symbolic, layout: Layout) -> Symbolic:
 
 
 def permute(context: Context, call: Call) -> Symbolic:
-    """A permutation of axes."""
+    """Lower a permutation of axes."""
     value = context.symbolic(context.source(call, "self"))
     rank, given = len(call.shape), call.arguments
     order = list(range(rank))
@@ -62,7 +62,7 @@ def permute(context: Context, call: Call) -> Symbolic:
 
 
 def shuffle_pixels(context: Context, call: Call) -> Symbolic:
-    """Channels become positions of space, or the other way round."""
+    """Lower a pixel shuffle or unshuffle."""
     source = context.source(call, "self")
     value, shape = context.symbolic(source), list(source.shape)
     lead, (channels, height, width) = shape[:-3], shape[-3:]
@@ -81,7 +81,7 @@ def shuffle_pixels(context: Context, call: Call) -> Symbolic:
 
 
 def shuffle_channels(context: Context, call: Call) -> Symbolic:
-    """Channels of groups in turn."""
+    """Lower a channel shuffle."""
     source = context.source(call, "self")
     value, (batch, channels, *space) = context.symbolic(source), source.shape
     groups = call.arguments["groups"]
@@ -91,7 +91,7 @@ def shuffle_channels(context: Context, call: Call) -> Symbolic:
 
 
 def take_slice(context: Context, call: Call) -> Symbolic:
-    """A slice, or narrow."""
+    """Lower a slice, or narrow."""
     source, given = context.source(call, "self"), call.arguments
     axis, size = given["dim"] % len(source.shape), source.shape[given["dim"]]
     start, stop, step = slice(given["start"], given.get("end"), given.get("step", 1)).indices(size)
@@ -101,7 +101,7 @@ def take_slice(context: Context, call: Call) -> Symbolic:
 
 
 def select(context: Context, call: Call) -> Symbolic:
-    """One index of an axis."""
+    """Lower the selection of one index of an axis."""
     source, given = context.source(call, "self"), call.arguments
     axis = given["dim"] % len(source.shape)
     index = given["index"] % source.shape[axis]
@@ -110,7 +110,7 @@ def select(context: Context, call: Call) -> Symbolic:
 
 
 def split(context: Context, call: Call) -> tuple[Symbolic, ...]:
-    """Parts of equal or given sizes; chunk and unbind included."""
+    """Lower a split into parts of equal or given sizes, chunk or unbind."""
     source, given = context.source(call, "self"), call.arguments
     axis = given["dim"] % len(source.shape)
     whole = source.shape[axis]
@@ -122,7 +122,7 @@ def split(context: Context, call: Call) -> tuple[Symbolic, ...]:
     if isinstance(sizes, int):
         sizes = [min(sizes, whole - first) for first in range(0, whole, sizes)]
     if sizes is None:
-        return context.refuse(call, "it is split in another way than torch.split does")
+        return context.refuse(call, "it does not split as torch.split does")
     parts: list[Symbolic] = []
     first, removes = 0, call.operator == "aten.unbind"
     for size in sizes:
@@ -172,10 +172,13 @@ def _part(
 
 
 def concatenate(context: Context, call: Call) -> Symbolic:
-    """Concatenated axes; channels stay terms of their own. Or a static current repeated in time."""
+    """Lower a concatenation, or the repetition of a static current over time.
+
+    Concatenated channels stay separate terms.
+    """
     parts = call.arguments["tensors"]
     if not all(isinstance(part, Call) for part in parts):
-        context.refuse(call, "a tensor that does not depend on the input is concatenated")
+        context.refuse(call, "it concatenates a tensor that does not depend on the input")
     signals = [context.signal_of(part, repeat=False) for part in parts]
     if len({signal.repeat for signal in signals}) > 1:
         signals = [context.repeated(signal) for signal in signals]
@@ -192,7 +195,7 @@ def concatenate(context: Context, call: Call) -> Symbolic:
         own = [context.channels_first(call, signal, axis, merge=True) for signal in signals]
         widened = [signal.layout.resized(axis, call.shape[axis]) for signal in own]
     if any(layout != widened[0] for layout in widened):
-        context.refuse(call, f"tensors with and without time are concatenated; {REPEAT}")
+        context.refuse(call, f"it concatenates tensors with and without time; {REPEAT}")
     terms: list[ScaledInput] = []
     start = 0
     for part, signal in zip(parts, own, strict=True):
@@ -202,7 +205,7 @@ def concatenate(context: Context, call: Call) -> Symbolic:
 
 
 def pad(context: Context, call: Call) -> Symbolic:
-    """Zeros around axes of space."""
+    """Lower zero padding of spatial axes."""
     given, source = call.arguments, context.source(call, "self")
     if given.get("mode", "constant") != "constant" or given.get("value") not in (None, 0):
         context.refuse(call, "only zeros are padded")
@@ -213,16 +216,14 @@ def pad(context: Context, call: Call) -> Symbolic:
     first, rank = signal.layout.first_own, len(source.shape)
     outer = pairs[rank - first :]
     if any(map(any, outer)):
-        context.refuse(
-            call, "it adds zeros to the axis of time or of the batch; pad axes of space only"
-        )
+        context.refuse(call, "it pads the time axis or the batch axis; pad spatial axes only")
     pairs = pairs[: rank - first]
     signal = context.as_axes(call, signal, first)
     before, after = [0] * (rank - first), [0] * (rank - first)
     for axis, (low, high) in enumerate(pairs, 1):
         before[-axis], after[-axis] = low, high
     if before[0] or after[0] or min(*before, *after) < 0:
-        context.refuse(call, "zeros are added around axes of space only, not to channels")
+        context.refuse(call, "it pads channels; pad spatial axes only")
     sizes = zip(signal.layout.node, before, after, strict=True)
     layout = signal.layout.with_node([sum(axis) for axis in sizes], first=first)
 
@@ -234,12 +235,12 @@ def pad(context: Context, call: Call) -> Symbolic:
 
 
 def upsample(context: Context, call: Call) -> Symbolic:
-    """Nearest upsampling by whole factors."""
+    """Lower nearest upsampling by whole factors."""
     source = context.source(call, "input" if "input" in call.arguments else "self")
     sizes = list(zip(call.shape[2:], source.shape[2:], strict=True))
     if any(new % old for new, old in sizes):
         context.refuse(
-            call, f"it makes {source.shape[2:]} into {call.shape[2:]}; use whole factors"
+            call, f"it resizes {source.shape[2:]} to {call.shape[2:]}; use whole factors"
         )
     factors = tuple(new // old for new, old in sizes)
     signal = context.as_axes(call, context.signal_of(source, repeat=False), 1)
@@ -252,12 +253,12 @@ def upsample(context: Context, call: Call) -> Symbolic:
 
 
 def roll(context: Context, call: Call) -> Symbolic:
-    """Axes read from another place on, around their ends, or backwards."""
+    """Lower a roll or a flip of axes."""
     source, given = context.source(call, "self"), call.arguments
     is_flip, rank = call.operator == "aten.flip", len(call.shape)
     axes = [axis % rank for axis in given.get("dims", ())]
     if not axes and not is_flip:
-        context.refuse(call, "it rolls all axes as one; name the axes: torch.roll(x, shifts, dims)")
+        context.refuse(call, "it rolls the flattened tensor; write torch.roll(x, shifts, dims)")
     value = context.signal_of(source, repeat=False)
     for axis, shift in zip(axes, [0] * len(axes) if is_flip else given["shifts"], strict=True):
         size = call.shape[axis]
@@ -288,13 +289,13 @@ def _around(
 
 
 def pass_on(context: Context, call: Call) -> Symbolic:
-    """The identity in eval mode."""
+    """Lower an operator that returns its input in eval mode."""
     name = "self" if "self" in call.arguments else "input"
     return context.symbolic(context.source(call, name))
 
 
 def convert(context: Context, call: Call) -> Symbolic:
-    """A conversion to float32 or float64, or to another device."""
+    """Lower a conversion to float32 or float64, or to another device."""
     kind = call.arguments.get("dtype")
     if kind not in (None, torch.float32, torch.float64):
         context.refuse(call, f"it rounds to {kind}; leave the tensors in float32")
@@ -302,19 +303,19 @@ def convert(context: Context, call: Call) -> Symbolic:
 
 
 def drop(context: Context, call: Call) -> Symbolic:
-    """A dropout, which drops in train mode only unless forward says otherwise."""
+    """Lower a dropout; raise if it also drops values in eval mode."""
     if call.arguments["train"] and call.arguments["p"]:
-        context.refuse(call, "it drops in eval mode too; pass training=self.training")
+        context.refuse(call, "it drops values in eval mode too; pass training=self.training")
     return pass_on(context, call)
 
 
 def take(context: Context, call: Call) -> Any:
-    """One of several results."""
+    """Lower the selection of one of several results."""
     source, index = call.arguments["0"], call.arguments["1"]
     value = context.values[source]
     results = value if isinstance(value, tuple) else (value,)
     if index >= len(results):
-        context.refuse(source, "its indices, statistics or the like are read")
+        context.refuse(source, "code reads its second result, such as indices or statistics")
     return results[index]
 
 

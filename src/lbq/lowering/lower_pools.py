@@ -12,7 +12,7 @@ from lbq.lowering.values import ScaledInput, Symbolic, SymbolicValue, numbers
 
 
 def pool(context: Context, call: Call) -> Symbolic:
-    """A pool; of a max pool with indices, the maxima."""
+    """Lower a pool; for a max pool with indices, the maxima."""
     source, name = context.source(call, "self"), call.operator.removeprefix("aten.")
     is_adaptive_max = name.startswith("adaptive_max")
     name = name.removesuffix("_with_indices").replace("adaptive_max", "adaptive_avg")
@@ -31,14 +31,14 @@ def pool(context: Context, call: Call) -> Symbolic:
             pools = (*pending.pools, (path, window))
             return replace(pending.folded(gain), pools=pools, layout=after)
     if not is_map:
-        context.refuse(call, f"it reads {list(source.shape)}; add an axis for the batch")
+        context.refuse(call, f"its input, {list(source.shape)}, has no batch axis; add one")
     signal = context.as_axes(call, context.signal_of(source), 1)
     node = (signal.layout.node[0], *window.output_size())
     return _pooled(context, call, signal, window, signal.layout.with_node(node, first=1))
 
 
 def reduce(context: Context, call: Call) -> Symbolic:
-    """A mean, a sum or a maximum over axes; over time, a mean (the output)."""
+    """Lower a mean, a sum or a maximum over axes; over time, only a mean."""
     source, kind = context.source(call, "self"), call.operator.removeprefix("aten.")
     given = call.arguments.get("dim")
     rank = len(source.shape)
@@ -49,7 +49,7 @@ def reduce(context: Context, call: Call) -> Symbolic:
     if any(f.axis < 0 for n in axes - times for f in value.layout.axes[n]):
         context.refuse(call, "it computes along the batch")
     if times and (kind != "mean" or keeps):
-        why = "keeps the axis of time (keepdim)" if keeps else f"takes a {kind} over time"
+        why = "keeps the time axis (keepdim)" if keeps else f"takes a {kind} over time"
         context.refuse(call, f"it {why}; use a mean over time")
     if axes - times:
         value = _over_space(context, call, source, axes - times, kind)
@@ -58,13 +58,13 @@ def reduce(context: Context, call: Call) -> Symbolic:
         return value
     signal = context.repeated(context.materialize(value))
     if any(term.max_size is not None for term in signal.terms):
-        context.refuse(call, "levels are averaged over time; average behind the classifier")
+        context.refuse(call, "it averages levels over time; average behind the classifier")
     own = {n for n, axis in enumerate(signal.layout.axes) if [f.axis for f in axis] == [TIME]}
     return replace(signal, layout=signal.layout.without(own), is_mean=True)
 
 
 def _over_space(context: Context, call: Call, source: Call, axes: set[int], kind: str) -> Symbolic:
-    """Reduce over axes that are neither time nor batch; they stay with length 1."""
+    """Reduce over axes that are neither time nor batch, and keep them with length 1."""
     value = context.symbolic(source)
     layout = value.layout
     size = math.prod(source.shape[n] for n in axes)
@@ -99,7 +99,7 @@ def _emptied(layout: Layout, axes: set[int], node: tuple[int, ...]) -> Layout:
 def _pooled(
     context: Context, call: Call, signal: SymbolicValue, window: PoolArgs, layout: Layout
 ) -> SymbolicValue:
-    """Pool each term; the maximum of a sum or of negative multiples is one of currents."""
+    """Pool each term; for the maximum of a sum or of negative multiples, pool the currents."""
     path, size = context.path(call, "pool"), math.prod(window.kernel)
     if window.is_max:
         starts = [term.first_channel for term in signal.terms]
@@ -122,7 +122,7 @@ def _pooled(
 
 
 def pool_with_indices(context: Context, call: Call) -> tuple[Symbolic]:
-    """A max pool whose second result, the indices, is not read."""
+    """Lower a max pool whose second result, the indices, is not read."""
     return (pool(context, call),)
 
 

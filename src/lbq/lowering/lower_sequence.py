@@ -1,4 +1,4 @@
-"""Lower neurons, and what repeats a static current over time."""
+"""Lower neurons, and the repetition of static currents over time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from lbq.neurons.neuron import Neuron
 
 
 def neuron(context: Context, call: Call) -> SymbolicValue:
-    """A neuron."""
+    """Lower a neuron."""
     assert isinstance(call.module, Neuron)
     signal = context.signal(call, "currents")
     if not signal.layout.has_time:
@@ -26,7 +26,7 @@ def neuron(context: Context, call: Call) -> SymbolicValue:
             f"its currents, {list(call.shape)}, have no time: {REPEAT}, or pass frames, time first",
         )
     if not signal.layout.is_sequence:
-        context.refuse(call, "a neuron takes [T, B, ...]; unflatten the time before it")
+        context.refuse(call, "a neuron takes [T, B, ...]; separate time and batch before it")
     node, step = as_level_neuron(call.module, path=call.path, dtype=context.dtype)
     if len(call.shape) == 5:  # [T, B, C, H, W], as the next synapse will read it
         signal = context.as_axes(call, signal, 2)
@@ -45,8 +45,8 @@ def _scaled_thresholds(
 ) -> tuple[SymbolicValue, RealNeuron, Tensor]:
     """Move one positive scale of all currents into the thresholds.
 
-    Membranes are linear in the currents, so all thresholds and resets are divided by the scale.
-    Returns the value without the scale, the neuron for it, and the scale.
+    Because membranes are linear in the currents, all thresholds and resets are divided by the
+    scale. Returns the value without the scale, the neuron that reads it, and the scale.
     """
     scale = signal.terms[0].scale
     are_currents = all(term.max_size is None for term in signal.terms)
@@ -64,7 +64,7 @@ def _scaled_thresholds(
 
 
 def expand(context: Context, call: Call) -> SymbolicValue:
-    """A static current repeated over time by RepeatOverTime, expand or repeat."""
+    """Lower the repetition of a static current by RepeatOverTime, expand or repeat."""
     source = context.source(call, "self")
     signal = context.signal_of(source)
     before, after, layout = source.shape, call.shape, signal.layout
@@ -72,24 +72,24 @@ def expand(context: Context, call: Call) -> SymbolicValue:
         return signal
     one_instant = before[1:] if len(before) == len(after) and not layout.axes[0] else before
     if layout.has_time:
-        context.refuse(call, f"it makes {list(before)}, which has time, into {list(after)}")
+        context.refuse(call, f"it expands {list(before)}, which has time, to {list(after)}")
     if not layout.is_static or after[1:] != one_instant:
-        context.refuse(call, f"it makes {list(before)} into {list(after)}; {REPEAT}")
+        context.refuse(call, f"it expands {list(before)} to {list(after)}; {REPEAT}")
     return repeat(context, call, signal, after[0])
 
 
 def stack(context: Context, call: Call) -> SymbolicValue:
-    """A static current repeated over time by torch.stack."""
+    """Lower the repetition of a static current by torch.stack."""
     parts = call.arguments["tensors"]
     signal = same_value(context, parts)
     is_static = signal is not None and signal.layout.is_static and bool(signal.layout.axes[0])
     if signal is None or not is_static or call.arguments["dim"] != 0:
-        return context.refuse(call, f"different tensors are stacked; {REPEAT}")
+        return context.refuse(call, f"it stacks different tensors; {REPEAT}")
     return repeat(context, call, signal, len(parts))
 
 
 def same_value(context: Context, parts: Sequence[Any]) -> SymbolicValue | None:
-    """Return the value of a list whose parts are all the same, else None."""
+    """Return the value that all parts of a list share, or None if they differ."""
     is_same = len({id(part) for part in parts}) == 1 and isinstance(parts[0], Call)
     return context.signal_of(parts[0]) if is_same else None
 

@@ -18,7 +18,7 @@ from lbq.lowering.values import PendingSynapse, Symbolic, SymbolicValue, along_c
 
 
 def convolve(context: Context, call: Call) -> PendingSynapse:
-    """A convolution over one or two axes."""
+    """Lower a convolution over one or two axes."""
     if call.arguments.get("transposed"):
         return convolve_transposed(context, call)
     weight, given = context.constant(call, "weight"), call.arguments
@@ -39,7 +39,7 @@ def convolve(context: Context, call: Call) -> PendingSynapse:
 
 
 def convolve_transposed(context: Context, call: Call) -> PendingSynapse:
-    """A transposed convolution: zeros between the inputs, then flipped weights."""
+    """Lower a transposed convolution: put zeros between the inputs and flip the weights."""
     weight, given = context.constant(call, "weight"), call.arguments
     axes, groups = _check_axes(context, call, weight), given["groups"]
     stride, padding, dilation, more = (
@@ -48,7 +48,7 @@ def convolve_transposed(context: Context, call: Call) -> PendingSynapse:
     kernel = weight.shape[2:]
     around = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
     if min(around) < 0:
-        context.refuse(call, f"its padding {padding} is wider than its window {tuple(kernel)}")
+        context.refuse(call, f"its padding {padding} exceeds its kernel {tuple(kernel)}")
     signal = context.as_axes(call, context.signal(call, "input"), 1)
     prefix, has_time = context.prefix(call), signal.has_time
     if max(stride) > 1:
@@ -84,17 +84,17 @@ def convolve_transposed(context: Context, call: Call) -> PendingSynapse:
 
 
 def multiply(context: Context, call: Call) -> PendingSynapse:
-    """A linear layer."""
+    """Lower a linear layer."""
     source = context.source(call, "input")
     bias = context.optional(call, "bias")
     return linear(context, call, source, context.constant(call, "weight"), bias)
 
 
 def multiply_matrix(context: Context, call: Call) -> PendingSynapse:
-    """A linear layer as torch.addmm, ``bias + x @ matrix``."""
+    """Lower a linear layer written as torch.addmm, ``bias + x @ matrix``."""
     given = call.arguments
     if not isinstance(given["mat2"], Constant) or (given["beta"], given["alpha"]) != (1, 1):
-        context.refuse(call, "it is not a product of a signal with a constant matrix")
+        context.refuse(call, "it does not multiply by a constant matrix")
     matrix, bias = context.constant(call, "mat2"), context.constant(call, "self")
     return linear(context, call, context.source(call, "mat1"), matrix.t(), bias)
 
@@ -102,7 +102,7 @@ def multiply_matrix(context: Context, call: Call) -> PendingSynapse:
 def linear(
     context: Context, call: Call, source: Call, weight: Tensor, bias: Tensor | None
 ) -> PendingSynapse:
-    """Multiply the last axis by a matrix, ``[out, in]``: features, or the channels of tokens."""
+    """Multiply the last axis, features or the channels of tokens, by a matrix, ``[out, in]``."""
     path = context.path(call, "linear")
     before = context.pending(source)
     last = len(source.shape) - 1
@@ -134,7 +134,7 @@ def linear(
 
 
 def normalise(context: Context, call: Call) -> Symbolic:
-    """A batch norm: folded into the synapse before it, or one weight per channel."""
+    """Fold a batch norm into the synapse before it, or lower it to one weight per channel."""
     given = call.arguments
     if given["running_mean"] is None or given.get("training"):
         raise LoweringError(
@@ -171,13 +171,13 @@ def normalise(context: Context, call: Call) -> Symbolic:
 def as_linear(context: Context, pending: PendingSynapse, layout: Layout) -> PendingSynapse | None:
     """Return the linear layer equivalent to a convolution followed by a flatten, else None.
 
-    Its window covers the whole input; or it is a 1x1 convolution followed by a global average, and
-    the levels are summed before it instead.
+    There is one if the kernel covers the whole input, or for a 1x1 convolution followed by a global
+    average. In the second case the levels are summed before the linear layer.
 
     Args:
         context: receives the pools.
         pending: the convolution.
-        layout: behind the flatten.
+        layout: layout behind the flatten.
     """
     signal, kernel = pending.inputs, tuple(pending.weight.shape[2:])
     entering, plain = signal.layout.node[1:], {"groups": 1}
@@ -234,7 +234,7 @@ def _compose(
     geometry: dict[str, Any],
     call: Call,
 ) -> PendingSynapse | None:
-    """Return one convolution for two in a row, one of which has a window of one position."""
+    """Return one convolution for two in a row, if one of them has a 1x1 kernel."""
     layout = before.layout
     if not before.geometry or layout != layout.with_node(layout.node, first=1):
         return None
@@ -247,14 +247,14 @@ def _compose(
     inner = {**before.geometry, "padding": geometry["padding"]} if is_padded else before.geometry
     if before.pools or not _is_pointwise(before.weight, inner):
         return None
-    if is_padded:  # zeros before the first are zeros before both
+    if is_padded:  # the padding of the first is the padding of both
         geometry = {**geometry, "padding": around}
     first = _dense(before.weight, before.geometry["groups"]).flatten(1)
     composed = torch.einsum("om...,mi->oi...", dense, first)
     if before.bias is not None and is_padded:
         added = torch.einsum("om...,m->o", dense, before.bias)
         bias = added if bias is None else added + bias
-    elif before.bias is not None:  # padding does not have it, so borders differ
+    elif before.bias is not None:  # the padding lacks the bias, so borders differ
         shape = (1, -1, *[1] * (len(layout.node) - 1))
         constant = before.bias.reshape(shape) if before.bias.dim() == 1 else before.bias[None]
         plain = {name: geometry[name] for name in ("stride", "padding", "dilation")}
@@ -272,7 +272,7 @@ def _compose(
 def _compose_pointwise(
     before: PendingSynapse, weight: Tensor, bias: Tensor | None
 ) -> PendingSynapse:
-    """Return one synapse for a synapse followed by a matrix, ``[out, in]``, of its channels."""
+    """Return one synapse for a synapse followed by a matrix, ``[out, in]``, over its channels."""
     groups = before.geometry.get("groups", 1)
     composed = torch.einsum("om,mi...->oi...", weight, _dense(before.weight, groups))
     inner = None if before.bias is None else torch.einsum("om,m...->o...", weight, before.bias)
@@ -282,7 +282,7 @@ def _compose_pointwise(
 
 
 def _dense(weight: Tensor, groups: int) -> Tensor:
-    """Return the weights of grouped channels as those of one group."""
+    """Return grouped weights as the weights of one group."""
     if groups == 1:
         return weight
     inputs, outputs = weight.shape[1], len(weight) // groups
@@ -310,8 +310,8 @@ def _check_axes(context: Context, call: Call, weight: Tensor) -> int:
     if axes not in (1, 2) or len(call.shape) != axes + 2:
         context.refuse(
             call,
-            f"convolutions of [B, C, L] and [B, C, H, W] are lowered, and it gives "
-            f"{list(call.shape)}",
+            f"its output is {list(call.shape)}; only convolutions of [B, C, L] and [B, C, H, W] "
+            f"are supported",
         )
     return axes
 
@@ -326,12 +326,12 @@ def _per_axis(value: int | Sequence[int] | str, axes: int) -> tuple[int, ...]:
 def _padding(
     context: Context, call: Call, kernel: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the padding that "same" or "valid" stand for."""
+    """Return the padding in numbers, also for "same" and "valid"."""
     if call.arguments["padding"] == "valid":
         return (0,) * len(kernel)
     sizes = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     if any(size % 2 for size in sizes):
-        context.refuse(call, "it pads one side more than the other; use an odd kernel")
+        context.refuse(call, "its padding is asymmetric; use an odd kernel")
     return tuple(size // 2 for size in sizes)
 
 

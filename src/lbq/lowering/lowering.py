@@ -1,4 +1,4 @@
-"""``Lowering``: from the operators of a captured network to a lowered network."""
+"""``Lowering``: convert the operators of a captured network to a lowered network."""
 
 import torch
 from torch import Tensor
@@ -38,21 +38,21 @@ _FOLDING = (
         lower_arithmetic.negate,
     ),
 )
-"""Handlers that take a pending synapse as it is, if it is the only signal that they read."""
+"""Handlers that accept a pending synapse, if it is their only input."""
 
 
 class Lowering:
     """Lowers a captured network.
 
     Args:
-        captured: its operators.
+        captured: the operators of the network.
         example: one sample.
         has_time: whether the example is a sequence, time first.
-        dtype: of the tensors of the lowered network.
+        dtype: dtype of the lowered network's tensors.
 
     Attributes:
         network: the lowered network.
-        neurons: its neurons by path, with the trained ones.
+        neurons: the trained neurons by their path in the lowered network.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Lowering:
             self._lower(call)
         if not self._builder.timesteps:
             raise LoweringError(
-                f"the example, {list(example.shape)}, is read as static inputs, and this network "
+                f"the example, {list(example.shape)}, is taken as static inputs, but this network "
                 f"never repeats them over time; {REPEAT}, or pass frames, time first (with "
                 f"batch_axis=1 if the example has four axes)"
             )
@@ -76,7 +76,7 @@ class Lowering:
         self.network = self._builder.finish()
 
     def _check_known(self, call: Call) -> None:
-        """Raise for an operator that has no handler, before others of its layer are refused."""
+        """Raise for an operator that has no handler, before its layer raises for another one."""
         if foreign_library(call.module) is not None:
             self._context.refuse(call, foreign_advice(call.module))
         advice = ADVICE.get(call.name)
@@ -100,7 +100,7 @@ class Lowering:
         if len(calls) < len(captured.outputs) or not calls:
             raise LoweringError(
                 "the network itself cannot be lowered: it returns values that do not depend on "
-                "its input; return tensors only"
+                "its input; remove them from the output"
             )
         context = self._context
         signals = [context.repeated(context.materialize(context.symbolic(c))) for c in calls]
@@ -110,7 +110,7 @@ class Lowering:
             self._read_out(call, signal, "readout")
 
     def _is_read_out(self, signal: SymbolicValue) -> bool:
-        """Return whether the value is what the last node, a readout, gives."""
+        """Return whether the value is the output of the last node, a readout."""
         last, (first, *rest) = self._builder.nodes[-1], signal.terms
         is_last = not rest and first.source == last.path and first.is_current
         is_same = signal.layout == signal.layout.with_node(signal.layout.node, first=1)
@@ -121,16 +121,16 @@ class Lowering:
         leading = [[factor.axis for factor in axis] for axis in layout.axes[: layout.first_own]]
         over_time = "mean" if signal.is_mean else "none"
         if leading == [[TIME, BATCH]] and self._builder.timesteps == 1:
-            over_time = "mean"  # of one timestep, which forward squeezes away
+            over_time = "mean"  # over one timestep, which forward squeezes away
         elif leading != ([[TIME], [BATCH]] if layout.has_time else [[BATCH]]):
-            self._context.refuse(call, "an output is [B, ...] or [T, B, ...], and this one is not")
+            self._context.refuse(call, "its result is an output but not [B, ...] or [T, B, ...]")
         signal = self._context.as_axes(call, signal, layout.first_own)
         currents = self._context.currents(signal, f"{path}_")
         self._context.add(path, Readout(over_time), currents.source)
 
 
 def _is_folded_further(call: Call) -> bool:
-    """Whether the only reader may fold something into a pending value, or is a reshape."""
+    """Whether the only reader can fold itself into a pending value, or is a reshape."""
     if len(call.readers) != 1:
         return False
     (reader,) = call.readers

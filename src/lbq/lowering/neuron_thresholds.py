@@ -31,12 +31,12 @@ _NEURONS = (
     LMHT,
 )
 STEP_RANGE = (1e-4, 1e4)
-"""Networks with steps outside this range are degenerate and refused."""
+"""Allowed steps; networks with other steps are degenerate and raise an error."""
 
 
 @torch.no_grad()
 def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[RealNeuron, Tensor]:
-    """Return the node that emits the neuron's levels, and the step that scales them."""
+    """Return the node with the neuron's levels, and the step that scales the levels."""
     _check_methods(neuron, path)
     one = torch.ones(1, dtype=dtype)
     if isinstance(neuron, BurstLIF | TernaryLIF):
@@ -45,7 +45,7 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[R
         thresholds = level_thresholds(step, max_level=neuron.max_level)
         if (
             is_burst and neuron.level_set == "powers"
-        ):  # a level between has the next one's threshold
+        ):  # a level in between has the threshold of the next power of two
             above = [1 << (level - 1).bit_length() for level in range(1, neuron.max_level + 1)]
             thresholds = thresholds[[level - 1 for level in above]]
         node = RealNeuron(
@@ -116,20 +116,20 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[R
 
 
 def _check_methods(neuron: Neuron, path: str) -> None:
-    """Raise for neurons and steps whose class replaces a method of the library's own."""
+    """Raise for neurons and steps whose class overrides a method of the library's class."""
     step = getattr(neuron, "step", None)
     for module, known in ((neuron, _NEURONS), (step, (LearnedStep, NeuronStep))):
         base = next((kind for kind in known if isinstance(module, kind)), None)
         if module is None or base is None:
             continue
         changed = overridden_methods(module, base)
-        if module is step:  # its forward may compute anything: the result is used
+        if module is step:  # the result of its forward is used, whatever it computes
             changed = [name for name in changed if name == "for_currents"]
         else:  # the code of its forward is lowered
             changed = [name for name in changed if name != "forward"]
         if changed:
             raise LoweringError(
-                f"{path} has a {type(module).__name__}, which replaces {changed[0]} of "
+                f"{path} has a {type(module).__name__}, which overrides {changed[0]} of "
                 f"{base.__name__}, so its levels are unknown; use {base.__name__} itself"
             )
 
@@ -146,12 +146,12 @@ def _step(step: Tensor, path: str, dtype: torch.dtype) -> Tensor:
 
 
 def _above(threshold: Tensor) -> Tensor:
-    """Return the next larger floats: ``>`` as ``>=``."""
+    """Return the next larger floats, so that ``>=`` with them equals ``>`` without."""
     return torch.nextafter(threshold, torch.full_like(threshold, torch.inf))
 
 
 def _rounding_thresholds(max_level: int, dtype: torch.dtype) -> Tensor:
-    """Return where rounding half to even reaches each level: odd ones just above the half."""
+    """Return where rounding half to even reaches each level; odd levels just above the half."""
     halves = torch.arange(max_level, dtype=dtype) + 0.5
     is_odd = torch.arange(1, max_level + 1) % 2 == 1
     return torch.where(is_odd, _above(halves), halves).unsqueeze(1)

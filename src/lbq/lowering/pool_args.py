@@ -21,7 +21,7 @@ class PoolArgs:
     is_global: bool = False
     """Whether it is a mean over all positions."""
     divisor_issue: str = ""
-    """Why a mean does not divide by the size of its window; empty if it does."""
+    """The reason why a mean does not divide by its window size; empty if it does."""
 
     def output_size(self) -> tuple[int, ...]:
         """Return the spatial size of the output."""
@@ -32,12 +32,12 @@ class PoolArgs:
 def read_pool(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], *, size: Sequence[int]
 ) -> PoolArgs | str:
-    """Read a call of a pooling function; a string is the reason why it is not supported.
+    """Read a call of a pooling function; return the reason if it is not supported.
 
     Args:
-        name: of the function, such as "max_pool2d".
-        args: behind the tensor.
-        kwargs: of the call.
+        name: name of the function, such as "max_pool2d".
+        args: positional arguments behind the tensor.
+        kwargs: keyword arguments.
         size: spatial size of the input.
     """
     if name.startswith("adaptive_avg_pool"):
@@ -84,7 +84,7 @@ def bind(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> d
 
 
 def per_axis(value: int | Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
-    """Repeat a number for every axis; a sequence is taken as it is."""
+    """Repeat a number for every axis; return a sequence unchanged."""
     if isinstance(value, int):
         return (value,) * len(size)
     return tuple(value) * (len(size) if len(value) == 1 else 1)

@@ -1,9 +1,9 @@
-"""The units of an integer network's currents: the value of one integer, per channel.
+"""The units of an integer network's currents: the real value of the integer 1, per channel.
 
-Currents that are added need one unit, so channels that meet in a sum, an output or a rearrangement
-are joined. The unit of joined channels is the largest that one of their weights asks for. If other
-synapses would keep too few bits then (many branches of a transformer are added), the unit is made
-finer by a power of two, and the synapses with the larger weights get more bits.
+Currents that are added need the same unit, so the channels that meet in a sum, an output or a
+rearrangement are joined. Joined channels get the largest unit that one of their synapses needs. If
+this leaves another synapse too few bits, as where a transformer adds many branches, the unit is
+divided by a power of two and the synapses with larger weights get more bits.
 """
 
 import math
@@ -26,24 +26,24 @@ from lbq.graph.operators import (
 )
 
 SHORTCUT_MAX = 2**15 - 1
-"""The largest weight of an identity shortcut, the only weight of its channel."""
+"""Largest weight of a shortcut, which has one weight per channel."""
 _MAX_UNITS = 2**20
 """Largest threshold or constant in units."""
 _MAX_CURRENT = 2**30
 """Largest current of one shortcut, so that a few can be added."""
 _LEAST = 1e-30
 _MAX_COARSE = 4.0
-"""A synapse loses at most two bits to the unit of what it is added to, in the median channel."""
+"""Largest ratio of a synapse's unit to its best one, in the median channel: a loss of two bits."""
 
 
 class Units:
-    """The unit of every channel of every node that gives currents.
+    """The unit of every channel of every node whose output are currents.
 
     Args:
         network: a lowered network of real numbers.
         nodes: its nodes by path, as they will be rounded.
         best: for every synapse, the unit per output channel that suits its weights.
-        max_extra_bits: bits that a synapse may get in addition.
+        max_extra_bits: largest number of additional bits for a synapse.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Units:
         for path, unit in best.items():
             self._raise(self._units, path, unit)
         self.extra_bits = dict.fromkeys(best, 0)
-        """Bits that the weights of a synapse need in addition."""
+        """Additional bits that the weights of a synapse need."""
         self._reads_bytes = {
             path
             for path, node in nodes.items()
@@ -83,7 +83,7 @@ class Units:
             self._refine({path: best[path] for path in together}, limits, max_extra_bits)
 
     def _raise(self, units: np.ndarray, path: str, least: Tensor) -> None:
-        """Make the units of a node's channels at least so large."""
+        """Raise the units of a node's channels to at least these."""
         roots = self._roots(path)
         np.maximum.at(units, roots, np.broadcast_to(least.numpy(), roots.shape))
 
@@ -102,13 +102,13 @@ class Units:
         return [together for _, together in groups if len(together) > 1]
 
     def _refine(self, best: dict[str, Tensor], limits: np.ndarray, max_extra_bits: int) -> None:
-        """Make the unit of synapses that are added finer, if one of them keeps too few bits."""
+        """Divide the unit of added synapses by a power of two, if one keeps too few bits."""
         coarse = {
             path: float(np.median(self._units[self._roots(path)] / unit.numpy()))
             for path, unit in best.items()
         }
         bits = min(max_extra_bits, math.ceil(math.log2(max(coarse.values()) / _MAX_COARSE)))
-        for path in self._reads_bytes & best.keys():  # wide inputs and wide weights would be slow
+        for path in self._reads_bytes & best.keys():  # bytes times wide weights would be slow
             bits = min(bits, math.floor(math.log2(coarse[path])))
         if bits <= 0:
             return
@@ -121,17 +121,17 @@ class Units:
                 self.extra_bits[path] = bits
 
     def given_by(self, path: str) -> Tensor:
-        """Return the unit of the currents that a node gives, ``[C]``; ``[1]`` if all are equal."""
+        """Return the units of a node's output currents, ``[C]``; ``[1]`` if all are equal."""
         units = torch.tensor([self._units[self._root(c)] for c in self._channels[path]])
         units = units.to(torch.float64)
         return units[:1] if bool((units == units[0]).all()) else units
 
     def read_by(self, path: str) -> Tensor:
-        """Return the unit of the currents that a node reads, as :meth:`given_by`."""
+        """Return the units of a node's input currents, as :meth:`given_by`."""
         return self.given_by(self._inputs[path])
 
     def _join(self, path: str, node: Operator, inputs: tuple[str, ...]) -> None:
-        """Give the channels of a node's currents their numbers; join those that need one unit."""
+        """Number the channels of a node's currents; join channels that need the same unit."""
         if isinstance(node, Weighted):
             first, count = len(self._parents), self._values[path].shape[0]
             self._parents += range(first, first + count)

@@ -1,4 +1,4 @@
-"""Symbolic values: tensors of the trained network in terms of nodes of the lowered one."""
+"""Symbolic values: tensors of the trained network in terms of lowered nodes."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -13,12 +13,12 @@ from lbq.lowering.pool_args import PoolArgs
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledInput:
-    """The output of one node times a scale; bursts are a step times levels."""
+    """The output of one node times a scale, such as levels times their step."""
 
     source: str
     """Path of the node."""
     shape: tuple[int, ...]
-    """Of one sample at one timestep, ``(C, *space)``."""
+    """Shape for one sample and timestep, ``(C, *space)``."""
     scale: Tensor
     """Step and gains that are not absorbed yet, float64, ``[1]`` or ``[C]``."""
     max_size: int | None
@@ -37,12 +37,12 @@ class SymbolicValue:
     """A tensor of the trained network as a sum of scaled node outputs."""
 
     terms: tuple[ScaledInput, ...]
-    """All have the space of the layout's node, and all or some of its channels."""
+    """Each has the spatial axes of the layout's node, and all or some of its channels."""
     layout: Layout
     is_mean: bool = False
-    """Whether it is the mean over time of terms that have time; its layout has none."""
+    """Whether it is the mean over time of the terms; the layout has no time then."""
     repeat: str = ""
-    """Path of a node that will repeat the terms, which have no time, behind the first synapse."""
+    """Path of the node that will repeat the static terms over time, behind the first synapse."""
 
     @property
     def has_time(self) -> bool:
@@ -56,11 +56,11 @@ class SymbolicValue:
 
     @property
     def is_concatenated(self) -> bool:
-        """Whether terms have some of the channels."""
+        """Whether each term has only some of the channels."""
         return any(term.shape[0] != self.layout.node[0] for term in self.terms)
 
     def added(self, other: "SymbolicValue") -> "SymbolicValue":
-        """Add another value; terms of the same node are combined."""
+        """Add another value; combine terms of the same node."""
         terms = list(self.terms)
         for term in other.terms:
             for index, mine in enumerate(terms):
@@ -91,9 +91,9 @@ class PendingSynapse:
     inputs: SymbolicValue
     weight: Tensor
     bias: Tensor | None
-    """``[out]``, or one per position where borders differ."""
+    """``[out]``, or one bias per position where the values at borders differ."""
     layout: Layout
-    """Of the tensor that it gives, behind the pools."""
+    """Layout of the result, behind the pools."""
     geometry: dict[str, Any] = field(default_factory=dict[str, Any])
     """Stride, padding, dilation and groups of a convolution; empty for a linear layer."""
     pools: tuple[tuple[str, PoolArgs], ...] = ()
@@ -110,7 +110,7 @@ class PendingSynapse:
         return not any(any(window.padding) for _, window in self.pools)
 
     def folded(self, gain: Tensor, offset: Tensor | None = None) -> "PendingSynapse":
-        """Return the synapse of currents times a gain plus an offset, each ``[1]`` or ``[C]``."""
+        """Fold a gain and an offset of the currents in, each ``[1]`` or ``[C]``."""
         weight, bias = self.weight * along_channels(gain, self.weight), self.bias
         if offset is None:
             bias = None if bias is None else bias * along_channels(gain, bias)

@@ -32,7 +32,7 @@ from lbq.kernels import native_scan as kernels
 from lbq.types import Watch
 
 _MOST_NUMBERS, _MOST_AXES = 8, 4
-"""Of a setting, and of a tensor."""
+"""Largest number of integers in a setting, and of axes of a tensor."""
 
 
 class _Setting(ctypes.Structure):
@@ -67,7 +67,7 @@ class _Node(ctypes.Structure):
 
 
 class Description(ctypes.Structure):
-    """The struct of a network; :class:`NetworkDescription` owns the memory it points at."""
+    """The C struct of a network; :class:`NetworkDescription` owns the memory it points to."""
 
     _fields_ = (
         ("timesteps", ctypes.c_int64),
@@ -80,18 +80,18 @@ class Description(ctypes.Structure):
 
 
 class NetworkDescription:
-    """The structs of an integer network, and the memory that they point at.
+    """The C structs of an integer network, and the memory that they point to.
 
-    Operators are described as a bundle stores them: settings and tensors by their names.
+    As in a bundle, settings and tensors have names.
 
     Args:
-        network: from :func:`lbq.to_fixed_point`; its bounds are proven here.
+        network: from :func:`lbq.to_fixed_point`. Raises if it could overflow.
     """
 
     def __init__(self, network: LoweredNetwork) -> None:
         if not network.is_integer:
             raise LoweringError(
-                "the native engine runs integer networks, and this one is real-valued; convert it "
+                "the native engine runs integer networks, but this one is real-valued; convert it "
                 "with lbq.to_fixed_point"
             )
         self._alive: list[Any] = []
@@ -163,7 +163,7 @@ class StageTime:
     path: str
     seconds: float
     pair_density: float | None
-    """Share of channel pairs not both zero, in a sample of rows; None without products."""
+    """Share of channel pairs with a nonzero level, in a sample of rows; None without products."""
     is_dense: bool
 
 
@@ -179,7 +179,7 @@ class _Record(ctypes.Structure):
 class EngineState:
     """The carries of an engine's neurons between parts of a stream; starts at rest.
 
-    A stream has at most the network's timesteps, for which its sums are proven.
+    A stream has at most the network's timesteps, because the overflow proof covers no more.
 
     Args:
         engine: the engine.
@@ -198,7 +198,7 @@ class NativeEngine:
     Args:
         network: from :func:`lbq.to_fixed_point`. Its tensors are copied.
         choice: "measured" chooses events or dense products per layer by the share of active
-            levels; the others force one.
+            levels; "events" and "dense" force one of them.
         isa: instruction set; None for the best one that ``LBQ_ISA`` allows.
     """
 
@@ -242,8 +242,9 @@ class NativeEngine:
         Args:
             inputs: ``[B, ...]``, or ``[T, B, ...]`` if the network takes frames.
             carries: state of the neurons, updated in place; None starts at rest.
-            timesteps: length of this part of a stream; None for all, or the number of frames.
-            threads: None for torch's number.
+            timesteps: length of this part of a stream; None for the number of frames, or for all
+                timesteps of the network.
+            threads: number of threads; None for torch's number.
             watch: called with every layer, timestep and level.
         """
         return self._run(inputs, carries, timesteps, threads, watch, None)
@@ -283,7 +284,7 @@ class NativeEngine:
             )
         if carries is not None and (carries.engine is not self or carries.batch != batch):
             raise ParameterError(
-                f"this state is for {carries.batch} samples, or of another engine; make a new one "
+                f"this state is for {carries.batch} samples, or for another engine; make a new one "
                 f"with EngineState(engine, {batch})"
             )
         values = self._description.values
@@ -324,18 +325,18 @@ class NativeEngine:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _timesteps(self, inputs: Tensor, requested: int | None, carries: EngineState | None) -> int:
-        """Return the number of timesteps; raise if it exceeds what is proven."""
+        """Return the number of timesteps; raise if the overflow proof covers fewer."""
         whole = len(inputs) if self.takes_frames else self.timesteps
         timesteps = whole if requested is None else requested
         if timesteps < 1:
             raise TimeError(f"at least one timestep is needed, got {timesteps}")
         if self.takes_frames and timesteps != len(inputs):
-            raise TimeError(f"{len(inputs)} frames are given for {timesteps} timesteps")
+            raise TimeError(f"got {len(inputs)} frames for {timesteps} timesteps")
         left = self.timesteps if carries is None else carries.timesteps_left
         if timesteps > left:
             raise TimeError(
-                f"{timesteps} timesteps were requested and {left} are left of the {self.timesteps} "
-                f"that the network is proven for; start again with a new EngineState"
+                f"{timesteps} timesteps were requested, but {left} are left of the "
+                f"{self.timesteps} that the overflow proof covers; start a new EngineState"
             )
         return timesteps
 
@@ -345,7 +346,7 @@ _engines: WeakKeyDictionary[LoweredNetwork, _Known] = WeakKeyDictionary()
 
 
 def engine_of(network: LoweredNetwork) -> NativeEngine:
-    """Return the network's engine, made once; raise if there is none."""
+    """Return the network's engine, cached per network; raise if it cannot be built."""
     known = _engines.get(network)
     if known is None:
         try:
@@ -365,7 +366,7 @@ def _library() -> Any:
     if why is not None or spec is None or spec.origin is None:
         raise ImplementationError(
             f'backend "native" needs lbq\'s native library, which {why}; {kernels.HOW_TO_BUILD}, '
-            f'or take backend "dense", which gives the same bits'
+            f'or use backend "dense", which computes the same integers'
         )
     library = ctypes.CDLL(spec.origin)
     pointer, number, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
@@ -397,26 +398,26 @@ def _checked(handle: int | None) -> int:
 
 
 IDEAL_CHANNELS, IDEAL_SIDE = 256, 14
-"""A layer that stays in the caches and fills every vector."""
+"""Channels and side of a layer that fits the caches and fills every vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTime:
-    """Time of one stage of the engine: all sums before a neuron, and the neuron."""
+    """Time of one stage of the engine: a neuron and all sums before it."""
 
     path: str
     seconds: float
-    """Of the fastest run."""
+    """Time of the fastest run."""
     kernel: str
     """ "events", "dense", or "plain" where no level meets a weight."""
     pair_density: float | None
-    """Share of pairs of channels that were not both zero, in a sample of rows."""
+    """Share of channel pairs with a nonzero level, in a sample of rows."""
     products: int
-    """Multiplications of a dense engine."""
+    """Number of multiplications by a dense kernel."""
 
     @property
     def rate(self) -> float:
-        """Products of a dense engine per second."""
+        """``products`` per second."""
         return self.products / self.seconds
 
 
@@ -430,7 +431,7 @@ class NetworkTime:
     layers: tuple[LayerTime, ...]
 
     def share(self, layer: LayerTime) -> float:
-        """Return a layer's rate relative to the limit; above 1 events beat any dense kernel."""
+        """Return a layer's rate relative to the limit; above 1 it beats any dense kernel."""
         return layer.rate / self.limit
 
 
@@ -448,8 +449,8 @@ def time_layers(
         network: from :func:`lbq.to_fixed_point`.
         inputs: uint8; the share of active levels depends on them.
         rounds: number of runs.
-        choice: of :class:`NativeEngine`.
-        isa: of :class:`NativeEngine`.
+        choice: as for :class:`NativeEngine`.
+        isa: as for :class:`NativeEngine`.
     """
     network.check_input(inputs)
     engine = NativeEngine(network, choice=choice, isa=isa)
@@ -470,9 +471,9 @@ def time_layers(
 
 
 def products_of_stages(network: LoweredNetwork, stages: Iterable[str]) -> dict[str, int]:
-    """Count the multiplications of a dense engine in each of these stages, for one sample.
+    """Count the multiplications of a dense kernel in each of these stages, for one sample.
 
-    A synapse that is no stage of its own belongs to the stage of its only reader.
+    A synapse that is not a stage itself belongs to the stage of its only reader.
     """
     reader = {name: node.path for node in network.nodes for name in node.inputs}
     counts = dict.fromkeys(stages, 0)

@@ -27,15 +27,15 @@ def by_sign(levels: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def dense_product(node: Multiplying, *levels: Tensor) -> Tensor:
-    """Multiply levels as numbers."""
+    """Multiply the levels directly."""
     return node.multiply(*levels)
 
 
 def unary_product(node: Multiplying, *levels: Tensor) -> Tensor:
     """Add one binary product per level reached: levels >= 1, levels >= 2, and so on.
 
-    Levels between two that occur have equal products: these are computed once and multiplied. A
-    product of levels with levels has one for each pair of levels reached.
+    Between two levels that occur, all binary products are equal. One is computed and multiplied by
+    their number. A product of two tensors of levels adds one for each pair of levels reached.
     """
 
     def add_up(multiply: Callable[[Tensor], Tensor], sizes: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def unary_product(node: Multiplying, *levels: Tensor) -> Tensor:
 def planes_product(node: Multiplying, *levels: Tensor) -> Tensor:
     """Add one shifted binary product per non-empty bit plane, as Eq. 15 does.
 
-    A product of levels with levels has one for each pair of planes.
+    A product of two tensors of levels adds one for each pair of planes.
     """
 
     def add_up(multiply: Callable[[Tensor], Tensor], sizes: Tensor) -> Tensor:
@@ -69,8 +69,7 @@ _AddUp = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 def _in_parts(node: Multiplying, levels: Sequence[Tensor], add_up: _AddUp) -> Tensor:
     """Multiply the parts of every operand with the parts of the others.
 
-    The result of a product that is multiplied again, with levels or by the scale of a shortcut,
-    stays an integer: it has as many levels as it has values.
+    An operand that is itself a product is not split into parts, because it has too many levels.
     """
     may_be_product = len(levels) > 1 or isinstance(node, Shortcut)
 
@@ -105,18 +104,18 @@ def run_network(
     backend: Backend = "auto",
     watch: Watch | None = None,
 ) -> Any:
-    """Run a lowered network and return its logits; of an integer network, integers.
+    """Run a lowered network and return its logits; integers for an integer network.
 
     A network with several outputs returns a tuple.
 
     Args:
         network: from :func:`lbq.lower` or :func:`lbq.to_fixed_point`.
         inputs: as the trained network takes them; uint8 pixels or counts for an integer network.
-        backend: "native", the engine in C++ for integer networks on CPUs, on torch's number of
-            threads; "dense" (levels as numbers), "unary" or "planes" (bit by bit, Eq. 15) in
-            torch, level by level and bit by bit also where levels are multiplied with levels; or
-            "auto": "native" where it is built and supports the network, else "dense"
-            (:func:`~lbq.runtime.run.choose_backend`). Integers have the same bits in all.
+        backend: "native" is the C++ engine for integer networks on CPUs, with torch's number of
+            threads. "dense" (multiply levels directly), "unary" (one product per level) and
+            "planes" (one product per bit, Eq. 15) run in torch. "auto" is "native" if it is built
+            and supports the network, else "dense" (:func:`~lbq.runtime.run.choose_backend`). All
+            backends return the same integers.
         watch: called with every layer, timestep and level, as in :func:`lbq.watch_levels`.
 
     Example:
@@ -136,7 +135,7 @@ def run_network(
 
 
 def _compute(product: Product, watch: Watch | None, node: Node, *values: Tensor) -> Tensor:
-    """Compute a node with a backend's product; show the levels of a neuron."""
+    """Compute a node with a backend's product; pass the levels of a neuron to ``watch``."""
     if isinstance(node.operator, Multiplying) and INPUT not in node.inputs:
         return node.operator(*values, multiply=product)
     made = node.compute(*values)

@@ -18,28 +18,28 @@ def stream(model: nn.Module | LoweredNetwork, *, timesteps: int | None = None) -
     """Run a network on frames as they arrive; call the result with one frame after the other.
 
     A frame is one timestep, ``[B, ...]``; a network that repeats a static input takes that input at
-    every timestep. The output is what the network returns for a sequence of this one timestep, with
-    every neuron continuing from its carry: ``[B, classes]``, or ``[1, B, classes]`` without a mean
-    over time; of several outputs, a tuple. The output for the whole sequence is the mean of these
-    outputs, and for an integer network their sum. Gradients are off. A new sequence starts with a
-    new stream; many streams can share a network, also in several threads.
+    every timestep. Every neuron continues from its carry. The output is that of a sequence of one
+    timestep: ``[B, classes]``, or ``[1, B, classes]`` without a mean over time; a tuple for several
+    outputs. The output for the whole sequence is the mean of these outputs, or their sum for an
+    integer network. Gradients are off. Start a new stream for a new sequence. Many streams can
+    share a network, also in several threads.
 
-    Integer networks give the bits of :func:`lbq.run_network` on the whole sequence, in the native
-    engine where it supports them. In floating point, layers may round differently for B rows than
-    for the T * B rows of a whole sequence, mostly if B is small, and a level next to a threshold
-    may change. ``timesteps`` gives the bits of the whole sequence: the batch is repeated T times,
-    so that every layer has the size that it has there, for T times the work (docs/decisions/0053).
-    The exception are blocks with ``fused=True`` in channels last, whose kernels start from rest: a
-    stream runs them unfused.
+    Integer networks return the same integers as :func:`lbq.run_network` on the whole sequence, and
+    run in the native engine where it supports them. In floating point, layers may round differently
+    for B rows than for the T * B rows of a whole sequence, mostly if B is small, so a level next to
+    a threshold may change. With ``timesteps`` the results are bit for bit those of the whole
+    sequence, because the batch is repeated T times and every layer has the same size as there. This
+    takes T times the work (docs/decisions/0053). Blocks with ``fused=True`` in channels last are an
+    exception: their kernels start from rest, so a stream runs them unfused.
 
-    Train mode and neurons that mix all timesteps (LMHT) are errors. Other modules that mix
-    timesteps, such as an LSTM over time, cannot be detected: compare with the whole sequence once,
+    Train mode and neurons that mix all timesteps (LMHT) raise an error. Other modules that mix
+    timesteps, such as an LSTM over time, cannot be detected. Compare with the whole sequence once,
     as in the example.
 
     Args:
         model: a network with neurons in eval mode, or a lowered network.
-        timesteps: number of timesteps of the sequence (T), for its bits in floating point; None
-            for the least work, and any number of timesteps.
+        timesteps: number of timesteps of the sequence (T), for results bit for bit those of the
+            whole sequence; None for the least work and any number of timesteps.
 
     Example:
         >>> model = lbq.resnet20(10, timesteps=4, form="events", width=1 / 16).eval()
@@ -54,7 +54,7 @@ def stream(model: nn.Module | LoweredNetwork, *, timesteps: int | None = None) -
     if not isinstance(model, LoweredNetwork):
         is_static = any(isinstance(module, RepeatOverTime) for module in model.modules())
         return Stream(model, not is_static, copies=timesteps or 1, max_timesteps=timesteps)
-    if model.is_integer:  # exact for any number of rows, and proven for its timesteps
+    if model.is_integer:  # exact for any number of rows; the proof covers only its timesteps
         return LoweredStream(model, copies=1, max_timesteps=model.timesteps)
     return LoweredStream(model, copies=timesteps or 1, max_timesteps=timesteps)
 
@@ -82,7 +82,7 @@ class Stream:
         neurons = {neuron: path for path, neuron in named}
         if not neurons:
             raise ParameterError(
-                f"{type(model).__name__} has no neuron of lbq, so that nothing is carried from one "
+                f"{type(model).__name__} has no neuron of lbq, so no state passes from one "
                 f"timestep to the next; call it with every frame, as a sequence of one timestep"
             )
         for neuron, path in neurons.items():
@@ -102,12 +102,12 @@ class Stream:
         if self._shape is not None and frame.shape != self._shape:
             raise ShapeError(
                 f"this stream began with frames of shape {list(self._shape)}, got "
-                f"{list(frame.shape)}; other samples start from rest, in a new lbq.stream"
+                f"{list(frame.shape)}; start a new lbq.stream for other samples"
             )
         if self._timestep == self._max_timesteps:
             raise TimeError(
-                f"this stream ends after {self._max_timesteps} timesteps (the argument, or what an "
-                f"integer network is proven for); the next sequence starts with a new lbq.stream"
+                f"this stream ends after {self._max_timesteps} timesteps (the argument, or the "
+                f"limit of an integer network); start a new lbq.stream for the next sequence"
             )
         output = self._run(frame)
         self._shape = frame.shape
@@ -125,7 +125,7 @@ class Stream:
         return output if self._copies == 1 else self._own_rows(output, batch=len(frame))
 
     def _own_rows(self, output: Any, *, batch: int) -> Any:
-        """Return the rows of the batch that stand where this timestep stands in the sequence."""
+        """Return the rows of the copy that belongs to this timestep."""
         if isinstance(output, tuple):
             outputs = cast(tuple[Any, ...], output)
             return tuple(self._own_rows(one, batch=batch) for one in outputs)
@@ -134,14 +134,14 @@ class Stream:
         if rows not in shape[:2]:
             raise ShapeError(
                 f"timesteps={self._copies} needs an output whose first or second axis is the "
-                f"batch, here of {rows} rows, got {shape or type(output).__name__}; stream this "
+                f"batch of {rows} rows, got {shape or type(output).__name__}; stream this "
                 f"network without timesteps"
             )
         return output.narrow(shape.index(rows), self._timestep * batch, batch)
 
 
 class LoweredStream(Stream):
-    """A stream of a lowered network; integers run in the native engine where it supports them.
+    """A stream of a lowered network, in the native engine where it supports the network.
 
     Args:
         network: the network; it is not changed.
@@ -175,7 +175,7 @@ def _check_length(model: nn.Module | LoweredNetwork, timesteps: int) -> None:
         if has_length and module.timesteps != timesteps:
             raise TimeError(
                 f"{path or type(model).__name__} is built for {module.timesteps} timesteps, got "
-                f"timesteps={timesteps}; pass {module.timesteps}, or nothing"
+                f"timesteps={timesteps}; pass timesteps={module.timesteps}, or omit it"
             )
 
 
@@ -183,15 +183,15 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def _check_independent_of_batch(model: nn.Module) -> None:
-    """Raise if a module computes with statistics of the timesteps that run at once."""
+    """Raise if a module uses statistics over all timesteps of a call."""
     for path, module in model.named_modules():
         if module.training:
             raise ParameterError(
                 f"{path or type(model).__name__} is in train mode, in which batch norms average "
-                f"over the timesteps that run at once; call model.eval() before streaming"
+                f"over all timesteps of a call; call model.eval() before streaming"
             )
         if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
             raise ParameterError(
                 f"{path or type(model).__name__} has no running statistics, so it averages over "
-                f"the timesteps that run at once; build it with track_running_stats=True"
+                f"all timesteps of a call; build it with track_running_stats=True"
             )
