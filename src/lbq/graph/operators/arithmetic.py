@@ -16,6 +16,7 @@ from lbq.graph.operators.operator_base import (
     check_alike,
     require,
 )
+from lbq.graph.operators.rounding import Rounding, unit_of_constant
 from lbq.graph.operators.synapse import Product, constant_interval
 
 _LARGEST = 2**31 - 1
@@ -75,6 +76,14 @@ class Offset(Operator):
         """Add the smallest and largest constant of each channel."""
         outer = inputs[0].plus(constant_interval(self.bias))
         return outer.with_zero(), outer
+
+    def least_unit(self) -> Tensor:
+        """Make the constant fit."""
+        return unit_of_constant(self.bias)
+
+    def to_integer(self, rounding: Rounding) -> "Offset":
+        """Round the constant."""
+        return Offset(rounding.constant(self.bias))
 
 
 class LevelsProduct(Operator):
