@@ -49,6 +49,7 @@ class LevelNeuron(Operator):
     A level is the number of thresholds that the membrane has reached (Eq. 3).
     """
 
+    counted_as = "neuron"
     thresholds: Tensor
     reset_amount: Tensor
     reset: NodeReset

@@ -43,6 +43,7 @@ class Move(Operator):
     """
 
     has_bound = False
+    counted_as = "move"
     takes_bytes = True
     has_time: bool
 

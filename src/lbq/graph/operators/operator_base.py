@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, dataclass_transform
 
 import numpy as np
 from torch import Tensor
@@ -151,6 +151,8 @@ class Operator:
     """Whether it computes integers; otherwise it moves, selects or pools those of others."""
     networks: ClassVar[tuple[bool, ...]] = (False, True)
     """In which networks it may be: of real numbers (False), of integers (True)."""
+    counted_as: ClassVar[Literal["neuron", "synapse", "product", "move", ""]] = ""
+    """How it is counted: moves and pools of levels belong to what reads them; "" costs nothing."""
     takes_bytes: ClassVar[bool] = False
     """Whether it may read the input of an integer network, which are bytes."""
     has_own_units: ClassVar[bool] = False

@@ -64,6 +64,7 @@ class Weighted(Operator):
         has_time: whether what enters has a time axis.
     """
 
+    counted_as = "synapse"
     has_own_units = True
     weight: Tensor
     bias: Tensor | None
