@@ -12,16 +12,11 @@ import lbq
 from lbq.errors import LoweringError, NonFiniteError, ParameterError, ShapeError
 from lbq.graph.graph import prove
 from lbq.graph.operators import Synapse
-from lbq.lowering.fixed_point import (
-    Pixels,
-    best_unit,
-    decay_as_fraction,
-    mean_inputs,
-    rounded,
-    to_fixed_point,
-)
+from lbq.graph.operators.rounding import best_unit, decay_as_fraction, rounded
+from lbq.graph.operators.synapse import SHORTCUT_MAX
+from lbq.lowering.fixed_point import Pixels, mean_inputs, to_fixed_point
 from lbq.lowering.lower import lower
-from lbq.lowering.units import SHORTCUT_MAX, Units
+from lbq.lowering.units import Units
 from lbq.neurons import BinaryLIF, BurstLIF, FixedStep, HardResetLIF, IntegerLIF
 from lbq.runtime.run import run_network
 
@@ -242,7 +237,7 @@ def test_a_normalisation_that_makes_no_bytes_of_the_images_warns(images):
 def test_answers_that_differ_too_often_warn(images, monkeypatch):
     net, shown, _ = images
     monkeypatch.setattr(
-        "lbq.lowering.fixed_point.rounded", lambda *args, **options: -rounded(*args, **options)
+        "lbq.graph.operators.synapse.rounded", lambda *args, **options: -rounded(*args, **options)
     )
     with pytest.warns(UserWarning, match=r"only \d+% of 32 calibration samples"):
         to_fixed_point(net, pixels=PIXELS, calibration=shown)
@@ -279,20 +274,20 @@ def units():
 
 def test_what_is_added_has_one_unit(units):
     _, units, _ = units
-    block = units.given_by("stages.1.0.merge")
+    block = units.of("stages.1.0.merge")
     for part in ("synapse2.0", "shortcut.0"):
-        assert torch.equal(units.given_by(f"stages.1.0.{part}"), block)
-    assert torch.equal(units.read_by("stages.1.0.neuron2"), block)
-    assert not torch.equal(units.given_by("stages.1.0.synapse1.0"), block)
-    assert units.given_by("readout").numel() == 1  # all classes
+        assert torch.equal(units.of(f"stages.1.0.{part}"), block)
+    assert torch.equal(units.of("stages.1.0.neuron2"), block)
+    assert not torch.equal(units.of("stages.1.0.synapse1.0"), block)
+    assert units.of("readout").numel() == 1  # all classes
 
 
 def test_a_unit_fits_every_weight_that_it_is_for(units):
     net, units, best = units
     for path, unit in best.items():
-        assert bool((units.given_by(path) >= unit).all())
+        assert bool((units.of(path) >= unit).all())
     shortcut = net.operators["stages.0.0.shortcut"].weight.double()
-    integers = shortcut / units.given_by("stages.0.0.shortcut")
+    integers = shortcut / units.of("stages.0.0.shortcut")
     assert bool((integers.abs() <= SHORTCUT_MAX).all())
 
 

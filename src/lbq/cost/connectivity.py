@@ -7,26 +7,25 @@ product of levels is counted separately, and its result enters the next synapse 
 integer.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lbq.cost.count_table import Activity, ProductCounts, SynapseSize
 from lbq.cost.fan_out import FanOutMap, conv_fan_out, identity_fan_out, linear_fan_out
-from lbq.cost.trained_graph import Emission, TrainedGraph
+from lbq.cost.trained_graph import TrainedGraph
 from lbq.errors import CountError, ShapeError
 from lbq.functional.planes import popcount_wide
 from lbq.graph.graph import INPUT, LoweredNetwork
 from lbq.graph.operators import (
     Concat,
-    LevelNeuron,
-    Matmul,
+    LevelsProduct,
     Merge,
     Move,
-    Multiply,
     Operator,
     Pool,
     Rearrange,
@@ -111,16 +110,21 @@ def read_connectivity(
     if isinstance(model, LoweredNetwork):
         model.check_input(example)
         graph = _LevelGraph(model)
-        found, _ = _read(graph, {})
+        found = _read(graph)
         for path, node in graph.nodes.items():
             if isinstance(node, Synapse):
                 reads = any(path == edge.target for edge in found.edges)
                 found.synapses.append(_size_of(graph, path, node, has_real_input=not reads))
         return found
     trained = TrainedGraph(model, example, batch_axis=_batch_axis(example, batch_axis))
-    graph = _LevelGraph(trained.network)
-    found, entered = _read(graph, trained.names)
+    names = {path: node.name for path, node in trained.emissions.items()}
+    found = _read(_LevelGraph(trained.network, names))
+    for node in trained.emissions.values():
+        if node.name in found.neurons:
+            found.shapes[node.name], found.layer_timesteps[node.name] = node.shape, node.timesteps
+    entered = {edge.target for edge in found.edges if not edge.is_identity}
     found.synapses = trained.synapses(entered.__contains__)
+    found.edges = [replace(e, target=trained.names.get(e.target, e.target)) for e in found.edges]
     found.untracked = trained.untracked + found.untracked
     found.uncounted = trained.uncounted + found.uncounted
     return found
@@ -137,29 +141,13 @@ def _batch_axis(example: Tensor, given: int | None) -> int:
     return ones[0] if len(ones) == 1 else find_batch_axis(example, None)
 
 
-def _read(graph: "_LevelGraph", names: Mapping[str, str]) -> tuple[Connectivity, set[str]]:
-    """Return edges, products and neurons, and the synapses that levels enter.
-
-    Args:
-        graph: the graph.
-        names: of synapses, where they are not their paths.
-    """
-    found, entered = Connectivity(timesteps=graph.timesteps), set[str]()
+def _read(graph: "_LevelGraph") -> Connectivity:
+    """Return edges, products and neurons."""
+    found = Connectivity(timesteps=graph.timesteps)
     for path, node in graph.nodes.items():
-        value = graph.values[path]
-        if isinstance(node, LevelNeuron | Emission):
-            is_trained = isinstance(node, Emission)
-            found.neurons[path], found.max_levels[path] = value.size, node.max_level
-            found.shapes[path] = node.shape if is_trained else value.shape
-            found.layer_timesteps[path] = node.timesteps if is_trained else graph.timesteps
-        elif isinstance(node, Weighted):
-            for route in _routes_into(graph, path, found):
-                edges = [*_edges(graph, path, node, route)]
-                found.edges += [replace(e, target=names.get(e.target, e.target)) for e in edges]
-                entered.add(path)
-        elif isinstance(node, Matmul | Multiply):
-            _add_product(graph, path, node, found)
-    return found, entered
+        if node.counted_as in _RULES:
+            _RULES[node.counted_as](graph, path, node, found)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +155,7 @@ class _Step:
     """An operator on the way to a synapse, entered as one of its inputs."""
 
     path: str
-    node: Move | Pool
+    node: Operator
     position: int
     inputs: tuple[Value, ...]
     output: Value
@@ -195,17 +183,19 @@ class _Route:
 
 
 class _LevelGraph:
-    """The nodes of a lowered network, and the levels and integers that make up their values."""
+    """The nodes of a lowered network, and the levels and integers that make up their values.
 
-    def __init__(self, network: LoweredNetwork) -> None:
-        nodes = network.operators.items()
-        names = {path: node.name for path, node in nodes if isinstance(node, Emission)}
+    Args:
+        network: the network.
+        names: of neurons, where they are not their paths.
+    """
 
+    def __init__(self, network: LoweredNetwork, names: Mapping[str, str] | None = None) -> None:
         def name(path: str) -> str:
-            return names.get(path, path)  # a neuron has the path that it has in the model
+            return (names or {}).get(path, path)
 
         self.values = {name(path): value for path, value in network.values().items()}
-        self.nodes: dict[str, Operator] = {name(path): node for path, node in nodes}
+        self.nodes = {name(path): node for path, node in network.operators.items()}
         self.inputs = {name(path): tuple(map(name, read)) for path, _, read in network.nodes}
         self.timesteps = network.timesteps
         self.behind: dict[str, frozenset[str]] = {INPUT: frozenset()}
@@ -220,8 +210,8 @@ class _LevelGraph:
         def union(of: dict[str, frozenset[str]]) -> frozenset[str]:
             return frozenset[str]().union(*(of[name] for name in self.inputs[path]))
 
-        itself, is_carried = frozenset({path}), isinstance(node, Move | Pool)
-        is_made = is_carried or isinstance(node, Matmul | Multiply)
+        itself, is_carried = frozenset({path}), node.counted_as == "move"
+        is_made = is_carried or node.counted_as == "product"
         self.behind[path] = itself | union(self.behind) if is_carried else frozenset()
         self._sources[path] = union(self._sources) if is_made else itself
         is_root = not is_carried or self._mixes(path, union(self.roots))
@@ -256,15 +246,15 @@ class _LevelGraph:
     def needs(self, path: str) -> tuple[str, ...] | None:
         """Return the neurons that decide a value, in running order; None if others do as well."""
         sources = self._sources[path]
-        if not all(isinstance(self.nodes.get(name), LevelNeuron | Emission) for name in sources):
+        if INPUT in sources or any(self.nodes[name].counted_as != "neuron" for name in sources):
             return None
         return tuple(name for name in self.nodes if name in sources)
 
     def routes(self, path: str, reader: Weighted | None = None) -> list[_Route]:
         """List the values that enter a node, without operators that keep the reader's counts."""
-        node, names = self.nodes.get(path), self.inputs.get(path, ())
-        if not isinstance(node, Move | Pool) or path in self.roots[path]:
+        if path in self.roots[path]:
             return [_Route(path)]
+        node, names = self.nodes[path], self.inputs[path]
         if self.has_sums(path):
             inputs = tuple(self.values[name] for name in names)
             return [
@@ -309,14 +299,14 @@ class _LevelGraph:
         }
         return self.evaluate(path, {**values, root: known})
 
-    def dense(self, path: str, root: str) -> int:
+    def dense(self, path: str, node: Weighted, root: str) -> int:
         """Return the MACs of a synapse on the values of a root, padding included."""
-        node, (entering,) = self.nodes[path], self.inputs[path]
+        (entering,) = self.inputs[path]
         whole = self.values[entering]
         shape = (1, 1, *self.values[root].shape)
         ones = self.evaluate_part(entering, root, {}, torch.ones(shape, dtype=torch.int32))
-        width = node.weight[0].numel() if isinstance(node, Synapse) else 1
-        return self.values[path].size * width * int((ones != 0).sum()) // whole.size
+        pairs = self.values[path].size * node.weight[0].numel()
+        return pairs * int((ones != 0).sum()) // whole.size
 
     def computed_mask(self, path: str) -> Tensor:
         """Return ``[*shape]``: 1 where a value is computed, 0 where a zero was inserted."""
@@ -330,7 +320,20 @@ class _LevelGraph:
         return torch.ones(1, dtype=torch.uint8).expand(*leading, *value.shape)
 
 
-def _routes_into(graph: _LevelGraph, path: str, found: Connectivity) -> list[_Route]:
+def _add_neuron(graph: _LevelGraph, path: str, node: Operator, found: Connectivity) -> None:
+    value = graph.values[path]
+    found.neurons[path], found.max_levels[path] = value.size, value.max_level or 0
+    found.shapes[path], found.layer_timesteps[path] = value.shape, graph.timesteps
+
+
+def _add_edges(graph: _LevelGraph, path: str, node: Weighted, found: Connectivity) -> None:
+    for route in _routes_into(graph, path, node, found):
+        found.edges += _edges(graph, path, node, route)
+
+
+def _routes_into(
+    graph: _LevelGraph, path: str, node: Weighted, found: Connectivity
+) -> list[_Route]:
     """List the ways of levels into a synapse; none if it reads real numbers or counts as such."""
     (entering,) = graph.inputs[path]
     if graph.values[entering].max_level is None:
@@ -346,18 +349,17 @@ def _routes_into(graph: _LevelGraph, path: str, found: Connectivity) -> list[_Ro
         if name in graph.behind[entering] and graph.is_pool(name, "max") and graph.has_sums(name):
             found.untracked.append(f"maximum of sums in {name}")
             return []
-    node = graph.nodes[path]
-    assert isinstance(node, Weighted)
     return graph.routes(entering, node)
 
 
 def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iterator[Edge]:
     """Carry levels up to the first sum pool; the fan-out is that of everything from there on."""
+    is_identity = isinstance(node, Shortcut)
     is_sum = [graph.is_pool(step.path, "sum") for step in route.steps]
     first = [*is_sum, True].index(True)
     reach = _fan_out(node, graph.values[graph.inputs[path][0]], is_behind_sum=any(is_sum))
     for step in reversed(route.steps[first:]):
-        reach = _through(reach, step, path, is_identity=isinstance(node, Shortcut))
+        reach = _through(reach, step, path, is_identity=is_identity)
     carried = route.steps[:first]
 
     def carry(root: str, levels: Mapping[str, Tensor]) -> Tensor:
@@ -368,11 +370,10 @@ def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iter
             part = step.carry(part)
         return part.squeeze(0)  # [B, *n]
 
-    is_identity = isinstance(node, Shortcut)
     for root in graph.nodes:
         if root not in graph.roots[route.start]:
             continue
-        if is_identity and isinstance(graph.nodes[root], Matmul | Multiply):
+        if is_identity and graph.nodes[root].counted_as == "product":
             continue  # the sums of a product are counted with it
         yield Edge(
             source=root,
@@ -381,7 +382,7 @@ def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iter
             needs=graph.needs(root) or (),
             carry=partial(carry, root),
             fan_out=reach.fan_out(),
-            dense=graph.dense(path, root),
+            dense=graph.dense(path, node, root),
         )
 
 
@@ -469,9 +470,7 @@ def _size_of(graph: _LevelGraph, path: str, node: Synapse, *, has_real_input: bo
     )
 
 
-def _add_product(
-    graph: _LevelGraph, path: str, node: Matmul | Multiply, found: Connectivity
-) -> None:
+def _add_product(graph: _LevelGraph, path: str, node: LevelsProduct, found: Connectivity) -> None:
     """Add a product of levels, or list its parts that are not counted."""
     names = graph.inputs[path]
     if any(map(graph.has_sums, names)):
@@ -482,7 +481,7 @@ def _add_product(
         return
     left, right = (graph.values[name] for name in names)
     is_left_integer = (left.max_level or 0) > (right.max_level or 0)
-    size = graph.values[path].size * (left.shape[2] if isinstance(node, Matmul) else 1)
+    size = graph.values[path].size * node.num_terms(left)
     are_levels = [graph.roots[name] <= frozenset(needs) for name in names]
 
     def count(levels: Mapping[str, Tensor]) -> ProductCounts:
@@ -500,9 +499,9 @@ def _add_product(
         return ProductCounts(
             name=path,
             t=0,
-            unary=_num_pairs(node, operands),
-            bit_pairs=_num_pairs(node, bits),
-            bit_serial=_num_pairs(node, serial),
+            unary=node.total(*operands),
+            bit_pairs=node.total(*bits),
+            bit_serial=node.total(*serial),
             dense=size * operands[0].shape[1],
             left=sides[0],
             right=sides[1],
@@ -515,9 +514,9 @@ def _activity(levels: Tensor) -> Activity:
     return Activity(size=levels.numel(), active=int((levels != 0).sum()), levels=int(levels.sum()))
 
 
-def _num_pairs(node: Operator, operands: Sequence[Tensor]) -> int:
-    """Sum the products of all numbers that meet."""
-    left, right = operands
-    if isinstance(node, Matmul):  # [..., rows, n] and [..., n, columns] meet along n
-        left, right = left.sum(-2), right.sum(-1)
-    return int((left * right).sum())
+_RULES: dict[str, Callable[[_LevelGraph, str, Any, Connectivity], None]] = {
+    "neuron": _add_neuron,
+    "synapse": _add_edges,
+    "product": _add_product,
+}
+"""By what a node is counted as."""

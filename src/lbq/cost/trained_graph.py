@@ -57,6 +57,7 @@ class Emission(Operator):
 
     op = "emission"
     num_inputs = (0, 1 << 16)
+    counted_as = "neuron"
     name: str
     shape: tuple[int, ...]
     _: KW_ONLY
@@ -133,6 +134,7 @@ class TrainedGraph:
     Attributes:
         network: the graph; :class:`Emission` stands for neurons.
         names: names of its synapses in the trained network.
+        emissions: its neurons by path.
         untracked: operators that turn levels into real numbers.
         uncounted: products that are neither synapses nor products of levels.
     """
@@ -145,7 +147,7 @@ class TrainedGraph:
         self.untracked: list[str] = []
         self.uncounted: list[str] = []
         self._runs: list[SynapseRun] = []
-        self._emissions: list[Emission] = []
+        self.emissions: dict[str, Emission] = {}
         self._batch_axis = explain_batch_axis(example, batch_axis)
         self._instants: dict[str, frozenset[int]] = {INPUT: frozenset()}
         self._begins_unseen = False
@@ -235,7 +237,7 @@ class TrainedGraph:
     def _emitted(self, call: Call) -> SymbolicValue:
         """Add a neuron; its currents are ``[T, B, ...]``, whatever computed them."""
         assert isinstance(call.module, Neuron)
-        if any(node.name == call.path for node in self._emissions):
+        if any(node.name == call.path for node in self.emissions.values()):
             raise CountError(
                 f"the neuron {call.path} runs twice in one forward pass, so its levels cannot be "
                 f"told apart; use a separate neuron for every place in the network"
@@ -254,8 +256,8 @@ class TrainedGraph:
             self._begins_unseen |= timesteps > 1
         self._builder.timesteps = max(self._builder.timesteps, timesteps)
         node = Emission(call.path, call.shape[2:], max_level=max_level, timesteps=timesteps)
-        self._emissions.append(node)
         path = self._context.add(call.path, node, *self._sources(source))
+        self.emissions[path] = node
         shape = call.shape[2:] or (1,)
         layout = Layout.of_node(shape, batch=EXPORTED_BATCH, timesteps=timesteps)
         layout = replace(layout, axes=layout.axes[: len(call.shape)])

@@ -7,7 +7,6 @@ chosen from the weights of synapses; identity shortcuts have wider weights and u
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from types import EllipsisType
 from typing import Any, Literal
 
@@ -25,14 +24,13 @@ from lbq.graph.graph import (
 from lbq.graph.operators import (
     PIXEL_MAX,
     IntegerNeuron,
-    LevelNeuron,
     Move,
-    Offset,
     Operator,
     Readout,
-    Shortcut,
     Synapse,
 )
+from lbq.graph.operators.level_neuron import LEAST_SHIFT
+from lbq.graph.operators.rounding import Rounding, best_unit, decay_as_fraction
 from lbq.lowering.lower import lower
 from lbq.lowering.units import Units
 from lbq.preprocessing import Pixels
@@ -49,12 +47,10 @@ _MAX_SHARE_NOT_BYTES = 0.05
 """Warn if a larger share of the calibration values are not whole bytes."""
 _BATCH = 64
 """Samples that are compared at once."""
-_SHIFTS = range(8, 17)
+_SHIFTS = range(LEAST_SHIFT + 1, 17)
 """Decays are multiples of 1 / 2**8, or of up to 1 / 2**16 where that is too coarse."""
 _MAX_DEVIATION = 0.01
 """Share by which a rounded decay may change the membrane that a constant current leaves."""
-_CLIP_SHARES = tuple(1 - k / 40 for k in range(21))
-"""Candidate clipping points, as shares of the largest weight."""
 
 
 @torch.no_grad()
@@ -275,19 +271,11 @@ def _rounded(
     share = network.timesteps if over_time == "mean" else 1
     made: dict[str, Operator] = {}
     for path, node in nodes.items():
-        if isinstance(node, Synapse):
-            wide = next(width for width in _WIDTHS if width >= bits + units.extra_bits[path])
-            made[path] = _synapse(node, units.given_by(path), wide, means.get(path))
-        elif isinstance(node, Shortcut):
-            made[path] = _shortcut(node, units.given_by(path))
-        elif isinstance(node, LevelNeuron):
-            made[path] = _neuron(node, units.read_by(path))
-        elif isinstance(node, Offset):
-            made[path] = Offset(_in_units(node.bias, units.given_by(path)))
-        elif isinstance(node, Readout):
-            made[path] = Readout("none" if node.over_time == "none" else "sum")
-    scale = float(units.given_by(network.outputs[0])) / share
-    integers = replace(_with_operators(network, nodes | made), logit_scale=scale)
+        wide = next(width for width in _WIDTHS if width >= bits + units.extra_bits.get(path, 0))
+        rounding = Rounding(unit=units.of(path), bits=wide, mean=means.get(path))
+        made[path] = node.to_integer(rounding)
+    scale = float(units.of(network.outputs[0])) / share
+    integers = replace(_with_operators(network, made), logit_scale=scale)
     prove(integers)
     return _refine_decays(integers, {path: node.carry_share for path, node in network.neurons()})
 
@@ -308,7 +296,7 @@ def _refine_decays(integers: LoweredNetwork, decays: dict[str, float]) -> Lowere
         ):
             continue
         decay, (_, entering) = decays[path], integers.proof[inputs[0]]
-        fractions = (decay_as_fraction(decay, max_shift=n) for n in _SHIFTS[1:])
+        fractions = (decay_as_fraction(decay, max_shift=n) for n in _SHIFTS)
         finer = (replace(first, multiplier=m, shift=shift) for m, shift in fractions)
         fitting = [first, *(each for each in finer if each.fits(entering, timesteps))]
         near = (each for each in fitting if _is_near(decay, each.carry_share, timesteps))
@@ -351,49 +339,6 @@ def _readout(network: LoweredNetwork, path: str) -> Readout:
     node = network.operators[path]
     assert isinstance(node, Readout)
     return node
-
-
-def _in_units(constant: Tensor, unit: Tensor) -> Tensor:
-    """Round a constant, ``[C, ...]``, to integers in these units."""
-    shaped = unit.reshape(-1, *[1] * (constant.dim() - 1))
-    return (constant.double() / shaped).round().to(torch.int32)
-
-
-def _synapse(node: Synapse, unit: Tensor, bits: int, mean: Tensor | None) -> Synapse:
-    weight = node.weight.double()
-    integers = rounded(weight, unit, bits=bits)
-    bias = node.bias
-    if mean is not None and bits < 16:
-        error = weight - integers.double() * unit.reshape(-1, *[1] * (weight.dim() - 1))
-        shift = _response(error, mean, node.groups)
-        bias = shift if bias is None else bias.double() + shift.reshape(-1, *[1] * (bias.dim() - 1))
-    stored = None if bias is None else _in_units(bias, unit)
-    return replace(node, weight=integers, bias=stored, bits=bits)
-
-
-def _response(weight: Tensor, mean: Tensor, groups: int) -> Tensor:
-    """Return the output of a synapse with these weights for its mean input, without borders."""
-    taps = weight.flatten(2).sum(2) if weight.dim() > 2 else weight  # [out, in / groups]
-    parts = zip(taps.chunk(groups), mean.chunk(groups), strict=True)
-    return torch.cat([part @ inputs for part, inputs in parts])
-
-
-def _shortcut(node: Shortcut, unit: Tensor) -> Shortcut:
-    weight = (node.weight.double() / unit).round().to(torch.int16)
-    bias = None if node.bias is None else _in_units(node.bias, unit)
-    return replace(node, weight=weight, bias=bias)
-
-
-def _neuron(node: LevelNeuron, unit: Tensor) -> IntegerNeuron:
-    multiplier, shift = decay_as_fraction(node.carry_share, max_shift=_SHIFTS[0])
-    return IntegerNeuron(
-        (node.thresholds.double() / unit).ceil().clamp(max=2**30).to(torch.int32),
-        multiplier=multiplier,
-        shift=shift,
-        reset_amount=(node.reset_amount.double() / unit).round().clamp(max=2**30).to(torch.int32),
-        reset=node.reset,
-        resets_after_decay=node.resets_after_decay,
-    )
 
 
 def _take_bytes(network: LoweredNetwork, pixels: Pixels | None) -> dict[str, Operator]:
@@ -468,12 +413,11 @@ def _scale_inputs(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
 def _check(network: LoweredNetwork) -> None:
     inputs = {INPUT}
     """The input, and what only moves its values."""
-    for node in network.nodes:
-        path, operator, names = node
+    for path, operator, names in network.nodes:
         if isinstance(operator, Move) and inputs.issuperset(names):
             inputs.add(path)
-        why = _why_not(node, inputs)
-        if why is not None:
+        why = operator.why_real(reads_input=not inputs.isdisjoint(names))
+        if why:
             raise LoweringError(f"{path} cannot be computed in integers: {why}")
         if isinstance(operator, Readout) and path not in network.outputs:
             raise LoweringError(
@@ -486,59 +430,6 @@ def _check(network: LoweredNetwork) -> None:
             f"the outputs of an integer network have one scale, and these differ over time: "
             f"{ends}; average all of them over time, or none"
         )
-
-
-def _why_not(node: Node, inputs: set[str]) -> str | None:
-    """Return why a node has no integer form; None if it has one."""
-    _, operator, names = node
-    tensors = (getattr(operator, role) for role in operator.tensors())
-    if not all(tensor is None or bool(torch.isfinite(tensor).all()) for tensor in tensors):
-        return "it holds a NaN or an infinity"
-    if inputs.intersection(names) and not isinstance(operator, Synapse | Move):
-        return "it reads the input without a synapse"
-    if isinstance(operator, LevelNeuron):
-        if operator.is_signed:
-            return "it emits negative levels"
-        if operator.per_threshold_state:
-            return "every level has its own membrane"
-        return None if operator.mixture is None else "it mixes timesteps"
-    if isinstance(operator, Shortcut) and operator.max_input is None and operator.bias is None:
-        return (
-            f"it scales the real-valued currents of {names[0]}, and integers are scaled "
-            f"behind a neuron only; put the factor into the weights, or behind a neuron"
-        )
-    is_real = isinstance(operator, Synapse | Shortcut) and operator.max_input is None
-    is_first = inputs.issuperset(names)
-    return "it reads real-valued currents, not levels" if is_real and not is_first else None
-
-
-def rounded(weight: Tensor, unit: Tensor, *, bits: int) -> Tensor:
-    """Round weights to signed integers of ``bits`` in these units, clipped symmetrically."""
-    largest = 2 ** (bits - 1) - 1
-    shaped = unit.reshape(-1, *[1] * (weight.dim() - 1))
-    integers = (weight / shaped).round().clamp(-largest, largest)
-    return integers.to(torch.int8 if bits <= 8 else torch.int16)
-
-
-def best_unit(weight: Tensor, *, bits: int) -> Tensor:
-    """Find per output channel the unit with the least squared error of rounding and clipping."""
-    largest = 2 ** (bits - 1) - 1
-    widest = (weight.flatten(1).abs().amax(1) / largest).clamp(min=1e-30)
-    best, least = widest, torch.full_like(widest, torch.inf)
-    for share in _CLIP_SHARES:
-        unit = widest * share
-        kept = rounded(weight, unit, bits=bits).double() * unit.reshape(
-            -1, *[1] * (weight.dim() - 1)
-        )
-        lost = (kept - weight).square().flatten(1).sum(1)
-        best, least = torch.where(lost < least, unit, best), torch.minimum(lost, least)
-    return best
-
-
-def decay_as_fraction(decay: float, *, max_shift: int) -> tuple[int, int]:
-    """Write a decay as multiplier and shift: ``multiplier / 2**shift``, as short as possible."""
-    nearest = Fraction(round(decay * 2**max_shift), 2**max_shift)
-    return nearest.numerator, nearest.denominator.bit_length() - 1
 
 
 def mean_inputs(network: LoweredNetwork, inputs: Tensor) -> dict[str, Tensor]:

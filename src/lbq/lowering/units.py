@@ -14,24 +14,9 @@ import torch
 from torch import Tensor
 
 from lbq.graph.graph import LoweredNetwork
-from lbq.graph.operators import (
-    PIXEL_MAX,
-    LevelNeuron,
-    Move,
-    Offset,
-    Operator,
-    Shortcut,
-    Synapse,
-    Weighted,
-)
+from lbq.graph.operators import PIXEL_MAX, Operator, Synapse
+from lbq.graph.operators.rounding import LEAST_UNIT
 
-SHORTCUT_MAX = 2**15 - 1
-"""Largest weight of a shortcut, which has one weight per channel."""
-_MAX_UNITS = 2**20
-"""Largest threshold or constant in units."""
-_MAX_CURRENT = 2**30
-"""Largest current of one shortcut, so that a few can be added."""
-_LEAST = 1e-30
 _MAX_COARSE = 4.0
 """Largest ratio of a synapse's unit to its best one, in the median channel: a loss of two bits."""
 
@@ -63,12 +48,10 @@ class Units:
         if outputs:
             self._merge(np.concatenate(outputs))
         self._inputs = {path: inputs[0] for path, _, inputs in network.nodes}
-        self._units = np.full(len(self._parents), _LEAST)
+        self._units = np.full(len(self._parents), LEAST_UNIT)
         limits = self._units.copy()
-        for path, first in self._inputs.items():
-            given = path if path in self._channels else first
-            if given in self._channels:  # else an operator on levels
-                self._raise(limits, given, _smallest_unit(nodes[path]))
+        for path, node in nodes.items():
+            self._raise(limits, path, node.least_unit())
         np.maximum(self._units, limits, out=self._units)
         for path, unit in best.items():
             self._raise(self._units, path, unit)
@@ -88,7 +71,12 @@ class Units:
         np.maximum.at(units, roots, np.broadcast_to(least.numpy(), roots.shape))
 
     def _roots(self, path: str) -> np.ndarray:
-        return np.array([self._root(channel) for channel in self._channels[path]])
+        return np.array([self._root(channel) for channel in self._channels_of(path)], int)
+
+    def _channels_of(self, path: str) -> np.ndarray:
+        """Return the channels of the currents that a node gives, or else reads; none of levels."""
+        none = np.array([], int)
+        return self._channels.get(path, self._channels.get(self._inputs[path], none))
 
     def _added(self, paths: Iterable[str]) -> list[list[str]]:
         """Group the synapses whose channels are joined."""
@@ -120,37 +108,29 @@ class Units:
             else:
                 self.extra_bits[path] = bits
 
-    def given_by(self, path: str) -> Tensor:
-        """Return the units of a node's output currents, ``[C]``; ``[1]`` if all are equal."""
-        units = torch.tensor([self._units[self._root(c)] for c in self._channels[path]])
-        units = units.to(torch.float64)
-        return units[:1] if bool((units == units[0]).all()) else units
+    def of(self, path: str) -> Tensor:
+        """Return the units of a node's output currents, or else of its input; levels have 1.
 
-    def read_by(self, path: str) -> Tensor:
-        """Return the units of a node's input currents, as :meth:`given_by`."""
-        return self.given_by(self._inputs[path])
+        The shape is ``[C]``, or ``[1]`` if all channels have the same unit.
+        """
+        units = torch.from_numpy(self._units[self._roots(path)])
+        if not len(units):
+            return torch.ones(1, dtype=torch.float64)
+        return units[:1] if bool((units == units[0]).all()) else units
 
     def _join(self, path: str, node: Operator, inputs: tuple[str, ...]) -> None:
         """Number the channels of a node's currents; join channels that need the same unit."""
-        if isinstance(node, Weighted):
-            first, count = len(self._parents), self._values[path].shape[0]
-            self._parents += range(first, first + count)
-            self._channels[path] = np.arange(first, first + count)
-            return
+        value = self._values[path]
         entering = [self._channels[name] for name in inputs if name in self._channels]
-        if isinstance(node, LevelNeuron) or len(entering) != len(inputs):
-            return  # it gives levels
-        if isinstance(node, Move):
-            moved = node.channels(entering, [self._values[name] for name in inputs])
-            if moved is None:
-                everything = np.concatenate(entering)
-                self._merge(everything)
-                moved = np.broadcast_to(everything[:1], self._values[path].shape[:1])
-            self._channels[path] = moved
-            return
-        for together in zip(*entering, strict=True):
-            self._merge(np.array(together))
-        self._channels[path] = entering[0]
+        if node.has_own_units:
+            first = len(self._parents)
+            self._parents += range(first, first + value.shape[0])
+            self._channels[path] = np.arange(first, first + value.shape[0])
+        elif value.max_level is None and len(entering) == len(inputs):  # else levels, or the input
+            made = node.channels(entering, [self._values[name] for name in inputs])
+            for together in made:
+                self._merge(together)
+            self._channels[path] = np.broadcast_to(made[:, 0], value.shape[:1])
 
     def _merge(self, channels: np.ndarray) -> None:
         roots = {self._root(channel) for channel in channels}
@@ -163,18 +143,3 @@ class Units:
             self._parents[channel] = self._parents[self._parents[channel]]
             channel = self._parents[channel]
         return int(channel)
-
-
-def _smallest_unit(node: Operator) -> Tensor:
-    """Return the smallest unit in which shortcuts, constants and thresholds fit their integers."""
-    least = torch.full((1,), _LEAST, dtype=torch.float64)
-    if isinstance(node, Shortcut):
-        assert node.max_input is not None  # checked
-        largest = min(SHORTCUT_MAX, max(1, _MAX_CURRENT // node.max_input))
-        least = torch.maximum(least, node.weight.double().abs() / largest)
-    if isinstance(node, Weighted | Offset) and node.bias is not None:
-        rows = node.bias.double().abs().reshape(len(node.bias), -1)
-        least = torch.maximum(least, rows.amax(1) / _MAX_UNITS)
-    if isinstance(node, LevelNeuron):
-        least = torch.maximum(least, node.thresholds[0].double() / _MAX_UNITS)
-    return least

@@ -16,6 +16,7 @@ from lbq.graph.operators.operator_base import (
     check_alike,
     require,
 )
+from lbq.graph.operators.rounding import Rounding, unit_of_constant
 from lbq.graph.operators.synapse import Product, constant_interval
 
 _LARGEST = 2**31 - 1
@@ -76,11 +77,20 @@ class Offset(Operator):
         outer = inputs[0].plus(constant_interval(self.bias))
         return outer.with_zero(), outer
 
+    def least_unit(self) -> Tensor:
+        """Make the constant fit."""
+        return unit_of_constant(self.bias)
+
+    def to_integer(self, rounding: Rounding) -> "Offset":
+        """Round the constant."""
+        return Offset(rounding.constant(self.bias))
+
 
 class LevelsProduct(Operator):
     """A product of two tensors of levels."""
 
     num_inputs = (2, 2)
+    counted_as = "product"
 
     def __call__(self, left: Tensor, right: Tensor, multiply: Product | None = None) -> Tensor:
         """Return the products; ``multiply`` replaces the dense one."""
@@ -89,6 +99,34 @@ class LevelsProduct(Operator):
     def multiply(self, left: Tensor, right: Tensor) -> Tensor:
         """Multiply, exactly, in int32."""
         raise NotImplementedError
+
+    def num_terms(self, left: Value) -> int:
+        """Return how many products are added to one."""
+        raise NotImplementedError
+
+    def total(self, left: Tensor, right: Tensor) -> int:
+        """Return the sum of all products of int64."""
+        raise NotImplementedError
+
+    def bound(
+        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
+    ) -> tuple[Interval | None, Interval]:
+        """Add as many products as a sum has terms."""
+        left, right = inputs
+        corners = [a * b for a, b in product(left, right)]
+        products = Interval(np.minimum.reduce(corners), np.maximum.reduce(corners))
+        outer = products.times(self.num_terms(values[0]))
+        return outer.with_zero(), outer
+
+    def _max_level(self, inputs: Sequence[Value]) -> int:
+        """Return the largest output; raise unless both inputs are levels."""
+        left, right = inputs
+        are_levels = left.max_level is not None and right.max_level is not None
+        require(are_levels, "signal", "it takes levels, it reads currents")
+        require(left.has_time == right.has_time, "shape", "one of its inputs has no time")
+        most = (left.max_level or 0) * (right.max_level or 0) * self.num_terms(left)
+        require(most <= _LARGEST, "max-level", f"its products reach {most}, beyond 32 bits")
+        return most
 
 
 class Multiply(LevelsProduct):
@@ -100,10 +138,18 @@ class Multiply(LevelsProduct):
         """Multiply, in int32."""
         return left.to(torch.int32) * right.to(torch.int32)
 
+    def num_terms(self, left: Value) -> int:
+        """Add nothing."""
+        return 1
+
+    def total(self, left: Tensor, right: Tensor) -> int:
+        """Repeat axes of length 1."""
+        return int((left * right).sum())
+
     def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
         """Repeat axes of length 1."""
         left, right = inputs
-        most = _largest_product(inputs, terms=1)
+        most = self._max_level(inputs)
         shape = _broadcast(left.shape, right.shape)
         require(
             shape is not None,
@@ -111,13 +157,6 @@ class Multiply(LevelsProduct):
             f"it multiplies {left.shape} by {right.shape}; axes are equal, or one of them is 1",
         )
         return Value(shape=shape or (), has_time=left.has_time, max_level=most)
-
-    def bound(
-        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
-    ) -> tuple[Interval | None, Interval]:
-        """Multiply the intervals."""
-        outer = _product(*inputs)
-        return outer.with_zero(), outer
 
 
 class Matmul(LevelsProduct):
@@ -129,6 +168,14 @@ class Matmul(LevelsProduct):
         """Multiply at every timestep; sums of 32 bits are exact in float64."""
         return (left.to(torch.float64) @ right.to(torch.float64)).to(torch.int32)
 
+    def num_terms(self, left: Value) -> int:
+        """Add along the columns of the left matrix."""
+        return left.shape[2]
+
+    def total(self, left: Tensor, right: Tensor) -> int:
+        """Multiply the sums of a column and of the row that it meets."""
+        return int((left.sum(-2) * right.sum(-1)).sum())
+
     def infer(self, inputs: Sequence[Value], *, timesteps: int) -> Value:
         """Multiply the matrices of each group."""
         left, right = inputs
@@ -136,16 +183,9 @@ class Matmul(LevelsProduct):
         require(len(left.shape) == len(right.shape) == 3, "shape", where)
         is_right = left.shape[0] == right.shape[0] and left.shape[2] == right.shape[1]
         require(is_right, "shape", where)
-        most = _largest_product(inputs, terms=left.shape[2])
+        most = self._max_level(inputs)
         shape = (*left.shape[:2], right.shape[2])
         return Value(shape=shape, has_time=left.has_time, max_level=most)
-
-    def bound(
-        self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
-    ) -> tuple[Interval | None, Interval]:
-        """Add as many products as a sum has terms."""
-        outer = _product(*inputs).times(values[0].shape[2])
-        return outer.with_zero(), outer
 
 
 def _broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -155,19 +195,3 @@ def _broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]
     ):
         return None
     return tuple(max(a, b) for a, b in zip(left, right, strict=True))
-
-
-def _largest_product(inputs: Sequence[Value], *, terms: int) -> int:
-    """Return the largest sum of products of two levels; raise unless both inputs are levels."""
-    left, right = inputs
-    are_levels = left.max_level is not None and right.max_level is not None
-    require(are_levels, "signal", "it takes levels, it reads currents")
-    require(left.has_time == right.has_time, "shape", "one of its inputs has no time")
-    most = (left.max_level or 0) * (right.max_level or 0) * terms
-    require(most <= _LARGEST, "max-level", f"its products reach {most}, beyond 32 bits")
-    return most
-
-
-def _product(left: Interval, right: Interval) -> Interval:
-    corners = [a * b for a, b in product(left, right)]
-    return Interval(np.minimum.reduce(corners), np.maximum.reduce(corners))

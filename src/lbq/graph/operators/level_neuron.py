@@ -23,6 +23,7 @@ from lbq.graph.operators.operator_base import (
     hull,
     require,
 )
+from lbq.graph.operators.rounding import Rounding, decay_as_fraction, unit_of_constant
 from lbq.graph.operators.synapse import per_channel
 from lbq.ranges import Range
 from lbq.types import ResetMode
@@ -32,6 +33,9 @@ MAX_LEVEL = 255
 _MAX_SIGNED = 127
 """Signed levels are int8."""
 _UNBOUNDED = 2**62
+_MAX_THRESHOLD = 2**30
+LEAST_SHIFT = 8
+"""Decays are multiples of 1 / 2**8, or of less where that is too coarse."""
 
 NodeReset = Literal[ResetMode, "zero"]
 """As a neuron's reset mode; "zero" sets the membrane of a neuron that emitted to zero."""
@@ -45,6 +49,7 @@ class LevelNeuron(Operator):
     A level is the number of thresholds that the membrane has reached (Eq. 3).
     """
 
+    counted_as = "neuron"
     thresholds: Tensor
     reset_amount: Tensor
     reset: NodeReset
@@ -215,6 +220,35 @@ class RealNeuron(LevelNeuron):
                 "reset",
                 "it has a state per threshold: it resets to zero, all channels alike",
             )
+
+    def why_real(self, *, reads_input: bool) -> str:
+        """Integers have no sign, one membrane and one timestep after the other."""
+        reasons = {
+            "it emits negative levels": self.is_signed,
+            "every level has its own membrane": self.per_threshold_state,
+            "it mixes timesteps": self.mixture is not None,
+        }
+        own = (reason for reason, holds in reasons.items() if holds)
+        return super().why_real(reads_input=reads_input) or next(own, "")
+
+    def least_unit(self) -> Tensor:
+        """Make the first threshold fit."""
+        return unit_of_constant(self.thresholds[0])
+
+    def to_integer(self, rounding: Rounding) -> "IntegerNeuron":
+        """Round thresholds up, which is exact for integers."""
+        multiplier, shift = decay_as_fraction(self.carry_share, max_shift=LEAST_SHIFT)
+        thresholds, amount = (
+            tensor.double() / rounding.unit for tensor in (self.thresholds, self.reset_amount)
+        )
+        return IntegerNeuron(
+            thresholds.ceil().clamp(max=_MAX_THRESHOLD).to(torch.int32),
+            multiplier=multiplier,
+            shift=shift,
+            reset_amount=amount.round().clamp(max=_MAX_THRESHOLD).to(torch.int32),
+            reset=self.reset,
+            resets_after_decay=self.resets_after_decay,
+        )
 
 
 class IntegerNeuron(LevelNeuron):

@@ -22,7 +22,6 @@ from lbq.graph.operators.operator_base import (
     Positive,
     Value,
     check_time,
-    hull,
     require,
 )
 from lbq.ranges import Range
@@ -44,23 +43,14 @@ class Move(Operator):
     """
 
     has_bound = False
+    counted_as = "move"
+    takes_bytes = True
     has_time: bool
 
     @property
     def leading(self) -> int:
         """Number of axes before the channels: time and batch."""
         return 2 if self.has_time else 1
-
-    def channels(
-        self, entering: Sequence[np.ndarray], values: Sequence[Value]
-    ) -> np.ndarray | None:
-        """Return one entry per channel of the output; None if a channel gets values of several.
-
-        Args:
-            entering: of each input, one entry per channel.
-            values: the inputs.
-        """
-        return entering[0]
 
     def bound(
         self, inputs: Sequence[Interval], values: Sequence[Value], *, timesteps: int
@@ -70,9 +60,7 @@ class Move(Operator):
         full = [Interval(*(np.broadcast_to(s, v.shape[:1]) for s in i)) for i, v in pairs]
         low = self.channels([interval.low for interval in full], values)
         high = self.channels([interval.high for interval in full], values)
-        if low is None or high is None:
-            return None, hull([interval.whole() for interval in inputs])
-        return None, Interval(low, high)
+        return None, Interval(low.min(1), high.max(1))
 
 
 class Concat(Move):
@@ -109,11 +97,10 @@ class Concat(Move):
         shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
         return replace(first, shape=shape, max_level=largest)
 
-    def channels(
-        self, entering: Sequence[np.ndarray], values: Sequence[Value]
-    ) -> np.ndarray | None:
+    def channels(self, entering: Sequence[np.ndarray], values: Sequence[Value]) -> np.ndarray:
         """Join channels; along another axis those of all inputs meet."""
-        return np.concatenate(entering) if self.axis == 0 else None
+        joined = np.concatenate(entering)
+        return joined[:, None] if self.axis == 0 else joined[None]
 
 
 class Slice(Move):
@@ -151,12 +138,11 @@ class Slice(Move):
         length = len(range(self.start, self.stop, self.step))
         return replace(value, shape=(*shape[:axis], length, *shape[axis + 1 :]))
 
-    def channels(
-        self, entering: Sequence[np.ndarray], values: Sequence[Value]
-    ) -> np.ndarray | None:
+    def channels(self, entering: Sequence[np.ndarray], values: Sequence[Value]) -> np.ndarray:
         """Take the channels of the part."""
         (entries,) = entering
-        return entries[self.start : self.stop : self.step] if self.axis == 0 else entries
+        part = slice(self.start, self.stop, self.step) if self.axis == 0 else slice(None)
+        return entries[part, None]
 
 
 class Roll(Move):
@@ -192,14 +178,12 @@ class Roll(Move):
         require(is_inside and self.step != 0, "shape", where)
         return value
 
-    def channels(
-        self, entering: Sequence[np.ndarray], values: Sequence[Value]
-    ) -> np.ndarray | None:
+    def channels(self, entering: Sequence[np.ndarray], values: Sequence[Value]) -> np.ndarray:
         """Read the channels around."""
         (entries,) = entering
         if self.axis > 0:
-            return entries
-        return entries[(self.start + self.step * np.arange(len(entries))) % len(entries)]
+            return entries[:, None]
+        return entries[(self.start + self.step * np.arange(len(entries))) % len(entries), None]
 
 
 class Rearrange(Move):
@@ -240,15 +224,13 @@ class Rearrange(Move):
         )
         return replace(value, shape=self.shape)
 
-    def channels(
-        self, entering: Sequence[np.ndarray], values: Sequence[Value]
-    ) -> np.ndarray | None:
-        """Follow the channels; None unless each one of the output comes from one of the input."""
+    def channels(self, entering: Sequence[np.ndarray], values: Sequence[Value]) -> np.ndarray:
+        """Follow the channels; all meet unless each one of the output comes from one."""
         (value,), (entries,) = values, entering
         inner = value.size // value.shape[0]
         source = np.arange(value.size) // inner
         source = source.reshape(self.sizes).transpose(self.order).reshape(self.shape[0], -1)
-        return entries[source[:, 0]] if (source == source[:, :1]).all() else None
+        return entries[source[:, :1]] if (source == source[:, :1]).all() else entries[None]
 
 
 class Upsample(Move):

@@ -1,4 +1,4 @@
-"""What every operator of a lowered network has: a shape rule, a bound rule, stored settings.
+"""What every operator of a lowered network has: its rules (shape, bound, integers) and settings.
 
 Values between nodes are *levels* (integers from 0 on, or signed in a real-valued network) or
 *currents* (real numbers, or int32 in an integer network), ``[T, B, *shape]`` or ``[B, *shape]``
@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, dataclass_transform
 
 import numpy as np
 from torch import Tensor
 
 from lbq.errors import BoundError, LoweringError
+from lbq.graph.operators.rounding import Rounding, unit_of_constant
 from lbq.ranges import Range
 
 PIXEL_MAX = 255
@@ -95,10 +96,6 @@ class Interval(NamedTuple):
         """Return the smallest and largest value over all channels."""
         return int(self.low.min()), int(self.high.max())
 
-    def whole(self) -> "Interval":
-        """Return the hull of all channels."""
-        return Interval.of(*self.extremes())
-
 
 def hull(parts: Sequence[Interval]) -> Interval:
     """Return the smallest interval that holds all of them, per channel."""
@@ -154,6 +151,12 @@ class Operator:
     """Whether it computes integers; otherwise it moves, selects or pools those of others."""
     networks: ClassVar[tuple[bool, ...]] = (False, True)
     """In which networks it may be: of real numbers (False), of integers (True)."""
+    counted_as: ClassVar[Literal["neuron", "synapse", "product", "move", ""]] = ""
+    """How it is counted: moves and pools of levels belong to what reads them; "" costs nothing."""
+    takes_bytes: ClassVar[bool] = False
+    """Whether it may read the input of an integer network, which are bytes."""
+    has_own_units: ClassVar[bool] = False
+    """Whether its currents have units of their own; otherwise those of the currents it reads."""
     __call__: ClassVar[Callable[..., Tensor]]
 
     def __init_subclass__(cls) -> None:
@@ -207,6 +210,37 @@ class Operator:
             timesteps: of the network.
         """
         raise NotImplementedError
+
+    def channels(self, entering: Sequence[np.ndarray], values: Sequence[Value]) -> np.ndarray:
+        """Return for each channel of the output the entries of those that it is made of.
+
+        An array ``[C, n]``; ``[1, n]`` if all channels of the output are made of the same.
+
+        Args:
+            entering: of each input, one entry per channel.
+            values: the inputs.
+        """
+        return np.stack(entering, 1)
+
+    def why_real(self, *, reads_input: bool) -> str:
+        """Return why it has no integer form; empty if it has one.
+
+        Args:
+            reads_input: whether it reads the input of the network, or moved values of it.
+        """
+        tensors = (getattr(self, role) for role in self.tensors())
+        if not all(tensor is None or bool(tensor.isfinite().all()) for tensor in tensors):
+            return "it holds a NaN or an infinity"
+        is_refused = reads_input and not self.takes_bytes
+        return "it reads the input without a synapse" if is_refused else ""
+
+    def least_unit(self) -> Tensor:
+        """Return the smallest unit, ``[C]`` or ``[1]``, in which its constants fit integers."""
+        return unit_of_constant(None)
+
+    def to_integer(self, rounding: Rounding) -> "Operator":
+        """Return the operator in integers; itself if it has no numbers of its own."""
+        return self
 
 
 def _shown(value: Any) -> str:

@@ -38,6 +38,7 @@ class Pool(Operator):
 
     op = "pool"
     has_bound = False
+    counted_as = "move"
     kind: PoolKind
     _: KW_ONLY
     kernel: PerAxis

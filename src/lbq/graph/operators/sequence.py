@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lbq.carries import active_carries
 from lbq.graph.operators.operator_base import Interval, Operator, Value, check_alike, require
+from lbq.graph.operators.rounding import Rounding
 from lbq.ranges import Range
 
 
@@ -77,3 +78,7 @@ class Readout(Operator):
         """Multiply by the number of timesteps that are added."""
         outer = inputs[0].times(timesteps if self.over_time == "sum" else 1)
         return outer.with_zero(), outer
+
+    def to_integer(self, rounding: Rounding) -> "Readout":
+        """Add instead of taking the mean, which is no integer."""
+        return Readout("none" if self.over_time == "none" else "sum")

@@ -1,7 +1,7 @@
 """Operators that turn levels into currents: convolutions, linear layers, shortcuts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -23,11 +23,16 @@ from lbq.graph.operators.operator_base import (
     require,
     window_positions,
 )
+from lbq.graph.operators.rounding import Rounding, along_channels, rounded, unit_of_constant
 from lbq.ranges import Range
 from lbq.time import merge_time, split_time
 
 MaxInput = Annotated[int, Range(1, 2**31 - 1)] | None
 Bias = Annotated[Tensor | None, Role(integer=("I32",), is_optional=True)]
+SHORTCUT_MAX = 2**15 - 1
+"""The largest weight of an identity shortcut, the only weight of its channel."""
+_MAX_CURRENT = 2**30
+"""Largest current of one shortcut, so that a few can be added."""
 EXACT_FLOAT32 = 2**24
 """Integers below this are exact in float32."""
 CONVOLUTIONS = {3: F.conv1d, 4: F.conv2d}
@@ -59,6 +64,8 @@ class Weighted(Operator):
         has_time: whether what enters has a time axis.
     """
 
+    counted_as = "synapse"
+    has_own_units = True
     weight: Tensor
     bias: Tensor | None
     max_input: int | None
@@ -111,6 +118,16 @@ class Weighted(Operator):
         currents = sums.plus(constant_interval(self.bias))
         return hull([sums, currents]), currents
 
+    def why_real(self, *, reads_input: bool) -> str:
+        """Refuse currents; the input is read as bytes."""
+        reads_currents = self.max_input is None and not reads_input
+        why = super().why_real(reads_input=reads_input)
+        return why or ("it reads real-valued currents, not levels" if reads_currents else "")
+
+    def least_unit(self) -> Tensor:
+        """Make the bias fit."""
+        return unit_of_constant(self.bias)
+
 
 class Synapse(Weighted):
     """A convolution or a linear layer: levels in, currents out, at every timestep.
@@ -128,6 +145,7 @@ class Synapse(Weighted):
     """
 
     op = "synapse"
+    takes_bytes = True
     weight: Annotated[Tensor, Role(integer=("I8", "I16"))]
     bias: Bias = None
     _: KW_ONLY
@@ -199,6 +217,22 @@ class Synapse(Weighted):
         )
         return Value(shape=shape, has_time=value.has_time, max_level=None)
 
+    def to_integer(self, rounding: Rounding) -> "Synapse":
+        """Round weights and bias; the mean error of the weights is subtracted from the bias."""
+        weight, bias, unit = self.weight.double(), self.bias, rounding.unit
+        integers = rounded(weight, unit, bits=rounding.bits)
+        if rounding.mean is not None and rounding.bits < 16:
+            error = weight - integers.double() * along_channels(unit, weight)
+            shift = self._response(error, rounding.mean)
+            bias = shift if bias is None else bias.double() + along_channels(shift, bias)
+        return replace(self, weight=integers, bias=rounding.optional(bias), bits=rounding.bits)
+
+    def _response(self, weight: Tensor, mean: Tensor) -> Tensor:
+        """Return the output with these weights for the mean input, without borders."""
+        taps = weight.flatten(2).sum(2) if weight.dim() > 2 else weight  # [out, in / groups]
+        parts = zip(taps.chunk(self.groups), mean.chunk(self.groups), strict=True)
+        return torch.cat([part @ inputs for part, inputs in parts])
+
 
 class Shortcut(Weighted):
     """An identity shortcut with one weight per channel, ``[C]`` or ``[1]``."""
@@ -224,6 +258,26 @@ class Shortcut(Weighted):
             fits = shape in (None, (1,), value.shape[:1])
             require(fits, "shape", f"{shape} numbers for the channels of {value.shape}")
         return Value(shape=value.shape, has_time=value.has_time, max_level=None)
+
+    def why_real(self, *, reads_input: bool) -> str:
+        """Say what to do about a factor of currents."""
+        if self.max_input is None and self.bias is None and not reads_input:
+            return (
+                "it scales real-valued currents, and integers are scaled behind a neuron only; put "
+                "the factor into the weights, or behind a neuron"
+            )
+        return super().why_real(reads_input=reads_input)
+
+    def least_unit(self) -> Tensor:
+        """Make weights and currents fit, too."""
+        assert self.max_input is not None  # checked
+        largest = min(SHORTCUT_MAX, max(1, _MAX_CURRENT // self.max_input))
+        return torch.maximum(super().least_unit(), self.weight.double().abs() / largest)
+
+    def to_integer(self, rounding: Rounding) -> "Shortcut":
+        """Round weights and bias."""
+        weight = (self.weight.double() / rounding.unit).round().to(torch.int16)
+        return replace(self, weight=weight, bias=rounding.optional(self.bias))
 
 
 def constant_interval(values: Tensor) -> Interval:
