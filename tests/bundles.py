@@ -9,7 +9,7 @@ import torch
 import lbq
 from lbq.formats.bundle.container import NAMES, Region
 from lbq.formats.bundle.manifest import write_manifest
-from lbq.graph.graph import INPUT, GraphBuilder
+from lbq.graph.graph import INPUT, GraphBuilder, prove
 from lbq.graph.operators import (
     IntegerNeuron,
     Merge,
@@ -106,7 +106,8 @@ def manifest_of(network):
         name: Region(NAMES[tensor.dtype], tuple(tensor.shape), 8 * place)
         for place, (name, tensor) in enumerate(network.tensors.items())
     }
-    return json.loads(write_manifest(network, regions)), regions
+    bounds = prove(network) if network.is_integer else {}
+    return json.loads(write_manifest(network, regions, bounds)), regions
 
 
 class EditableBundle:

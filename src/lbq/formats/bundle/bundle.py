@@ -41,9 +41,9 @@ def save_network(network: LoweredNetwork, path: str | PathLike[str]) -> str:
         >>> len(sha256)
         64
     """
-    tensors = write_tensors(network.tensors)
-    regions = read_tensor_table(memoryview(tensors))
-    data = pack(write_manifest(network, regions), tensors)
+    bounds = prove(network) if network.is_integer else {}
+    tensors, regions = write_tensors(network.tensors)
+    data = pack(write_manifest(network, regions, bounds), tensors)
     _parse(unpack(bytearray(data)))
     atomic_write(Path(path), data)
     return hashlib.sha256(data).hexdigest()

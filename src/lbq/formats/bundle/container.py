@@ -231,9 +231,10 @@ class Region:
         return self.num_values * DTYPES[self.dtype].itemsize
 
 
-def write_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the tensors as safetensors."""
-    return safetensors.torch.save({name: t.cpu().contiguous() for name, t in tensors.items()})
+def write_tensors(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, Region]]:
+    """Return the tensors as safetensors, and where each of them lies."""
+    data = safetensors.torch.save({name: t.cpu().contiguous() for name, t in tensors.items()})
+    return data, read_tensor_table(memoryview(data))
 
 
 def read_tensor_table(payload: memoryview) -> dict[str, Region]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from lbq.config_io import Document, check_keys, read_fields, read_value, to_document
 from lbq.formats.bundle.container import MAX_NAME, MAX_NODES, MAX_TIMESTEPS, Region, Shape, require
-from lbq.graph.graph import LoweredNetwork, prove
+from lbq.graph.graph import LoweredNetwork
 from lbq.graph.operators import OPERATORS, Bound, Operator
 from lbq.ranges import Range
 
@@ -59,9 +59,10 @@ class Manifest:
         return self.logit_scale is not None
 
 
-def write_manifest(network: LoweredNetwork, regions: Mapping[str, Region]) -> bytes:
-    """Return the manifest of a network whose tensors lie in these regions."""
-    bounds = prove(network) if network.is_integer else {}
+def write_manifest(
+    network: LoweredNetwork, regions: Mapping[str, Region], bounds: Mapping[str, Bound]
+) -> bytes:
+    """Return the manifest of a network with these bounds, whose tensors lie in these regions."""
     nodes: list[dict[str, Any]] = []
     for path, node, inputs in network.nodes:
         bound = bounds.get(path)
