@@ -64,4 +64,4 @@ def test_c_comes_with_its_header_and_verilog_with_its_testbench(bundle, tmp_path
     assert main(["export", str(bundle), "--to", "onnx", "--events", "--out", "net.onnx"]) == 2
     assert "--events is for --to c" in capsys.readouterr().err
     assert main(["export", str(bundle), "--to", "c", "--out", str(tmp_path / "net")]) == 1
-    assert "the source is a .c file" in capsys.readouterr().err
+    assert "path must name a .c file" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def test_a_neuron_with_the_name_of_an_output_is_refused(tmp_path):
     )
     net = replace(net, nodes=tuple(renamed))
     export_onnx(net, tmp_path / "net.onnx")
-    with pytest.raises(ParameterError, match="logits_2 leave the graph under the name"):
+    with pytest.raises(ParameterError, match="the neuron logits_2 has the name of an output"):
         export_onnx(net, tmp_path / "net.onnx", outputs_levels=True)
 
 

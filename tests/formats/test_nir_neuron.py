@@ -50,7 +50,7 @@ def test_an_integrator_without_leak_has_its_own_node():
         ({"is_signed": True}, "negative levels"),
         ({"per_threshold_state": True}, "its own membrane"),
         ({"mixture": torch.eye(4).double()}, "mixes timesteps"),
-        ({"reset": "zero"}, "forgets"),
+        ({"reset": "zero"}, "to zero"),
         ({"decay": torch.tensor([1.25]).double()}, "not in 0..1"),
     ],
 )
@@ -111,7 +111,7 @@ def varied(values):
             lambda g: setattr(
                 g.nodes["threshold_1"], "threshold", varied(g.nodes["threshold_1"].threshold)
             ),
-            "place to place",
+            "differs between positions",
         ),
         (lambda g: g.edges.append(("threshold_2", "reset")), "first threshold"),
         (lambda g: g.edges.append(("membrane", "output")), "not one of lbq's neurons"),

@@ -1,4 +1,4 @@
-"""Writing lowered networks to files: bundles, ONNX, NIR, PyTorch programs, C and Verilog."""
+"""Write lowered networks to files: bundles, ONNX, NIR, PyTorch programs, C and Verilog."""
 
 from lbq.formats.bundle import digest, load_network, save_network
 from lbq.formats.bundle.container import RULES, BundleError

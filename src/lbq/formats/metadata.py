@@ -1,4 +1,4 @@
-"""The metadata that every exported file carries: what the network takes, and its origin."""
+"""The metadata of every exported file: inputs, outputs and origin of the network."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from lbq.graph.operators.operator_base import MAX_RANK
 from lbq.ranges import Range
 
 Metadata = dict[str, Any]
-"""As JSON holds them: timesteps, input_shape, takes_frames, is_integer, logit_scale, origin, and
+"""Keys as in the JSON: timesteps, input_shape, takes_frames, is_integer, logit_scale, origin, and
 outputs, the paths of the readouts in order."""
 
 _TYPES: dict[str, Any] = {
@@ -28,7 +28,7 @@ _TYPES: dict[str, Any] = {
 
 
 def network_metadata(network: LoweredNetwork) -> Metadata:
-    """Collect what a reader of the file has to know."""
+    """Return the metadata of a network."""
     return {
         "timesteps": network.timesteps,
         "input_shape": list(network.input_shape),
@@ -41,25 +41,25 @@ def network_metadata(network: LoweredNetwork) -> Metadata:
 
 
 def write_metadata(network: LoweredNetwork) -> str:
-    """Write the metadata as JSON."""
+    """Return the metadata of a network as JSON."""
     return json.dumps(network_metadata(network), allow_nan=False)
 
 
 def read_metadata(
     text: str | bytes, *, source: str, more: Mapping[str, Any] | None = None
 ) -> Metadata:
-    """Read what :func:`write_metadata` wrote.
+    """Parse the JSON of :func:`write_metadata`.
 
     Args:
         text: the JSON.
         source: the file's name, for error messages.
-        more: types of further keys that a format may have.
+        more: types of the format's additional keys.
     """
     types = {**_TYPES, **(more or {})}
     try:
         read = read_fields(types, parse_json(text, "its metadata"), "metadata", required=[*_TYPES])
     except DocumentError as error:
-        raise FormatError(f"{source} does not say what it takes: {error}") from error
+        raise FormatError(f"{source} has invalid metadata: {error}") from error
     sizes = read["input_shape"]
     if not 1 <= len(sizes) <= MAX_RANK or math.prod(sizes) > MAX_VALUES:
         raise FormatError(
@@ -70,7 +70,7 @@ def read_metadata(
 
 
 def empty_graph(metadata: Metadata) -> GraphBuilder:
-    """Return a graph of these metadata, without nodes."""
+    """Return a graph with these metadata and without nodes."""
     return GraphBuilder(
         timesteps=metadata["timesteps"],
         input_shape=tuple(metadata["input_shape"]),

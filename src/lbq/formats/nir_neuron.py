@@ -1,16 +1,16 @@
-"""One neuron as a NIR sub-graph, and back.
+"""Convert a neuron to a NIR sub-graph, and back.
 
-NIR has no node with levels or with a reset that subtracts. The same dynamics are a loop of its
-plain ones, with dt = 1 and forward Euler::
+NIR has no node with levels or with a reset that subtracts. A loop of simpler nodes has the same
+dynamics, with dt = 1 and forward Euler::
 
     input -> LI(tau=1/(1-decay), r=1/(1-decay)) -> Threshold 1 -+-> output    (edges are summed)
               ^                                 -> Threshold 2 -+
               +-- Delay(1) <- Scale(-decay * reset_amount) <- Threshold 1 (or all of them)
 
-An integrator that never leaks is ``I(r=1)``; a neuron that remembers nothing is its thresholds.
-NIR compares with ``>`` and lbq with ``>=``: the file holds the next smaller floats. The
-equations are the neuron's own; an engine that computes them as written rounds in other places,
-which a membrane notices only within a rounding of its threshold.
+An integrator without leak is ``I(r=1)``; a neuron without memory has only its thresholds. NIR
+compares with ``>`` and lbq with ``>=``, so the file holds the next smaller floats. The equations
+are those of the neuron, but other engines round at other places. This changes a level only if the
+membrane is within a rounding error of a threshold.
 """
 
 from collections.abc import Sequence
@@ -68,14 +68,16 @@ def neuron_graph(
 
 
 def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> RealNeuron:
-    """Return the neuron of a sub-graph; hints count where the nodes agree with them."""
+    """Return the neuron of a sub-graph; ignore hints that contradict the nodes."""
     into: dict[str, list[str]] = {name: [] for name in graph.nodes}
     for source, target in graph.edges:
         into[target].append(source)
     (output,) = _named(graph, nir.Output, path)
     names = into[output]
     if not names or any(not isinstance(graph.nodes[name], nir.Threshold) for name in names):
-        raise FormatError(f"{path} is not one of lbq's neurons: thresholds must make its output")
+        raise FormatError(
+            f"{path} is not one of lbq's neurons: its output must come from thresholds"
+        )
     steps = np.stack([graph.nodes[name].threshold for name in names])
     thresholds = np.nextafter(steps, steps.dtype.type(np.inf))
     order = np.argsort(thresholds.reshape(len(thresholds), -1)[:, 0])
@@ -96,7 +98,7 @@ def read_neuron(nir: ModuleType, graph: Any, *, path: str) -> RealNeuron:
     taken = _read_reset_amount(graph, scale, decay, path)
     fed_back = set(into[scale])
     if fed_back not in ({names[order[0]]}, set(names)):
-        raise FormatError(f"{path}: the first threshold is fed back, or all are")
+        raise FormatError(f"{path}: either the first threshold or all must be fed back")
     return RealNeuron(
         thresholds,
         decay=decay,
@@ -115,7 +117,7 @@ def _check(node: RealNeuron, path: str) -> None:
     elif node.mixture is not None:
         why = "it mixes timesteps"
     elif node.reset == "zero":
-        why = "its reset forgets the membrane"
+        why = "its reset sets the membrane to zero"
     elif not 0 <= float(node.decay) <= 1:
         why = f"its decay is {float(node.decay):g}, not in 0..1"
     if why is not None:
@@ -140,17 +142,17 @@ def _read_decay(nir: ModuleType, graph: Any, name: str, path: str) -> Tensor:
             raise FormatError(f"{path}: an integrator of lbq has r = {1 / DT:g}")
         return torch.ones(1, dtype=torch.from_numpy(node.r).dtype)
     if not isinstance(node, nir.LI) or np.any(node.v_leak) or np.ptp(node.tau):
-        raise FormatError(f"{path}: membranes are I or LI nodes with one tau, leaking to zero")
+        raise FormatError(f"{path}: its membrane must be I or LI with one tau, leaking to zero")
     tau = torch.from_numpy(node.tau.reshape(-1)[:1].copy())
     hint = torch.as_tensor(np.asarray(graph.metadata.get("decay", np.nan))).to(tau.dtype)
     decay = hint.reshape(1) if bool((DT / (1 - hint) == tau).all()) else 1 - DT / tau
     if not bool((torch.from_numpy(node.r) == 1 / (1 - decay)).all()):
-        raise FormatError(f"{path}: a leaky membrane of lbq has r = tau / dt")
+        raise FormatError(f"{path}: its leaky membrane must have r = tau / dt")
     return decay
 
 
 def _read_reset_amount(graph: Any, name: str, decay: Tensor, path: str) -> tuple[Tensor, bool]:
-    """Return what a reset removes, and whether it escapes the decay."""
+    """Return the amount that a reset subtracts, and whether it subtracts after the decay."""
     fed_back = torch.from_numpy(_per_channel(-graph.nodes[name].scale[None], path))[0]
     fed_back = fed_back[:1].clone() if bool((fed_back == fed_back[0]).all()) else fed_back
     if fed_back.numel() == 1 and bool(graph.metadata.get("resets_after_decay", False)):
@@ -164,12 +166,12 @@ def _read_reset_amount(graph: Any, name: str, decay: Tensor, path: str) -> tuple
 def _named(graph: Any, kind: type, path: str) -> list[str]:
     names = [name for name, node in graph.nodes.items() if isinstance(node, kind)]
     if len(names) != 1:
-        raise FormatError(f"{path} has {len(names)} {kind.__name__} nodes; lbq's neurons have one")
+        raise FormatError(f"{path} has {len(names)} {kind.__name__} nodes; expected one")
     return names
 
 
 def _over_space(values: Tensor, shape: Sequence[int]) -> Floats:
-    """Write one value, or one per channel, at every place: NIR broadcasts nothing."""
+    """Repeat one value, or one per channel, at every position, because NIR does not broadcast."""
     shaped = values.reshape(-1, *[1] * (len(shape) - 1)).numpy()
     return np.ascontiguousarray(np.broadcast_to(shaped, tuple(shape)))
 
@@ -178,5 +180,5 @@ def _per_channel(values: Floats, path: str) -> Floats:
     """Read ``[N, C, *space]`` as ``[N, C]``."""
     flat = values.reshape(*values.shape[:2], -1)
     if np.ptp(flat, axis=2).any():
-        raise FormatError(f"{path} differs from place to place; lbq's neurons do so by channel")
+        raise FormatError(f"{path} differs between positions; lbq's neurons differ by channel only")
     return np.ascontiguousarray(flat[:, :, 0])

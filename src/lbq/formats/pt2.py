@@ -1,8 +1,8 @@
 """Export to ``.pt2``: a torch program that runs where ``lbq`` is not installed.
 
 torch.export writes it and torch reads it. A ``.pt2`` may hold pickles, compiled code, expressions
-and names of Python functions, which torch runs as it loads or as the program runs. Ours hold
-tensors and ATen operators, and :func:`read_pt2` refuses files with anything else.
+and names of Python functions, which torch executes when it loads or runs the program. Files written
+here hold only tensors and ATen operators. :func:`read_pt2` raises for files with anything else.
 """
 
 import io
@@ -26,46 +26,46 @@ from lbq.graph.torch_module import as_module
 
 _METADATA = "lbq.json"
 _EXAMPLE = "data/sample_inputs/model.pt"
-"""Empty in our programs: torch would unpickle it."""
+"""Empty in our programs, because torch would unpickle it."""
 _CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
 _ENTRIES = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|models/model\.json|byteorder"
     rf"|archive_(format|version)|\.data/(version|serialization_id)|extra/{re.escape(_METADATA)}"
 )
-"""What one of our programs holds besides its example and its two lists of tensors."""
+"""The entries of our programs besides the example and the two lists of tensors."""
 _PROGRAM = "models/model.json"
 _TARGET = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)")
 _SIZE = re.compile(
     r"(Symbol\('\w+'(, \w+=(True|False))*\)|Integer\(-?\d{1,20}\)"
     r"|(Add|Mul|FloorDiv|CleanDiv|Mod|PythonMod|Max|Min)\(|[, )])*"
 )
-"""Sizes of free batches: sympy would call any other name that stands in them."""
+"""Expressions for sizes of free batches; sympy would call any other name in them."""
 _FOREIGN = {"as_string", "as_strings", "as_graph", "as_operator", "as_custom_obj"}
-"""Arguments that none of our operators has; with the first, ATen opens files."""
+"""Kinds of arguments that none of our operators has; with the first, ATen can open files."""
 
 
 @torch.no_grad()
 def export_pt2(network: LoweredNetwork, path: Path) -> None:
     """Write a lowered network, of floats or of integers, as a program for any batch size.
 
-    It takes and gives what the network does: ``torch.export.load(path).module()(inputs)``.
+    It has the inputs and outputs of the network: ``torch.export.load(path).module()(inputs)``.
     """
     batch_axis = 1 if network.takes_frames else 0
     program = torch.export.export(
         as_module(network),
-        (network.example(batch=2),),  # torch would take a batch of one for a promise
+        (network.example(batch=2),),  # torch would make a batch of one constant
         dynamic_shapes=({batch_axis: Dim("batch", min=1)},),
     )
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
-    program.example_inputs = None  # torch would pickle it
+    program.example_inputs = None  # torch would pickle them
     archive = io.BytesIO()
     torch.export.save(program, archive, extra_files={_METADATA: write_metadata(network)})
     atomic_write(Path(path), archive.getvalue())
 
 
 def read_pt2(path: Path) -> tuple[nn.Module, Metadata]:
-    """Read what :func:`export_pt2` wrote: the program, and what it says about itself."""
+    """Read a file of :func:`export_pt2`; return the program and its metadata."""
     checked = _check_archive(path)
     extra = {_METADATA: ""}
     try:
@@ -78,7 +78,7 @@ def read_pt2(path: Path) -> tuple[nn.Module, Metadata]:
 
 @torch.no_grad()
 def run_pt2(path: Path, inputs: Tensor) -> Any:
-    """Run a program once and return its logits; of an integer network, integers.
+    """Run a program once and return its logits; integers for an integer network.
 
     A program with several outputs returns a tuple.
     """
@@ -88,10 +88,11 @@ def run_pt2(path: Path, inputs: Tensor) -> Any:
 
 
 def _check_archive(path: Path) -> io.BytesIO:
-    """Refuse what could run code (pickles, shared libraries, expressions), and damage.
+    """Raise for damaged files and for entries that could run code.
 
-    Returns a new archive of what was checked: torch's reader may see other entries in a file than
-    Python's, and the file may change meanwhile.
+    These are pickles, shared libraries and expressions. Returns a new archive of the checked
+    entries, because torch's reader may see other entries in the file than Python's, and the file
+    may change meanwhile.
     """
     checked = io.BytesIO()
     try:
@@ -125,18 +126,18 @@ def _check_archive(path: Path) -> io.BytesIO:
     except Exception as error:  # zipfile and torch raise many types for damaged files
         raise FormatError(f"{path} is not a complete .pt2 program: {error}") from error
     if damaged is not None:
-        raise FormatError(f"{path} is damaged: the checksum of {damaged} is another one")
+        raise FormatError(f"{path} is damaged: the checksum of {damaged} does not match")
     checked.seek(0)
     return checked
 
 
 def _check_program(path: Path, program: Any) -> None:
-    """Refuse a graph that holds more than ATen operators on tensors, sizes and numbers."""
+    """Raise unless a graph holds only ATen operators on tensors, sizes and numbers."""
     if program["guards_code"]:
         raise FormatError(f"{path} holds guards in Python")
     for limits in program["range_constraints"].values():
         if not all(type(limit) in (int, type(None)) for limit in limits.values()):
-            raise FormatError(f"{path} holds a range that is not of whole numbers")
+            raise FormatError(f"{path} holds a range whose limits are not whole numbers")
     waiting = [program]
     while waiting:
         box = waiting.pop()
@@ -152,7 +153,7 @@ def _check_program(path: Path, program: Any) -> None:
 
 
 def _is_operator(target: Any) -> bool:
-    """Return whether this names an operator of ATen, which computes and does nothing else."""
+    """Return whether this names an ATen operator without side effects."""
     match = _TARGET.fullmatch(str(target))
     if match is None or not hasattr(torch.ops.aten, match[1]):
         return False
@@ -161,7 +162,7 @@ def _is_operator(target: Any) -> bool:
 
 
 def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse entries that unpack to more than the file: torch stores all of ours as they are."""
+    """Raise for entries that unpack to more than the file; torch stores ours uncompressed."""
     entries = archive.infolist()
     packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
     if packed:

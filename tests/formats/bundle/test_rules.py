@@ -322,7 +322,7 @@ def test_a_lie_about_a_bound_is_refused(lie, bundles, tmp_path):
     bound = draft.node("block.merge")["bound"]
     bound.update({side: bound[side] + by for side, by in lie.items()})
     (tmp_path / "lie.lbq").write_bytes(draft.pack())
-    with pytest.raises(BoundError, match=r"block\.merge claims"):
+    with pytest.raises(BoundError, match=r"block\.merge states the bound"):
         load_network(tmp_path / "lie.lbq")
 
 

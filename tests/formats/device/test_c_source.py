@@ -139,7 +139,7 @@ def test_the_name_of_the_file_becomes_an_identifier(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["net.h", 'a".c', "my net.c"])
 def test_a_wrong_file_name_is_refused(name, tmp_path):
-    with pytest.raises(lbq.LBQError, match=r"is a \.c file"):
+    with pytest.raises(lbq.LBQError, match=r"must name a \.c file"):
         export_c(tiny_network(), tmp_path / name)
 
 

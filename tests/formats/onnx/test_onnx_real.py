@@ -50,5 +50,5 @@ def test_a_random_network_of_real_numbers_keeps_its_levels(seed):
 
 def test_integers_beyond_float32_are_refused():
     check_exact(-(2**24) + 1, 2**24 - 1)
-    with pytest.raises(LoweringError, match="exact below"):
+    with pytest.raises(LoweringError, match="exact only below"):
         check_exact(0, 2**24)

@@ -1,4 +1,4 @@
-"""``save_network`` and ``load_network``: one file (docs/deploy/bundle-format.md)."""
+"""``save_network`` and ``load_network``: bundles (docs/deploy/bundle-format.md)."""
 
 import hashlib
 from functools import partial
@@ -26,14 +26,14 @@ from lbq.graph.graph import LoweredNetwork, prove
 
 
 def save_network(network: LoweredNetwork, path: str | PathLike[str]) -> str:
-    """Write a lowered network as a bundle, durably; return the file's SHA-256.
+    """Write a lowered network as a bundle, atomically; return the file's SHA-256.
 
-    The bytes are read back by the rules of :func:`load_network` before anything touches the disk,
-    so no file is written that would be refused later.
+    The bytes are checked by the rules of :func:`load_network` before they are written, so every
+    written file can be loaded.
 
     Args:
-        network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
-        path: of the file; by custom it ends in ``.lbq``.
+        network: the result of :func:`lbq.lower` or :func:`lbq.to_fixed_point`.
+        path: path of the file; it usually ends in ``.lbq``.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -50,14 +50,15 @@ def save_network(network: LoweredNetwork, path: str | PathLike[str]) -> str:
 
 
 def load_network(path: str | PathLike[str], *, sha256: str | None = None) -> LoweredNetwork:
-    """Read a bundle; whatever is wrong with its bytes is an :class:`lbq.errors.LBQError`.
+    """Read a bundle; raise an :class:`lbq.errors.LBQError` for any fault in its bytes.
 
-    Nothing is parsed before the digest was found right, nothing is believed that can be computed
-    (the proven bounds are proven again), and no code is named or run.
+    The digest is checked before anything is parsed. The bounds are proven again. Bundles neither
+    contain nor name code.
 
     Args:
-        path: of the file.
-        sha256: of the whole file, if it is known from elsewhere; another one is refused unread.
+        path: path of the file.
+        sha256: expected SHA-256 of the whole file; a different one raises before the file is
+            parsed.
 
     Example:
         >>> net = lbq.lower(lbq.resnet20(10, width=1 / 16).eval(), torch.randn(1, 3, 16, 16))
@@ -91,7 +92,7 @@ def _parse(content: Content) -> LoweredNetwork:
 
 
 def check_regions(manifest: Manifest, table: dict[str, Region]) -> None:
-    """Check that manifest and table list the same tensors at the same places."""
+    """Check that manifest and table list the same tensors at the same offsets."""
     used = {
         f"{entry.path}.{role}": region
         for entry in manifest.nodes
@@ -102,16 +103,16 @@ def check_regions(manifest: Manifest, table: dict[str, Region]) -> None:
     require(not unused, "tensors", f"no node uses {', '.join(unused[:5])}")
     for name, region in used.items():
         there = table.get(name)
-        require(there == region, "tensors", f"{name} is {region} in the manifest, {there} there")
+        require(there == region, "tensors", f"{name} is {region} in the manifest, else {there}")
 
 
 def _check_bounds(manifest: Manifest, network: LoweredNetwork) -> None:
-    """Prove the bounds again, and compare."""
+    """Prove the bounds again, and compare them with those in the file."""
     proven = prove(network)
     for entry in manifest.nodes:
         if entry.bound is not None and entry.bound != proven[entry.path]:
             true = proven[entry.path]
             raise BoundError(
-                f"{entry.path} claims {entry.bound.low}..{entry.bound.high}, but its integers lie "
-                f"in {true.low}..{true.high}; the file is wrong, do not use it"
+                f"{entry.path} states the bound {entry.bound.low}..{entry.bound.high}, but its "
+                f"integers lie in {true.low}..{true.high}; the file is wrong, do not use it"
             )

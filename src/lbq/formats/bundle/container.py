@@ -1,7 +1,7 @@
 """The bytes of a bundle: a 64-byte header with the SHA-256 of the rest, manifest, tensors.
 
-The tensors are a safetensors file, which any safetensors reader reads. It is read here, because the
-library copies every tensor and raises one error for all that may be wrong.
+The tensors are a safetensors file, which any safetensors reader can read. It is parsed here because
+the safetensors library copies every tensor and raises one error for all faults.
 """
 
 import hashlib
@@ -23,17 +23,17 @@ from lbq.errors import FormatError
 from lbq.ranges import Range
 
 MAX_MANIFEST = 2**20
-"""Bytes of the manifest, and of the table of tensors."""
+"""Largest size of the manifest, and of the table of tensors, in bytes."""
 MAX_NODES = 4096
 MAX_TENSORS = 4 * MAX_NODES
 MAX_NAME = 256
-"""Bytes of a name in UTF-8."""
+"""Largest size of a name, in bytes of UTF-8."""
 MAX_TIMESTEPS = 4096
 MAX_LEVEL = 255
 MAX_VALUES = 2**24
-"""Output values of a node for one sample and timestep."""
+"""Largest number of output values of a node for one sample and timestep."""
 MAX_PROOF = 2**25
-"""Steps of the overflow proof: timesteps times thresholds, over all channels."""
+"""Largest number of values that the overflow proof visits: timesteps, thresholds and channels."""
 
 RULES = {
     "file": "it is a regular file",
@@ -69,15 +69,15 @@ RULES = {
     "decay": "a decay is 0 to 1 in integers, 0 to 2 in real numbers",
     "reset": "the amount a reset subtracts is not negative, and the reset settings are consistent",
 }
-"""Every rule that :func:`lbq.load_network` checks, by name. A bound other than the proven one is
-a :class:`lbq.errors.BoundError`."""
+"""Every rule that :func:`lbq.load_network` checks, by name. A bound that differs from the proven
+one raises :class:`lbq.errors.BoundError` instead."""
 
 
 class BundleError(FormatError):
     """A file breaks a rule of the bundle format.
 
     Args:
-        rule: name of the rule, one of ``RULES``.
+        rule: name of the rule, a key of ``RULES``.
         message: what was found, and where.
     """
 
@@ -94,18 +94,18 @@ def require(holds: bool, rule: str, message: str) -> None:
 
 
 MAGIC = b"\x89LBQ\r\n\x1a\n"
-"""Not text; a conversion of line ends breaks it."""
+"""First bytes of a bundle; they show whether a transfer as text has damaged the file."""
 VERSION = 2
 ALIGNMENT = 64
-"""Of the payload; spaces after the manifest fill up."""
+"""Alignment of the payload in bytes; spaces pad the manifest."""
 
 _HEADER = struct.Struct("<8sIIQQ32s")  # magic, version, manifest, payload, reserved, SHA-256
 _HASHED = _HEADER.size - hashlib.sha256().digest_size
-"""Bytes of the header in front of the digest: they are hashed too."""
+"""Bytes of the header in front of the digest, which hashes them too."""
 
 
 class Content(NamedTuple):
-    """The two parts of a bundle whose digest was found right."""
+    """The two parts of a bundle with a verified digest."""
 
     manifest: memoryview
     payload: memoryview
@@ -125,18 +125,18 @@ def pack(manifest: bytes, payload: bytes) -> bytes:
 
 
 def read_file(path: Path, *, sha256: str | None = None) -> Content:
-    """Read a file into memory of its own size and check its digest before anything is parsed.
+    """Read a file into memory of the same size; check its digest before parsing.
 
     Args:
-        path: of the bundle.
-        sha256: of the whole file, if the caller knows it; compared before all else.
+        path: path of the bundle.
+        sha256: expected SHA-256 of the whole file, compared before anything else.
     """
     mode = os.stat(path).st_mode
     require(stat.S_ISREG(mode), "file", f"{path} is not a regular file")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if sha256 is None:
-            _check_header(file.read(_HEADER.size), size)  # before memory is taken
+            _check_header(file.read(_HEADER.size), size)  # before memory is allocated
             file.seek(0)
         data = bytearray(size)
         found = file.readinto(data)
@@ -160,17 +160,17 @@ def unpack(data: bytearray) -> Content:
     require(
         found.digest() == claimed,
         "digest",
-        f"the bytes have SHA-256 {found.hexdigest()}, the header says {claimed.hex()}: the file is "
-        f"damaged, take another copy",
+        f"the bytes have SHA-256 {found.hexdigest()}, the header says {claimed.hex()}; the file is "
+        f"damaged, use another copy",
     )
     middle = _HEADER.size + num_manifest
     return Content(view[_HEADER.size : middle], view[middle:])
 
 
 def _check_header(header: bytes, size: int) -> tuple[int, bytes]:
-    """Check everything in the header but the digest; return the manifest's length and the digest.
+    """Check the header except the digest; return the manifest's length and the digest.
 
-    The version comes before the lengths: another version may put other things there.
+    The version is checked before the lengths, because another version may have another header.
     """
     require(header.startswith(MAGIC), "magic", f"the file begins with {header[:8]!r}")
     require(len(header) == _HEADER.size, "length", f"the file has {size:,} bytes, a header 64")
@@ -178,7 +178,7 @@ def _check_header(header: bytes, size: int) -> tuple[int, bytes]:
     require(
         version == VERSION,
         "version",
-        f"unsupported version {version}; this library reads version {VERSION}, take the one that "
+        f"unsupported version {version}; this library reads version {VERSION}, use the one that "
         f"wrote the file",
     )
     require(reserved == 0, "reserved", f"the reserved bytes hold {reserved}")
@@ -189,7 +189,7 @@ def _check_header(header: bytes, size: int) -> tuple[int, bytes]:
     require(
         total == size and num_manifest % ALIGNMENT == 0,
         "length",
-        f"the header says {total:,} bytes, the file has {size:,}: it was cut or extended",
+        f"the header says {total:,} bytes, the file has {size:,}; it was cut or extended",
     )
     return num_manifest, digest
 
@@ -214,7 +214,7 @@ _LENGTH = 8
 
 @dataclass(frozen=True)
 class Region:
-    """Type, shape and place of a tensor, from the beginning of the payload."""
+    """Type, shape and offset of a tensor, from the beginning of the payload."""
 
     dtype: Dtype
     shape: Shape
@@ -238,7 +238,7 @@ def write_tensors(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, Regio
 
 
 def read_tensor_table(payload: memoryview) -> dict[str, Region]:
-    """Read where every tensor lies; holes, overlaps, unaligned or unused bytes are errors."""
+    """Read the region of every tensor; raise for gaps, overlaps, unaligned or unused bytes."""
     length = int.from_bytes(payload[:_LENGTH], "little")
     require(
         len(payload) >= _LENGTH and length <= min(MAX_MANIFEST, len(payload) - _LENGTH),

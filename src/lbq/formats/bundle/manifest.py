@@ -1,6 +1,6 @@
 """The manifest of a bundle: a lowered network without its numbers, as JSON.
 
-Each node is checked by itself here, by the settings and tensors of its operator;
+This module checks each node separately, by the settings and tensors of its operator.
 :mod:`lbq.formats.bundle.validation` checks whether nodes fit together.
 """
 
@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything about a network but its numbers."""
+    """A network without its numbers."""
 
     timesteps: int
     input_shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Manifest:
 
     @property
     def is_integer(self) -> bool:
-        """Whether this is a network of integers."""
+        """Whether this is an integer network."""
         return self.logit_scale is not None
 
 
@@ -85,7 +85,7 @@ def write_manifest(
 
 
 def read_manifest(document: Document) -> Manifest:
-    """Check keys, types and ranges of a manifest, each node for itself."""
+    """Check keys, types and ranges of a manifest, each node separately."""
     check_keys(document, _KEYS, "the manifest")
     timesteps = read_value(_Int64, document["timesteps"], "timesteps")
     require(1 <= timesteps <= MAX_TIMESTEPS, "timesteps", f"timesteps is {timesteps}")

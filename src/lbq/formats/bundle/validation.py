@@ -1,6 +1,6 @@
-"""Checks that a bundle's network can run: how its nodes fit together, and the values it holds.
+"""Check that a bundle's network can run: that its nodes fit together, and its values.
 
-The first uses the shapes of the manifest alone; nothing is computed and no tensor is touched.
+The first check uses only the shapes in the manifest, and reads no tensor.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,11 @@ from lbq.graph.operators.operator_base import MAX_RANK
 
 _SHORTCUT_BITS = 16
 _DECAYS = (0.0, 2.0)
-"""What a real decay may be: some neurons learn one above 1."""
+"""Range of a real decay, because some neurons learn a decay above 1."""
 
 
 def check_graph(manifest: Manifest) -> dict[str, Value]:
-    """Check that nodes fit together; return what each of them gives."""
+    """Check that nodes fit together; return the description of every output."""
     network = build(manifest, _without_numbers)
     rank = len(manifest.input_shape)
     require(rank <= MAX_RANK, "shape", f"input_shape has {rank} axes, at most {MAX_RANK} are read")
@@ -48,7 +48,7 @@ def check_graph(manifest: Manifest) -> dict[str, Value]:
         if isinstance(node, Readout):
             words = ("sum" if manifest.is_integer else "mean", "none")
             is_right = node.over_time in words and values[inputs[0]].has_time
-            require(is_right, "signal", f"{path} takes the {node.over_time} over time")
+            require(is_right, "signal", f"{path} computes the {node.over_time} over time")
             is_alike = not manifest.is_integer or node.over_time == last.settings["over_time"]
             require(is_alike, "signal", f"{path} and {last.path} treat time differently")
     _check_proof(network, values)
@@ -60,7 +60,7 @@ def build(manifest: Manifest, tensor_of: Callable[[Region], Tensor]) -> LoweredN
     """Build the network of a manifest.
 
     Args:
-        manifest: of the bundle.
+        manifest: the manifest of the bundle.
         tensor_of: returns the tensor of a region.
     """
     nodes: list[Node] = []
@@ -90,7 +90,7 @@ def build(manifest: Manifest, tensor_of: Callable[[Region], Tensor]) -> LoweredN
 
 
 def _without_numbers(region: Region) -> Tensor:
-    """Return a tensor that has a shape and a type, and no memory."""
+    """Return a tensor with a shape and a type but without memory."""
     require(region.num_values < 2**62, "size", f"a tensor of shape {region.shape}")
     return torch.empty(1, dtype=DTYPES[region.dtype], device="meta").expand(region.shape)
 
@@ -100,7 +100,7 @@ def _check_proof(network: LoweredNetwork, values: dict[str, Value]) -> None:
     work = 0
     for path, node, inputs in network.nodes:
         value = values[path]
-        if isinstance(node, Rearrange):  # every value, to see which channel it comes from
+        if isinstance(node, Rearrange):  # the proof looks up the channel of every value
             work += value.size
         elif isinstance(node, IntegerNeuron):
             work += node.max_level * network.timesteps * value.shape[0]
@@ -110,7 +110,7 @@ def _check_proof(network: LoweredNetwork, values: dict[str, Value]) -> None:
 
 
 def _check_dtypes(manifest: Manifest) -> None:
-    """Check that real numbers have one type, and that weights have that of their bits."""
+    """Check that real numbers have one type, and that the type of weights fits their bits."""
     regions = [region for entry in manifest.nodes for region in entry.tensors.values() if region]
     if not manifest.is_integer:
         dtypes = {region.dtype for region in regions}
@@ -129,7 +129,7 @@ def check_values(node: Node) -> None:
     path, operator, _ = node
     for name in operator.tensors():
         tensor: Tensor | None = getattr(operator, name)
-        # the extremes of a tensor with a NaN are NaN, for which comparisons are false
+        # the extremes of a tensor with a NaN are NaN, and comparisons with NaN are false
         if tensor is not None and tensor.is_floating_point():
             low, high = (float(value) for value in tensor.aminmax())
             require(
@@ -152,7 +152,7 @@ def _check_bits(path: str, weight: Tensor, bits: int) -> None:
     require(
         -largest <= low and high <= largest,
         "bits",
-        f"weights of {path} lie in {low}..{high}, {bits} bits hold {-largest}..{largest}",
+        f"weights of {path} lie in {low}..{high}, but {bits} bits hold {-largest}..{largest}",
     )
 
 

@@ -1,4 +1,4 @@
-"""The loops of exported C: ``X`` is the type that enters, ``W`` of weights, ``Y`` of the result."""
+"""The loops of exported C; ``X`` is the type of inputs, ``W`` of weights, ``Y`` of results."""
 
 WINDOW = """/* A window that slides over a map: sizes are rows, columns. */
 struct window {
@@ -223,4 +223,4 @@ KERNELS = {
 }
 """,
 }
-"""By name; every file holds those that it needs, once for each combination of types."""
+"""The loops by name; a file contains those that it needs, once per combination of types."""

@@ -1,8 +1,8 @@
 """Export to C99: one source file and its header, freestanding, for microcontrollers.
 
-Weights are constants, values live in one static arena whose places are shared by lifetime, and
-every type is the narrowest that the overflow proof allows. Timesteps run one after the other, so
-only carries survive a timestep.
+Weights are constants. Values are stored in one static arena, where values with disjoint lifetimes
+share memory. Every type is the narrowest that the overflow proof allows. Timesteps run one after
+the other, so only carries are kept between them.
 """
 
 import re
@@ -53,28 +53,28 @@ def narrowest(low: int, high: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CSource:
-    """A network as C, and what it needs."""
+    """A network as C, and the memory that it needs."""
 
     source: str = field(repr=False)
     header: str = field(repr=False)
     flash_bytes: int
-    """Of constants."""
+    """Size of the constants."""
     ram_bytes: int
-    """Of the arena and the carries; the caller's pixels and logits are not included."""
+    """Size of the arena and the carries, without the caller's pixels and logits."""
 
 
 def export_c(network: LoweredNetwork, path: Path, *, events: bool = False) -> CSource:
     """Write an integer network as ``path``, a ``.c`` file, and the ``.h`` file beside it.
 
     Args:
-        network: of integers.
-        path: of the source; its stem is the prefix of all public names.
-        events: skip levels that are zero, and counts of frames, instead of multiplying by them.
+        network: an integer network.
+        path: path of the source; its stem is the prefix of all public names.
+        events: whether to skip zero levels and zero inputs instead of multiplying by them.
     """
     path = Path(path)
     if path.suffix != ".c" or not re.fullmatch(r"[a-zA-Z0-9_.-]+", path.stem):
         raise ParameterError(
-            f"the source is a .c file whose name has letters, digits, '_', '-' and '.'; got {path}"
+            f"path must name a .c file of letters, digits, '_', '-' and '.', got {path}"
         )
     prefix = re.sub(r"[.-]", "_", path.stem)
     prefix = f"net_{prefix}" if prefix[0].isdigit() else prefix
@@ -88,14 +88,14 @@ def write_c(network: LoweredNetwork, *, prefix: str, events: bool, name: str) ->
     """Return an integer network as C; see :func:`export_c`."""
     if not network.is_integer:
         raise LoweringError(
-            "C is written of integer networks, and this one has real numbers; "
+            "only integer networks can be written as C, but this one has real numbers; "
             "lower it with --bits 8, in Python with lbq.to_fixed_point"
         )
     return _Writer(network, prefix=prefix, events=events, name=name).write()
 
 
 class _Writer:
-    """Writes the parts of the file while it goes through the nodes."""
+    """Writes the parts of the file, node by node."""
 
     def __init__(self, network: LoweredNetwork, *, prefix: str, events: bool, name: str) -> None:
         self.network, self.prefix, self.events, self.name = network, prefix, events, name
@@ -143,7 +143,7 @@ class _Writer:
         return name
 
     def kernel(self, name: str, *types: str) -> str:
-        """Return the name of a kernel for these types, which the file then holds."""
+        """Add a kernel for these types to the file; return its name."""
         full = "_".join([name, *map(_short, types)])
         code = KERNELS[name].replace("NAME", full)
         for letter, kind in zip("XWY", types, strict=False):
@@ -171,8 +171,8 @@ class _Writer:
             writer = _WRITERS.get(type(node))
             if writer is None:
                 raise LoweringError(
-                    f"{ref.path} ({type(node).__name__}) has no form in C; "
-                    f"lbq-run and ONNX take this network"
+                    f"{ref.path} ({type(node).__name__}) cannot be written as C; "
+                    f"lbq-run and ONNX support this network"
                 )
             yield from writer(self, ref, node)
 
@@ -245,7 +245,7 @@ class _Writer:
         )
 
     def pool(self, ref: Node, node: Pool) -> Iterator[str]:
-        """Take the largest or the sum of every window."""
+        """Compute the maximum or the sum of every window."""
         (source,) = ref.inputs
         entering, leaving = self.values[source].shape, self.values[ref.path].shape
         numbers = [entering[0], *_plane(entering[1:], 1), entering[0], *_plane(leaving[1:], 1)]
@@ -324,7 +324,7 @@ class _Writer:
         )
 
     def concat(self, ref: Node, node: Concat) -> Iterator[str]:
-        """Copy the parts behind one another."""
+        """Copy the parts one after the other."""
         whole, start = self.values[ref.path].shape, 0
         for name in ref.inputs:
             shape = self.values[name].shape
@@ -340,7 +340,7 @@ class _Writer:
         yield from self._taken(ref, node.axis, f"({node.start} + {node.step} * i{node.axis})")
 
     def roll(self, ref: Node, node: Roll) -> Iterator[str]:
-        """Copy an axis from another start on, as a ring."""
+        """Copy an axis from another start, wrapping around at its end."""
         length = self.values[ref.path].shape[node.axis]
         step = f"i{node.axis}" if node.step > 0 else f"({length} - i{node.axis})"
         yield from self._taken(ref, node.axis, f"(({node.start} + {step}) % {length})")
@@ -376,7 +376,7 @@ class _Writer:
         yield from self._loop(entering, ref, _index(shape, shape, names), f"({source})[{there}]")
 
     def zero_pad(self, ref: Node, node: ZeroPad) -> Iterator[str]:
-        """Copy into the middle of zeros."""
+        """Clear the output and copy into its middle."""
         shape, entering = self.values[ref.path].shape, self.values[ref.inputs[0]].shape
         yield self._start(ref, None)
         before = (0, *node.before)
@@ -543,7 +543,7 @@ def _short(kind: str) -> str:
 
 
 def _literal(value: int) -> str:
-    """Return a number of 32 bits; C has no literal of the smallest."""
+    """Return a 32-bit number as C; the smallest one has no literal."""
     return "(-2147483647 - 1)" if value == -(2**31) else str(value)
 
 

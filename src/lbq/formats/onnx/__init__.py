@@ -1,4 +1,4 @@
-"""ONNX files: writing them in three styles, and running them."""
+"""ONNX files: export in several styles, and execution."""
 
 from lbq.formats.onnx.export import export_onnx
 from lbq.formats.onnx.graph import read_onnx_metadata

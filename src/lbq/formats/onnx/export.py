@@ -1,4 +1,4 @@
-"""``export_onnx``: a lowered network as an ONNX file that other engines run."""
+"""``export_onnx``: write a lowered network as an ONNX file."""
 
 import logging
 from pathlib import Path
@@ -40,31 +40,30 @@ def export_onnx(
     style: Style = "exact",
     outputs_levels: bool = False,
 ) -> None:
-    """Write a lowered network as an ONNX file; the size of the batch stays free.
+    """Write a lowered network as an ONNX file for any batch size.
 
-    Its outputs are named ``logits``, ``logits_2`` and so on; under ``outputs`` its metadata list
-    the paths of their readouts.
+    The outputs are named ``logits``, ``logits_2`` and so on. The metadata list the paths of their
+    readouts under ``outputs``.
 
     Args:
-        network: what :func:`lbq.lower` or :func:`lbq.to_fixed_point` returned.
-        path: the file; replaced if there is one.
-        style: how an integer network is computed. "exact": in integers, whatever their size.
-            "fast": in float32, where the overflow proof shows that float32 rounds nothing; same
-            bits, or a refusal. "int8": for one timestep only; convolutions are int8 where an
-            engine can keep the bits of what follows, a few levels at thresholds differ by one.
-            "int8-lossy": sums with a shortcut are rounded to bytes, too, so thresholds move by up
-            to a sixteenth of a step. A network of real numbers has one style, "exact".
-            All but "exact" keep integers in float32, so OpenVINO needs INFERENCE_PRECISION_HINT=f32
-            on CPUs with bfloat16; a line of the log says so.
-        outputs_levels: whether every neuron's levels ``[T, B, ...]`` leave the graph as well,
-            under the neuron's path.
+        network: the result of :func:`lbq.lower` or :func:`lbq.to_fixed_point`.
+        path: path of the file; an existing file is replaced.
+        style: how to compute an integer network. "exact" uses integer operators. "fast" uses
+            float32 with the same results; it raises if the overflow proof cannot exclude rounding.
+            "int8" is for one timestep only and uses int8 convolutions where possible; a few levels
+            at thresholds differ by one. "int8-lossy" also rounds sums with a shortcut to bytes,
+            which moves thresholds by up to a sixteenth of a step. A network of real numbers has
+            one style, "exact". All styles but "exact" hold integers in float32, so OpenVINO needs
+            INFERENCE_PRECISION_HINT=f32 on CPUs with bfloat16; a log message says so.
+        outputs_levels: whether the graph also outputs every neuron's levels ``[T, B, ...]``, named
+            by the neuron's path.
     """
     if style not in STYLES:
         raise ParameterError(f"style must be one of {', '.join(STYLES)}, got {style!r}")
     if style != "exact" and not network.is_integer:
         raise ParameterError(
-            f'a network of real numbers has one style, "exact", got {style!r}; lbq.to_fixed_point '
-            f"makes integers of it"
+            f'a network of real numbers has one style, "exact", got {style!r}; convert it to '
+            f"integers with lbq.to_fixed_point"
         )
     path = Path(path)
     written = _Written(network, style, outputs_levels)
@@ -74,8 +73,8 @@ def export_onnx(
     written.graph.save(path, metadata)
     if network.is_integer and style != "exact":
         _log.warning(
-            "%s holds integers in float32: OpenVINO computes these in bfloat16 on CPUs that can "
-            "(AMX, AVX512-BF16) and changes answers; compile it with INFERENCE_PRECISION_HINT=f32, "
+            "%s holds integers in float32; on CPUs with bfloat16 (AMX, AVX512-BF16) OpenVINO "
+            "rounds them and answers change; compile it with INFERENCE_PRECISION_HINT=f32, "
             "as lbq.formats.run_onnx does",
             path,
         )
@@ -157,7 +156,7 @@ class _Written:
         return made
 
     def _unwritten(self, path: str, node: Operator, first: TimedValue) -> TimedValue:
-        """Return a node's value without its name; raise for integers that float32 would round."""
+        """Return a node's value before its name is known; raise if float32 would round."""
         value, (low, high) = self._values[path], self._ranges.get(path, (0, 0))
         if not self._is_exact:
             largest = max(self._largest(path), value.max_level or 0)
@@ -169,14 +168,14 @@ class _Written:
         return TimedValue(time, value.shape, first.timesteps, low=low, high=high, is_byte=is_byte)
 
     def _largest(self, path: str) -> int:
-        """Return the largest size of an integer that a node computes or gives."""
+        """Return the largest absolute value that a node computes or outputs."""
         bound, (low, high) = self._bounds.get(path), self._ranges.get(path, (0, 0))
         return max(-low, high) if bound is None else max(-low, high, -bound.low, bound.high)
 
     def _output(self, path: str, made: TimedValue) -> None:
         outputs, value = self._network.outputs, self._values[path]
         if path not in outputs:
-            raise LoweringError("more is computed with its mean over time; average last")
+            raise LoweringError("another node reads its mean over time; average last")
         assert made.folded is not None
         shape = (*((made.timesteps,) if value.has_time else ()), "B", *value.shape)
         dtype = np.int32 if self._network.is_integer else np.float32
@@ -185,8 +184,8 @@ class _Written:
     def _output_levels(self, path: str) -> None:
         if is_answer(path):
             raise ParameterError(
-                f"the levels of {path} leave the graph under the name of an output; rename the "
-                f"neuron, or export without outputs_levels"
+                f"the neuron {path} has the name of an output; rename it, or export without "
+                f"outputs_levels"
             )
         signal = self._signals[path]
         with self.graph.at(f"{path}/levels"):
@@ -200,12 +199,12 @@ def _check_node(ref: Node) -> None:
     why, node = None, ref.operator
     tensors = (getattr(node, role) for role in node.tensors())
     if any(tensor is not None and tensor.dtype == torch.float64 for tensor in tensors):
-        why = "it computes in float64, which engines do not; lower the network in float32"
+        why = "it computes in float64, but engines use float32; lower the network in float32"
     elif (
         isinstance(node, LevelNeuron)
         and node.resets_after_decay
         and bool((node.thresholds[0] <= 0).any())
     ):
-        why = "it emits from rest, so its first reset has no timestep before it"
+        why = "it emits from rest, and its first reset would need an earlier timestep"
     if why is not None:
         raise LoweringError(f"{ref.path} cannot be exported: {why}")

@@ -1,7 +1,7 @@
 """An ONNX graph under construction: operators, values over time, threshold search, the file.
 
-The set of nodes of a lowered network is closed, so its graph is written operator by operator: a
-tracer (torch.onnx) would choose operators itself, and exactness depends on which ones.
+The graph is written operator by operator. A tracer (torch.onnx) would choose the operators itself,
+and exactness depends on that choice.
 """
 
 import json
@@ -21,20 +21,20 @@ from lbq.errors import FormatError, MissingExtraError, install_command
 from lbq.formats.metadata import read_metadata
 
 OPSET = 20
-"""Version of the operators: the first that both ONNX Runtime and OpenVINO take whole."""
+"""Version of the operators: the first that both ONNX Runtime and OpenVINO support fully."""
 IR_VERSION = 9
 """Version of the file format that belongs to it."""
 METADATA_KEY = "lbq"
-"""The key under which a file says, as JSON, where it came from."""
+"""The key of the metadata, which are JSON."""
 OPENVINO_CONFIG = {"INFERENCE_PRECISION_HINT": "f32"}
-"""How OpenVINO has to compile a file. It takes no settings from ONNX files, so this is for people
-and for programs that read it; without it float32 is computed in bfloat16 where the CPU can."""
+"""Settings for compiling a file in OpenVINO. OpenVINO reads no settings from ONNX files. Without
+these it computes float32 in bfloat16 on CPUs that support it."""
 _ONNX_METADATA = {"style": str, "levels": list, "num_inexact_channels": int}
-"""What an ONNX file says besides, and its types."""
+"""Additional metadata of an ONNX file, with their types."""
 
 
 class Graph:
-    """Operators in running order; every value is named ``path of its node/operator``."""
+    """Operators in execution order; every value is named ``path of its node/operator``."""
 
     def __init__(self) -> None:
         self._onnx = _import_onnx()
@@ -48,7 +48,7 @@ class Graph:
 
     @contextmanager
     def at(self, path: str) -> Generator[None]:
-        """Name what is added inside after the node at this path."""
+        """Name the operators added inside the block after the node at this path."""
         before, self._path = self._path, path
         try:
             yield
@@ -72,7 +72,7 @@ class Graph:
         return self.op("Cast", value, to=self._element(dtype))
 
     def constant(self, values: Tensor | np.ndarray | int | float, dtype: type[np.generic]) -> str:
-        """Store a constant, equal ones once."""
+        """Store a constant; store equal constants once."""
         array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
         stored = np.ascontiguousarray(array.astype(dtype)).reshape(array.shape)
         key = (stored.dtype.str, stored.shape, stored.tobytes())
@@ -83,14 +83,14 @@ class Graph:
         return self._constants[key]
 
     def input(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
-        """Declare what enters; strings in the shape are sizes that may vary."""
+        """Declare an input; strings in the shape are variable sizes."""
         self._inputs.append(self._value(name, dtype, shape))
         return name
 
     def output(
         self, value: str, name: str, dtype: type[np.generic], shape: Sequence[int | str]
     ) -> None:
-        """Declare that this value leaves under this name."""
+        """Declare that this value is an output of this name."""
         self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
         self._outputs.append(self._value(name, dtype, shape))
 
@@ -112,9 +112,9 @@ class Graph:
         atomic_write(path, cast(bytes, model.SerializeToString()))
 
     def _needed(self) -> tuple[list[Any], set[str]]:
-        """Return the operators that an output depends on, and all that they read.
+        """Return the operators that an output depends on, and all values that they read.
 
-        Engines run the others too.
+        The others are removed, because engines would run them.
         """
         read = {output.name for output in self._outputs}
         needed: list[Any] = []
@@ -148,7 +148,7 @@ class Graph:
 
 
 def read_onnx_metadata(path: str | Path) -> dict[str, Any]:
-    """Read what an exported file says about itself: timesteps, shapes, scale, origin."""
+    """Read the metadata of an exported file: timesteps, shapes, scale, origin."""
     model = _import_onnx().ModelProto()
     try:
         model.ParseFromString(Path(path).read_bytes())
@@ -160,7 +160,7 @@ def read_onnx_metadata(path: str | Path) -> dict[str, Any]:
         if fact.key == METADATA_KEY:
             return read_metadata(fact.value, source=str(path), more=_ONNX_METADATA)
     raise FormatError(
-        f"{path} says nothing about its origin; it was not written by lbq.formats.export_onnx"
+        f"{path} has no metadata of lbq; it was not written by lbq.formats.export_onnx"
     )
 
 
@@ -173,7 +173,7 @@ def _import_onnx() -> Any:
 
 
 Time = Literal["still", "shown", "moving"]
-"""No time axis; one image shown at every timestep; another value at every timestep."""
+"""Without a time axis; the same value at every timestep; a different value at every timestep."""
 
 
 @dataclass
@@ -181,15 +181,15 @@ class TimedValue:
     """A value of the graph at every timestep.
 
     Args:
-        time: how it depends on time.
-        shape: of one sample at one instant.
-        timesteps: number of instants (T).
-        folded: name of all instants in one batch, ``[T * B, *shape]``; of a still or shown signal
-            ``[B, *shape]``.
-        instants: names of the instants, ``[B, *shape]`` each.
-        low: smallest integer that it can hold; meaningless among real numbers.
-        high: largest.
-        is_byte: whether its integers travel as uint8; others travel as int32.
+        time: how the value depends on time.
+        shape: shape for one sample and timestep.
+        timesteps: number of timesteps (T).
+        folded: name of all timesteps in one batch, ``[T * B, *shape]``; ``[B, *shape]`` for a still
+            or shown value.
+        instants: names of the single timesteps, ``[B, *shape]`` each.
+        low: smallest integer that it can hold; unused for real numbers.
+        high: largest integer that it can hold.
+        is_byte: whether its integers are stored as uint8 instead of int32.
     """
 
     time: Time
@@ -203,23 +203,23 @@ class TimedValue:
 
     @property
     def largest(self) -> int:
-        """The largest size of an integer that it can hold."""
+        """The largest absolute value that it can hold."""
         return max(-self.low, self.high)
 
     def batch(self, graph: Graph) -> str:
-        """Return the name of what one operator can compute at once."""
+        """Return the name of the value with all timesteps in one batch."""
         if self.folded is None:
             self.folded = join(graph, self.instants)
         return self.folded
 
     def with_all_instants(self, graph: Graph) -> "TimedValue":
-        """Return the same value with ``[T * B, *shape]`` in one batch, a shown one repeated."""
+        """Return the same value as ``[T * B, *shape]``; repeat a shown value."""
         if self.time != "shown":
             return self
         return replace(self, time="moving", folded=join(graph, self.by_instant(graph)))
 
     def by_instant(self, graph: Graph) -> list[str]:
-        """Return the names of all instants."""
+        """Return the names of all timesteps."""
         if self.time != "moving":
             return [self.batch(graph)] * self.timesteps
         if not self.instants:
@@ -230,29 +230,29 @@ class TimedValue:
 
 
 def join(graph: Graph, instants: list[str]) -> str:
-    """Put instants behind each other in one batch, ``[T * B, ...]``."""
+    """Concatenate timesteps in one batch, ``[T * B, ...]``."""
     return instants[0] if len(instants) == 1 else graph.op("Concat", *instants, axis=0)
 
 
 def stack(graph: Graph, instants: list[str]) -> str:
-    """Stack instants along a time axis of their own, ``[T, B, ...]``."""
+    """Stack timesteps along a new time axis, ``[T, B, ...]``."""
     axis = graph.constant(np.array([0]), np.int64)
     rows = [graph.op("Unsqueeze", instant, axis) for instant in instants]
     return join(graph, rows)
 
 
 UNROLLED = 16
-"""Thresholds up to which every one is compared: the search has about as many operators."""
+"""Up to so many thresholds all are compared, because a search has about as many operators."""
 
 
 class ThresholdSearch:
     """The thresholds of a neuron as a table that a binary search reads.
 
     Args:
-        graph: where to.
+        graph: receives the operators.
         thresholds: ``[N, 1]`` or ``[N, C]``, never falling.
-        shape: of one sample of the membrane at one instant.
-        dtype: of the membrane.
+        shape: shape of the membrane for one sample and timestep.
+        dtype: dtype of the membrane.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class ThresholdSearch:
     ) -> None:
         self._graph, self._dtype, self._num = graph, dtype, len(thresholds)
         self._bits = self._num.bit_length()
-        # Row k holds the threshold of level k; copies of the last one change no count.
+        # Row k holds the threshold of level k; copies of the last one do not change the result.
         missing = 2**self._bits - 1 - self._num
         rows = [thresholds[:1], thresholds, thresholds[-1:].expand(missing, -1)]
         self._table = torch.cat(rows)  # [2**bits, C]
@@ -271,7 +271,7 @@ class ThresholdSearch:
         """Return the number of thresholds that the membrane has reached, as int32.
 
         Args:
-            membrane: name of the value.
+            membrane: name of the membrane.
             reaches: writes the comparison of the membrane with a threshold.
         """
         graph, level = self._graph, None
@@ -285,7 +285,7 @@ class ThresholdSearch:
         return graph.op("Min", level, graph.constant(self._num, np.int32))
 
     def _threshold(self, level: str | None, more: int) -> str:
-        """Return what the level that was found so far and ``more`` take, per position."""
+        """Return the threshold of the level found so far plus ``more``, per position."""
         graph = self._graph
         if level is None:
             return graph.constant(self._table[more].reshape(self._shape), self._dtype)

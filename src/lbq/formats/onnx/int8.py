@@ -1,19 +1,19 @@
 """Integer networks of one timestep as int8 convolutions for ONNX engines.
 
-With one timestep there is no membrane to keep: a level is the current divided by the step, rounded
-down and saturated, which a requantising int8 convolution computes. Engines recognise it between
-QuantizeLinear and DequantizeLinear. Rounding down is rounding to nearest with half a step less;
-that half must be an integer in the unit of the accumulator, so in some channels a current within
-one unit of a threshold gets the neighbouring level. Such channels are counted.
+With one timestep there is no membrane to keep. A level is the current divided by the step, rounded
+down and saturated, which a requantising int8 convolution computes. Engines recognise one between
+QuantizeLinear and DequantizeLinear. Rounding down is rounding to nearest after subtracting half a
+step. That half must be an integer in the unit of the accumulator. Where it is not, a current within
+one unit of a threshold gets the neighbouring level; such channels are counted.
 
-A fusion group is a neuron with the convolution that it alone reads. After a merge it has both
-branches: a 1 x 1 projection becomes further inputs of the block's convolution, at the middle tap of
-its window, so that both sums share one accumulator and no bit is lost. A shortcut is only noted.
+A fusion group is a neuron with the convolution whose only reader it is. After a merge it has both
+branches. A 1 x 1 projection becomes additional inputs of the block's convolution, at the middle tap
+of its window, so both sums share one accumulator and no bit is lost. A shortcut stays separate.
 
-Beside a shortcut a current can be rounded before the sum only to a grid of ``fine`` points per
-step. If the shortcut's weight is a whole number of points, nothing is lost, since whole points can
-be added before or after rounding down. The finest fraction ``weight / fine`` near the real ratio is
-taken, among those whose points fit a byte.
+With a shortcut, the current is rounded before the sum to a grid of ``fine`` points per step. If the
+shortcut's weight is a whole number of points, this loses nothing, because whole points can be added
+before or after rounding down. Among the fractions ``weight / fine`` whose points fit a byte, the
+one nearest to the real ratio is used.
 """
 
 from collections import Counter
@@ -40,12 +40,12 @@ class FusionGroup:
     """A neuron and the nodes before it, as one convolution.
 
     Args:
-        neuron: where it ends.
-        nodes: paths of the nodes that it stands for, the neuron's excepted.
-        synapse: the convolution; it reads all inputs behind each other, as channels.
+        neuron: the neuron at its end.
+        nodes: paths of the nodes that it replaces, except the neuron.
+        synapse: the convolution; it reads all inputs concatenated, as channels.
         reads: paths of its inputs.
-        strides: how far apart the positions are that are read of each input.
-        shortcut: what is added to its current; None for nothing.
+        strides: stride for reading each input.
+        shortcut: the shortcut that is added to its current, if any.
         shortcut_read: path of the shortcut's input.
     """
 
@@ -59,7 +59,7 @@ class FusionGroup:
 
 
 def find_fusion_groups(network: LoweredNetwork) -> dict[str, FusionGroup]:
-    """Return the groups of a network of one timestep by the paths of their neurons."""
+    """Return the fusion groups of a network of one timestep by the paths of their neurons."""
     readers = Counter(name for node in network.nodes for name in node.inputs)
     inputs = {node.path: node.inputs for node in network.nodes}
     groups: dict[str, FusionGroup] = {}
@@ -139,7 +139,7 @@ def _joined(synapse: Synapse, projection: Synapse) -> Synapse:
 
 
 def _is_centred(node: Synapse) -> bool:
-    """Tell whether the middle of the window reads the position that is written."""
+    """Return whether the middle tap of the window reads the position of the output."""
     middles = zip(node.weight.shape[2:], node.padding, node.dilation, strict=True)
     is_same = all(size % 2 and 2 * pad == dilation * (size - 1) for size, pad, dilation in middles)
     return is_same and tuple(node.stride) == (1, 1) and node.groups == 1
@@ -150,7 +150,7 @@ def _is_projection(node: Synapse) -> bool:
 
 
 def fits_int8(node: Synapse) -> bool:
-    """Tell whether a synapse fits an int8 convolution over maps that saturates nowhere."""
+    """Return whether an int8 convolution can compute a synapse without saturation."""
     if node.weight.dim() != 4 or node.weight.dtype != torch.int8 or node.max_input is None:
         return False
     is_map = node.bias is not None and node.bias.dim() != 1
@@ -167,15 +167,15 @@ class QuantGrid(NamedTuple):
     """
 
     scale: np.ndarray
-    """Points per unit of current, ``[C]``."""
+    """Number of points per unit of current, ``[C]``."""
     offset: np.ndarray
     weight: int
-    """Points that one level on the shortcut is worth."""
+    """Number of points per level of the shortcut."""
     unit: float
-    """Steps that a point is worth."""
+    """Number of steps per point."""
     zero: int
     is_exact: np.ndarray
-    """Whether every current gets its own level beside every level of the shortcut, ``[C]``."""
+    """Whether every current gets its exact level for every level of the shortcut, ``[C]``."""
     error: float
     """The largest distance of a threshold from its place, in steps."""
 
@@ -187,9 +187,9 @@ def fit_quant_grid(
 
     Args:
         thresholds: thresholds ``[N, C]``, integers.
-        shortcut: its weights, ``[C]`` or ``[1]``, integers.
-        max_input: the largest level that the shortcut carries.
-        gain: by how much the convolution's weights were multiplied.
+        shortcut: weights of the shortcut, ``[C]`` or ``[1]``, integers.
+        max_input: the largest level of the shortcut.
+        gain: factor by which the convolution's weights were multiplied.
     """
     reals = thresholds.to(torch.float64).numpy()  # [N, C]
     step = reals[-1] / len(reals)
@@ -212,7 +212,7 @@ def _fit_grid(
     weight: int,
     lowest: int,
 ) -> QuantGrid:
-    """Fit a line, per channel, to the smallest current of every level beside every other."""
+    """Fit a line, per channel, to the smallest current of every level for every shortcut level."""
     half = fine // 2
     levels = np.arange(1, len(thresholds) + 1).reshape(-1, 1)
     inputs = np.arange(max_input + 1)
@@ -247,11 +247,11 @@ def _slope(currents: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 _FLOAT32_ERROR = 1e-6
-"""Share by which a scale may be off when an engine multiplies by it in float32."""
+"""Relative error of a scale when an engine multiplies by it in float32."""
 _MOST_MOVED = 1 / 16
-"""Share of a step by which a threshold may move; else a neuron is written with all its bits."""
+"""Largest move of a threshold, in steps; neurons that would exceed it are written exactly."""
 _END = 2**31 - 1
-"""Behind the last position of any axis."""
+"""End of a slice behind the last position of any axis."""
 
 
 class AffineFit(NamedTuple):
@@ -260,25 +260,25 @@ class AffineFit(NamedTuple):
     scale: np.ndarray
     offset: np.ndarray
     is_exact: np.ndarray
-    """Whether every integer current gets its own level."""
+    """Whether every integer current gets its exact level."""
     error: float
-    """The largest distance of a threshold from its place, in steps, unless one current fits in."""
+    """The largest move of a threshold, in steps; 0 if it affects a single current only."""
 
 
 class Int8FusionGroups:
-    """Writes neurons and what arrives at them as int8 convolutions.
+    """Writes fusion groups as int8 convolutions.
 
     Args:
-        graph: where to.
-        network: of integers, with one timestep.
+        graph: receives the operators.
+        network: an integer network of one timestep.
         is_lossy: whether sums with a shortcut may be rounded to bytes too.
     """
 
     def __init__(self, graph: Graph, network: LoweredNetwork, *, is_lossy: bool) -> None:
         if network.timesteps != 1 or not network.is_integer:
             raise ParameterError(
-                f"int8 styles take an integer network of one timestep: beyond, membranes need "
-                f'more than 8 bits. This one has {network.timesteps}; use style "fast"'
+                f"int8 styles need an integer network of one timestep, because membranes need "
+                f'more than 8 bits; this one has {network.timesteps}; use style "fast"'
             )
         self._graph = graph
         self._bytes: dict[str, str] = {}
@@ -292,17 +292,17 @@ class Int8FusionGroups:
             else:
                 self._fits[path] = fit
         self.nodes = {node for group in self._fusion_groups.values() for node in group.nodes}
-        """Paths of the nodes that are written with their neurons only."""
+        """Paths of the nodes that are part of a fusion group."""
 
     def __contains__(self, path: str) -> bool:
         return path in self._fusion_groups
 
     def write(self, path: str, read: Callable[[str], str]) -> str:
-        """Return a neuron's levels as floats that engines know to be bytes.
+        """Return a neuron's levels as floats that engines recognise as dequantised bytes.
 
         Args:
-            path: of the neuron.
-            read: gives the value at a path, integers as floats.
+            path: path of the neuron.
+            read: returns the value at a path, integers as floats.
         """
         graph, group = self._graph, self._fusion_groups[path]
         parts = [
@@ -321,13 +321,13 @@ class Int8FusionGroups:
         if group.neuron.max_level < _BYTE_MAX:
             limits = (graph.constant(limit, np.uint8) for limit in (0, group.neuron.max_level))
             level = graph.op("Clip", level, *limits)
-        # OpenVINO moves scales through float arithmetic that reads bytes, and rounds; not past Abs.
+        # OpenVINO moves scales through float arithmetic behind bytes, which rounds; Abs stops it.
         made = graph.op("Abs", graph.op("DequantizeLinear", level, *self._unit()))
         self._bytes[made] = level
         return made
 
     def _residual(self, group: FusionGroup, grid: QuantGrid, inputs: str, beside: str) -> str:
-        """Return convolution and shortcut in steps, less half a step; the first in bytes."""
+        """Return convolution, rounded to bytes, plus shortcut, in steps less half a step."""
         graph = self._graph
         point = self._unit(grid.unit, grid.zero)
         current = self._convolve(group, inputs, grid.scale * grid.unit, grid.offset)
@@ -341,7 +341,7 @@ class Int8FusionGroups:
     def _convolve(
         self, group: FusionGroup, inputs: str, scale: np.ndarray, offset: np.ndarray
     ) -> str:
-        """Return the current, all biases and the offset added, in the unit of the scale."""
+        """Return the current with all biases and the offset added, in the unit of the scale."""
         graph, synapse = self._graph, group.synapse
         gain = _gain(synapse, group.neuron)
         bias = offset
@@ -363,8 +363,9 @@ class Int8FusionGroups:
     def current(self, synapse: Synapse, value: str) -> str:
         """Return the current of a convolution as floats that hold integers.
 
-        OpenVINO convolves bytes here and hands on the whole sum. ONNX Runtime has no such operator;
-        it folds the weights and convolves floats. A DequantizeLinear of weights it would not fold.
+        OpenVINO convolves bytes here and returns the exact sum. ONNX Runtime has no such operator
+        and convolves floats, for which it must fold the weights at load time. It would not fold a
+        DequantizeLinear of weights.
         """
         graph = self._graph
         ones = graph.constant(np.ones((len(synapse.weight), 1, 1, 1)), np.float32)
@@ -378,7 +379,7 @@ class Int8FusionGroups:
         return graph.op("Conv", *arguments, **convolution(synapse))
 
     def _byte(self, value: str) -> str:
-        """Return integer-valued floats as bytes, made once."""
+        """Return integer-valued floats as bytes, converted once."""
         if value not in self._bytes:
             self._bytes[value] = self._graph.op("QuantizeLinear", value, *self._unit())
         return self._bytes[value]
@@ -409,7 +410,7 @@ def _fit_group(group: FusionGroup, *, is_lossy: bool) -> AffineFit | QuantGrid |
 
 
 def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
-    """Return by how much weights can grow, so that half a step is closer to an integer."""
+    """Return the factor by which weights can grow, to bring half a step closer to an integer."""
     assert synapse.max_input is not None
     largest = int(synapse.weight.long().abs().flatten(1).sum(1).max()) * synapse.max_input
     largest += 0 if synapse.bias is None else int(synapse.bias.long().abs().max())
@@ -418,15 +419,14 @@ def _gain(synapse: Synapse, neuron: IntegerNeuron) -> int:
 
 
 def fit_affine(thresholds: Tensor, *, gain: int) -> AffineFit:
-    """Find the line that rounds to the level of as many integer currents as can be.
+    """Find the line that rounds as many integer currents as possible to their level.
 
     Threshold k must lie between the largest current that rounds to k - 1 and the smallest that
-    rounds to k. Per channel, the one of a few offsets is taken that leaves the scale the widest
-    range.
+    rounds to k. Of a few offsets, every channel uses the one with the widest range of scales.
 
     Args:
         thresholds: thresholds ``[N, C]``, integers.
-        gain: by how much weights were multiplied, so that currents come in multiples of it.
+        gain: factor by which weights were multiplied; currents are multiples of it.
     """
     reached = (
         thresholds.to(torch.float64).numpy() * gain
@@ -450,7 +450,7 @@ def fit_affine(thresholds: Tensor, *, gain: int) -> AffineFit:
     )
     is_exact = ((above >= levels) & (below < levels)).all(0) & (most > _FLOAT32_ERROR)
     distance = np.abs((levels - 0.5) / scale - offset - (reached - gain / 2)) - gain / 2
-    is_moved = distance > gain  # by more than the one current beside it
+    is_moved = distance > gain  # affects more than one current
     error = np.where(is_moved, distance, 0) / np.maximum(reached[-1] / len(reached), 1)
     return AffineFit(stored, offset, is_exact, float(error.max()))
 

@@ -1,10 +1,10 @@
-"""Nodes as ONNX operators in integers: the same bits in every engine.
+"""Nodes as ONNX operators in integers, with the same results in every engine.
 
-ONNX Runtime computes int32 as int32. OpenVINO adds, subtracts and multiplies int32 exactly, but
-convolves, sums, divides and compares in float32, which rounds beyond 2**24, and pulls what follows
-a convolution into it. So products are formed from digits small enough for float32 and fenced off,
-sums are chains of additions, and large numbers are compared by the sign of their difference and
-divided in two halves.
+ONNX Runtime computes int32 exactly. OpenVINO adds, subtracts and multiplies int32 exactly, but it
+convolves, sums, divides and compares in float32, which rounds beyond 2**24. It also fuses operators
+behind a convolution into it. Products are therefore computed from digits small enough for float32,
+with an operator behind them that prevents fusion. Sums are chains of additions. Large numbers are
+compared by the sign of their difference and divided in two halves.
 """
 
 import numpy as np
@@ -24,17 +24,17 @@ from lbq.graph.operators import (
 )
 
 PAIR_MAX = 2**15 - 1
-"""Where older processors saturate the sum of two products of a byte and a signed byte."""
+"""Limit at which older processors saturate the sum of two products of uint8 and int8."""
 INT32_MAX = 2**31 - 1
 _HALF = 2**16
 _LOWEST = -(2**31)
 
 
 class IntegerNodes(Nodes):
-    """Writes nodes in int32; levels that fit travel as uint8.
+    """Writes nodes in int32; levels that fit are stored as uint8.
 
     Args:
-        graph: where to.
+        graph: receives the operators.
         is_wide: whether the network has integers that float32 would round.
     """
 
@@ -43,7 +43,7 @@ class IntegerNodes(Nodes):
         self._is_wide = is_wide
 
     def enter(self, value: str) -> str:
-        """Take what enters the network: bytes."""
+        """Return the network's input unchanged, as bytes."""
         return value
 
     def numbers(self, value: TimedValue) -> str:
@@ -63,7 +63,7 @@ class IntegerNodes(Nodes):
         largest = sum(worth * _largest_sum(weight) for worth, weight in weights) * levels.high
         if largest > INT32_MAX or bits < 1:
             raise LoweringError(
-                f"its sums, digit by digit, can reach {largest}, which no 32-bit integer holds; "
+                f"its sums, digit by digit, can reach {largest}, which exceeds 32 bits; "
                 f"use fewer weight bits"
             )
         products = [
@@ -96,7 +96,7 @@ class IntegerNodes(Nodes):
         return self.stored(self._added_up(products), made)
 
     def _digits(self, levels: TimedValue, bits: int) -> list[tuple[int, str]]:
-        """Cut levels into digits of some bits: what each is worth, and its name, as bytes."""
+        """Split levels into digits of some bits; return the factor and name of each, as bytes."""
         graph = self.graph
         if levels.high < 2**bits:
             name = levels.batch(graph)
@@ -111,16 +111,16 @@ class IntegerNodes(Nodes):
         return digits
 
     def _added_up(self, products: list[tuple[int, str]]) -> str:
-        """Add products of digits, each times what it is worth."""
+        """Add products of digits, each times its factor."""
         graph, terms = self.graph, list[str]()
         for worth, product in products:
-            if self._is_wide:  # a fence: the same bits
+            if self._is_wide:  # prevents fusion; the value stays the same
                 product = graph.op("BitwiseAnd", product, self.constant(-1))  # noqa: PLW2901
             terms.append(product if worth == 1 else graph.op("Mul", product, self.constant(worth)))
         return graph.chain("Add", terms)
 
     def pool(self, node: Pool, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Take the largest or the sum of every window; sums are computed in int32."""
+        """Compute the maximum or the sum of every window; sums are computed in int32."""
         graph, (value,) = self.graph, inputs
         if node.kind == "max":
             if value.is_byte:
@@ -154,8 +154,8 @@ class IntegerNodes(Nodes):
         """Unroll a neuron whose membrane stays within ``reach``; return its levels as bytes."""
         if reach[1] - reach[0] > INT32_MAX:
             raise LoweringError(
-                f"its membrane can be {reach[0]}..{reach[1]}, a distance that no 32-bit integer "
-                f"holds; use fewer weight bits"
+                f"its membrane can be {reach[0]}..{reach[1]}, a range that exceeds 32 bits; use "
+                f"fewer weight bits"
             )
         assert isinstance(node, IntegerNeuron)
         return _Unrolled(self.graph, node, currents, reach).levels
@@ -210,7 +210,7 @@ class _Unrolled:
         return graph.op("Add", self._decayed(membrane), current)
 
     def _decayed(self, carry: str) -> str:
-        """Multiply and shift right, rounding down: both halves without their lowest bits."""
+        """Multiply and shift right, rounding down, in two halves of the number."""
         node, graph = self._node, self._graph
         product = graph.op("Mul", carry, self._constant(node.multiplier))
         if node.shift == 0:
@@ -233,7 +233,7 @@ class _Unrolled:
 
 
 def _weight_digits(weight: Tensor) -> list[tuple[int, Tensor]]:
-    """Cut integer weights into bytes: what each byte is worth, the lower one without a sign."""
+    """Split integer weights into bytes, each with its factor; the lower byte is unsigned."""
     if weight.dtype == torch.int8:
         return [(1, weight)]
     wide = weight.to(torch.int32)
@@ -241,7 +241,7 @@ def _weight_digits(weight: Tensor) -> list[tuple[int, Tensor]]:
 
 
 def _input_bits(weights: list[tuple[int, Tensor]], high: int) -> int:
-    """Return how many bits a digit of the input may have so that every product is exact."""
+    """Return the largest number of bits of an input digit with exact products."""
     return max((b for b in range(1, 9) if _is_exact(weights, min(high, 2**b - 1))), default=0)
 
 
@@ -258,7 +258,7 @@ def _largest_sum(weight: Tensor) -> int:
 
 
 def _matmul_bits(left: int, right: int, *, terms: int) -> tuple[int, int]:
-    """Return the bits of the digits of two factors: the fewest products that are exact."""
+    """Return the bits of the digits of two factors, for the fewest exact products."""
     found = [
         (-(-left.bit_length() // a) * -(-right.bit_length() // b), a, b)
         for a in range(1, 9)
@@ -266,5 +266,5 @@ def _matmul_bits(left: int, right: int, *, terms: int) -> tuple[int, int]:
         if terms * min(left, 2**a - 1) * min(right, 2**b - 1) < EXACT_FLOAT32
     ]
     if not found:
-        raise LoweringError(f"it adds {terms} products, and float32 is exact below 2**24 only")
+        raise LoweringError(f"it adds {terms} products, but float32 is exact only below 2**24")
     return min(found)[1:]

@@ -25,25 +25,25 @@ from lbq.graph.operators.moves import Roll
 
 
 class Nodes:
-    """Base of the writers; a method is named after the operator that it writes.
+    """Base of the writers; every method is named after the operator that it writes.
 
-    It takes the node, the values that enter, which are alike in time, and the value to be made,
-    whose shape and range are known; it returns the name of what it wrote.
+    A method takes the node, the input values, which depend on time in the same way, and the output
+    value with its shape and range. It returns the name of the output.
 
     Args:
-        graph: where to.
-        dtype: of currents.
+        graph: receives the operators.
+        dtype: dtype of currents.
     """
 
     def __init__(self, graph: Graph, dtype: type[np.generic]) -> None:
         self.graph, self._dtype = graph, dtype
 
     def numbers(self, value: TimedValue) -> str:
-        """Return the name of a value in the type of currents."""
+        """Return the name of a value with the dtype of currents."""
         return value.batch(self.graph)
 
     def stored(self, name: str, made: TimedValue) -> str:
-        """Convert numbers to the type in which this value travels."""
+        """Convert numbers to the dtype in which this value is stored."""
         return name
 
     def shortcut(self, node: Shortcut, inputs: list[TimedValue], made: TimedValue) -> str:
@@ -75,11 +75,11 @@ class Nodes:
         return self.stored(self.graph.op("Mul", *map(self.numbers, inputs)), made)
 
     def repeat(self, node: Repeat, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Write nothing: one value stands for all timesteps."""
+        """Return the input unchanged, because one value stands for all timesteps."""
         return inputs[0].batch(self.graph)
 
     def readout(self, node: Readout, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Give the mean, the sum, or all timesteps."""
+        """Return the mean, the sum, or all timesteps."""
         (currents,) = inputs
         if currents.time == "still":
             return currents.batch(self.graph)
@@ -92,7 +92,7 @@ class Nodes:
         return self.graph.op("Div", total, self.constant(len(instants)))
 
     def concat(self, node: Concat, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Join values, in one type."""
+        """Concatenate values after converting them to one dtype."""
         names = [
             value.batch(self.graph) if value.is_byte == made.is_byte else self.numbers(value)
             for value in inputs
@@ -106,10 +106,10 @@ class Nodes:
         )
 
     def roll(self, node: Roll, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Look places up, or join two parts.
+        """Gather positions for a flip, or join two parts for a roll.
 
-        A roll is no Gather: OpenVINO 2026.4 puts the order of channels into the weights behind it,
-        wrongly unless the order is its own inverse, as a flip's is.
+        A roll does not use Gather, because OpenVINO 2026.4 moves the order of channels into the
+        weights behind it. Its result is wrong unless the order is its own inverse, as in a flip.
         """
         name, axis, size = inputs[0].batch(self.graph), node.axis, made.shape[node.axis]
         if node.step < 0:
@@ -146,10 +146,10 @@ class Nodes:
         return self._looked_up(inputs[0], tables, made)
 
     def _looked_up(self, value: TimedValue, tables: list[np.ndarray], made: TimedValue) -> str:
-        """Look positions up, axis by axis; the one behind the last is a zero.
+        """Gather positions, axis by axis; the index behind the last position gives a zero.
 
-        Zeros around are no Pad: ONNX Runtime joins that with a max pool behind it, which then pads
-        with the lowest number instead.
+        Pad is not used, because ONNX Runtime fuses it with a max pool behind it, and the max pool
+        pads with the lowest number instead of zero.
         """
         name, sizes = value.batch(self.graph), value.shape[1:]
         behind = [size in table for table, size in zip(tables, sizes, strict=True)]
@@ -163,15 +163,15 @@ class Nodes:
     def padded(
         self, value: TimedValue, before: Sequence[int], after: Sequence[int], filler: int = 0
     ) -> str:
-        """Put a constant around the spatial axes."""
+        """Pad the spatial axes with a constant."""
         pads = self.sizes([0, 0, *before, 0, 0, *after])
         return self.graph.op("Pad", self.numbers(value), pads, self.constant(filler))
 
     def sum_over_space(self, value: TimedValue) -> str:
-        """Add all positions of a channel up.
+        """Sum all positions of every channel.
 
-        OpenVINO mixes up the channels of a scale behind a sum over one axis, so that one is summed
-        as a map.
+        OpenVINO confuses the channels of a scale behind a sum over one axis, so a single axis is
+        summed as a map of two.
         """
         channels, *space = value.shape
         is_map = len(space) == 2
@@ -182,12 +182,12 @@ class Nodes:
         return name if is_map else self.graph.op("Reshape", name, self.sizes([-1, channels, 1]))
 
     def part(self, name: str, axis: int, start: int, stop: int, *, step: int) -> str:
-        """Take every step-th value of an axis, channels being axis 0."""
+        """Take every step-th value of an axis; axis 0 is the channels."""
         numbers = (start, stop, 1 + axis, step)
         return self.graph.op("Slice", name, *(self.sizes([number]) for number in numbers))
 
     def constant(self, values: Tensor | int) -> str:
-        """Store a constant in the type of currents."""
+        """Store a constant with the dtype of currents."""
         return self.graph.constant(values, self._dtype)
 
     def sizes(self, numbers: Sequence[int] | np.ndarray) -> str:
@@ -210,7 +210,7 @@ def per_channel(values: Tensor, shape: tuple[int, ...]) -> Tensor:
 def convolution(node: Synapse) -> dict[str, object]:
     """Return the attributes of a convolution.
 
-    The dilation of an axis with one tap changes nothing, but OpenVINO crashes over it.
+    The dilation of an axis with one tap is left out, because OpenVINO crashes on it.
     """
     taps = zip(node.weight.shape[2:], node.dilation, strict=True)
     return {

@@ -1,7 +1,7 @@
-"""Nodes as ONNX operators in float32: of real networks, and of integer ones whose bound allows it.
+"""Nodes as ONNX operators in float32, for real networks and for small integers.
 
-Every integer below 2**24 is exact in float32, so an integer network whose proof stays below may
-use the engines' float convolutions, which are their best ones, and still give the same bits.
+Every integer below 2**24 is exact in float32. An integer network with bounds below that can use the
+engines' float convolutions, their fastest ones, and still computes the same integers.
 """
 
 import numpy as np
@@ -27,8 +27,8 @@ class RealNodes(Nodes):
     """Writes nodes in float32.
 
     Args:
-        graph: where to.
-        is_integer: whether all numbers are integers, to be kept exact.
+        graph: receives the operators.
+        is_integer: whether all numbers are integers that must stay exact.
         is_int8: whether the graph has int8 convolutions.
     """
 
@@ -37,14 +37,14 @@ class RealNodes(Nodes):
         self.is_integer, self._is_int8 = is_integer, is_int8
 
     def enter(self, value: str) -> str:
-        """Take what enters the network."""
+        """Return the network's input as floats."""
         return self.graph.cast(value, np.float32) if self.is_integer else value
 
     def scaled(self, name: str, weight: str) -> str:
         """Multiply by a constant.
 
-        In a graph with int8 convolutions OpenVINO takes it for the scale of bytes, moves it past
-        sums and rounds; it does not move past Round.
+        In a graph with int8 convolutions OpenVINO takes the constant for the scale of bytes and
+        moves it past sums, which rounds. Round stops it.
         """
         product = super().scaled(name, weight)
         return self.graph.op("Round", product) if self._is_int8 else product
@@ -69,7 +69,7 @@ class RealNodes(Nodes):
         return self.graph.op("MatMul", *(value.batch(self.graph) for value in inputs))
 
     def pool(self, node: Pool, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Take the largest or the sum of every window."""
+        """Compute the maximum or the sum of every window."""
         graph, value = self.graph, inputs[0].batch(self.graph)
         if node.kind == "max":
             return graph.op("MaxPool", value, **window(node))
@@ -80,8 +80,8 @@ class RealNodes(Nodes):
         return graph.op("Conv", value, ones, group=channels, **window(node))
 
     def neuron(self, node: LevelNeuron, currents: TimedValue, reach: tuple[int, int]) -> list[str]:
-        """Unroll a neuron whose membrane stays within ``reach``; return its levels by instant."""
-        if self.is_integer and currents.timesteps > 1:  # what a reset can remove
+        """Unroll a neuron whose membrane stays within ``reach``; return its levels by timestep."""
+        if self.is_integer and currents.timesteps > 1:  # the amounts that a reset can subtract
             if node.reset == "level":
                 check_exact(reach[0] - reach[1], reach[1] - reach[0])
             elif node.reset == "event":
@@ -89,7 +89,7 @@ class RealNodes(Nodes):
         return _Unrolled(self.graph, node, currents).levels
 
     def readout(self, node: Readout, inputs: list[TimedValue], made: TimedValue) -> str:
-        """Give integers of an integer network."""
+        """Return the outputs; integers for an integer network."""
         total = super().readout(node, inputs, made)
         return self.graph.cast(total, np.int32) if self.is_integer else total
 
@@ -110,7 +110,7 @@ class _Unrolled:
             )
         self._reset_amount = graph.constant(per_channel(node.reset_amount, currents.shape), _VALUE)
         self._zero = graph.constant(0, _VALUE)
-        self._spike = ""  # whether the last instant emitted, or how much, where a reset needs it
+        self._spike = ""  # the last level, or whether there was one, where a reset needs it
         instants = currents.by_instant(graph)
         if node.mixture is not None:
             instants = self._mixed(instants, node.mixture)
@@ -142,7 +142,7 @@ class _Unrolled:
         return graph.op("Floor", decayed) if is_rounded else decayed
 
     def _count(self, membrane: str) -> tuple[str, str]:
-        """Return the level, and whether there is one."""
+        """Return the level, and whether it is not zero."""
         graph = self._graph
         size = graph.op("Abs", membrane) if self._node.is_signed else membrane
         first = graph.op("GreaterOrEqual", size, self._thresholds[0])
@@ -174,7 +174,7 @@ class _Unrolled:
         return graph.op("Sub", membrane, graph.op("Mul", self._reset_amount, self._spike))
 
     def _split(self, currents: list[str]) -> list[str]:
-        """Give every threshold a membrane of its own, which forgets when it is reached."""
+        """Give every threshold its own membrane, which is set to zero when it emits."""
         graph = self._graph
         carries: list[str | None] = [None] * len(self._thresholds)
         levels: list[str] = []
@@ -204,6 +204,6 @@ def check_exact(low: int, high: int) -> None:
     """Raise LoweringError for integers that float32 would round."""
     if max(-low, high) >= EXACT_FLOAT32:
         raise LoweringError(
-            f"its integers can reach {low}..{high}, and float32 is exact below 2**24 only; "
+            f"its integers can reach {low}..{high}, but float32 is exact only below 2**24; "
             f'export with style="exact", or use fewer weight bits'
         )

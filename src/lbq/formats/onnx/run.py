@@ -1,4 +1,4 @@
-"""Running exported files with ONNX Runtime or OpenVINO."""
+"""Run exported files with ONNX Runtime or OpenVINO."""
 
 import os
 import re
@@ -26,12 +26,12 @@ def is_answer(name: str) -> bool:
 
 
 class OnnxRunner:
-    """A file, loaded once into an engine.
+    """An ONNX file loaded into an engine.
 
     Args:
-        path: what :func:`lbq.formats.onnx.export.export_onnx` wrote.
+        path: a file that :func:`lbq.formats.onnx.export.export_onnx` wrote.
         engine: "onnxruntime" or "openvino".
-        threads: that one inference may use; None leaves it to the engine.
+        threads: number of threads per inference; None leaves it to the engine.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class OnnxRunner:
             raise FormatError(f"{engine} cannot load {path}: {error}") from error
 
     def __call__(self, inputs: np.ndarray) -> Any:
-        """Return the logits; of several outputs, a tuple."""
+        """Return the logits; a tuple for several outputs."""
         answers = tuple(value for name, value in self.run_all(inputs).items() if is_answer(name))
         return answers[0] if len(answers) == 1 else answers
 
     def run_all(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return every output by name: the logits, and levels where the file has them."""
+        """Return every output by name: the logits, and the levels if the file outputs them."""
         inputs = np.asarray(inputs)
         expected = [size if isinstance(size, int) else None for size in self._shape]
         fits = len(expected) == inputs.ndim and all(
@@ -63,7 +63,7 @@ class OnnxRunner:
         if not fits:
             wanted = ", ".join("B" if size is None else str(size) for size in expected)
             raise ShapeError(f"this file takes [{wanted}], got {list(inputs.shape)}")
-        if inputs.size == 0:  # ONNX Runtime splits no empty axis into timesteps
+        if inputs.size == 0:  # ONNX Runtime cannot split an empty axis into timesteps
             raise ShapeError(f"this file takes one sample or more, got {list(inputs.shape)}")
         if inputs.dtype != self._dtype:
             hint = "raw pixels or counts" if self._dtype == np.uint8 else "normalised inputs"
@@ -72,9 +72,9 @@ class OnnxRunner:
 
 
 def run_onnx(path: str | Path, inputs: np.ndarray, *, engine: Engine = "onnxruntime") -> Any:
-    """Run an exported file once and return its logits; of several outputs, a tuple.
+    """Run an exported file once and return its logits; a tuple for several outputs.
 
-    An :class:`OnnxRunner` stays loaded.
+    To run a file several times, keep an :class:`OnnxRunner`.
     """
     return OnnxRunner(path, engine=engine)(inputs)
 
@@ -89,7 +89,7 @@ def _load_onnxruntime(path: str, threads: int | None) -> _Loaded:
         import onnxruntime  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"running with ONNX Runtime needs it: {install_command('onnx')}"
+            f"ONNX Runtime is not installed: {install_command('onnx')}"
         ) from error
     options = onnxruntime.SessionOptions()
     if threads is not None:
@@ -111,14 +111,14 @@ def _load_openvino(path: str, threads: int | None) -> _Loaded:
         import openvino  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"running with OpenVINO needs it: {install_command('openvino')}"
+            f"OpenVINO is not installed: {install_command('openvino')}"
         ) from error
     settings: dict[str, Any] = dict(OPENVINO_CONFIG)
     if threads is not None:
         settings["INFERENCE_NUM_THREADS"] = threads
     model = openvino.Core().compile_model(path, "CPU", settings)
     (entry,) = model.inputs
-    # OpenVINO knows an output under its inner name too, and only inner names hold a slash.
+    # OpenVINO also lists an output's internal name, and only internal names contain a slash.
     names = [next(n for n in output.get_names() if "/" not in n) for output in model.outputs]
 
     def run(inputs: np.ndarray) -> dict[str, np.ndarray]:
