@@ -92,8 +92,8 @@ tuning without a budget.
 
 The same with 2 epochs of tuning, seed 0 only. Seeds of this size differ by about half a
 point: smaller differences mean nothing. "Largest level per layer" lowers the largest level of one
-neuron at a time, where a saved accumulation raises the loss on 512 training images least, until the
-cost is reached.
+layer after the other. It takes the layer whose saved accumulations raise the loss on 512 training
+images least, and stops at the given share of the accumulations before tuning.
 
 {short}
 
@@ -120,8 +120,8 @@ arithmetic and memory with the constants of [operation counts and energy](costs.
 ## Time
 
 Milliseconds per image, one thread, CIFAR-10 test images, fastest of {rounds} interleaved rounds.
-ONNX Runtime cannot be limited to an instruction set: its columns are the same program on the same
-CPU.
+ONNX Runtime cannot be limited to an instruction set, so the pairs of times in its row are repeated
+measurements of the same program.
 
 {times}
 
@@ -136,9 +136,9 @@ CPU.
   a budget the network is {behind:.1f} points behind the float32 ANN, which was trained for 30
   epochs; the budget takes another half point.
 - **Time.** For one image the engine is faster than both dense engines on all three instruction
-  sets. For 64 images its time is within a few percent of OpenVINO's, on AVX2 longer. Products are
-  half of the engine's time, neurons a fifth. Layers of 16 channels fill half of a register tile, so
-  each product needs a separate load.
+  sets. For 64 images its time is within a few percent of OpenVINO's, on AVX2 longer. Summing
+  up currents takes half of the engine's time, the neurons a fifth. Layers of 16 channels fill half
+  of a register tile, so each product needs a separate load.
 
 Commands: `python -m lbq_paper.budget_search cells --seeds 0 1 2 --epochs 4 --shares 0.69`,
 `python -m lbq_paper.budget_search pocket --epochs 6 --lr 0.02`, `python

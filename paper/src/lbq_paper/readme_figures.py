@@ -56,7 +56,8 @@ At one image it is {faster:.1f} times as fast.
 
 - Accuracy: the int8 ANN is {behind:.1f} points ahead ({behind_plain:.1f} with two timesteps).
 - Batches: at 64 images the int8 ANN takes {large:.0f} % less time ({large_avx2:.0f} % with AVX2).
-- Memory: two timesteps move more bytes; with DRAM they take {dram:.1f} times the ANN's energy.
+- Memory: two timesteps move more bytes. If all of them go to DRAM, arithmetic and memory together
+  take an estimated {dram:.1f} times the ANN's energy.
 - Scale: small networks, trained on two CPU cores. The GPU kernels have not run on a GPU.
   {full_done} of the paper's {full_size} full-size experiments was run.
 

@@ -92,8 +92,8 @@ def compute_dtype(currents: Currents) -> torch.dtype:
 class BinaryLIF(Neuron):
     """A leaky neuron that emits 0 or 1 per timestep.
 
-    Its reset is subtracted after the decay (Eq. 1), unlike the burst neuron's. Emitted spikes are
-    detached. The carry is the last membrane.
+    Its reset is subtracted after the decay (Eq. 1), unlike the burst neuron's. No gradient passes
+    the spike in the reset. The carry is the last membrane.
 
     Args:
         threshold: firing threshold (V_theta).
@@ -388,9 +388,10 @@ class MultiLevelLIF(Neuron):
 class LMHT(Neuron):
     """Every timestep integrates a learned mixture of the currents of *all* timesteps.
 
-    The thresholds are fixed multiples of ``2 / max_level`` (1.0 at one level); the leak is learned
-    around 1; the reset removes the whole emission. No gradient passes between timesteps other than
-    through the mixture. A neuron that needs the future cannot be streamed.
+    The thresholds are fixed multiples of ``2 / max_level`` (1.0 at one level). The decay is learned
+    between 0.5 and 1.5 and starts at 1, where nothing leaks. The reset removes the whole emission.
+    No gradient passes between timesteps other than through the mixture. A neuron that needs the
+    future cannot be streamed.
 
     Args:
         timesteps: length of the sequences (T); the mixture is a T x T matrix.
@@ -442,7 +443,7 @@ class LMHT(Neuron):
 
     @staticmethod
     def _mix(currents: Currents, mixture: Tensor) -> Currents:
-        """Add up the currents of all timesteps, in their order; no product for autocast."""
+        """Add up weighted currents in order; autocast would halve the bits of a matrix product."""
         columns = mixture.reshape(*mixture.shape, *[1] * (currents.dim() - 1))  # [T, T, 1, ...]
         mixed = columns[:, 0] * currents[0]
         for t in range(1, len(currents)):

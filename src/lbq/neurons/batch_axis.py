@@ -96,8 +96,9 @@ _FITS = 2
 def _fit(model: nn.Module, x: Tensor, axis: int) -> int:
     """Return how well an axis fits as the batch.
 
-    0 is not at all, 1 by the outputs, 2 by the neurons. Compares the shapes for one sample and for
-    two. The batch is one axis of every output, and the second axis of every neuron's currents.
+    0: not at all; 1: only by the outputs; 2: by the outputs and the neurons. Compares the shapes
+    for one sample and for two. The batch is one axis of every output, and the second axis of every
+    neuron's currents.
     """
     one = x.narrow(axis, 0, 1)
     try:
