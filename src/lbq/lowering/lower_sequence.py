@@ -26,7 +26,7 @@ def neuron(context: Context, call: Call) -> SymbolicValue:
             f"its currents, {list(call.shape)}, have no time: {REPEAT}, or pass frames, time first",
         )
     if not signal.layout.is_sequence:
-        context.refuse(call, "a neuron takes [T, B, ...]; separate time and batch before it")
+        context.refuse(call, "a neuron takes [T, B, ...]; unflatten the time before it")
     node, step = as_level_neuron(call.module, path=call.path, dtype=context.dtype)
     if len(call.shape) == 5:  # [T, B, C, H, W], as the next synapse will read it
         signal = context.as_axes(call, signal, 2)
