@@ -489,10 +489,14 @@ class FreshGenerator(Events):
 
 
 class Addressed(Events):
-    """Depends on where its input lies in memory."""
+    """Depends on where a tensor lies in memory."""
 
-    def middle(self, z):
-        return z + (id(z) // 16 % 7)
+    def setup(self):
+        self.seen = []
+
+    def out(self, y):
+        self.seen.append(y)  # kept, so that no later tensor has this address
+        return y.mean(0) + id(y) // 16 % 2**20
 
 
 FAULTS = {
