@@ -64,7 +64,10 @@ def digests(seed, folder):
     images = (raw.float() / 255 - 0.4) / 0.25
     found = {"seed": seed, "parameters": digest(*model.state_dict().values())}
     found["trained"] = digest(*tensors(model(images)))
-    lowered = lbq.lower(model, images, batch_axis=model.batch_axis)
+    try:
+        lowered = lbq.lower(model, images, batch_axis=model.batch_axis)
+    except lbq.LBQError:
+        return found | {"lowered": "refused"}
     found["lowered"] = digest(*tensors(lbq.run_network(lowered, images, backend="dense")))
     channels = lowered.input_shape[0]
     net = to_proven_integers(
@@ -88,18 +91,20 @@ def digests(seed, folder):
 
 
 def compare(before, after):
-    """Return the number of networks in both files, and of differing digests by name."""
+    """Return the number of networks in both files, and of differing digests by name.
+
+    A network that is refused has fewer digests, and must be refused in both files.
+    """
     pair = [
         {row["seed"]: row for row in map(json.loads, Path(path).read_text().splitlines())}
         for path in (before, after)
     ]
     shared = sorted(pair[0].keys() & pair[1].keys())
     assert shared, "the two files have no network in common"
-    names = [name for name in pair[1][shared[0]] if name != "seed"]
     differing = Counter()
     for seed in shared:
-        for name in names:
-            differing[name] += pair[0][seed][name] != pair[1][seed][name]
+        for name, found in pair[1][seed].items():
+            differing[name] += pair[0][seed].get(name) != found
     return len(shared), dict(differing)
 
 
@@ -113,7 +118,7 @@ def main():
         count, differing = compare(*args.compare)
         sys.stdout.write(json.dumps({"networks": count, "differing": differing}, indent=1) + "\n")
         return
-    with tempfile.TemporaryDirectory() as folder, args.out.open("w") as lines:
+    with tempfile.TemporaryDirectory() as folder, args.out.open("a") as lines:
         for seed in range(*args.seeds):
             lines.write(json.dumps(digests(seed, Path(folder))) + "\n")
             lines.flush()
