@@ -29,7 +29,6 @@ from lbq.graph.operators import (
     Operator,
     Pool,
     Rearrange,
-    Shortcut,
     Synapse,
     Upsample,
     Value,
@@ -219,10 +218,9 @@ class _LevelGraph:
 
     def _mixes(self, path: str, roots: frozenset[str]) -> bool:
         """Return whether a max pool may compare integers of several nodes."""
-        kinds = [self.nodes[name] for name in self.behind[path]]
-        joins = [node for node in kinds if isinstance(node, Concat)]
-        is_moved = any(isinstance(node, Rearrange) for node in kinds)
-        may_meet = any(node.axis > 0 or is_moved for node in joins)
+        nodes = (self.nodes[name] for name in self.behind[path])
+        moves = (node for node in nodes if isinstance(node, Concat | Rearrange))
+        may_meet = not all(map(_joins_channels, moves))
         return len(roots) > 1 and self.is_pool(path, "max") and may_meet
 
     def is_pool(self, path: str, kind: PoolKind) -> bool:
@@ -235,9 +233,8 @@ class _LevelGraph:
         node, inputs = self.nodes.get(path), self.inputs.get(path, ())
         if isinstance(node, Move):
             return any(map(self.is_mixed, inputs))
-        return isinstance(node, Merge) and any(
-            isinstance(self.nodes.get(name), Shortcut) for name in inputs
-        )
+        adds = {self.nodes[name].counted_as for name in inputs if name != INPUT}
+        return isinstance(node, Merge) and "identity" in adds
 
     def has_sums(self, path: str) -> bool:
         """Return whether sum pools lie between a value and the nodes that compute it."""
@@ -354,7 +351,7 @@ def _routes_into(
 
 def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iterator[Edge]:
     """Carry levels up to the first sum pool; the fan-out is that of everything from there on."""
-    is_identity = isinstance(node, Shortcut)
+    is_identity = node.counted_as == "identity"
     is_sum = [graph.is_pool(step.path, "sum") for step in route.steps]
     first = [*is_sum, True].index(True)
     reach = _fan_out(node, graph.values[graph.inputs[path][0]], is_behind_sum=any(is_sum))
@@ -388,10 +385,13 @@ def _edges(graph: _LevelGraph, path: str, node: Weighted, route: _Route) -> Iter
 
 def _keeps_counts(move: Operator, reader: Weighted) -> bool:
     """Return whether a reader counts the same without the move before it."""
-    if isinstance(move, Concat) and move.axis == 0:
-        return True
-    is_conv = isinstance(reader, Synapse) and not reader.is_linear
-    return not is_conv and isinstance(move, Concat | Rearrange | ZeroPad)
+    if isinstance(reader, Synapse) and not reader.is_linear:
+        return _joins_channels(move)
+    return isinstance(move, Concat | Rearrange | ZeroPad)
+
+
+def _joins_channels(move: Operator) -> bool:
+    return isinstance(move, Concat) and move.axis == 0
 
 
 def _fan_out(node: Weighted, value: Value, *, is_behind_sum: bool = False) -> FanOutMap:
@@ -517,6 +517,7 @@ def _activity(levels: Tensor) -> Activity:
 _RULES: dict[str, Callable[[_LevelGraph, str, Any, Connectivity], None]] = {
     "neuron": _add_neuron,
     "synapse": _add_edges,
+    "identity": _add_edges,
     "product": _add_product,
 }
 """By what a node is counted as."""

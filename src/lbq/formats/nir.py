@@ -8,10 +8,11 @@ Several edges into a node are summed.
 import graphlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from lbq.atomic_files import atomic_write
 from lbq.errors import FormatError, LBQError, LoweringError, MissingExtraError, install_command
 from lbq.formats.metadata import empty_graph, read_metadata, write_metadata
 from lbq.formats.nir_neuron import neuron_graph, read_neuron
-from lbq.graph.graph import INPUT, LoweredNetwork
+from lbq.graph.graph import INPUT, LoweredNetwork, Node
 from lbq.graph.operators import (
     GraphError,
     Merge,
@@ -82,13 +83,9 @@ class _Graph:
         self._sources: dict[str, list[str]] = {INPUT: [INPUT]}
         """Which NIR nodes make the value of a path; several are summed."""
         self._over_time: set[str] = set()
-        for path, node, inputs in network.nodes:
-            values = [self._values[name] for name in inputs]
-            why = self._why_not(path, node, values[0])
-            if why is not None:
-                raise LoweringError(f"{path} cannot be written as NIR: {why}")
-            sources = [self._sources[name] for name in inputs]
-            self._sources[path] = self._add(path, node, values[0].shape, sources)
+        for ref in network.nodes:
+            write = _WRITERS.get(type(ref.operator), _Graph.unknown)
+            self._sources[ref.path] = write(self, ref, ref.operator)
 
     def finish(self) -> Any:
         """Return the whole graph, its types checked by NIR."""
@@ -96,138 +93,138 @@ class _Graph:
         said = {"lbq": write_metadata(self._network), "over_time": over_time}
         return self._nir.NIRGraph(self._nodes, self._edges, metadata=said)
 
-    def _why_not(self, path: str, node: Operator, value: Value) -> str | None:
-        """Return why NIR cannot express a node that reads this value; None if it can."""
-        if isinstance(node, Readout):
-            self._over_time.add(node.over_time)
-            if path not in self._network.outputs:
-                return "more is computed with its mean over time; average last"
-            if not value.has_time:
-                return "it reads an input without time; repeat that over time"
-            return None if len(self._over_time) == 1 else "other outputs are averaged otherwise"
-        if isinstance(node, Synapse) and not node.is_linear:
-            if node.groups != 1:
-                return "NIR misreads the shapes of grouped convolutions"
-            if len(set(node.weight.shape[2:])) > 1:
-                return "NIR misreads the shapes of kernels that are not square"
-        if isinstance(node, Synapse | Offset) and node.bias is not None:
-            is_map = node.bias.dim() > 1 and math.prod(node.bias.shape[1:]) > 1
-            return "its bias differs from place to place" if is_map else None
-        instead = "export an .onnx, .pt2 or .lbq file"
-        if isinstance(node, Pool):
-            if node.kind == "max":
-                return f"it has no max pools; {instead}"
-            return None if len(node.kernel) == 2 else f"it has no pools along one axis; {instead}"
-        is_flatten = isinstance(node, Rearrange) and (
-            len(node.shape) == 1 and node.order == tuple(range(len(node.order)))
-        )
-        if is_flatten or isinstance(node, Synapse | Shortcut | Merge | Repeat | RealNeuron):
-            return None
-        return f"it has no operator for {node.op}; {instead}"
+    def synapse(self, ref: Node, node: Synapse) -> list[str]:
+        """Add a convolution along one axis or two, or a linear layer."""
+        if node.is_linear:
+            return self._linear(ref, node)
+        if node.groups != 1:
+            _refuse(ref, "NIR misreads the shapes of grouped convolutions")
+        if len(set(node.weight.shape[2:])) > 1:
+            _refuse(ref, "NIR misreads the shapes of kernels that are not square")
+        nir, (_, *space), weight = self._nir, self._values[ref.inputs[0]].shape, node.weight
+        bias = weight.new_zeros(len(weight)) if node.bias is None else _flat_bias(ref, node.bias)
+        window, numbers = (node.stride, node.padding, node.dilation), bias.numpy()
+        if len(space) == 2:
+            made = nir.Conv2d(tuple(space), weight.numpy(), *window, groups=1, bias=numbers)
+        else:
+            sizes = (size for (size,) in window)
+            made = nir.Conv1d(*space, weight.numpy(), *sizes, groups=1, bias=numbers)
+        return self._put_behind(ref, made)
 
-    def _add(
-        self, path: str, node: Operator, entering: tuple[int, ...], sources: list[list[str]]
-    ) -> list[str]:
-        nir, shape = self._nir, self._values[path].shape
-        if isinstance(node, Merge):
-            return self._sum(path, sources)
-        if isinstance(node, Repeat):
-            return sources[0]
-        if isinstance(node, Synapse):
-            return self._synapse(path, node, entering, sources[0])
-        if isinstance(node, Rearrange):
-            return self._flattened(path, entering, sources[0])
-        if isinstance(node, Offset):
-            node = Shortcut(node.bias.new_ones(1), node.bias.flatten(), max_input=None)
-        if isinstance(node, Shortcut):
-            return self._put(path, _shortcut(nir, node, shape), sources[0])
-        if isinstance(node, Pool):
-            window = {"kernel_size": node.kernel, "stride": node.stride, "padding": node.padding}
-            pool = nir.SumPool2d(**{name: np.array(size) for name, size in window.items()})
-            return self._put(path, pool, sources[0])
-        if isinstance(node, RealNeuron):
-            timesteps = self._network.timesteps
-            made = neuron_graph(nir, node, shape=shape, timesteps=timesteps, path=path)
-            return self._put(path, made, sources[0])
-        assert isinstance(node, Readout)
-        return self._put(path, nir.Output({"output": np.array(shape)}), sources[0])
+    def _linear(self, ref: Node, node: Synapse) -> list[str]:
+        sources, weight = self._flattened(ref, f"{ref.path}_flatten"), node.weight.numpy()
+        if node.bias is None:
+            return self._put(ref.path, self._nir.Linear(weight), sources)
+        bias = _flat_bias(ref, node.bias).numpy()
+        return self._put(ref.path, self._nir.Affine(weight, bias), sources)
 
-    def _put(self, name: str, node: Any, sources: list[str]) -> list[str]:
-        self._nodes[name] = node
-        self._edges += [(source, name) for source in sources]
-        return [name]
+    def shortcut(self, ref: Node, node: Shortcut) -> list[str]:
+        """Add a factor per channel; with a bias, a synapse whose weights are diagonal."""
+        channels, *space = self._values[ref.path].shape
+        weight, ones = node.weight.expand(channels), [1] * len(space)
+        if node.bias is None:
+            factors = weight.reshape(-1, *ones).expand(channels, *space).contiguous()
+            return self._put_behind(ref, self._nir.Scale(factors.numpy()))
+        kernel, bias = weight.diag().reshape(channels, channels, *ones), node.bias.expand(channels)
+        return self.synapse(ref, Synapse(kernel, bias.contiguous(), max_input=None))
 
-    def _sum(self, path: str, terms: list[list[str]]) -> list[str]:
-        """List what is added, from left to right; a sum inside a sum needs a node of its own."""
-        listed = list(terms[0])
-        for number, term in enumerate(terms[1:]):
+    def offset(self, ref: Node, node: Offset) -> list[str]:
+        """Add a shortcut with a bias and the factor 1."""
+        bias = _flat_bias(ref, node.bias)
+        return self.shortcut(ref, Shortcut(bias.new_ones(1), bias, max_input=None))
+
+    def pool(self, ref: Node, node: Pool) -> list[str]:
+        """Add a sum over windows."""
+        if node.kind == "max":
+            _refuse(ref, f"it has no max pools; {_INSTEAD}")
+        if len(node.kernel) != 2:
+            _refuse(ref, f"it has no pools along one axis; {_INSTEAD}")
+        window = map(np.array, (node.kernel, node.stride, node.padding))
+        return self._put_behind(ref, self._nir.SumPool2d(*window))
+
+    def merge(self, ref: Node, node: Merge) -> list[str]:
+        """List the terms from left to right; a sum inside a sum needs a node of its own."""
+        first, *terms = (self._sources[name] for name in ref.inputs)
+        listed = list(first)
+        for number, term in enumerate(terms):
             if len(term) > 1 or term[0] in listed:
-                ones = np.ones(
-                    self._values[path].shape, dtype=self._network.example().numpy().dtype
-                )
-                listed += self._put(f"{path}_term_{number}", self._nir.Scale(ones), term)
+                real = self._network.example().numpy().dtype
+                ones = np.ones(self._values[ref.path].shape, dtype=real)
+                listed += self._put(f"{ref.path}_term_{number}", self._nir.Scale(ones), term)
             else:
                 listed += term
         return listed
 
-    def _synapse(
-        self, path: str, node: Synapse, entering: tuple[int, ...], sources: list[str]
-    ) -> list[str]:
-        nir, weight = self._nir, node.weight.numpy()
-        bias = None if node.bias is None else node.bias.numpy().reshape(-1)
-        if node.is_linear:
-            sources = self._flattened(f"{path}_flatten", entering, sources)
-            made = nir.Linear(weight) if bias is None else nir.Affine(weight, bias)
-        else:
-            made = _convolution(
-                nir, entering[1:], weight, bias, node.stride, node.padding, node.dilation
-            )
-        return self._put(path, made, sources)
+    def rearrange(self, ref: Node, node: Rearrange) -> list[str]:
+        """Add a flattening; NIR cannot express other orders of the values."""
+        is_flatten = len(node.shape) == 1 and node.order == tuple(range(len(node.order)))
+        return self._flattened(ref, ref.path) if is_flatten else self.unknown(ref, node)
 
-    def _flattened(self, path: str, shape: tuple[int, ...], sources: list[str]) -> list[str]:
+    def repeat(self, ref: Node, node: Repeat) -> list[str]:
+        """Add nothing, because NIR presents a static input at every timestep."""
+        return self._sources[ref.inputs[0]]
+
+    def neuron(self, ref: Node, node: RealNeuron) -> list[str]:
+        """Add a sub-graph with the dynamics of the neuron."""
+        shape, timesteps = self._values[ref.path].shape, self._network.timesteps
+        made = neuron_graph(self._nir, node, shape=shape, timesteps=timesteps, path=ref.path)
+        return self._put_behind(ref, made)
+
+    def readout(self, ref: Node, node: Readout) -> list[str]:
+        """Add an output; all outputs must treat time alike."""
+        self._over_time.add(node.over_time)
+        if ref.path not in self._network.outputs:
+            _refuse(ref, "more is computed with its mean over time; average last")
+        if not self._values[ref.inputs[0]].has_time:
+            _refuse(ref, "it reads an input without time; repeat that over time")
+        if len(self._over_time) > 1:
+            _refuse(ref, "other outputs are averaged otherwise")
+        shape = np.array(self._values[ref.path].shape)
+        return self._put_behind(ref, self._nir.Output({"output": shape}))
+
+    def unknown(self, ref: Node, node: Operator) -> list[str]:
+        """Raise for an operator without a NIR node."""
+        _refuse(ref, f"it has no operator for {node.op}; {_INSTEAD}")
+
+    def _put_behind(self, ref: Node, made: Any) -> list[str]:
+        return self._put(ref.path, made, self._sources[ref.inputs[0]])
+
+    def _put(self, name: str, made: Any, sources: list[str]) -> list[str]:
+        self._nodes[name] = made
+        self._edges += [(source, name) for source in sources]
+        return [name]
+
+    def _flattened(self, ref: Node, name: str) -> list[str]:
+        """Add a flattening of what a node reads, unless it has only one axis."""
+        shape, sources = self._values[ref.inputs[0]].shape, self._sources[ref.inputs[0]]
         if len(shape) == 1:
             return sources
         flat = self._nir.Flatten({"input": np.array(shape)}, start_dim=0, end_dim=-1)
-        return self._put(path, flat, sources)
+        return self._put(name, flat, sources)
 
 
-def _convolution(
-    nir: ModuleType,
-    space: Sequence[int],
-    weight: np.ndarray,
-    bias: np.ndarray | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> Any:
-    """Return a convolution along one axis or two."""
-    bias = np.zeros(len(weight), weight.dtype) if bias is None else bias
-    if len(space) == 2:
-        return nir.Conv2d(
-            tuple(space),
-            weight,
-            tuple(stride),
-            tuple(padding),
-            tuple(dilation),
-            groups=1,
-            bias=bias,
-        )
-    return nir.Conv1d(space[0], weight, stride[0], padding[0], dilation[0], groups=1, bias=bias)
+_WRITERS: dict[type[Operator], Callable[..., list[str]]] = {
+    Synapse: _Graph.synapse,
+    Shortcut: _Graph.shortcut,
+    Offset: _Graph.offset,
+    Pool: _Graph.pool,
+    Merge: _Graph.merge,
+    Rearrange: _Graph.rearrange,
+    Repeat: _Graph.repeat,
+    RealNeuron: _Graph.neuron,
+    Readout: _Graph.readout,
+}
+_INSTEAD = "export an .onnx, .pt2 or .lbq file"
 
 
-def _shortcut(nir: ModuleType, node: Shortcut, shape: Sequence[int]) -> Any:
-    """A factor per channel; with a bias, a synapse whose weights are diagonal."""
-    channels, axes = shape[0], len(shape) - 1
-    weight = node.weight.expand(channels).numpy()
-    if node.bias is None:
-        shaped = weight.reshape(-1, *[1] * axes)
-        return nir.Scale(np.ascontiguousarray(np.broadcast_to(shaped, tuple(shape))))
-    bias = node.bias.expand(channels).numpy().copy()
-    if not axes:
-        return nir.Affine(np.diag(weight), bias)
-    kernel = np.diag(weight).reshape(channels, channels, *[1] * axes)
-    ones = (1,) * axes
-    return _convolution(nir, shape[1:], kernel, bias, ones, (0,) * axes, ones)
+def _refuse(ref: Node, why: str) -> NoReturn:
+    raise LoweringError(f"{ref.path} cannot be written as NIR: {why}")
+
+
+def _flat_bias(ref: Node, bias: Tensor) -> Tensor:
+    if bias.dim() > 1 and math.prod(bias.shape[1:]) > 1:
+        _refuse(ref, "its bias differs from place to place")
+    return bias.flatten()
 
 
 class _Reading:
@@ -242,93 +239,101 @@ class _Reading:
                 f"that it wrote"
             )
         metadata = read_metadata(said["lbq"], source=source)
-        self._builder = empty_graph(metadata)
+        self._builder, self._outputs = empty_graph(metadata), metadata["outputs"]
         self._into: dict[str, list[str]] = {name: [] for name in graph.nodes}
         for before, behind in graph.edges:
             self._into[behind].append(before)
         self._paths: dict[str, str] = {}
         self._values = dict(self._builder.finish().values())
+        self._readers: dict[type, Callable[[str, Any, Value], Operator]] = {
+            nir.Conv1d: self._convolution,
+            nir.Conv2d: self._convolution,
+            nir.Linear: self._linear,
+            nir.Affine: self._affine,
+            nir.Scale: self._scale,
+            nir.SumPool2d: self._pool,
+            nir.Flatten: self._flatten,
+            nir.NIRGraph: self._neuron,
+            nir.Output: self._output,
+        }
+
+    def finish(self) -> LoweredNetwork:
+        """Return the network."""
+        nodes, source = self._graph.nodes, self._source
         try:
             order = list(graphlib.TopologicalSorter(self._into).static_order())
         except graphlib.CycleError as error:
             raise FormatError(f"{source} has a loop outside of neurons: {error.args[1]}") from error
-        outputs = [name for name in order if isinstance(graph.nodes[name], nir.Output)]
+        outputs = [name for name in order if isinstance(nodes[name], self._nir.Output)]
         for name in order:
             if name not in outputs:
-                self._read(name, graph.nodes[name])
-        if sorted(outputs) != sorted(metadata["outputs"]):
+                self._read(name, nodes[name])
+        if sorted(outputs) != sorted(self._outputs):
             raise FormatError(f"{source} has the outputs {outputs[:9]} and names others")
-        for name in metadata["outputs"]:
-            self._read(name, graph.nodes[name])
-
-    def finish(self) -> LoweredNetwork:
-        """Return the network."""
+        for name in self._outputs:
+            self._read(name, nodes[name])
         return self._builder.finish()
 
     def _read(self, name: str, node: Any) -> None:
-        nir = self._nir
-        if isinstance(node, nir.Input):
+        if isinstance(node, self._nir.Input):
             self._paths[name] = INPUT
             return
         before = self._joined(name)
-        value = self._values[before]
-        reads: dict[str, Any] = {"max_input": value.max_level, "has_time": value.has_time}
-        if isinstance(node, nir.NIRGraph | nir.Output) and not value.has_time:
-            before = self._add(f"{name}_repeat", Repeat(self._builder.timesteps), before)
-        if isinstance(node, nir.Flatten):
-            if self._is_read_by_synapses(name):  # these flatten their input
-                self._paths[name] = before
-                return
-            made = Rearrange(
-                sizes=value.shape,
-                order=tuple(range(len(value.shape))),
-                shape=(value.size,),
-                has_time=value.has_time,
+        if isinstance(node, self._nir.Flatten) and self._is_read_by_synapses(name):
+            self._paths[name] = before  # linear layers flatten their input
+            return
+        if type(node) not in self._readers:
+            raise FormatError(
+                f"{name} in {self._source} is of kind {type(node).__name__}; lbq reads the NIR "
+                f"graphs that it wrote"
             )
-        elif isinstance(node, nir.NIRGraph):
-            made = read_neuron(nir, node, path=name)
-        elif isinstance(node, nir.Output):
-            made = Readout(self._graph.metadata["over_time"])
-        elif isinstance(node, nir.SumPool2d):
-            kernel, stride, padding = map(_pair, (node.kernel_size, node.stride, node.padding))
-            made = Pool(
-                "sum", kernel=kernel, stride=stride, padding=padding, has_time=value.has_time
-            )
-        elif isinstance(node, nir.Scale):
-            made = Shortcut(_by_channel(node.scale, f"{name} in {self._source}"), **reads)
-        else:
-            made = self._synapse(name, node, reads)
+        made = self._readers[type(node)](name, node, self._values[before])
+        if isinstance(made, Readout | RealNeuron):
+            before = self._timed(name, before)
         self._add(name, made, before)
 
-    def _is_read_by_synapses(self, name: str) -> bool:
-        readers = [behind for behind, before in self._into.items() if name in before]
-        kinds = self._nir.Linear | self._nir.Affine
-        return all(
-            isinstance(self._graph.nodes[reader], kinds) and len(self._into[reader]) == 1
-            for reader in readers
-        )
+    def _convolution(self, name: str, node: Any, value: Value) -> Synapse:
+        made = self._affine(name, node, value)
+        as_sizes = _pair if isinstance(node, self._nir.Conv2d) else _single
+        stride, padding, dilation = map(as_sizes, (node.stride, node.padding, node.dilation))
+        window = {"stride": stride, "padding": padding, "dilation": dilation}
+        return replace(made, **window, groups=int(node.groups))
 
-    def _synapse(self, name: str, node: Any, reads: dict[str, Any]) -> Synapse:
-        nir = self._nir
-        if isinstance(node, nir.Conv1d | nir.Conv2d):
-            as_sizes = _pair if isinstance(node, nir.Conv2d) else _single
-            return Synapse(
-                torch.from_numpy(node.weight),
-                _bias(node.bias),
-                stride=as_sizes(node.stride),
-                padding=as_sizes(node.padding),
-                dilation=as_sizes(node.dilation),
-                groups=int(node.groups),
-                **reads,
-            )
-        if isinstance(node, nir.Linear):
-            return Synapse(torch.from_numpy(node.weight), **reads)
-        if isinstance(node, nir.Affine):
-            return Synapse(torch.from_numpy(node.weight), _bias(node.bias), **reads)
-        raise FormatError(
-            f"{name} in {self._source} is of kind {type(node).__name__}; lbq reads the NIR "
-            f"graphs that it wrote"
-        )
+    def _affine(self, name: str, node: Any, value: Value) -> Synapse:
+        return replace(self._linear(name, node, value), bias=_bias(node.bias))
+
+    def _linear(self, name: str, node: Any, value: Value) -> Synapse:
+        weight = torch.from_numpy(node.weight)
+        return Synapse(weight, max_input=value.max_level, has_time=value.has_time)
+
+    def _scale(self, name: str, node: Any, value: Value) -> Shortcut:
+        weight = _by_channel(node.scale, f"{name} in {self._source}")
+        return Shortcut(weight, max_input=value.max_level, has_time=value.has_time)
+
+    def _pool(self, name: str, node: Any, value: Value) -> Pool:
+        kernel, stride, padding = map(_pair, (node.kernel_size, node.stride, node.padding))
+        return Pool("sum", kernel=kernel, stride=stride, padding=padding, has_time=value.has_time)
+
+    def _flatten(self, name: str, node: Any, value: Value) -> Rearrange:
+        order, shape = tuple(range(len(value.shape))), (value.size,)
+        return Rearrange(sizes=value.shape, order=order, shape=shape, has_time=value.has_time)
+
+    def _neuron(self, name: str, node: Any, value: Value) -> RealNeuron:
+        return read_neuron(self._nir, node, path=name)
+
+    def _output(self, name: str, node: Any, value: Value) -> Readout:
+        return Readout(self._graph.metadata["over_time"])
+
+    def _is_read_by_synapses(self, name: str) -> bool:
+        kinds, nodes = self._nir.Linear | self._nir.Affine, self._graph.nodes
+        readers = ((nodes[n], before) for n, before in self._into.items() if name in before)
+        return all(isinstance(node, kinds) and before == [name] for node, before in readers)
+
+    def _timed(self, name: str, path: str) -> str:
+        """Return the path of a value with time; repeat it if it has none."""
+        if self._values[path].has_time:
+            return path
+        return self._add(f"{name}_repeat", Repeat(self._builder.timesteps), path)
 
     def _joined(self, name: str) -> str:
         """Return the path of what enters a node: one value, or a sum of currents."""
@@ -338,12 +343,7 @@ class _Reading:
         if len(paths) == 1:
             return paths[0]
         if any(self._values[path].has_time for path in paths):
-            paths = [
-                path
-                if self._values[path].has_time
-                else self._add(f"{path}_repeat", Repeat(self._builder.timesteps), path)
-                for path in paths
-            ]
+            paths = [self._timed(path, path) for path in paths]
         return self._add(f"{name}_merge", Merge(), *paths)
 
     def _add(self, name: str, node: Operator, *inputs: str) -> str:

@@ -4,9 +4,10 @@ The widths of all words come from the overflow proof. The design itself is in ve
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from lbq.graph.operators import (
     Readout,
     Shortcut,
     Synapse,
+    Weighted,
 )
 from lbq.graph.operators.level_neuron import RESETS
 from lbq.runtime.run import run_network
@@ -101,6 +103,8 @@ _KEYWORDS = frozenset(
 )
 """Of SystemVerilog (IEEE 1800-2017), which has those of Verilog-2005."""
 _OPS = {"end": 0, "start": 1, "synapse": 2, "neuron": 3, "pool": 4, "add": 5, "read": 6}
+_Instruction = dict[str, int]
+"""Numbers by the name of their field; those left out are 0."""
 
 
 def export_verilog(network: LoweredNetwork, path: Path, *, samples: Tensor | None = None) -> None:
@@ -173,7 +177,6 @@ class _Design:
     def __init__(self, network: LoweredNetwork) -> None:
         self.network, self.values = network, network.values()
         bounds = prove(network)
-        self._check(network)
         self.plan = plan_memory(network, self._kind, holds_input=True)
         self._memories = {name: _Memory() for name in ("weights", "biases", "thresholds", "resets")}
         self._num_carries = 0
@@ -187,104 +190,83 @@ class _Design:
             for name, values in self.memories.items()
         }
         neurons = {path for path, _ in network.neurons()}
-        sums = [b for path, b in bounds.items() if path not in neurons]
+        sums = [b for p, b in bounds.items() if p not in neurons and p not in network.outputs]
         membranes = [b for path, b in bounds.items() if path in neurons]
-        self.current_bits = max(_bits(b.low, b.high) for b in sums if not self._is_readout(b.path))
+        self.current_bits = max(_bits(b.low, b.high) for b in sums)
         self.current_bits = max(self.current_bits, self.widths["weights"] + 1)
         self.carry_bits = max((_bits(b.low, b.high) for b in membranes), default=2)
         largest = max(v.max_level or 0 for v in self.values.values())
         self.level_bits = max(8, largest.bit_length())
 
-    def _is_readout(self, path: str) -> bool:
-        return isinstance(self.network.operators[path], Readout)
-
     def _kind(self, path: str) -> str:
         return "currents" if self.values[path].max_level is None else "levels"
 
-    def _check(self, network: LoweredNetwork) -> None:
-        """Raise for what the engine cannot run."""
-        for path, node, inputs in network.nodes:
-            issue = _issue(node)
-            if issue:
-                raise LoweringError(
-                    f"{path} ({type(node).__name__}): {issue}; the Verilog engine runs linear "
-                    f"layers, convolutions of one group or of single channels with strides 1, 2, "
-                    f"4, pools of levels, sums of currents, shortcuts, and neurons; C "
-                    f"(--to c) takes every integer network"
-                )
-            if isinstance(node, Pool) and self.values[inputs[0]].max_level is None:
-                raise LoweringError(f"{path} pools currents; the engine pools levels")
-
-    def _instructions(self, ref: Node) -> Iterator[dict[str, int]]:
-        node = ref.operator
-        place = self.plan.places.get(ref.path, 0)
-        sources = [self.plan.places[self.plan.origins[name]] for name in ref.inputs]
-        value = self.values[ref.path]
-        common = {"source": sources[0], "target": place, "count": value.size}
-        if isinstance(node, Synapse | Shortcut):
-            yield self._start(node.bias, common)
-            yield common | {"op": _OPS["synapse"]} | self._synapse(ref, node)
-        elif isinstance(node, IntegerNeuron):
-            yield common | {"op": _OPS["neuron"]} | self._neuron(node, value.shape)
-        elif isinstance(node, Pool):
-            yield common | {"op": _OPS["pool"]} | self._pool(ref, node)
-        elif isinstance(node, Merge):
-            for n, source in enumerate(sources):
-                yield common | {"op": _OPS["add"], "source": source, "adds": int(n > 0)}
-        else:
-            starts = np.cumsum([0, *(self.values[p].size for p in self.network.outputs)])
-            start = int(starts[self.network.outputs.index(ref.path)])
-            yield common | {"op": _OPS["read"], "target": start}
-
-    def _start(self, bias: Tensor | None, common: dict[str, int]) -> dict[str, int]:
-        found = common | {"op": _OPS["start"], "repeats": 1}
-        if bias is None:
-            return found
-        return found | {
-            "has_bias": 1,
-            "bias_base": self._memories["biases"].add(bias),
-            "repeats": common["count"] // bias.numel(),
+    def _instructions(self, ref: Node) -> Iterator[_Instruction]:
+        common = {
+            "source": self.plan.places[self.plan.origins[ref.inputs[0]]],
+            "target": self.plan.places.get(ref.path, 0),
+            "count": self.values[ref.path].size,
         }
+        write = _WRITERS.get(type(ref.operator))
+        if write is None:
+            _refuse(ref, "it has no form in hardware")
+        for instruction in write(self, ref, ref.operator):
+            yield common | instruction
 
-    def _synapse(self, ref: Node, node: Synapse | Shortcut) -> dict[str, int]:
-        origin = self.plan.origins[ref.inputs[0]]
-        entering, leaving = self.values[origin].shape, self.values[ref.path].shape
-        weight = node.weight
-        if isinstance(node, Shortcut):
-            size = self.values[ref.path].size // leaving[0]
-            weight = weight.reshape(-1).expand(leaving[0])
-            shape = {"channels": leaving[0], "height": 1, "width": size, "made": 1}
-            shape |= {"made_height": 1, "made_width": size, "positions": size, "taps": 1}
-            window = {"kernel_y": 1, "kernel_x": 1, "dilation_y": 1, "dilation_x": 1}
-            found = shape | window | {"depthwise": 1, "kind": 2}
-        elif weight.dim() == 2:
-            features = self.values[origin].size
-            shape = {"channels": features, "height": 1, "width": 1, "made": len(weight)}
-            shape |= {"made_height": 1, "made_width": 1, "positions": 1, "taps": 1}
-            window = {"kernel_y": 1, "kernel_x": 1, "dilation_y": 1, "dilation_x": 1}
-            found = shape | window | {"weight_step": features}
-        else:
-            space, made, kernel = (
-                _plane(axes, 1) for axes in (entering[1:], leaving[1:], weight.shape[2:])
-            )
-            taps, is_depthwise = kernel[0] * kernel[1], node.groups > 1
-            found = {"channels": entering[0], "made": 1 if is_depthwise else leaving[0]}
-            found |= _pair("height", "width", space) | _pair("made_height", "made_width", made)
-            found |= _pair("kernel_y", "kernel_x", kernel)
-            found |= _pair("dilation_y", "dilation_x", _plane(node.dilation, 1))
-            found |= _pair("pad_y", "pad_x", _plane(node.padding, 0))
-            strides = [stride.bit_length() - 1 for stride in _plane(node.stride, 1)]
-            found |= _pair("stride_y", "stride_x", strides)
-            found |= {"taps": taps, "positions": made[0] * made[1]}
-            found |= {"depthwise": int(is_depthwise), "weight_step": entering[0] * taps}
-        if origin == INPUT:
+    def synapse(self, ref: Node, node: Synapse) -> Iterator[_Instruction]:
+        """Multiply by the weights of a convolution or a linear layer."""
+        entering, leaving = self.values[ref.inputs[0]].shape, self.values[ref.path].shape
+        if node.is_linear:
+            features = int(np.prod(entering))
+            found = _row(channels=features, made=len(node.weight), width=1)
+            return self._products(ref, node, found | {"weight_step": features})
+        if node.groups > 1 and {node.groups} != {len(node.weight), entering[0]}:
+            _refuse(ref, f"it has {node.groups} groups of several channels")
+        if any(stride not in (1, 2, 4) for stride in node.stride):
+            _refuse(ref, f"its stride is {node.stride}")
+        space, made, kernel = (
+            _plane(axes, 1) for axes in (entering[1:], leaving[1:], node.weight.shape[2:])
+        )
+        taps, is_depthwise = kernel[0] * kernel[1], node.groups > 1
+        found = {"channels": entering[0], "made": 1 if is_depthwise else leaving[0]}
+        found |= _pair("height", "width", space) | _pair("made_height", "made_width", made)
+        found |= _pair("kernel_y", "kernel_x", kernel)
+        found |= _pair("dilation_y", "dilation_x", _plane(node.dilation, 1))
+        found |= _pair("pad_y", "pad_x", _plane(node.padding, 0))
+        strides = [stride.bit_length() - 1 for stride in _plane(node.stride, 1)]
+        found |= _pair("stride_y", "stride_x", strides)
+        found |= {"taps": taps, "positions": made[0] * made[1]}
+        found |= {"depthwise": int(is_depthwise), "weight_step": entering[0] * taps}
+        return self._products(ref, node, found)
+
+    def shortcut(self, ref: Node, node: Shortcut) -> Iterator[_Instruction]:
+        """Multiply by one weight per channel."""
+        channels, *space = self.values[ref.path].shape
+        found = _row(channels=channels, made=1, width=int(np.prod(space)))
+        found |= {"depthwise": 1, "kind": 2}
+        return self._products(ref, replace(node, weight=node.weight.expand(channels)), found)
+
+    def _products(self, ref: Node, node: Weighted, found: _Instruction) -> Iterator[_Instruction]:
+        """Start with the bias, then add products of weights and levels."""
+        start = {"op": _OPS["start"], "repeats": 1}
+        if node.bias is not None:
+            repeats = self.values[ref.path].size // node.bias.numel()
+            base = self._memories["biases"].add(node.bias)
+            start |= {"repeats": repeats, "has_bias": 1, "bias_base": base}
+        yield start
+        if self.plan.origins[ref.inputs[0]] == INPUT:
             found["kind"] = 1
-        return found | {"weight_base": self._memories["weights"].add(weight)}
+        base = self._memories["weights"].add(node.weight)
+        yield {"op": _OPS["synapse"]} | found | {"weight_base": base}
 
-    def _neuron(self, node: IntegerNeuron, shape: Sequence[int]) -> dict[str, int]:
-        size = int(np.prod(shape))
-        base, self._num_carries = self._num_carries, self._num_carries + size
-        return {
+    def neuron(self, ref: Node, node: IntegerNeuron) -> Iterator[_Instruction]:
+        """Integrate, count thresholds and reset."""
+        if node.resets_after_decay:
+            _refuse(ref, "it resets after its decay")
+        value = self.values[ref.path]
+        base, self._num_carries = self._num_carries, self._num_carries + value.size
+        yield {
+            "op": _OPS["neuron"],
             "threshold_base": self._memories["thresholds"].add(node.thresholds.T),
             "reset_base": self._memories["resets"].add(node.reset_amount),
             "carry_base": base,
@@ -294,17 +276,33 @@ class _Design:
             "multiplier": node.multiplier,
             "shift": node.shift,
             "reset_mode": RESETS.index(node.reset),
-            "positions": size // shape[0],
+            "positions": value.size // value.shape[0],
         }
 
-    def _pool(self, ref: Node, node: Pool) -> dict[str, int]:
+    def pool(self, ref: Node, node: Pool) -> Iterator[_Instruction]:
+        """Take the largest level of every window, or the sum."""
         entering, leaving = self.values[ref.inputs[0]].shape, self.values[ref.path].shape
-        found = {"channels": entering[0], "is_sum": int(node.kind == "sum")}
+        if self.values[ref.inputs[0]].max_level is None:
+            raise LoweringError(f"{ref.path} pools currents; the engine pools levels")
+        found = {"op": _OPS["pool"], "channels": entering[0], "is_sum": int(node.kind == "sum")}
         found |= _pair("height", "width", _plane(entering[1:], 1))
         found |= _pair("made_height", "made_width", _plane(leaving[1:], 1))
         found |= _pair("kernel_y", "kernel_x", _plane(node.kernel, 1))
         found |= _pair("stride_y_full", "stride_x_full", _plane(node.stride, 1))
-        return found | _pair("pad_y", "pad_x", _plane(node.padding, 0))
+        yield found | _pair("pad_y", "pad_x", _plane(node.padding, 0))
+
+    def merge(self, ref: Node, node: Merge) -> Iterator[_Instruction]:
+        """Copy the first currents and add the others."""
+        for n, name in enumerate(ref.inputs):
+            source = self.plan.places[self.plan.origins[name]]
+            yield {"op": _OPS["add"], "source": source, "adds": int(n > 0)}
+
+    def readout(self, ref: Node, node: Readout) -> Iterator[_Instruction]:
+        """Add to the logits."""
+        if node.over_time != "sum":
+            _refuse(ref, f'its readout over time is "{node.over_time}", not "sum"')
+        before = self.network.outputs[: self.network.outputs.index(ref.path)]
+        yield {"op": _OPS["read"], "target": sum(self.values[path].size for path in before)}
 
     def write(self, name: str) -> str:
         """Return the design."""
@@ -317,19 +315,9 @@ class _Design:
             for letter, memory in zip("WBTR", self.memories, strict=True)
         }
         largest = {key: max(line.get(key, 0) for line in self.program) for key in FIELDS}
-        places = max(
-            largest[key]
-            for key in (
-                "channels",
-                "height",
-                "width",
-                "made",
-                "kernel_y",
-                "kernel_x",
-                "made_height",
-                "made_width",
-            )
-        )
+        of_map = ("channels", "height", "width", "made", "made_height", "made_width")
+        lengths = (*of_map, "kernel_y", "kernel_x")
+        places = max(largest[key] for key in lengths)
         current, carry, level = self.current_bits, self.carry_bits, self.level_bits
         compared = max(carry, self.widths["thresholds"])
         steps = 1 if self.network.takes_frames else self.network.timesteps
@@ -358,9 +346,8 @@ class _Design:
             "MEMBRANE_K": _signed(_resized("membrane", carry, compared)),
             "THRESHOLD_K": _signed(_resized("threshold_q", self.widths["thresholds"], compared)),
         }
-        of_map = ("channels", "height", "width", "made", "made_height", "made_width")
         bits = {key: max(1, largest[key].bit_length()) for key in FIELDS}
-        bits |= dict.fromkeys((*of_map, "kernel_y", "kernel_x"), int(words["XA"]))
+        bits |= dict.fromkeys(lengths, int(words["XA"]))
         bits |= dict.fromkeys(("count", "repeats", "positions"), int(words["IA"]))
         bits |= dict.fromkeys(("source", "target"), max(int(words[k]) for k in ("LA", "AA", "OA")))
         bits |= {"weight_base": int(words["WA"]), "weight_step": int(words["WA"])}
@@ -399,23 +386,23 @@ class _Design:
         return _filled(TESTBENCH, words)
 
 
-def _issue(node: Operator) -> str:
-    """Return why the engine cannot run a node; empty if it can."""
-    if isinstance(node, Synapse) and node.weight.dim() > 2:
-        if (
-            node.groups > 1
-            and not node.groups == len(node.weight) == node.weight.shape[1] * node.groups
-        ):
-            return f"it has {node.groups} groups of several channels"
-        if any(stride not in (1, 2, 4) for stride in node.stride):
-            return f"its stride is {node.stride}"
-    if isinstance(node, IntegerNeuron) and node.resets_after_decay:
-        return "it resets after its decay"
-    if isinstance(node, Readout) and node.over_time != "sum":
-        return f'its readout over time is "{node.over_time}", not "sum"'
-    known = (Synapse, Shortcut, IntegerNeuron, Pool, Merge, Readout)
-    is_known = isinstance(node, known) or type(node).__name__ == "Repeat"
-    return "" if is_known else "it has no form in hardware"
+_WRITERS: dict[type[Operator], Callable[..., Iterator[_Instruction]]] = {
+    Synapse: _Design.synapse,
+    Shortcut: _Design.shortcut,
+    IntegerNeuron: _Design.neuron,
+    Pool: _Design.pool,
+    Merge: _Design.merge,
+    Readout: _Design.readout,
+}
+
+
+def _refuse(ref: Node, why: str) -> NoReturn:
+    raise LoweringError(
+        f"{ref.path} ({type(ref.operator).__name__}): {why}; the Verilog engine runs linear "
+        f"layers, convolutions of one group or of single channels with strides 1, 2, "
+        f"4, pools of levels, sums of currents, shortcuts, and neurons; C "
+        f"(--to c) takes every integer network"
+    )
 
 
 def _filled(template: str, words: dict[str, str | int]) -> str:
@@ -449,6 +436,13 @@ def _hex(values: np.ndarray, bits: int) -> str:
     """Return the words of a memory, two's complement, one per line."""
     digits, mask = -(-bits // 4), (1 << bits) - 1
     return "".join(f"{int(value) & mask:0{digits}x}\n" for value in values)
+
+
+def _row(*, channels: int, made: int, width: int) -> _Instruction:
+    """Return the sizes of maps of one row under a window of one position."""
+    found = {"channels": channels, "height": 1, "width": width, "made": made}
+    found |= {"made_height": 1, "made_width": width, "positions": width, "taps": 1}
+    return found | {"kernel_y": 1, "kernel_x": 1, "dilation_y": 1, "dilation_x": 1}
 
 
 def _plane(axes: Sequence[int], missing: int) -> list[int]:

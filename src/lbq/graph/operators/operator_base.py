@@ -151,8 +151,9 @@ class Operator:
     """Whether it computes integers; otherwise it moves, selects or pools those of others."""
     networks: ClassVar[tuple[bool, ...]] = (False, True)
     """In which networks it may be: of real numbers (False), of integers (True)."""
-    counted_as: ClassVar[Literal["neuron", "synapse", "product", "move", ""]] = ""
-    """How it is counted: moves and pools of levels belong to what reads them; "" costs nothing."""
+    counted_as: ClassVar[Literal["neuron", "synapse", "identity", "product", "move", ""]] = ""
+    """How it is counted. An identity adds the levels themselves. Moves and pools of levels belong
+    to the operator that reads them. "" costs nothing."""
     takes_bytes: ClassVar[bool] = False
     """Whether it may read the input of an integer network, which are bytes."""
     has_own_units: ClassVar[bool] = False

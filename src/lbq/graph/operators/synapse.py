@@ -238,6 +238,7 @@ class Shortcut(Weighted):
     """An identity shortcut with one weight per channel, ``[C]`` or ``[1]``."""
 
     op = "shortcut"
+    counted_as = "identity"
     weight: Annotated[Tensor, Role(integer=("I16",))]
     bias: Bias = None
     _: KW_ONLY
