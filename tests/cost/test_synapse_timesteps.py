@@ -79,7 +79,7 @@ def test_what_cannot_be_told_is_unknown_and_noted(do):
     assert [s[1] for s in sizes(model, torch.randn(T, 1, N, D))] == [None]
     table = lbq.OpCounter(model, torch.randn(T, 1, N, D)).table()
     assert "Timesteps unknown, so MACs of the ANN are not given: out." in table.notes
-    with pytest.raises(lbq.errors.CountError, match="timesteps out runs is unknown"):
+    with pytest.raises(lbq.errors.CountError, match="number of timesteps of out is unknown"):
         table.ann_macs()
 
 

@@ -211,6 +211,26 @@ def test_sums_of_sums_are_added_in_their_order(tmp_path):
     )
 
 
+def test_a_node_named_like_an_added_sum_is_read_as_itself(tmp_path):
+    network = GraphBuilder(timesteps=2, input_shape=(2,), takes_frames=True)
+    first = network.add("late_merge", synapse(2, 2), INPUT)  # the sum before "late" has this name
+    total = network.add("total", Merge(), first, network.add("second", synapse(2, 2), INPUT))
+    deep = INPUT
+    for name in ("one", "two", "three"):
+        deep = network.add(name, synapse(2, 2), deep)
+    behind = network.add("behind", Merge(), first, deep)
+    for name, source in (("late", total), ("later", behind)):
+        levels = network.add(name, level_neuron(2), source)
+        head = Synapse(torch.randn(3, 2, dtype=torch.float64), max_input=3)
+        network.add(f"{name}_readout", Readout("none"), network.add(f"{name}_head", head, levels))
+    network = network.finish()
+    export_nir(network, tmp_path / "net.nir")
+    inputs = torch.randn(2, 50, 2, dtype=torch.float64)
+    found = run_network(import_nir(tmp_path / "net.nir"), inputs)
+    for one, other in zip(found, run_network(network, inputs), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_other_files_and_other_graphs_are_refused(tmp_path):
     with pytest.raises(FormatError, match="not a readable NIR graph"):
         import_nir(tmp_path / "nothing.nir")

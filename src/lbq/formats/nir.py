@@ -290,7 +290,7 @@ class _Reading:
         made = self._readers[type(node)](name, node, self._values[before])
         if isinstance(made, Readout | RealNeuron):
             before = self._timed(name, before)
-        self._add(name, made, before)
+        self._paths[name] = self._add(name, made, before)
 
     def _convolution(self, name: str, node: Any, value: Value) -> Synapse:
         made = self._affine(name, node, value)
@@ -352,7 +352,7 @@ class _Reading:
             made = node.infer(values, timesteps=self._builder.timesteps)
         except GraphError as error:
             raise FormatError(f"{name} in {self._source} cannot be read: {error}") from error
-        path = self._paths[name] = self._builder.add(name, node, *inputs)
+        path = self._builder.add(name, node, *inputs)
         self._values[path] = made
         return path
 
