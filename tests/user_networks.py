@@ -753,6 +753,32 @@ def mixer():
 
 
 @example(2, *IMAGES)
+def einsums():
+    """Projections, heads, products of levels and the mean over tokens, each as an einsum."""
+
+    class Einsums(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches, self.repeat = nn.Conv2d(3, 8, 2, stride=2), RepeatOverTime(T)
+            self.qkv = nn.ParameterList(torch.randn(2, 4, 8) / 2 for _ in range(3))
+            self.out, self.last = nn.Parameter(torch.randn(8, 2, 4)), nn.Linear(8, 5)
+            self.neurons = nn.ModuleList(BurstLIF(4, step=0.5) for _ in range(6))
+
+        def forward(self, x):
+            n = self.neurons
+            x = n[0](self.repeat(self.patches(x).flatten(2)))  # [T, B, C, N]
+            q, k, v = (
+                n[i + 1](torch.einsum("tbcn,hdc->tbhnd", x, w)) for i, w in enumerate(self.qkv)
+            )
+            y = torch.einsum("...md,...nd", q, k)  # [T, B, heads, N, N]
+            y = n[4](torch.einsum("tbhmn,tbhnd->tbhmd", y, v) * 0.125)
+            y = n[5](torch.einsum("ohd,tbhnd->tbno", self.out, y))
+            return torch.einsum("tbno->bo", self.last(y))
+
+    return Einsums()
+
+
+@example(2, *IMAGES)
 def flattened():
     """Flattened maps into a linear layer, as LeNet has it."""
     last = nn.Sequential(OverTime(nn.Flatten(), nn.Linear(8 * 16, 5)), MeanOverTime())

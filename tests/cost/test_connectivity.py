@@ -179,7 +179,7 @@ def test_levels_concatenated_with_real_numbers_are_listed_and_counted_in_macs():
 
 
 def test_other_products_are_said_to_be_uncounted():
-    model = joined(lambda a, b: torch.einsum("tbi,ij->tbj", a, torch.ones(4, 4)))
+    model = joined(lambda a, b: torch.einsum("tbi,ij,jk->tbk", a, *[torch.ones(4, 4)] * 2))
     assert read_connectivity(model, torch.randn(2, 1, 4)).uncounted
     with pytest.raises(CountError, match="only convolutions and linear layers"):
         lbq.count_macs(model, torch.randn(2, 1, 4))

@@ -22,6 +22,7 @@ from lbq.graph.capture import EXPORTED_BATCH, Call, Constant, capture
 from lbq.graph.graph import INPUT
 from lbq.graph.layout import BATCH, TIME, Axis, Factor, Layout
 from lbq.graph.operators import Operator, Synapse, Value
+from lbq.lowering import lower_einsum
 from lbq.lowering.graph_reader import GraphReader, Refusal
 from lbq.lowering.pool_args import per_axis
 from lbq.lowering.values import ScaledInput, SymbolicValue, numbers
@@ -109,6 +110,7 @@ class SynapseRun:
     instants: frozenset[int]
     """Timesteps that the input was selected from; empty if none were selected."""
     source: Call
+    weight: str
     nodes: tuple[str, ...]
     """Synapses of the graph: one for each part of a sum or of a concatenation."""
 
@@ -116,6 +118,8 @@ class SynapseRun:
         """Return whether this is the same synapse at another timestep, not a second use."""
         last = before[-1]
         if (self.size.name, self.size.num_weights) != (last.size.name, last.size.num_weights):
+            return False
+        if self.weight != last.weight:
             return False
         if not self.instants:  # reading a static input again repeats the same work
             return self.source is last.source and not last.instants
@@ -202,6 +206,8 @@ class TrainedGraph:
             return self._reader.read(call)
         if call.operator == "lbq.neuron":
             return self._emitted(call)
+        if call.operator == "aten.einsum":
+            return self._einsum(call)
         sources = [self._values[source] for source in _signals(call)]
         before = len(self._builder.nodes)
         value = self._followed(call, sources)
@@ -209,13 +215,25 @@ class TrainedGraph:
             value = self._not_followed(call)
         size = self._size(call)
         if size is not None:
-            source, dense, instants = size
+            source, weight, dense, instants = size
             added = self._builder.nodes[before:]
             nodes = [node.path for node in added if isinstance(node.operator, Synapse)]
             self.names.update((path, dense.name) for path in nodes)
-            run = SynapseRun(size=dense, instants=instants, source=source, nodes=tuple(nodes))
+            run = SynapseRun(
+                size=dense, instants=instants, source=source, weight=weight, nodes=tuple(nodes)
+            )
             self._runs.append(run)
         return value
+
+    def _einsum(self, call: Call) -> Any:
+        """Read the operators that an einsum stands for."""
+        try:
+            steps = lower_einsum.steps(self._context, call)
+        except LoweringError:
+            return self._not_followed(call)
+        for step in steps:
+            self._values[step] = self._read(step)
+        return self._values[steps[-1]]
 
     def _followed(self, call: Call, sources: list[Any]) -> Any:
         """Return the operator's result by the rules of lowering; None if it has no rule."""
@@ -365,8 +383,8 @@ class TrainedGraph:
             return None
         return weight if call.operator not in _MATRICES or len(weight.shape) == 2 else None
 
-    def _size(self, call: Call) -> tuple[Call, SynapseSize, frozenset[int]] | None:
-        """Return the input of a synapse, its size, and the timesteps of its input."""
+    def _size(self, call: Call) -> tuple[Call, str, SynapseSize, frozenset[int]] | None:
+        """Return a synapse's input, its weight's name, its size, and its input's timesteps."""
         weight = self._matrix_or_kernel(call)
         if weight is None:
             return None
@@ -390,7 +408,7 @@ class TrainedGraph:
             inputs=math.prod(source.shape) // EXPORTED_BATCH,
             has_real_input=True,
         )
-        return source, size, instants
+        return source, weight.name, size, instants
 
     def _timesteps(self, source: Call, *, is_linear: bool) -> int | None:
         """Return at how many timesteps a synapse runs; None if unknown."""

@@ -41,7 +41,7 @@ ADVICE: dict[str, str] = {
         "a convolution cannot run over time; apply a Conv2d at every timestep with lbq.OverTime",
         *("conv3d", "conv_transpose3d"),
     ),
-    **_advice("write it with @, permute and reshape", "einsum", "tensordot", "bilinear"),
+    **_advice("write it with @, permute and reshape", "tensordot", "bilinear"),
     **_advice(
         "it selects elements by their values, which a lowered network cannot do",
         *("item", "_local_scalar_dense", "where", "nonzero", "masked_select", "index"),

@@ -10,7 +10,14 @@ from lbq.errors import LoweringError
 from lbq.graph.capture import EXPORTED_BATCH, Call
 from lbq.graph.graph import INPUT, GraphBuilder
 from lbq.graph.layout import Layout
-from lbq.lowering import lower_arithmetic, lower_moves, lower_pools, lower_sequence, lower_synapses
+from lbq.lowering import (
+    lower_arithmetic,
+    lower_einsum,
+    lower_moves,
+    lower_pools,
+    lower_sequence,
+    lower_synapses,
+)
 from lbq.lowering.context import Context, Handler
 from lbq.lowering.values import ScaledInput, SymbolicValue, numbers
 
@@ -20,6 +27,7 @@ HANDLERS: dict[str, Handler] = {
     **lower_moves.HANDLERS,
     **lower_sequence.HANDLERS,
     **lower_arithmetic.HANDLERS,
+    **lower_einsum.HANDLERS,
 }
 """Handlers by the name of the operator."""
 

@@ -7,7 +7,7 @@ from lbq.errors import LoweringError
 from lbq.graph.capture import Call, Captured, foreign_advice
 from lbq.graph.layout import BATCH, TIME, LayoutError
 from lbq.graph.operators import Readout
-from lbq.lowering import lower_arithmetic, lower_moves, lower_pools, lower_synapses
+from lbq.lowering import lower_arithmetic, lower_einsum, lower_moves, lower_pools, lower_synapses
 from lbq.lowering.advice import ADVICE
 from lbq.lowering.context import REPEAT
 from lbq.lowering.graph_reader import HANDLERS, GraphReader
@@ -136,4 +136,5 @@ def _is_folded_further(call: Call) -> bool:
     (reader,) = call.readers
     handler = HANDLERS.get(reader.operator)
     num_signals = sum(isinstance(value, Call) for value in reader.arguments.values())
-    return (num_signals == 1 and handler in _FOLDING) or handler is lower_arithmetic.matmul
+    takes_any = handler in (lower_arithmetic.matmul, lower_einsum.einsum)
+    return takes_any or (num_signals == 1 and handler in _FOLDING)
