@@ -111,6 +111,7 @@ def dropped(net, x):
             "only products of levels are exact",
         ),
         (lambda n, x: n.wide(n.a(x)), "cannot run the example, of shape"),
+        (lambda n, x: n.c(n.neuron(n.a(x)))[..., 0].mean(0), "keep an axis of length 1"),
     ],
 )
 def test_unsupported_functions_and_arguments_are_refused(forward, why):

@@ -369,6 +369,12 @@ class Context:
 
 def _ranges(value: SymbolicValue, prefix: str) -> dict[int, list[ScaledInput]]:
     """Return terms by their first channel, in order; raise if two overlap in part."""
+    what = prefix.rstrip("._") or "the network itself"
+    if not value.layout.node:
+        raise LoweringError(
+            f"{what} cannot be lowered: its values have no channels, only time and batch; keep an "
+            f"axis of length 1, and squeeze it outside of the network"
+        )
     found: dict[int, list[ScaledInput]] = {}
     for term in sorted(value.terms, key=lambda term: term.first_channel):
         found.setdefault(term.first_channel, []).append(term)
@@ -376,7 +382,7 @@ def _ranges(value: SymbolicValue, prefix: str) -> dict[int, list[ScaledInput]]:
     for first, terms in found.items():
         if first != end or len({term.shape[0] for term in terms}) > 1:
             raise LoweringError(
-                f"{prefix.rstrip('._') or 'the network itself'} cannot be lowered: it adds two "
+                f"{what} cannot be lowered: it adds two "
                 f"concatenations whose parts have different numbers of channels; concatenate "
                 f"parts of equal sizes, or put a synapse between"
             )
