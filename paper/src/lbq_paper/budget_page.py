@@ -47,10 +47,11 @@ WAYS = {
     "tune-unary": "budget, units",
     "tune-events": "budget, non-zero levels",
     "tune-log": "budget, log2(1 + level)",
-    "tune-unary-popcount": "budget, units, then bits",
-    "interpolated-popcount": "budget, bits, slope c(S + 1) - c(S)",
-    "interpolated-taught-popcount": "budget, bits, slope c(S + 1) - c(S), taught by the ANN",
-    "late-popcount": "budget, bits, falling over 70 % of the tuning",
+    "tune-unary-popcount": "budget, units, then non-zero bits",
+    "interpolated-popcount": "budget, non-zero bits, slope c(S + 1) - c(S)",
+    "interpolated-taught-popcount": "budget, non-zero bits, slope c(S + 1) - c(S), "
+    "taught by the ANN",
+    "late-popcount": "budget, non-zero bits, falling over 70 % of the tuning",
     "distil": "taught by itself before tuning, no budget",
     "distil-popcount": "budget, non-zero bits, taught by itself before tuning",
     "taught": "taught by the ANN of pocket size, no budget",
@@ -79,21 +80,23 @@ writes this page from records.
 
 ![Accuracy against cost](figures/budget.svg)
 
-Accumulations are non-zero bits of levels times the outputs that they reach, per image. The ANN has
-one product per MAC for every image.
+A budget is the number of accumulations per image that training aims at. Every non-zero bit of a
+level counts once for each output that it reaches. The ANN has one product per MAC for every image.
 
 ## Small networks: which way saves most
 
-{cells}; here N = 5 and one timestep. Trained for 6 epochs, then tuned for 4 with and without a
-budget, each from the same weights and on the same batches. Mean over seeds; differences are to
-tuning without a budget.
+{cells}. The largest level N is 5, and there is one timestep. Trained for 6 epochs, then tuned for 4
+with and without a budget, each from the same weights and on the same batches. Mean over seeds;
+differences are to tuning without a budget. "To 0.69" means 0.69 of the accumulations before tuning.
+c(S) is the cost of level S, and "slope" says which gradient of it training uses.
 
 {long}
 
-The same with 2 epochs of tuning, seed 0 only. Seeds of this size differ by about half a
-point: smaller differences mean nothing. "Largest level per layer" lowers the largest level of one
-layer after the other. It takes the layer whose saved accumulations raise the loss on 512 training
-images least, and stops at the given share of the accumulations before tuning.
+The same with 2 epochs of tuning, seed 0 only. Networks of this size differ by about half a point
+from seed to seed, so smaller differences mean nothing. "Largest level per layer" lowers the largest
+level of one layer after the other. Each time it takes the layer and the level for which the loss on
+512 training images rises least per accumulation saved. It stops when the accumulations have fallen
+to the given share of those before tuning.
 
 {short}
 
@@ -120,8 +123,8 @@ arithmetic and memory with the constants of [operation counts and energy](costs.
 ## Time
 
 Milliseconds per image, one thread, CIFAR-10 test images, fastest of {rounds} interleaved rounds.
-ONNX Runtime cannot be limited to an instruction set, so the pairs of times in its row are repeated
-measurements of the same program.
+ONNX Runtime cannot be limited to an instruction set, so the times for one batch size in its row are
+repeated measurements of the same program.
 
 {times}
 

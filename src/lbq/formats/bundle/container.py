@@ -53,14 +53,17 @@ RULES = {
     "name": "paths are unique, at most 256 bytes of UTF-8, with non-empty parts",
     "kind": "every node is of a known kind, an integer kind in an integer network",
     "order": "every node reads earlier nodes only",
-    "unread": "every node but a readout is read, no readout is, and the last node is one",
+    "unread": "a node reads every node that is not a readout; no node reads a readout; the last "
+    "node is a readout",
     "timesteps": "there are 1 to 4,096 timesteps, the same everywhere",
-    "max-level": "a neuron has 1 to 255 levels (signed 127); products of levels fit 32 bits",
+    "max-level": "the largest level of a neuron is 1 to 255, of a signed neuron at most 127; "
+    "products of levels fit 32 bits",
     "contiguous": "tensors are aligned, contiguous, and fill the payload",
     "tensors": "every tensor is used exactly once, at the offset given by the manifest",
     "dtype": "tensors have the types of their roles",
     "shape": "shapes are positive and fit what the node reads",
-    "size": "no node has more than 2**24 outputs; its proof visits at most 2**25 values",
+    "size": "no node has more than 2**24 outputs; the bounds of the whole network need at most "
+    "2**25 ranges of values",
     "signal": "a node gets levels or currents, with or without time, as its kind requires",
     "max-input": "the largest possible input of a synapse does not exceed its `max_input`",
     "finite": "real numbers are finite",
