@@ -217,5 +217,5 @@ def test_openvino_convolves_bytes_behind_the_first_neuron(style, tmp_path):
 
 def test_a_membrane_over_time_is_refused(tmp_path):
     net, _ = lowered_resnet(lbq.resnet20, timesteps=2, bits=8)
-    with pytest.raises(ParameterError, match='This one has 2; use style "fast"'):
+    with pytest.raises(ParameterError, match='this one has 2; use style "fast"'):
         export_onnx(net, tmp_path / "net.onnx", style="int8")
