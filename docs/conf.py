@@ -83,6 +83,7 @@ _HIDDEN = (
     "data.user_data",
     "formats.bundle.container",
     "formats.bundle.manifest",
+    "graph.operators.rounding",
     "kernels.scan_interface",
     "ranges",
     "train.checkpoint",

@@ -112,7 +112,9 @@ def as_level_neuron(neuron: Neuron, *, path: str, dtype: torch.dtype) -> tuple[R
         raise LoweringError(
             f"{path} is a {type(neuron).__name__}, which cannot be converted to thresholds"
         )
-    return node.with_tensors(lambda tensor: tensor.to(dtype)), step.double()
+    converted = node.with_tensors(lambda tensor: tensor.to(dtype))
+    assert isinstance(converted, RealNeuron)
+    return converted, step.double()
 
 
 def _check_methods(neuron: Neuron, path: str) -> None:

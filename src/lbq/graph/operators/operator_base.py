@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, dataclass_transform
 
 import numpy as np
 from torch import Tensor
@@ -31,8 +31,6 @@ PerAxis = Annotated[tuple[Positive, ...], Range(1, 2)]
 PaddingPerAxis = Annotated[tuple[NotNegative, ...], Range(1, 2)]
 WIDTHS = (16, 32)
 """Allowed bits of accumulators and membranes."""
-
-_AnyOperator = TypeVar("_AnyOperator", bound="Operator")
 
 
 class GraphError(LoweringError):
@@ -181,7 +179,7 @@ class Operator:
         """Return the other fields, with their types."""
         return {field.name: field.type for field in fields(cls) if field.name not in cls.tensors()}
 
-    def with_tensors(self: _AnyOperator, change: Callable[[Tensor], Tensor]) -> _AnyOperator:
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Operator":
         """Return the same operator with every tensor changed."""
         given = {role: getattr(self, role) for role in self.tensors()}
         return replace(self, **{r: change(each) for r, each in given.items() if each is not None})
