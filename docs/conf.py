@@ -95,6 +95,11 @@ nitpick_ignore_regex += [(r"py:class", re.escape(f"lbq.{name}") + ".*") for name
 _SHORT, _LONG = 20, 50
 """Characters of a cell that is not broken, and of one that gets room for a sentence."""
 _ANYTHING = re.compile(r"\(\*args(: .*)?, \*\*kwargs(: .*)?\)")
+_ANNOTATED = re.compile(
+    r"~?[\w.]*Annotated\[((?:[^\[\]]|\[[^\[\]]*\])*?), "
+    r"[^\[\]]*?(?:Range|Role)\(.*?\)\]"
+)
+"""A type with its range or role, which the text names."""
 _UNREADABLE = re.compile(r"= (?:<[^<>]*(?:<\w+>)?[^<>]*>|Ellipsis\b)")
 
 
@@ -115,6 +120,8 @@ def show_what_can_be_passed(
     if signature is None:
         return None
     signature = _UNREADABLE.sub("= ...", signature)
+    while _ANNOTATED.search(signature):  # they are nested
+        signature = _ANNOTATED.sub(r"\1", signature)
     if what == "class" and _ANYTHING.fullmatch(signature):
         signature = "()" if issubclass(shown, nn.Module) else ""
     if what == "class" and is_dataclass(shown):
